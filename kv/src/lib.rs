@@ -28,6 +28,7 @@ mod history;
 mod index;
 pub mod inspect;
 mod leases;
+mod limits;
 mod log;
 mod memory;
 mod operation;

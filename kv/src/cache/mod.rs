@@ -66,8 +66,7 @@ impl RowCache {
         let wanted = (most / SHARDS_WANTED / page_bytes).max(1) * page_bytes;
         let shard_bytes = wanted.min(SHARD_BYTES_MAX as u64);
         // One without a slot would be memory that nobody looks into: from 1 TiB on, the rest is the log's.
-        // A model does without: it is smaller than the least shard.
-        let most = if cfg!(embank_shuttle) { 0 } else { most };
+        let most = if budget.limits().row_cache { most } else { 0 };
         let shards = ((most / shard_bytes) as usize).min(SLOTS);
         RowCache {
             budget,

@@ -248,6 +248,7 @@ mod tests {
     use super::*;
     use crate::device::{DeviceOptions, MemoryDevice};
     use crate::error::Error;
+    use crate::limits::Limits;
     use crate::log::Extent;
     use crate::memory::budget::{Budget, SCAN_PAGES};
     use crate::record::address::Address;
@@ -258,7 +259,7 @@ mod tests {
     /// A log without pages and a cache without memory.
     fn log_and_cache() -> (Log, RowCache) {
         let page_bytes = Budget::page_bytes_for(BUDGET_BYTES);
-        let budget = Arc::new(Budget::new(BUDGET_BYTES, page_bytes).unwrap());
+        let budget = Arc::new(Budget::new(BUDGET_BYTES, page_bytes, Limits::PRODUCT).unwrap());
         let device = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
         let counters = Arc::new(Counters::default());
         let extent = Extent { page_bits: page_bytes.ilog2(), begin: 0, tail_page: 0 };
@@ -319,7 +320,7 @@ mod tests {
     /// Above it, shards had memory and no slot that led to them.
     #[test]
     fn every_shard_of_the_largest_budget_has_a_slot() {
-        let budget = Budget::new(4 << 40, 4 << 20).unwrap();
+        let budget = Budget::new(4 << 40, 4 << 20, Limits::PRODUCT).unwrap();
         let cache = RowCache::new(Arc::new(budget));
         assert_eq!(cache.shards.len(), SLOTS);
         cache.deal_slots(cache.shards.len());
@@ -333,7 +334,7 @@ mod tests {
     #[test]
     fn records_too_long_for_a_shard_show_no_need_of_one() {
         let page_bytes = Budget::page_bytes_for(BUDGET_BYTES);
-        let budget = Budget::new(BUDGET_BYTES, page_bytes).unwrap();
+        let budget = Budget::new(BUDGET_BYTES, page_bytes, Limits::PRODUCT).unwrap();
         let cache = RowCache::new(Arc::new(budget));
         for (bytes, evicted) in [(96, 1), (cache.shard_bytes / 2, 0)] {
             let mut demand = Demand::default();

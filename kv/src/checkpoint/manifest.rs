@@ -6,8 +6,8 @@ use crate::checkpoint::lineage::Lineage;
 use crate::checkpoint::lineage::Opening;
 use crate::files::metadata;
 use crate::index::ADDRESS_LIMIT;
+use crate::limits::Limits;
 use crate::memory::budget::PAGE_BYTES_MAX;
-use crate::memory::budget::PAGE_BYTES_MIN;
 use crate::operation::Width;
 use crate::record::layout::record_bytes;
 
@@ -157,7 +157,11 @@ impl Manifest {
     ///
     /// # Errors
     /// What does not fit.
-    pub(crate) fn decode(bytes: &[u8], number: u64) -> std::result::Result<Self, String> {
+    pub(crate) fn decode(
+        bytes: &[u8],
+        number: u64,
+        limits: Limits,
+    ) -> std::result::Result<Self, String> {
         let manifest: Manifest = match metadata::is_version_5(bytes) {
             true => metadata::decode::<ManifestV5>(bytes)?.into(),
             false => metadata::decode(bytes)?,
@@ -165,19 +169,19 @@ impl Manifest {
         if manifest.number != number {
             return Err(format!("it belongs to checkpoint {}", manifest.number));
         }
-        if !manifest.is_sound() {
+        if !manifest.is_sound(limits) {
             return Err(UNSOUND.into());
         }
         Ok(manifest)
     }
 
     /// Whether its parts can belong together.
-    pub(crate) fn is_sound(&self) -> bool {
-        self.log_fits() && self.images_fit() && self.tables_fit()
+    pub(crate) fn is_sound(&self, limits: Limits) -> bool {
+        self.log_fits(limits) && self.images_fit() && self.tables_fit()
     }
 
-    fn log_fits(&self) -> bool {
-        (PAGE_BYTES_MIN.ilog2()..=PAGE_BYTES_MAX.ilog2()).contains(&self.page_bits)
+    fn log_fits(&self, limits: Limits) -> bool {
+        (limits.page_bytes_min.ilog2()..=PAGE_BYTES_MAX.ilog2()).contains(&self.page_bits)
             && self.segment_bytes.is_power_of_two()
             && self.segment_bytes >= 1 << self.page_bits
             && self.log_end.is_multiple_of(1 << self.page_bits)
@@ -267,7 +271,7 @@ mod tests {
         let decode = |change: &dyn Fn(&mut Manifest)| {
             let mut manifest = manifest();
             change(&mut manifest);
-            Manifest::decode(&metadata::encode(&manifest), manifest.number)
+            Manifest::decode(&metadata::encode(&manifest), manifest.number, Limits::PRODUCT)
         };
         decode(&|_| {}).unwrap();
         decode(&|manifest| manifest.unix_s = u64::MAX).unwrap();

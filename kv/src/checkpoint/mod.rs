@@ -41,6 +41,7 @@ use crate::error::{Error, Result};
 use crate::files::checked_stream::CheckedReader;
 use crate::files::directory::{Directory, Place};
 use crate::index::image::Images;
+use crate::limits::Limits;
 use crate::sync::Mutex;
 use removal::Leftovers;
 
@@ -53,6 +54,8 @@ pub(crate) struct Checkpoints {
     /// The folder `checkpoints`; `None` if only looked for and not there.
     dir: Option<Arc<Directory>>,
     bank: Arc<Directory>,
+    /// Limits that manifests and images of the index must keep to.
+    pub(crate) limits: Limits,
     /// What could not be cleared away, by all clones of these.
     pub(crate) left: Arc<Mutex<Leftovers>>,
 }
@@ -64,8 +67,7 @@ impl Checkpoints {
     pub(crate) fn open(bank: &Arc<Directory>) -> Result<Self> {
         let failed = |e| Error::io("create", &bank.place(FOLDER), e);
         let dir = bank.make_subdirectory(FOLDER).map_err(failed)?;
-        let checkpoints =
-            Checkpoints { dir: Some(dir), bank: Arc::clone(bank), left: Arc::default() };
+        let checkpoints = Checkpoints::new(Some(dir), bank);
         // A process that was killed may have renamed checkpoints and not synced that. One that has its final name must
         // be there for good when the bank is opened at it; one that has lost it must not come back when its files
         // and its log are gone.
@@ -81,7 +83,19 @@ impl Checkpoints {
             Err(e) if e.kind() == ErrorKind::NotFound => None,
             Err(e) => return Err(Error::io("open", &bank.place(FOLDER), e)),
         };
-        Ok(Checkpoints { dir, bank: Arc::clone(bank), left: Arc::default() })
+        Ok(Checkpoints::new(dir, bank))
+    }
+
+    fn new(dir: Option<Arc<Directory>>, bank: &Arc<Directory>) -> Self {
+        let bank = Arc::clone(bank);
+        Checkpoints { dir, bank, limits: Limits::PRODUCT, left: Arc::default() }
+    }
+
+    /// Returns these checkpoints as those of a bank with `limits`. Both constructors take
+    /// [`Limits::PRODUCT`].
+    #[must_use]
+    pub(crate) fn within(self, limits: Limits) -> Self {
+        Checkpoints { limits, ..self }
     }
 
     /// The names in the folder.
@@ -157,7 +171,7 @@ impl Checkpoints {
         let files = manifest.images.iter().map(|image| {
             (self.image_path(manifest.number, image.checkpoint), image.identity(manifest.bank))
         });
-        Images::open(files, manifest.log_begin, manifest.log_end)
+        Images::open(files, manifest.log_begin, manifest.log_end, self.limits)
     }
 
     /// Begins to write a checkpoint.
@@ -198,7 +212,7 @@ impl Checkpoints {
         let place = self.manifest_path(number);
         let bytes = place.read().map_err(|e| Error::io("read", &place, e))?;
         let damaged = |what: String| Error::Damaged { path: place.path(), offset: 0, what };
-        Manifest::decode(&bytes, number).map_err(damaged)
+        Manifest::decode(&bytes, number, self.limits).map_err(damaged)
     }
 
     /// The caller's bytes, checked.

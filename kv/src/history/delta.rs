@@ -45,6 +45,7 @@ use crate::files::hidden_file::HiddenFile;
 use crate::files::metadata;
 use crate::files::progress::Progress;
 use crate::index::image;
+use crate::limits::Limits;
 use crate::log::page::check_image;
 use crate::store::{Store, check_bank_file, hold_one, log_begins};
 
@@ -151,7 +152,7 @@ impl Head {
     /// Whether it can be what led on from `newest`, the checkpoint that it follows.
     fn is_sound(&self, newest: &Manifest) -> bool {
         let to = &self.manifest;
-        let follows = to.is_sound()
+        let follows = to.is_sound(Limits::PRODUCT)
             && to.number > newest.number
             && (to.page_bits, to.segment_bytes) == (newest.page_bits, newest.segment_bytes)
             && to.hash_seed == newest.hash_seed

@@ -15,11 +15,12 @@ use std::fs::File;
 
 use super::bucket::SLOTS;
 use super::entry::Entry;
-use super::{BUCKET_BYTES, INITIAL_LEVEL, Index, MAX_CHAIN};
+use super::{BUCKET_BYTES, Index, MAX_CHAIN};
 use crate::checkpoint::identity::CheckpointIdentity;
 use crate::error::{Error, Result};
 use crate::files::checked_stream::{CheckedReader, CheckedWriter};
 use crate::files::directory::Place;
+use crate::limits::Limits;
 use crate::memory::budget::Budget;
 
 const COUNT_BITS: u32 = 20;
@@ -64,7 +65,7 @@ impl ImageHead {
         self.level + u32::from(bucket < self.split || bucket >= 1 << self.level)
     }
 
-    fn read(input: &mut CheckedReader) -> Result<Self> {
+    fn read(input: &mut CheckedReader, limits: Limits) -> Result<Self> {
         let mut head = [0; 32];
         input.read(&mut head)?;
         let half = |i: usize| u32::from_le_bytes([head[i], head[i + 1], head[i + 2], head[i + 3]]);
@@ -76,7 +77,7 @@ impl ImageHead {
             0 => ImageKind::Whole,
             before => ImageKind::Since(before),
         };
-        if !(INITIAL_LEVEL..44).contains(&level) || split >= 1 << level {
+        if !(limits.initial_level..44).contains(&level) || split >= 1 << level {
             return Err(input.damaged(0, format!("level {level} and split {split} do not fit")));
         }
         Ok(ImageHead { kind, level, split, overflow })
@@ -130,6 +131,7 @@ pub(crate) struct Images {
     files: Vec<(File, Place, CheckpointIdentity)>,
     log_begin: u64,
     log_end: u64,
+    limits: Limits,
 }
 
 impl Images {
@@ -139,13 +141,14 @@ impl Images {
         files: impl DoubleEndedIterator<Item = (Place, CheckpointIdentity)>,
         log_begin: u64,
         log_end: u64,
+        limits: Limits,
     ) -> Result<Self> {
         let open = |(place, of): (Place, CheckpointIdentity)| match place.open() {
             Ok(file) => Ok((file, place, of)),
             Err(e) => Err(Error::io("open", &place, e)),
         };
         let files = files.rev().map(open).collect::<Result<_>>()?;
-        Ok(Images { files, log_begin, log_end })
+        Ok(Images { files, log_begin, log_end, limits })
     }
 
     /// Goes through all buckets from the beginning; one reader at a time.
@@ -174,7 +177,7 @@ impl Images {
     /// that claims more than that is damage, not a reason to ask for memory.
     fn newest(&self) -> Result<(CheckedReader, ImageHead)> {
         let mut input = self.reader(0)?;
-        let head = ImageHead::read(&mut input)?;
+        let head = ImageHead::read(&mut input, self.limits)?;
         let mut file_bytes = 0_u64;
         for (file, path, _) in &self.files {
             file_bytes += file.metadata().map_err(|e| Error::io("stat", path, e))?.len();
@@ -208,8 +211,12 @@ impl Images {
     /// # Errors
     /// `BudgetTooSmall` with the number that holds pages, index and a scan.
     pub(crate) fn budget(&self, total_bytes: u64, page_bytes: u64) -> Result<Budget> {
-        Budget::new(total_bytes, page_bytes).map_err(|refused| match self.read() {
-            Ok(reader) => Budget::too_small(total_bytes, page_bytes, reader.newest.memory_bytes()),
+        let limits = self.limits;
+        Budget::new(total_bytes, page_bytes, limits).map_err(|refused| match self.read() {
+            Ok(reader) => {
+                let needs = reader.newest.memory_bytes();
+                Budget::too_small(total_bytes, page_bytes, needs, limits)
+            }
             Err(_) => refused,
         })
     }
@@ -301,7 +308,7 @@ impl BucketReader<'_> {
             };
         }
         self.input = self.images.reader(self.file)?;
-        let head = ImageHead::read(&mut self.input)?;
+        let head = ImageHead::read(&mut self.input, self.images.limits)?;
         self.due = head.due();
         self.check_kind(head.kind)
     }
@@ -328,7 +335,10 @@ impl Index {
         let ImageHead { level, split, .. } = reader.newest;
         let count = reader.newest.bucket_count();
         let needs = reader.newest.memory_bytes();
-        let too_small = || Budget::too_small(budget.total_bytes(), budget.page_bytes(), needs);
+        let too_small = || {
+            let limits = budget.limits();
+            Budget::too_small(budget.total_bytes(), budget.page_bytes(), needs, limits)
+        };
         if !index.reserve_buckets(budget, &mut index.growth.lock(), count) {
             return Err(too_small());
         }

@@ -39,7 +39,7 @@ mod simd;
 mod tests;
 
 use crate::error::Result;
-use crate::memory::budget::{Budget, INDEX_UNIT_BYTES};
+use crate::memory::budget::Budget;
 use crate::memory::region::{HUGE_PAGE_BYTES, Region};
 use crate::record::address::Address;
 use crate::sync::{AtomicU64, Backoff, Mutex, Ordering, Planted, fence, planted};
@@ -52,8 +52,8 @@ pub(crate) use grow::Look;
 use grow::{Growth, OverflowPool};
 
 const BUCKET_BYTES: usize = 64;
-/// Buckets of an empty index: 16 KiB. In a model, one.
-const INITIAL_LEVEL: u32 = if cfg!(embank_shuttle) { 0 } else { 8 };
+/// Level of an empty index: its buckets take 16 KiB.
+pub(crate) const INITIAL_LEVEL: u32 = 8;
 
 /// The slots of a bucket that may lead to a key, in slot order; rarely more than one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -258,11 +258,12 @@ fn low_bits(hash: u64, bits: u32) -> u64 {
 impl Index {
     pub(crate) fn new(budget: &Budget) -> Result<Self> {
         let index = Self::unallocated(budget)?;
-        index.reserve_buckets(budget, &mut index.growth.lock(), 1 << INITIAL_LEVEL);
-        for i in 0..1 << INITIAL_LEVEL {
-            index.bucket(i).meta().store(Meta::new(INITIAL_LEVEL, 0, 0).0, Ordering::Relaxed);
+        let level = budget.limits().initial_level;
+        index.reserve_buckets(budget, &mut index.growth.lock(), 1 << level);
+        for i in 0..1 << level {
+            index.bucket(i).meta().store(Meta::new(level, 0, 0).0, Ordering::Relaxed);
         }
-        index.set_state(INITIAL_LEVEL, 0);
+        index.set_state(level, 0);
         Ok(index)
     }
 
@@ -278,7 +279,7 @@ impl Index {
             growth: Mutex::new(Growth::default()),
             pool: Mutex::new(OverflowPool::default()),
             eras: Eras::new(budget.saved_bytes_max()),
-            granule_bytes: if huge { HUGE_PAGE_BYTES as u64 } else { INDEX_UNIT_BYTES },
+            granule_bytes: budget.index_unit_bytes(),
         })
     }
 

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::files::directory::Place;
 use crate::index::cut::Cut;
 use crate::index::image::{ImageHead, ImageKind, ImageWriter, Images};
+use crate::limits::Limits;
 use crate::record::address::TableNumber;
 use crate::record::hash::KeyHash;
 
@@ -63,7 +64,7 @@ struct Indexed {
 impl Indexed {
     fn new(budget_bytes: u64, records: usize) -> Self {
         let page_bytes = Budget::page_bytes_for(budget_bytes);
-        let budget = Budget::new(budget_bytes, page_bytes).unwrap();
+        let budget = Budget::new(budget_bytes, page_bytes, Limits::PRODUCT).unwrap();
         let index = Index::new(&budget).unwrap();
         Indexed { budget, index, records: Records::new(records) }
     }
@@ -343,7 +344,7 @@ impl Album {
     fn open(&self, log_begin: u64, log_end: u64) -> Images {
         let of = |number| CheckpointIdentity { bank: 7, checkpoint: number, id: 70 };
         let files = self.images.iter().map(|&number| (self.path(number), of(number)));
-        Images::open(files, log_begin, log_end).unwrap()
+        Images::open(files, log_begin, log_end, Limits::PRODUCT).unwrap()
     }
 
     fn load(&self, budget: &Budget) -> Index {
@@ -352,7 +353,7 @@ impl Album {
 }
 
 fn budget(bytes: u64) -> Budget {
-    Budget::new(bytes, Budget::page_bytes_for(bytes)).unwrap()
+    Budget::new(bytes, Budget::page_bytes_for(bytes), Limits::PRODUCT).unwrap()
 }
 
 #[test]
@@ -518,7 +519,8 @@ fn a_whole_image_with_a_bucket_twice_or_none_is_damaged() {
         }
         out.write(&encoded).unwrap();
         out.finish().unwrap();
-        let images = Images::open(std::iter::once((path, of)), 0, u64::MAX).unwrap();
+        let images =
+            Images::open(std::iter::once((path, of)), 0, u64::MAX, Limits::PRODUCT).unwrap();
         Index::load(&images, &budget(4 << 20)).map(|index| index.bucket_count())
     };
     assert_eq!(load("all", &all).unwrap(), 1 << INITIAL_LEVEL);

@@ -6,6 +6,7 @@ use super::{Extent, Log};
 use crate::checkpoint::lineage::Lineage;
 use crate::device::{DeviceOptions, MemoryDevice};
 use crate::error::Error;
+use crate::limits::Limits;
 use crate::memory::budget::{Budget, SCAN_PAGES};
 
 const BUDGET_BYTES: u64 = 4 << 20;
@@ -13,7 +14,7 @@ const BUDGET_BYTES: u64 = 4 << 20;
 #[test]
 fn what_a_scan_gives_back_wakes_who_waits_for_a_frame() {
     let page_bytes = Budget::page_bytes_for(BUDGET_BYTES);
-    let budget = Arc::new(Budget::new(BUDGET_BYTES, page_bytes).unwrap());
+    let budget = Arc::new(Budget::new(BUDGET_BYTES, page_bytes, Limits::PRODUCT).unwrap());
     let device = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
     let extent = Extent { page_bits: page_bytes.ilog2(), begin: 0, tail_page: 0 };
     let lineage = Lineage::new(1, page_bytes.ilog2(), Vec::new());

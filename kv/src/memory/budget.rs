@@ -21,6 +21,7 @@
 //! log's writer, which makes the cache give way before anything else (`log::writer`).
 
 use crate::error::{Error, Result};
+use crate::limits::Limits;
 use crate::memory::region::HUGE_PAGE_BYTES;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
@@ -29,24 +30,27 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 const FRAMES_MIN: u64 = 7;
 /// Pages that a scan borrows: one to read into, one for its bits.
 pub(crate) const SCAN_PAGES: u64 = 2;
-// A model has few steps for each page, so that there are many schedules.
-pub(crate) const PAGE_BYTES_MIN: u64 = if cfg!(embank_shuttle) { 512 } else { 8 << 10 };
+/// Length of the smallest page of a bank, in bytes.
+pub(crate) const PAGE_BYTES_MIN: u64 = 8 << 10;
 pub(crate) const PAGE_BYTES_MAX: u64 = 4 << 20;
 /// Budgets from here on use huge pages; below, 2 MiB are too coarse a unit.
 const HUGE_PAGES_FROM_BYTES: u64 = 128 << 20;
 /// The least that a store works with.
-pub const BUDGET_BYTES_MIN: u64 = if cfg!(embank_shuttle) { 20 << 10 } else { 256 << 10 };
+pub const BUDGET_BYTES_MIN: u64 = 256 << 10;
 /// Budgets that an error asks for are multiples of this.
 const BUDGET_STEP_BYTES: u64 = 256 << 10;
-/// The unit in which the index is charged without huge pages.
-pub(crate) const INDEX_UNIT_BYTES: u64 = if cfg!(embank_shuttle) { 512 } else { 4096 };
-const READ_BUFFER_BYTES_MIN: u64 = if cfg!(embank_shuttle) { 4 << 10 } else { 16 << 10 };
+/// The longest unit in which the index is charged without huge pages.
+const INDEX_UNIT_BYTES: u64 = 4096;
+/// Pages of the smallest length, 32 KiB together, that the least budget has beside the log's. They
+/// hold the buckets of an empty index, 16 KiB, and what rounding adds to the read buffers.
+const SPARE_PAGES: u64 = 4;
 
 /// Who has how much of the budget.
 #[derive(Debug)]
 pub(crate) struct Budget {
     total_bytes: u64,
     page_bytes: u64,
+    limits: Limits,
     buffer_bytes: u64,
     /// What the frames leave free, for the index to take from until they have given way.
     slack_bytes: u64,
@@ -72,7 +76,7 @@ impl Budget {
     /// Bytes of read buffers that go with a budget: a 32nd, below 1 MiB a 16th; at most 8 MiB.
     pub(crate) fn read_buffer_bytes_for(total_bytes: u64) -> u64 {
         let wanted = (total_bytes / 32).max((total_bytes / 16).min(1 << 20));
-        wanted.clamp(READ_BUFFER_BYTES_MIN, 8 << 20).next_multiple_of(4096)
+        wanted.min(8 << 20).next_multiple_of(4096)
     }
 
     /// Bytes that compaction reads into: a page, and room to align a record of nearly that length.
@@ -92,27 +96,28 @@ impl Budget {
     }
 
     /// The smallest budget for a log with pages of this size.
-    fn least_without_index(page_bytes: u64) -> u64 {
+    fn least_without_index(page_bytes: u64, limits: Limits) -> u64 {
         // Frames, what compaction reads into, what checkpoints save, one page's worth of index; a 15th more for the read
         // buffers, which take no more.
         let pages = (FRAMES_MIN + 2) * page_bytes
             + Self::compaction_buffer_bytes_for(page_bytes)
             + Self::saved_bytes_for(page_bytes);
-        (pages + pages / 15 + 2 * READ_BUFFER_BYTES_MIN).max(BUDGET_BYTES_MIN)
+        (pages + pages / 15 + SPARE_PAGES * limits.page_bytes_min).max(limits.budget_bytes_min)
     }
 
-    pub(crate) fn new(total_bytes: u64, page_bytes: u64) -> Result<Self> {
+    pub(crate) fn new(total_bytes: u64, page_bytes: u64, limits: Limits) -> Result<Self> {
         // Read buffers, the page that is being written, what compaction reads into, and what checkpoints save.
         let buffer_bytes = Self::read_buffer_bytes_for(total_bytes)
             + page_bytes
             + Self::compaction_buffer_bytes_for(page_bytes)
             + Self::saved_bytes_for(page_bytes);
-        if total_bytes < Self::least_without_index(page_bytes) {
-            return Err(Self::too_small(total_bytes, page_bytes, (0, 0)));
+        if total_bytes < Self::least_without_index(page_bytes, limits) {
+            return Err(Self::too_small(total_bytes, page_bytes, (0, 0), limits));
         }
         Ok(Budget {
             total_bytes,
             page_bytes,
+            limits,
             buffer_bytes,
             slack_bytes: Self::slack_bytes_for(total_bytes, page_bytes),
             frames: AtomicU64::new(0),
@@ -140,6 +145,10 @@ impl Budget {
 
     pub(crate) fn page_bytes(&self) -> u64 {
         self.page_bytes
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
     }
 
     pub(crate) fn buffer_bytes(&self) -> u64 {
@@ -262,7 +271,7 @@ impl Budget {
             let needs = Needs { buckets_bytes: half, overflow_bytes: half, lent_bytes };
             Error::BudgetTooSmall {
                 budget_bytes: self.total_bytes,
-                needed_bytes: Self::least(self.page_bytes, needs),
+                needed_bytes: Self::least(self.page_bytes, needs, self.limits),
                 what: what.into(),
             }
         })
@@ -283,6 +292,11 @@ impl Budget {
         uses_huge_pages(self.total_bytes)
     }
 
+    /// The unit in which the index is charged, in bytes.
+    pub(crate) fn index_unit_bytes(&self) -> u64 {
+        index_unit_bytes_for(self.total_bytes, self.page_bytes)
+    }
+
     /// Takes memory for the index, to be used at once; false when the frames are down to their least, or have
     /// not given way yet. The caller sees to it that they do ([`is_over`](Self::is_over)).
     pub(crate) fn try_charge_index(&self, bytes: u64) -> bool {
@@ -300,10 +314,10 @@ impl Budget {
 
     /// The smallest budget, in steps of 256 KiB or of a 4096th of the index, with which all of this works. It is tried out, step by step: so a call
     /// with this budget is not refused with a larger one.
-    fn least(page_bytes: u64, needs: Needs) -> u64 {
+    fn least(page_bytes: u64, needs: Needs, limits: Limits) -> u64 {
         let fits = |total: u64| {
-            Self::new(total, page_bytes).is_ok_and(|budget| {
-                needs.index_bytes(budget.huge_pages()) <= budget.index_bytes_max()
+            Self::new(total, page_bytes, limits).is_ok_and(|budget| {
+                needs.index_bytes(budget.index_unit_bytes()) <= budget.index_bytes_max()
                     && needs.lent_bytes <= budget.lent_bytes_max()
             })
         };
@@ -313,8 +327,9 @@ impl Budget {
             overflow_bytes: needs.overflow_bytes.min(1 << 55),
             ..needs
         };
-        let step = (needs.index_bytes(false) / 4096).max(1).next_multiple_of(BUDGET_STEP_BYTES);
-        let least = Self::least_without_index(page_bytes).max(needs.index_bytes(false));
+        let index_bytes = needs.index_bytes(index_unit_bytes_for(0, page_bytes));
+        let step = (index_bytes / 4096).max(1).next_multiple_of(BUDGET_STEP_BYTES);
+        let least = Self::least_without_index(page_bytes, limits).max(index_bytes);
         let mut total = least.next_multiple_of(BUDGET_STEP_BYTES);
         // Ends: each round comes nearer to a budget of which a quarter holds the pages that are lent, and half the index.
         while !fits(total) {
@@ -325,7 +340,12 @@ impl Budget {
 
     /// The error for a budget that can't hold a bank: pages of this size, an index of these bytes of buckets and of
     /// overflow buckets, and the pages of a scan.
-    pub(crate) fn too_small(total_bytes: u64, page_bytes: u64, index_bytes: (u64, u64)) -> Error {
+    pub(crate) fn too_small(
+        total_bytes: u64,
+        page_bytes: u64,
+        index_bytes: (u64, u64),
+        limits: Limits,
+    ) -> Error {
         let (buckets_bytes, overflow_bytes) = index_bytes;
         let lent_bytes = SCAN_PAGES * page_bytes;
         let needs = Needs { buckets_bytes, overflow_bytes, lent_bytes };
@@ -339,7 +359,7 @@ impl Budget {
         };
         Error::BudgetTooSmall {
             budget_bytes: total_bytes,
-            needed_bytes: Self::least(page_bytes, needs),
+            needed_bytes: Self::least(page_bytes, needs, limits),
             what,
         }
     }
@@ -355,15 +375,24 @@ struct Needs {
 }
 
 impl Needs {
-    /// What the index is charged: buckets and overflow buckets each in whole units.
-    fn index_bytes(self, huge: bool) -> u64 {
-        let unit = if huge { HUGE_PAGE_BYTES as u64 } else { INDEX_UNIT_BYTES };
+    /// What the index is charged: buckets and overflow buckets each in whole units of `unit` bytes.
+    fn index_bytes(self, unit: u64) -> u64 {
         self.buckets_bytes.next_multiple_of(unit) + self.overflow_bytes.next_multiple_of(unit)
     }
 }
 
 fn uses_huge_pages(total_bytes: u64) -> bool {
     total_bytes >= HUGE_PAGES_FROM_BYTES
+}
+
+/// The unit in which the index is charged, in bytes. Without huge pages it is no longer than a page:
+/// the index takes it from the slack, which is one page.
+fn index_unit_bytes_for(total_bytes: u64, page_bytes: u64) -> u64 {
+    if uses_huge_pages(total_bytes) {
+        HUGE_PAGE_BYTES as u64
+    } else {
+        INDEX_UNIT_BYTES.min(page_bytes)
+    }
 }
 
 #[cfg(test)]
@@ -381,7 +410,7 @@ mod tests {
 
     #[test]
     fn the_index_takes_from_the_frames_and_leaves_them_a_quarter() {
-        let budget = Budget::new(1 << 20, 16 << 10).unwrap();
+        let budget = Budget::new(1 << 20, 16 << 10, Limits::PRODUCT).unwrap();
         let before = budget.frames_allowed();
         assert!(budget.try_charge_index(64 << 10));
         assert_eq!(budget.frames_allowed(), before - 4);
@@ -396,7 +425,7 @@ mod tests {
         for (total_bytes, page_bytes) in
             [(1 << 20, 16 << 10), (128 << 20, 8 << 10), (1 << 30, 4 << 20)]
         {
-            let budget = Budget::new(total_bytes, page_bytes).unwrap();
+            let budget = Budget::new(total_bytes, page_bytes, Limits::PRODUCT).unwrap();
             let unit = if budget.huge_pages() { HUGE_PAGE_BYTES as u64 } else { 4096 };
             while budget.try_take_frame() {}
             let mut charged = 0;
@@ -417,9 +446,10 @@ mod tests {
 
     #[test]
     fn too_small_a_budget_is_refused_with_the_one_that_would_do() {
-        let Err(Error::BudgetTooSmall { needed_bytes, .. }) = Budget::new(1 << 20, 4 << 20) else {
+        let new = |total_bytes| Budget::new(total_bytes, 4 << 20, Limits::PRODUCT);
+        let Err(Error::BudgetTooSmall { needed_bytes, .. }) = new(1 << 20) else {
             panic!("accepted")
         };
-        assert!(Budget::new(needed_bytes, 4 << 20).is_ok());
+        assert!(new(needed_bytes).is_ok());
     }
 }

@@ -241,7 +241,7 @@ impl Store {
             unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
             tables,
         };
-        if !manifest.is_sound() {
+        if !manifest.is_sound(self.checkpoints.limits) {
             return Err(Error::Inconsistent { what: format!("checkpoint {number}: {UNSOUND}") });
         }
         partial.complete(&manifest)?;
@@ -281,6 +281,7 @@ impl Store {
 mod tests {
     use super::*;
     use crate::engine::compaction::options::CompactionOptions;
+    use crate::limits::Limits;
     use crate::options::StoreOptions;
 
     /// What no reader would take is not written: the checkpoint before stands.
@@ -339,7 +340,7 @@ mod tests {
                 log_begin: end,
                 log_end: end,
                 openings: Vec::new(),
-                ..Manifest::decode(&bytes, 1).unwrap()
+                ..Manifest::decode(&bytes, 1, Limits::PRODUCT).unwrap()
             };
             std::fs::write(&path, crate::files::metadata::encode(&manifest)).unwrap();
 

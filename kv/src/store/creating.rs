@@ -12,6 +12,7 @@ use crate::checkpoint::bank_file::{BankFile, LOCK_NAME};
 use crate::checkpoint::manifest::Manifest;
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
+use crate::limits::Limits;
 use crate::memory::budget::Budget;
 use crate::options::StoreOptions;
 
@@ -80,12 +81,12 @@ impl Drop for Making {
 ///
 /// # Errors
 /// `InvalidOption`; `NotABank` where there is no bank and none is to be made, and for a directory of other files; `BudgetTooSmall` for a new bank; `Io` for a directory that can't be looked at.
-pub(super) fn check(dir: &Path, options: &StoreOptions) -> Result<Manifest> {
+pub(super) fn check(dir: &Path, options: &StoreOptions, limits: Limits) -> Result<Manifest> {
     if options.checkpoints_kept == 0 {
         return Err(Error::option("checkpoints_kept", "must be at least 1"));
     }
     options.compaction.check()?;
-    let fresh = new_bank(options)?;
+    let fresh = new_bank(options, limits)?;
     let found = match Directory::open(dir) {
         Ok(found) => Some(found),
         Err(e) if e.kind() == ErrorKind::NotFound => None,
@@ -102,7 +103,7 @@ pub(super) fn check(dir: &Path, options: &StoreOptions) -> Result<Manifest> {
         }
         let page_bytes = 1 << fresh.page_bits;
         check_quota(options, page_bytes)?;
-        Budget::new(options.memory_budget_bytes, page_bytes)?;
+        Budget::new(options.memory_budget_bytes, page_bytes, limits)?;
     }
     Ok(fresh)
 }

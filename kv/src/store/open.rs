@@ -25,8 +25,9 @@ use crate::engine::waiters::Waiters;
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
 use crate::index::Index;
+use crate::limits::Limits;
 use crate::log::page::check_image;
-use crate::memory::budget::{Budget, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
+use crate::memory::budget::{Budget, PAGE_BYTES_MAX};
 use crate::options::StoreOptions;
 use crate::process::thread_start;
 use crate::record::hash::KeyHash;
@@ -45,7 +46,7 @@ impl Store {
     /// pages; `Damaged` or `Truncated` if what the newest checkpoint names does not verify;
     /// `ThreadRefused` at a limit of threads; `DeviceUnavailable`; `Io`.
     pub fn open(dir: &Path, options: &StoreOptions) -> Result<Store> {
-        Self::open_with(dir, options, |dir, segment_size_bytes| {
+        Self::open_with(dir, options, Limits::PRODUCT, |dir, segment_size_bytes| {
             let device_options = DeviceOptions { segment_size_bytes, ..DeviceOptions::default() };
             device::open_in(dir, options.device, &device_options)
         })
@@ -60,15 +61,20 @@ impl Store {
         options: &StoreOptions,
         device: impl FnOnce(u64) -> Result<Arc<dyn Device>>,
     ) -> Result<Store> {
-        Self::open_with(dir, options, |_, segment_size_bytes| device(segment_size_bytes))
+        Self::open_with(dir, options, Limits::PRODUCT, |_, segment_size_bytes| {
+            device(segment_size_bytes)
+        })
     }
 
-    fn open_with(
+    /// Opens the store as [`open_on`](Self::open_on) does, within `limits`. `device` gets the bank's
+    /// directory and the segment size in bytes.
+    pub(crate) fn open_with(
         dir: &Path,
         options: &StoreOptions,
+        limits: Limits,
         device: impl FnOnce(&Arc<Directory>, u64) -> Result<Arc<dyn Device>>,
     ) -> Result<Store> {
-        let fresh = creating::check(dir, options)?;
+        let fresh = creating::check(dir, options, limits)?;
         let making = Making::begin(dir);
         let dir = &create_dir_durably(dir)?;
         let lock = BankLock::take(dir)?;
@@ -83,7 +89,7 @@ impl Store {
                 bank_file
             }
         };
-        let checkpoints = Checkpoints::open(dir)?;
+        let checkpoints = Checkpoints::open(dir)?.within(limits);
         let newest = checkpoints.numbers()?.last().copied();
         let manifest = match newest {
             Some(number) => checkpoints.manifest(number)?,
@@ -113,7 +119,7 @@ impl Store {
         let budget_bytes = options.memory_budget_bytes;
         let budget = Arc::new(match newest {
             Some(_) => checkpoints.images(&manifest)?.budget(budget_bytes, page_bytes)?,
-            None => Budget::new(budget_bytes, page_bytes)?,
+            None => Budget::new(budget_bytes, page_bytes, checkpoints.limits)?,
         });
         if newest.is_none() {
             // Its segments may be of another size, which the device would refuse.
@@ -258,12 +264,12 @@ pub(super) fn check_quota(options: &StoreOptions, page_bytes: u64) -> Result<()>
     }
 }
 
-pub(super) fn new_bank(options: &StoreOptions) -> Result<Manifest> {
+pub(super) fn new_bank(options: &StoreOptions, limits: Limits) -> Result<Manifest> {
     let page_bytes = match options.page_size_bytes {
         None => Budget::page_bytes_for(options.memory_budget_bytes),
         Some(bytes)
             if bytes.is_power_of_two()
-                && (PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&u64::from(bytes)) =>
+                && (limits.page_bytes_min..=PAGE_BYTES_MAX).contains(&u64::from(bytes)) =>
         {
             u64::from(bytes)
         }

@@ -7,6 +7,7 @@ use crate::device::{AlignedBuffer, Device};
 use crate::epoch::Gate;
 use crate::error::Result;
 use crate::index::{Candidates, Index, Look};
+use crate::limits::Limits;
 use crate::log::page::{self, PAGE_HEADER_BYTES, PageIdentity};
 use crate::log::{Extent, Log};
 use crate::memory::budget::Budget;
@@ -33,7 +34,8 @@ impl Probing {
     /// The memory can't be had.
     pub fn new(entries: u64) -> Result<Self> {
         let total_bytes = (64 << 20) + entries * 64;
-        let budget = Budget::new(total_bytes, Budget::page_bytes_for(total_bytes))?;
+        let budget =
+            Budget::new(total_bytes, Budget::page_bytes_for(total_bytes), Limits::PRODUCT)?;
         let index = Index::new(&budget)?;
         let key_hash = KeyHash::new(7);
         let mut candidates = Candidates::default();
@@ -108,7 +110,7 @@ impl FirstPage {
     /// # Errors
     /// The memory can't be had.
     pub fn new(device: Arc<dyn Device>, page_bits: u32, value_bytes: usize) -> Result<Self> {
-        let budget = Arc::new(Budget::new(256 << 20, 1 << page_bits)?);
+        let budget = Arc::new(Budget::new(256 << 20, 1 << page_bits, Limits::PRODUCT)?);
         let extent = Extent { page_bits, begin: 0, tail_page: 0 };
         let counters = Arc::new(Counters::default());
         let lineage = crate::checkpoint::lineage::Lineage::new(1, extent.page_bits, Vec::new());

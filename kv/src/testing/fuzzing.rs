@@ -21,6 +21,7 @@ use crate::files::metadata;
 use crate::index::Index;
 use crate::index::image::{self, Images};
 use crate::inspect::walk_page;
+use crate::limits::Limits;
 use crate::log::page::{PageIdentity, check_image};
 use crate::memory::budget::{BUDGET_BYTES_MIN, Budget};
 use crate::record::address::{Address, TableNumber};
@@ -109,8 +110,8 @@ pub fn manifest(body: &[u8]) {
         let file = frame_of(body, version);
         // The first field of each format.
         let Some(number) = metadata::decode_start::<u64>(&file) else { continue };
-        let Ok(manifest) = Manifest::decode(&file, number) else { continue };
-        let again = Manifest::decode(&metadata::encode(&manifest), number);
+        let Ok(manifest) = Manifest::decode(&file, number, Limits::PRODUCT) else { continue };
+        let again = Manifest::decode(&metadata::encode(&manifest), number, Limits::PRODUCT);
         assert_eq!(again.as_ref(), Ok(&manifest));
         assert!(manifest.rows() < 1 << 50);
         assert!(manifest.log_end - manifest.log_begin < 1 << 50 && manifest.number < u64::MAX);
@@ -198,7 +199,8 @@ pub fn index_image(data: &[u8]) {
     let begin = START;
     let end = START + 64 * PAGE_BYTES as u64;
     let paths = files.iter().map(|(scratch, of)| (scratch.0.clone(), *of));
-    let images = Images::open(paths, begin, end).expect("they have just been written");
+    let images =
+        Images::open(paths, begin, end, Limits::PRODUCT).expect("they have just been written");
     let read = || {
         let mut reader = images.read()?;
         let mut entries = Vec::new();
@@ -215,7 +217,8 @@ pub fn index_image(data: &[u8]) {
         Ok::<_, crate::Error>((buckets, count))
     };
     let read = read();
-    let budget = Budget::new(BUDGET_BYTES_MIN * 4, PAGE_BYTES as u64).expect("enough");
+    let budget =
+        Budget::new(BUDGET_BYTES_MIN * 4, PAGE_BYTES as u64, Limits::PRODUCT).expect("enough");
     if let Ok(index) = Index::load(&images, &budget) {
         let (buckets, count) = read.expect("what loads can be read");
         assert_eq!((index.bucket_count(), index.entry_count()), (buckets, count));

@@ -13,18 +13,16 @@ pub(crate) const HALF_LIFE_ROUNDS: u64 = 16;
 pub(crate) const USES_MAX: usize = 255;
 /// Fewer are none to retain a row for.
 pub(crate) const USES_MIN: usize = 3;
-// A model has a few rows: there each stays that has been used so often.
-pub(crate) const MODELLED: bool = cfg!(embank_shuttle);
 /// At most one row in so many stays at its last call.
-pub(crate) const RETAINED_SHARE: u64 = if MODELLED { 1 } else { 4 };
+pub(crate) const RETAINED_SHARE: u64 = 4;
 /// What stays is judged anew after so many rows at their last call,
-pub(crate) const JUDGED_ROWS: u64 = if MODELLED { 1 } else { 1024 };
+pub(crate) const JUDGED_ROWS: u64 = 1024;
 /// of which one in so many is forgotten then: by some thousands of late.
 pub(crate) const FORGOTTEN_SHARE: u64 = 8;
 /// A row counts so much, lest rounding forget rare ones first.
 pub(crate) const ROW: u64 = 64;
 /// The least variance of the counts over their mean, which is 1 by chance: as a fraction.
-pub(crate) const DISPERSION_MIN: (u64, u64) = if MODELLED { (0, 1) } else { (5, 4) };
+pub(crate) const DISPERSION_MIN: (u64, u64) = (5, 4);
 
 /// How far the oldest pages have been looked through.
 pub(crate) struct Retention {
@@ -154,7 +152,7 @@ impl Uses {
     }
 }
 
-#[cfg(all(test, not(embank_shuttle)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{explore, finds};
+use super::{SMALL, explore, finds};
 use crate::index::{Candidates, Entry, Index, Inserted, Look};
-use crate::memory::budget::{BUDGET_BYTES_MIN, Budget};
+use crate::memory::budget::Budget;
 use crate::record::address::Address;
 use crate::sync::{Planted, quietly, thread};
 
@@ -44,7 +44,7 @@ impl Indexed {
     /// With these keys, in an index of one bucket.
     fn with(keys: impl IntoIterator<Item = u64>) -> Arc<Indexed> {
         quietly(|| {
-            let budget = Budget::new(BUDGET_BYTES_MIN, 512).unwrap();
+            let budget = Budget::new(SMALL.budget_bytes_min, SMALL.page_bytes_min, SMALL).unwrap();
             let index = Index::new(&budget).unwrap();
             let indexed = Indexed { index, budget, records: Default::default() };
             for key in keys {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{explore, finds};
+use super::{SMALL, explore, finds};
 use crate::checkpoint::lineage::Lineage;
 use crate::device::{AlignedBuffer, Device, DeviceOptions, Freed, MemoryDevice, Read};
 use crate::epoch::Gate;
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::log::page::{PageIdentity, check_image};
 use crate::log::view::View;
 use crate::log::{Extent, Log, TurnFor};
-use crate::memory::budget::{BUDGET_BYTES_MIN, Budget};
+use crate::memory::budget::Budget;
 use crate::record::address::{Address, TableNumber};
 use crate::record::clock::{self, ClockWord};
 use crate::record::layout::{RecordImage, RecordRef, record_bytes};
@@ -19,7 +19,7 @@ use crate::sync::{Planted, quietly, thread};
 
 const TABLE: TableNumber = TableNumber(1);
 const BANK: u64 = 0xB_A22;
-const PAGE_BYTES: u64 = 512;
+const PAGE_BYTES: u64 = SMALL.page_bytes_min;
 /// Two records fill a page.
 const VALUE_BYTES: usize = 184;
 /// Pages that are there before the threads begin, of nine that memory holds.
@@ -97,7 +97,7 @@ impl Logged {
 
     fn on_a_disk_that_refuses(writes: u32) -> Arc<Logged> {
         quietly(|| {
-            let budget = Arc::new(Budget::new(BUDGET_BYTES_MIN, PAGE_BYTES).unwrap());
+            let budget = Arc::new(Budget::new(SMALL.budget_bytes_min, PAGE_BYTES, SMALL).unwrap());
             // The least that leaves the log's frames alone.
             assert!(budget.try_charge_cache(budget.cache_bytes_max()));
             assert_eq!(budget.frames_allowed(), 9);

@@ -4,8 +4,9 @@
 //! with `--cfg embank_shuttle`, all atomics, locks and threads of it are those of `sync::modelled`: shuttle runs
 //! one thread at a time and chooses at each operation who goes on. A schedule is one such sequence of choices; a
 //! model is run through many, by turns drawn at random and by PCT (Burckhardt et al., ASPLOS 2010), which lets
-//! one thread run as long as it can and changes that at a few random steps only. Sizes are small (`budget`,
-//! `index`: pages of 512 bytes, an index of one bucket), so that a few steps turn a page or split a bucket.
+//! one thread run as long as it can and changes that at a few random steps only. Constants are those
+//! of every build. The models open their stores within limits of their own ([`SMALL`]: pages of 512
+//! bytes, an index of one bucket), so that a few steps turn a page or split a bucket.
 //!
 //! **A model that can't fail proves nothing.** So each is also run with bugs planted (`sync::Planted`), and each of
 //! those must be found.
@@ -32,7 +33,13 @@ use std::time::Instant;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
+use crate::limits::Limits;
 use crate::sync::{Planted, plant};
+
+/// Limits within which few steps turn a page or split a bucket. There is no row cache: to deal out
+/// its 4,096 slots would take more steps than the rest of a model.
+const SMALL: Limits =
+    Limits { page_bytes_min: 512, budget_bytes_min: 20 << 10, initial_level: 0, row_cache: false };
 
 /// Schedules of each model, unless the environment asks for more.
 const SCHEDULES_DEFAULT: usize = 400;

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{explore, finds};
+use super::{SMALL, explore, finds};
 use crate::device::{Device, DeviceOptions, MemoryDevice};
 use crate::engine::compaction::options::CompactionOptions;
+use crate::engine::retention::state::{JUDGED_ROWS, USES_MIN};
 use crate::engine::waiters::ReleaseTicket;
-use crate::memory::budget::BUDGET_BYTES_MIN;
 use crate::operation::{Access, Clock, Operation};
 use crate::options::StoreOptions;
 use crate::record::address::TableId;
@@ -92,12 +92,14 @@ pub(super) struct Bank {
 impl Bank {
     fn open(dir: Arc<tempfile::TempDir>, device: Arc<MemoryDevice>) -> Bank {
         let options = StoreOptions {
-            memory_budget_bytes: BUDGET_BYTES_MIN,
+            memory_budget_bytes: SMALL.budget_bytes_min,
+            page_size_bytes: Some(SMALL.page_bytes_min as u32),
             compaction: CompactionOptions { background: false, ..CompactionOptions::default() },
             ..StoreOptions::default()
         };
         let on: Arc<dyn Device> = Arc::clone(&device) as _;
-        let store = Store::open_on(dir.path(), &options, |_| Ok(on)).unwrap();
+        let store = Store::open_with(dir.path(), &options, SMALL, |_, _| Ok(on)).unwrap();
+        judge_uses(&store);
         let table = |name, value_bytes| {
             let there = store.tables().into_iter().find(|table| table.name == name);
             there.map_or_else(|| store.create_table(name, value_bytes, b"").unwrap(), |it| it.id)
@@ -192,6 +194,15 @@ impl Bank {
     fn row_count(&self) -> u64 {
         self.store.stats().live_rows
     }
+}
+
+/// Sets what retention knows after `JUDGED_ROWS` rows of which a few were used often: each row stays
+/// that was used `USES_MIN` times.
+fn judge_uses(store: &Store) {
+    let core = store.core();
+    let mut state = core.retention.state.lock();
+    state.uses.at_least = Some(USES_MIN as u32);
+    state.uses.credit = JUDGED_ROWS;
 }
 
 fn spawn(bank: &Arc<Bank>, work: impl FnOnce(&Bank) + Send + 'static) -> thread::JoinHandle<()> {
