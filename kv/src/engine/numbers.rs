@@ -170,7 +170,7 @@ impl Core {
     }
 }
 
-#[cfg(all(test, not(embank_shuttle)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::compaction::options::CompactionOptions;

@@ -295,7 +295,7 @@ fn page_bytes_of(reads: &[Read<'_>]) -> u64 {
     reads.iter().map(|read| read.buffer.len() as u64).sum()
 }
 
-#[cfg(all(test, not(embank_shuttle)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::compaction::options::CompactionOptions;
