@@ -100,7 +100,7 @@ pub use keys::{UNKNOWN_ID, UniqueKeys};
 pub use lease::Lease;
 pub use lease::step::TableGradients;
 pub use lookahead::queue::LookaheadReceipt;
-pub use optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
+pub use optimizer::*; // `Optimizer` and the struct of each kind
 pub use options::{BankOptions, WAIT_TIMEOUT_DEFAULT};
 pub use row::admission::Admission;
 pub use row::config::{DIM_MAX, TableConfig};

@@ -32,22 +32,36 @@ pub(crate) use int8::{decode as decode_int8, encode as encode_int8};
 /// // 64 values, the scale, and the count that stochastic rounding needs.
 /// assert_eq!(config.value_bytes(), 64 + 4 + 4);
 /// assert_eq!((Dtype::Bf16.bytes(), Dtype::Bf16.name()), (2, "bfloat16"));
+/// assert!(Dtype::ALL.contains(&Dtype::Bf16));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Dtype {
     /// IEEE 754 single precision.
     #[default]
-    F32,
+    F32 = 0,
     /// IEEE 754 half precision: 11 bits, magnitudes from 6e-8 to 65,504. Larger values are refused.
-    F16,
+    F16 = 1,
     /// The upper half of an f32: 8 bits, and its range.
-    Bf16,
+    Bf16 = 2,
     /// Whole numbers from -127 to 127 times a scale of the row, an f32.
-    Int8,
+    Int8 = 3,
 }
 
 impl Dtype {
+    /// Every dtype.
+    pub const ALL: &'static [Self] = &[Self::F32, Self::F16, Self::Bf16, Self::Int8];
+
+    /// Its number in a table's descriptor (docs/format.md), which never changes.
+    pub(crate) fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The dtype with this number.
+    pub(crate) fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.iter().copied().find(|dtype| dtype.number() == number)
+    }
+
     /// Bytes of a value; the scale of an int8 row comes to 4 more.
     #[must_use]
     pub fn bytes(self) -> usize {

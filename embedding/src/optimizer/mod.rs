@@ -76,7 +76,98 @@ pub enum Optimizer {
     Ftrl(Ftrl),
 }
 
+/// What all optimizers of a kind have in common.
+struct Kind {
+    /// The kind in a table's descriptor (docs/format.md). It never changes.
+    number: u8,
+    name: &'static str,
+}
+
+/// A number of an optimizer, as its struct has it.
+pub(crate) enum Number<'o> {
+    F64(&'o mut f64),
+    F32(&'o mut f32),
+    Flag(&'o mut bool),
+}
+
 impl Optimizer {
+    /// An optimizer of every kind, with this learning rate and its defaults.
+    ///
+    /// # Examples
+    /// ```
+    /// use embank::Optimizer;
+    ///
+    /// let names: Vec<&str> = Optimizer::each_kind(0.1).map(|optimizer| optimizer.name()).collect();
+    /// assert_eq!(names[..3], ["none", "SGD", "Adagrad"]);
+    /// ```
+    pub fn each_kind(lr: f64) -> impl Iterator<Item = Self> {
+        [
+            Self::None,
+            Self::sgd(lr),
+            Self::adagrad(lr),
+            Self::row_wise_adagrad(lr),
+            Self::adam(lr),
+            Self::adamw(lr),
+            Self::ftrl(lr),
+        ]
+        .into_iter()
+    }
+
+    fn kind(&self) -> Kind {
+        match self {
+            Optimizer::None => Kind { number: 0, name: "none" },
+            Optimizer::Sgd(_) => Kind { number: 1, name: "SGD" },
+            Optimizer::Adagrad(_) => Kind { number: 2, name: "Adagrad" },
+            Optimizer::RowWiseAdagrad(_) => Kind { number: 3, name: "row-wise Adagrad" },
+            Optimizer::Adam(_) => Kind { number: 4, name: "Adam" },
+            Optimizer::AdamW(_) => Kind { number: 5, name: "AdamW" },
+            Optimizer::Ftrl(_) => Kind { number: 6, name: "FTRL" },
+        }
+    }
+
+    /// The number of its kind in a table's descriptor.
+    pub(crate) fn kind_number(&self) -> u8 {
+        self.kind().number
+    }
+
+    /// An optimizer of the kind with this number, with its defaults.
+    pub(crate) fn of_kind_number(number: u8) -> Option<Self> {
+        Self::each_kind(0.0).find(|optimizer| optimizer.kind_number() == number)
+    }
+
+    /// Its numbers in the order of a table's descriptor, which never changes.
+    pub(crate) fn numbers(&mut self) -> Vec<Number<'_>> {
+        use Number::{F32, F64, Flag};
+        match self {
+            Optimizer::None => Vec::new(),
+            Optimizer::Sgd(Sgd { lr, momentum, dampening, nesterov, weight_decay }) => {
+                vec![F64(lr), F64(momentum), F64(dampening), F64(weight_decay), Flag(nesterov)]
+            }
+            Optimizer::Adagrad(Adagrad {
+                lr,
+                lr_decay,
+                weight_decay,
+                initial_accumulator,
+                eps,
+            }) => {
+                vec![F64(lr), F64(lr_decay), F64(weight_decay), F64(eps), F32(initial_accumulator)]
+            }
+            Optimizer::RowWiseAdagrad(RowWiseAdagrad {
+                lr,
+                weight_decay,
+                initial_accumulator,
+                eps,
+            }) => vec![F64(lr), F64(weight_decay), F64(eps), F32(initial_accumulator)],
+            Optimizer::Adam(Adam { lr, betas: (first, second), eps, weight_decay })
+            | Optimizer::AdamW(AdamW { lr, betas: (first, second), eps, weight_decay }) => {
+                vec![F64(lr), F64(first), F64(second), F64(eps), F64(weight_decay)]
+            }
+            Optimizer::Ftrl(Ftrl { lr, beta, l1, l2, initial_accumulator }) => {
+                vec![F64(lr), F64(beta), F64(l1), F64(l2), F32(initial_accumulator)]
+            }
+        }
+    }
+
     /// SGD with this learning rate.
     #[must_use]
     pub fn sgd(lr: f64) -> Self {
@@ -116,15 +207,7 @@ impl Optimizer {
     /// Its name in the literature.
     #[must_use]
     pub fn name(&self) -> &'static str {
-        match self {
-            Optimizer::None => "none",
-            Optimizer::Sgd(_) => "SGD",
-            Optimizer::Adagrad(_) => "Adagrad",
-            Optimizer::RowWiseAdagrad(_) => "row-wise Adagrad",
-            Optimizer::Adam(_) => "Adam",
-            Optimizer::AdamW(_) => "AdamW",
-            Optimizer::Ftrl(_) => "FTRL",
-        }
+        self.kind().name
     }
 
     /// The learning rate, if this optimizer has one.

@@ -13,7 +13,7 @@ use embank_kv::metadata;
 
 use crate::dtype::{Dtype, Rounding};
 use crate::error::{Error, Result};
-use crate::optimizer::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
+use crate::optimizer::{Adagrad, Number, Optimizer};
 use crate::row::admission::Admission;
 use crate::row::config::TableConfig;
 use crate::row::initializer::{Fans, Initializer};
@@ -52,13 +52,13 @@ impl TableConfig {
     pub(crate) fn to_descriptor(&self) -> Vec<u8> {
         let mut settings: Vec<(u16, Vec<u8>)> = vec![
             (tag::DIM, self.dim.to_le_bytes().to_vec()),
-            (tag::DTYPE, vec![dtype_number(self.dtype)]),
-            (tag::OPTIMIZER, optimizer_bytes(&self.optimizer)),
+            (tag::DTYPE, vec![self.dtype.number()]),
+            (tag::OPTIMIZER, optimizer_bytes(self.optimizer)),
             (tag::INITIALIZER, initializer_bytes(&self.initializer)),
             (tag::SEED, self.seed.to_le_bytes().to_vec()),
         ];
         if self.state_dtype != Dtype::F32 {
-            settings.push((tag::STATE_DTYPE, vec![dtype_number(self.state_dtype)]));
+            settings.push((tag::STATE_DTYPE, vec![self.state_dtype.number()]));
         }
         if let Some(rounding) = self.rounding {
             settings.push((tag::ROUNDING, vec![rounding_number(rounding)]));
@@ -247,15 +247,6 @@ fn tracking_of(number: u8) -> Parsed<Tracking> {
     }
 }
 
-fn dtype_number(dtype: Dtype) -> u8 {
-    match dtype {
-        Dtype::F32 => 0,
-        Dtype::F16 => 1,
-        Dtype::Bf16 => 2,
-        Dtype::Int8 => 3,
-    }
-}
-
 fn rounding_number(rounding: Rounding) -> u8 {
     match rounding {
         Rounding::Nearest => 0,
@@ -272,50 +263,18 @@ fn rounding_of(number: u8) -> Parsed<Rounding> {
 }
 
 fn dtype_of(number: u8) -> Parsed<Dtype> {
-    match number {
-        0 => Ok(Dtype::F32),
-        1 => Ok(Dtype::F16),
-        2 => Ok(Dtype::Bf16),
-        3 => Ok(Dtype::Int8),
-        other => Err(format!("its dtype is number {other}; use a newer Embank")),
-    }
+    Dtype::of_number(number)
+        .ok_or_else(|| format!("its dtype is number {number}; use a newer Embank"))
 }
 
-/// A number for the kind, then the numbers in the order of the struct's fields.
-fn optimizer_bytes(optimizer: &Optimizer) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut kind = |kind: u8, numbers: &[f64]| {
-        bytes.push(kind);
-        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
-    };
-    match *optimizer {
-        Optimizer::None => kind(0, &[]),
-        Optimizer::Sgd(Sgd { lr, momentum, dampening, nesterov, weight_decay }) => {
-            kind(1, &[lr, momentum, dampening, weight_decay]);
-            bytes.push(u8::from(nesterov));
-        }
-        Optimizer::Adagrad(Adagrad { lr, lr_decay, weight_decay, initial_accumulator, eps }) => {
-            kind(2, &[lr, lr_decay, weight_decay, eps]);
-            bytes.extend(initial_accumulator.to_le_bytes());
-        }
-        Optimizer::RowWiseAdagrad(RowWiseAdagrad {
-            lr,
-            weight_decay,
-            initial_accumulator,
-            eps,
-        }) => {
-            kind(3, &[lr, weight_decay, eps]);
-            bytes.extend(initial_accumulator.to_le_bytes());
-        }
-        Optimizer::Adam(Adam { lr, betas, eps, weight_decay }) => {
-            kind(4, &[lr, betas.0, betas.1, eps, weight_decay]);
-        }
-        Optimizer::AdamW(AdamW { lr, betas, eps, weight_decay }) => {
-            kind(5, &[lr, betas.0, betas.1, eps, weight_decay]);
-        }
-        Optimizer::Ftrl(Ftrl { lr, beta, l1, l2, initial_accumulator }) => {
-            kind(6, &[lr, beta, l1, l2]);
-            bytes.extend(initial_accumulator.to_le_bytes());
+/// The number of the kind, then the optimizer's own numbers.
+fn optimizer_bytes(mut optimizer: Optimizer) -> Vec<u8> {
+    let mut bytes = vec![optimizer.kind_number()];
+    for number in optimizer.numbers() {
+        match number {
+            Number::F64(number) => bytes.extend(number.to_le_bytes()),
+            Number::F32(number) => bytes.extend(number.to_le_bytes()),
+            Number::Flag(flag) => bytes.push(u8::from(*flag)),
         }
     }
     bytes
@@ -323,52 +282,16 @@ fn optimizer_bytes(optimizer: &Optimizer) -> Vec<u8> {
 
 fn optimizer_of(bytes: &mut Bytes<'_>) -> Parsed<Optimizer> {
     let kind = bytes.take::<1>()?[0];
-    // Fields are read in the order in which they stand here.
-    Ok(match kind {
-        0 => Optimizer::None,
-        1 => Optimizer::Sgd(Sgd {
-            lr: bytes.f64()?,
-            momentum: bytes.f64()?,
-            dampening: bytes.f64()?,
-            weight_decay: bytes.f64()?,
-            nesterov: bytes.flag()?,
-        }),
-        2 => Optimizer::Adagrad(Adagrad {
-            lr: bytes.f64()?,
-            lr_decay: bytes.f64()?,
-            weight_decay: bytes.f64()?,
-            eps: bytes.f64()?,
-            initial_accumulator: bytes.f32()?,
-        }),
-        3 => Optimizer::RowWiseAdagrad(RowWiseAdagrad {
-            lr: bytes.f64()?,
-            weight_decay: bytes.f64()?,
-            eps: bytes.f64()?,
-            initial_accumulator: bytes.f32()?,
-        }),
-        4 => Optimizer::Adam(adam_of(bytes)?),
-        5 => {
-            let Adam { lr, betas, eps, weight_decay } = adam_of(bytes)?;
-            Optimizer::AdamW(AdamW { lr, betas, eps, weight_decay })
+    let mut optimizer = Optimizer::of_kind_number(kind)
+        .ok_or_else(|| format!("its optimizer is number {kind}; use a newer Embank"))?;
+    for number in optimizer.numbers() {
+        match number {
+            Number::F64(number) => *number = bytes.f64()?,
+            Number::F32(number) => *number = bytes.f32()?,
+            Number::Flag(flag) => *flag = bytes.flag()?,
         }
-        6 => Optimizer::Ftrl(Ftrl {
-            lr: bytes.f64()?,
-            beta: bytes.f64()?,
-            l1: bytes.f64()?,
-            l2: bytes.f64()?,
-            initial_accumulator: bytes.f32()?,
-        }),
-        other => return Err(format!("its optimizer is number {other}; use a newer Embank")),
-    })
-}
-
-fn adam_of(bytes: &mut Bytes<'_>) -> Parsed<Adam> {
-    Ok(Adam {
-        lr: bytes.f64()?,
-        betas: (bytes.f64()?, bytes.f64()?),
-        eps: bytes.f64()?,
-        weight_decay: bytes.f64()?,
-    })
+    }
+    Ok(optimizer)
 }
 
 fn initializer_bytes(initializer: &Initializer) -> Vec<u8> {
