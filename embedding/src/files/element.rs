@@ -19,14 +19,76 @@ pub(crate) enum Element {
     U8,
 }
 
+/// What is said of an element beside its values.
+struct Form {
+    bytes: usize,
+    /// In messages.
+    name: &'static str,
+    /// In headers of npy files. `None` if NumPy lacks the type.
+    npy: Option<&'static str>,
+    safetensors: safetensors::Dtype,
+}
+
 impl Element {
-    pub(crate) fn bytes(self) -> usize {
+    const ALL: [Self; 12] = [
+        Self::F64,
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::I8,
+        Self::U64,
+        Self::I64,
+        Self::U32,
+        Self::I32,
+        Self::U16,
+        Self::I16,
+        Self::U8,
+    ];
+
+    fn form(self) -> Form {
+        use safetensors::Dtype;
+        let form = |bytes, name, npy, safetensors| Form { bytes, name, npy, safetensors };
         match self {
-            Self::F64 | Self::U64 | Self::I64 => 8,
-            Self::F32 | Self::U32 | Self::I32 => 4,
-            Self::F16 | Self::Bf16 | Self::U16 | Self::I16 => 2,
-            Self::I8 | Self::U8 => 1,
+            Self::F64 => form(8, "f64", Some("<f8"), Dtype::F64),
+            Self::F32 => form(4, "f32", Some("<f4"), Dtype::F32),
+            Self::F16 => form(2, "f16", Some("<f2"), Dtype::F16),
+            Self::Bf16 => form(2, "bf16", None, Dtype::BF16),
+            Self::I8 => form(1, "i8", Some("|i1"), Dtype::I8),
+            Self::U64 => form(8, "u64", Some("<u8"), Dtype::U64),
+            Self::I64 => form(8, "i64", Some("<i8"), Dtype::I64),
+            Self::U32 => form(4, "u32", Some("<u4"), Dtype::U32),
+            Self::I32 => form(4, "i32", Some("<i4"), Dtype::I32),
+            Self::U16 => form(2, "u16", Some("<u2"), Dtype::U16),
+            Self::I16 => form(2, "i16", Some("<i2"), Dtype::I16),
+            Self::U8 => form(1, "u8", Some("|u1"), Dtype::U8),
         }
+    }
+
+    pub(crate) fn bytes(self) -> usize {
+        self.form().bytes
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        self.form().name
+    }
+
+    /// The type in the header of an npy file. `None` if NumPy lacks it.
+    pub(crate) fn npy(self) -> Option<&'static str> {
+        self.form().npy
+    }
+
+    /// The element that the header of an npy file names.
+    pub(crate) fn of_npy(kind: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|element| element.npy() == Some(kind))
+    }
+
+    pub(crate) fn safetensors(self) -> safetensors::Dtype {
+        self.form().safetensors
+    }
+
+    /// The element of a tensor's type, if it is read.
+    pub(crate) fn of_safetensors(dtype: safetensors::Dtype) -> Option<Self> {
+        Self::ALL.into_iter().find(|element| element.safetensors() == dtype)
     }
 
     pub(crate) fn is_float(self) -> bool {
@@ -35,23 +97,6 @@ impl Element {
 
     pub(crate) fn is_key(self) -> bool {
         !self.is_float()
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::F64 => "f64",
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::I8 => "i8",
-            Self::U64 => "u64",
-            Self::I64 => "i64",
-            Self::U32 => "u32",
-            Self::I32 => "i32",
-            Self::U16 => "u16",
-            Self::I16 => "i16",
-            Self::U8 => "u8",
-        }
     }
 
     /// Appends the values in `bytes` as f32, rounded where this type is wider.
@@ -129,6 +174,18 @@ mod tests {
         assert_eq!(read(Element::F16, &f16::from_f32(-0.25).to_le_bytes()), [-0.25]);
         assert_eq!(read(Element::Bf16, &bf16::from_f32(3.0).to_le_bytes()), [3.0]);
         assert_eq!(read(Element::I8, &[0xFF, 5]), [-1.0, 5.0]);
+    }
+
+    #[test]
+    fn files_name_every_element_differently() {
+        for element in Element::ALL {
+            assert_eq!(Element::of_safetensors(element.safetensors()), Some(element));
+            if let Some(kind) = element.npy() {
+                assert_eq!(Element::of_npy(kind), Some(element));
+            }
+        }
+        assert_eq!(Element::of_npy("<c8"), None);
+        assert_eq!(Element::of_safetensors(safetensors::Dtype::BOOL), None);
     }
 
     #[test]

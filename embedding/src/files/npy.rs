@@ -22,20 +22,8 @@ const HEADER_BYTES_MAX: u64 = 1 << 16;
 
 /// The bytes before an array's.
 pub(crate) fn header(element: Element, shape: &str) -> Vec<u8> {
-    let kind = match element {
-        Element::F64 => "<f8",
-        Element::F32 => "<f4",
-        Element::F16 => "<f2",
-        // NumPy has no bfloat16, and an int8 without its scale is no value; see `parts_of`.
-        Element::Bf16 | Element::I8 => unreachable!("no vectors of bf16 or int8 go into npy files"),
-        Element::U16 | Element::I16 | Element::U8 => {
-            unreachable!("no part of a table has small integers")
-        }
-        Element::U64 => "<u8",
-        Element::I64 => "<i8",
-        Element::U32 => "<u4",
-        Element::I32 => "<i4",
-    };
+    // Vectors of bf16 go into npy files as f32; see `parts_of`.
+    let kind = element.npy().expect("every part of an npy file has a type of NumPy");
     let mut text = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}");
     let length = (MAGIC.len() + 4 + text.len() + 1).next_multiple_of(ALIGNMENT) - MAGIC.len() - 4;
     text.extend(std::iter::repeat_n(' ', length - text.len() - 1));
@@ -53,24 +41,11 @@ pub(crate) fn open(path: &Path) -> Result<Tensor> {
     let (text, offset) = read_header(path, &file, file_bytes)?;
     let damaged = |what: String| unreadable(path, format!("its npy header: {what}"));
     let Header { kind, fortran_order, shape } = parse(&text).map_err(damaged)?;
-    let element = match kind.as_str() {
-        "<f8" => Element::F64,
-        "<f4" => Element::F32,
-        "<f2" => Element::F16,
-        "<u8" => Element::U64,
-        "<i8" => Element::I64,
-        "<u4" => Element::U32,
-        "<i4" => Element::I32,
-        "<u2" => Element::U16,
-        "<i2" => Element::I16,
-        "|u1" => Element::U8,
-        "|i1" => Element::I8,
-        other => {
-            return Err(damaged(format!(
-                "its type is {other:?}; floats of 2, 4 or 8 bytes and integers are read, little-endian: save \
-                 array.astype('<f4') of vectors, array.astype('<i8') of keys"
-            )));
-        }
+    let Some(element) = Element::of_npy(&kind) else {
+        return Err(damaged(format!(
+            "its type is {kind:?}; floats of 2, 4 or 8 bytes and integers are read, little-endian: save \
+             array.astype('<f4') of vectors, array.astype('<i8') of keys"
+        )));
     };
     let (rows, columns) = match shape[..] {
         [rows] => (rows, 1),

@@ -289,8 +289,7 @@ fn list_width(kind: &DataType) -> Option<usize> {
         DataType::List(item) | DataType::LargeList(item) => (item, 0),
         _ => return None,
     };
-    let floats = [DataType::Float16, DataType::Float32, DataType::Float64];
-    floats.contains(item.data_type()).then_some(width)
+    item.data_type().is_floating().then_some(width)
 }
 
 fn first_width(lists: &ArrayRef) -> usize {

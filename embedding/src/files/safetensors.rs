@@ -48,7 +48,7 @@ pub(crate) fn create(
         if !part.is_flat() {
             shape.push(part.columns);
         }
-        (part.name, dtype_of(part.element), shape, rows as usize * part.row_bytes())
+        (part.name, part.element.safetensors(), shape, rows as usize * part.row_bytes())
     });
     for (name, dtype, shape, bytes) in keys.into_iter().chain(columns) {
         let data_offsets = (offset, offset + bytes);
@@ -140,8 +140,8 @@ pub(crate) fn read(path: &Path) -> Result<Contents> {
             [rows, columns] => Some((rows, columns)),
             _ => None,
         };
-        let tensor =
-            dimensions.zip(element_of(info.dtype)).map(|((rows, columns), element)| Tensor {
+        let tensor = dimensions.zip(Element::of_safetensors(info.dtype)).map(
+            |((rows, columns), element)| Tensor {
                 file: Arc::clone(&file),
                 path: path.to_owned(),
                 name: name.clone(),
@@ -150,7 +150,8 @@ pub(crate) fn read(path: &Path) -> Result<Contents> {
                 columns,
                 offset: data + info.data_offsets.0 as u64,
                 is_column_major: false,
-            });
+            },
+        );
         tensors.push(Found { name, dtype: info.dtype, shape: info.shape.clone(), tensor });
     }
     let pairs = header.metadata().clone().unwrap_or_default();
@@ -304,39 +305,4 @@ impl Contents {
             )),
         }
     }
-}
-
-fn dtype_of(element: Element) -> Dtype {
-    match element {
-        Element::F64 => Dtype::F64,
-        Element::F32 => Dtype::F32,
-        Element::F16 => Dtype::F16,
-        Element::Bf16 => Dtype::BF16,
-        Element::I8 => Dtype::I8,
-        Element::U64 => Dtype::U64,
-        Element::I64 => Dtype::I64,
-        Element::U32 => Dtype::U32,
-        Element::I32 => Dtype::I32,
-        Element::U16 => Dtype::U16,
-        Element::I16 => Dtype::I16,
-        Element::U8 => Dtype::U8,
-    }
-}
-
-fn element_of(dtype: Dtype) -> Option<Element> {
-    Some(match dtype {
-        Dtype::F64 => Element::F64,
-        Dtype::F32 => Element::F32,
-        Dtype::F16 => Element::F16,
-        Dtype::BF16 => Element::Bf16,
-        Dtype::I8 => Element::I8,
-        Dtype::U64 => Element::U64,
-        Dtype::I64 => Element::I64,
-        Dtype::U32 => Element::U32,
-        Dtype::I32 => Element::I32,
-        Dtype::U16 => Element::U16,
-        Dtype::I16 => Element::I16,
-        Dtype::U8 => Element::U8,
-        _ => return None,
-    })
 }

@@ -168,7 +168,7 @@ impl Found<'_> {
 /// How integers became such a column, where that is known.
 fn why(kind: &DataType) -> &'static str {
     match kind {
-        DataType::Float16 | DataType::Float32 | DataType::Float64 => {
+        _ if kind.is_floating() => {
             " (pandas makes floats of integers beside a missing value: fill it, or leave its row out)"
         }
         DataType::Dictionary(..) => " (a dictionary, as of pandas' categories)",
