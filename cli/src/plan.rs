@@ -4,8 +4,8 @@
 //! number was measured and not derived, the output says so and where.
 
 use anyhow::{Result, ensure};
-use clap::ValueEnum;
-use embank::{DIM_MAX, TableConfig};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use embank::{DIM_MAX, Dtype, Optimizer, TableConfig};
 use serde::Serialize;
 
 use crate::Ending;
@@ -39,10 +39,10 @@ pub(crate) struct Args {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(DIM_MAX)))]
     dim: u32,
     /// How values are stored
-    #[arg(long, value_enum, default_value = "f32")]
+    #[arg(long, value_parser = dtypes(), default_value = "f32")]
     dtype: Dtype,
     /// What applies gradients, and so what state a row has
-    #[arg(long, value_enum, default_value = "none")]
+    #[arg(long, value_parser = optimizers(), default_value = "none")]
     optimizer: Optimizer,
     /// Rows in each update and updates in each second, multiplied: for endurance
     #[arg(long, value_name = "N", value_parser = parse_scaled)]
@@ -64,60 +64,46 @@ pub(crate) struct Args {
     json: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Dtype {
-    /// 4 bytes a value
-    F32,
-    /// 2 bytes a value
-    F16,
-    /// 2 bytes a value
-    Bf16,
-    /// 1 byte a value, and 8 a row
-    Int8,
+/// Takes the library's dtypes by the names of their variants.
+fn dtypes() -> impl TypedValueParser<Value = Dtype> {
+    one_of(Dtype::ALL.iter().map(|&dtype| Choice {
+        name: format!("{dtype:?}").to_lowercase(),
+        row_bytes: TableConfig::new(16).dtype(dtype).value_bytes(),
+        value: dtype,
+    }))
 }
 
-impl Dtype {
-    fn of_a_table(self) -> embank::Dtype {
-        match self {
-            Dtype::F32 => embank::Dtype::F32,
-            Dtype::F16 => embank::Dtype::F16,
-            Dtype::Bf16 => embank::Dtype::Bf16,
-            Dtype::Int8 => embank::Dtype::Int8,
-        }
-    }
+/// Takes the library's optimizers by their names. The rate plays no part in what lies beside a row.
+fn optimizers() -> impl TypedValueParser<Value = Optimizer> {
+    one_of(Optimizer::each_kind(0.1).map(|optimizer| Choice {
+        name: optimizer.name().to_lowercase().replace(' ', "-"),
+        row_bytes: TableConfig::new(16).optimizer(optimizer).value_bytes(),
+        value: optimizer,
+    }))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Optimizer {
-    /// No state
-    None,
-    /// No state
-    Sgd,
-    /// One more value for each value
-    Adagrad,
-    /// One more value a row
-    RowWiseAdagrad,
-    /// Two more values for each value, and a count
-    Adam,
-    /// Two more values for each value, and a count
-    Adamw,
-    /// Two more values for each value
-    Ftrl,
+/// A value of an option.
+#[derive(Clone)]
+struct Choice<T> {
+    name: String,
+    /// Bytes of a row of 16 values, for the help.
+    row_bytes: u32,
+    value: T,
 }
 
-impl Optimizer {
-    fn of_a_table(self) -> embank::Optimizer {
-        // The rate plays no part in what lies beside a row.
-        match self {
-            Optimizer::None => embank::Optimizer::None,
-            Optimizer::Sgd => embank::Optimizer::sgd(0.1),
-            Optimizer::Adagrad => embank::Optimizer::adagrad(0.1),
-            Optimizer::RowWiseAdagrad => embank::Optimizer::row_wise_adagrad(0.1),
-            Optimizer::Adam => embank::Optimizer::adam(0.1),
-            Optimizer::Adamw => embank::Optimizer::adamw(0.1),
-            Optimizer::Ftrl => embank::Optimizer::ftrl(0.1),
-        }
-    }
+/// Takes a choice by its name.
+fn one_of<T: Copy + Send + Sync + 'static>(
+    choices: impl Iterator<Item = Choice<T>>,
+) -> impl TypedValueParser<Value = T> {
+    let choices: Vec<_> = choices.collect();
+    let names = choices.iter().map(|choice| {
+        let help = format!("{} bytes a row of 16 values", choice.row_bytes);
+        PossibleValue::new(&choice.name).help(help)
+    });
+    PossibleValuesParser::new(names.collect::<Vec<_>>()).try_map(move |name| {
+        let chosen = choices.iter().find(|choice| choice.name == name);
+        chosen.map(|choice| choice.value).ok_or("there is no such choice")
+    })
 }
 
 #[derive(Debug, Serialize)]
@@ -167,9 +153,7 @@ fn scaled(bytes: u64, by: f64) -> u64 {
 }
 
 fn plan(args: &Args) -> Plan {
-    let table = TableConfig::new(args.dim)
-        .dtype(args.dtype.of_a_table())
-        .optimizer(args.optimizer.of_a_table());
+    let table = TableConfig::new(args.dim).dtype(args.dtype).optimizer(args.optimizer);
     let value_bytes = u64::from(table.value_bytes());
     let record_bytes = RECORD_HEADER_BYTES + value_bytes;
     let rows_bytes = args.rows * record_bytes;
@@ -319,7 +303,7 @@ mod tests {
             rows: 1_000_000,
             dim: 16,
             dtype: Dtype::F32,
-            optimizer: Optimizer::Adagrad,
+            optimizer: Optimizer::adagrad(0.1),
             updates_per_second: Some(10_000),
             checkpoint_every: 600,
             checkpoints_kept: 2,
@@ -336,6 +320,20 @@ mod tests {
         assert_eq!(written.updates_bytes / 1_000_000_000, 138);
         assert!(written.total_bytes > 2 * written.updates_bytes);
         assert!(text(&args, &plan).contains("the drive lasts"));
+    }
+
+    /// Names follow from the library's; a name that scripts use must stay.
+    #[test]
+    fn choices_have_the_names_that_the_command_takes() {
+        fn names<T>(parser: &impl TypedValueParser<Value = T>) -> Vec<String> {
+            let values = parser.possible_values().into_iter().flatten();
+            values.map(|value| value.get_name().to_owned()).collect()
+        }
+        assert_eq!(names(&dtypes()), ["f32", "f16", "bf16", "int8"]);
+        assert_eq!(
+            names(&optimizers()),
+            ["none", "sgd", "adagrad", "row-wise-adagrad", "adam", "adamw", "ftrl"]
+        );
     }
 
     #[test]
