@@ -100,7 +100,7 @@ fn value_types(criterion: &mut Criterion) {
         ("gradients, sgd", gradients),
     ];
     for dim in DIMS {
-        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8] {
+        for &dtype in Dtype::ALL {
             let config = TableConfig::new(dim as u32).dtype(dtype).optimizer(Optimizer::sgd(1e-3));
             let mut rows = Rows::new(dim, config);
             for (name, operation) in operations {

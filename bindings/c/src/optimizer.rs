@@ -308,6 +308,10 @@ mod tests {
             assert_eq!(for_c.kind, kind);
             assert_eq!(for_c.to_rust().unwrap(), optimizer);
         }
+        for optimizer in Optimizer::each_kind(0.5) {
+            let for_c = embank_optimizer::from_rust(optimizer).unwrap();
+            assert_eq!(for_c.to_rust().unwrap(), optimizer);
+        }
     }
 
     #[test]

@@ -172,7 +172,7 @@ mod tests {
                 .staleness_bound(bound);
             assert_comes_back(&config);
         }
-        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8] {
+        for &dtype in Dtype::ALL {
             for state_dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
                 for rounding in [None, Some(Rounding::Nearest), Some(Rounding::Stochastic)] {
                     let config = TableConfig::new(7).dtype(dtype).state_dtype(state_dtype);

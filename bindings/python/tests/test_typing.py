@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -93,6 +94,12 @@ def _with_statistics(stub: str, stats: Mapping[str, object], table: Mapping[str,
     return _with_keys(stub, "_TableStats", table)
 
 
+def _with_alias(stub: str, name: str, value: str) -> str:
+    made, count = re.subn(f"^{name} = .*$", f"{name} = {value}", stub, flags=re.MULTILINE)
+    assert count == 1, name
+    return made
+
+
 def _optimizer_body(cls: type) -> list[str]:
     """The stub's lines for an optimizer, by the signature of its class and the settings of an object."""
     source = f"def new{cls.__text_signature__}: ..."
@@ -125,22 +132,33 @@ def _with_optimizers(stub: str) -> str:
         if isinstance(value, type) and (value.__text_signature__ or "").startswith("(lr,")
     }
     assert "SGD" in optimizers
+    assert optimizers.keys() <= set(embank.__all__)
     for name, cls in optimizers.items():
         if name not in _classes(stub):
             after = _classes(stub)["FTRL"].end_lineno
             lines = stub.splitlines(keepends=True)
             lines[after:after] = ["\n", "@final\n", f"class {name}:\n", "    ...\n"]
-            stub = "".join(lines).replace("FTRL]\n", f"FTRL, {name}]\n", 1)
+            stub = "".join(lines)
         stub = _with_body(stub, _classes(stub)[name], _optimizer_body(cls))
-    return stub
+    return _with_alias(stub, "_Optimizer", f"Union[{', '.join(optimizers)}]")
 
 
-def test_the_stub_has_the_numbers_and_optimizers_of_the_library(
+def _with_dtypes(stub: str, bank: embank.Bank) -> str:
+    """The stub with the dtypes: the names that the refusal of another name tells."""
+    with pytest.raises(ValueError) as refusal:
+        bank.table("of no dtype", dim=1, dtype="none")
+    names = re.findall('"[^"]+"', str(refusal.value))
+    assert '"float32"' in names
+    return _with_alias(stub, "_DtypeName", f"Literal[{', '.join(names)}]")
+
+
+def test_the_stub_has_the_numbers_optimizers_and_dtypes_of_the_library(
     bank: embank.Bank, table: embank.Table
 ) -> None:
     found = STUB.read_text(encoding="utf-8")
     made = _with_optimizers(_with_statistics(found, bank.stats(), table.stats()))
     made = _with_keys(made, "_Compacted", bank.compact())
+    made = _with_dtypes(made, bank)
     if "EMBANK_BLESS" in os.environ:
         STUB.write_text(made, encoding="utf-8")
     assert STUB.read_text(encoding="utf-8") == made, (

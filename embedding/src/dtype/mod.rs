@@ -12,6 +12,10 @@
 //!
 //! Conversions are loops without branches, which the compiler turns into vector instructions for the caller's
 //! processor; they agree with the crate `half` for every value.
+//!
+//! **A new dtype** is its conversion in a file beside this one, a variant of [`Dtype`] here, what exports make of it in
+//! `files/batch.rs`, and a row of `bindings/c/src/dtype.rs`. A new type in files is a row of `files/element.rs`, and
+//! its column in `files/parquet.rs`.
 
 mod draws;
 mod float16;
@@ -50,6 +54,7 @@ pub enum Dtype {
 
 impl Dtype {
     /// Every dtype.
+    // A descriptor with a dtype that is missing here is refused.
     pub const ALL: &'static [Self] = &[Self::F32, Self::F16, Self::Bf16, Self::Int8];
 
     /// Its number in a table's descriptor (docs/format.md), which never changes.

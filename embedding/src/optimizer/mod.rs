@@ -17,6 +17,10 @@
 //! **Speed.** A step works on eight values at a time ([`lanes`]), in code that `pulp` compiles a second time for
 //! AVX2 and FMA and picks when the program starts. The plain loops of the test module `reference` say the
 //! same and are the measure of both.
+//!
+//! **A new optimizer** is a file beside this one, a variant of [`Optimizer`] here, a row of the table in
+//! `bindings/python/src/settings/optimizers.rs`, one of the table in `bindings/c/src/optimizer.rs`, and its name in
+//! Python's `embank/__init__.py`.
 
 mod adagrad;
 mod adam;
@@ -101,6 +105,7 @@ impl Optimizer {
     /// assert_eq!(names[..3], ["none", "SGD", "Adagrad"]);
     /// ```
     pub fn each_kind(lr: f64) -> impl Iterator<Item = Self> {
+        // A descriptor with a kind that is missing here is refused.
         [
             Self::None,
             Self::sgd(lr),

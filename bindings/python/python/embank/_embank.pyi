@@ -20,6 +20,7 @@ _Keys = Union[ArrayLike, _SupportsDLPack]
 _Values = Union[ArrayLike, _SupportsDLPack]
 # A name, or NumPy's or PyTorch's object for it.
 _Dtype = Optional[object]
+_DtypeName = Literal["float32", "float16", "bfloat16", "int8"]
 _Optimizer = Union[SGD, Adagrad, RowWiseAdagrad, Adam, AdamW, FTRL]
 _Initializer = Union[
     Uniform, Normal, TruncatedNormal, XavierUniform, XavierNormal, Constant, Zeros
@@ -508,7 +509,7 @@ class Table:
     @property
     def admits_all(self) -> bool: ...
     @property
-    def dtype(self) -> Literal["float32", "float16", "bfloat16", "int8"]: ...
+    def dtype(self) -> _DtypeName: ...
     @property
     def learning_rate(self) -> Optional[float]: ...
     @learning_rate.setter

@@ -4,8 +4,7 @@ use embank::{Dtype, Rounding};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// Every dtype, in the order in which messages name them.
-const DTYPES: [Dtype; 4] = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8];
+use super::one_of;
 
 /// A dtype by its name, or as NumPy's or PyTorch's object: `"int8"`, `numpy.float16`, `numpy.dtype("int8")`,
 /// `torch.bfloat16`. None is float32.
@@ -17,10 +16,9 @@ pub(crate) fn dtype(what: &str, object: Option<&Bound<'_, PyAny>>) -> PyResult<D
         Err(_) => object.to_string(),
     };
     let asked = name.rsplit('.').next().unwrap_or_default();
-    DTYPES.into_iter().find(|dtype| dtype.name() == asked).ok_or_else(|| {
-        let [others @ .., last] = DTYPES.map(|dtype| format!("{:?}", dtype.name()));
-        let others = others.join(", ");
-        PyValueError::new_err(format!("{what} must be {others} or {last}, not {object}"))
+    Dtype::ALL.iter().copied().find(|dtype| dtype.name() == asked).ok_or_else(|| {
+        let names: Vec<_> = Dtype::ALL.iter().map(|dtype| format!("{:?}", dtype.name())).collect();
+        PyValueError::new_err(format!("{what} must be {}, not {object}", one_of(&names)))
     })
 }
 

@@ -7,6 +7,7 @@ use embank::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
+use super::one_of;
 use crate::scalars;
 
 /// A setting of an optimizer as Python has it; `R` is how the library has it.
@@ -139,11 +140,9 @@ macro_rules! optimizers {
 }
 
 fn no_optimizer(object: &Bound<'_, PyAny>) -> PyErr {
-    let names = NAMES
-        .split_last()
-        .map_or_else(String::new, |(last, others)| format!("{} or {last}", others.join(", ")));
     PyTypeError::new_err(format!(
-        "optimizer must be embank.{names} with its settings, or None, not {object}"
+        "optimizer must be embank.{} with its settings, or None, not {object}",
+        one_of(NAMES)
     ))
 }
 
