@@ -1,6 +1,7 @@
-//! What a batch counts while it runs.
+//! What a batch counts while it runs, and adds to the store's counters at its end.
 
-use super::{Batch, Work};
+use super::{Batch, Effect, Work};
+use crate::engine::core::Core;
 
 /// Counts of one batch, added to the store's counters once.
 #[derive(Debug, Default)]
@@ -30,6 +31,57 @@ pub(crate) struct Tally {
     /// Promoted rows that were used for the first time.
     pub(crate) promoted_used: u64,
     pub(crate) overtaken: u64,
+}
+
+impl Core {
+    /// Counts a batch of `keys` keys.
+    pub(crate) fn add_tally<W: Work>(&self, keys: u64, tally: &Tally) {
+        let counters = &self.counters;
+        counters.batches.add(1);
+        // What was done, which after an error is less than what was asked.
+        let found = tally.hits_mutable + tally.hits_read_only + tally.hits_disk + tally.hits_cache;
+        let changed = match W::EFFECT {
+            Effect::Peek => {
+                counters.peek_keys.add(keys);
+                0
+            }
+            Effect::Get => {
+                counters.get_keys.add(keys);
+                tally.inserted
+            }
+            Effect::Update => {
+                counters.update_keys.add(keys);
+                found + tally.inserted
+            }
+            Effect::Put => {
+                counters.put_keys.add(keys);
+                found + tally.inserted
+            }
+            Effect::Delete => {
+                counters.delete_keys.add(keys);
+                tally.deleted
+            }
+            // Looking ahead is no operation on rows; what it moves is counted as promoted.
+            Effect::Move | Effect::Locate => 0,
+        };
+        counters.changed.add(if W::CHANGES { changed } else { 0 });
+        counters.deleted.add(tally.deleted);
+        counters.hits_mutable.add(tally.hits_mutable);
+        counters.hits_read_only.add(tally.hits_read_only);
+        counters.hits_disk.add(tally.hits_disk);
+        counters.hits_cache.add(tally.hits_cache);
+        counters.missing.add(tally.missing);
+        counters.inserted.add(tally.inserted);
+        counters.records_appended.add(tally.appended);
+        counters.copied_to_tail.add(tally.copied);
+        counters.disk_reads.add(tally.disk_reads);
+        counters.disk_reads_joined.add(tally.disk_reads_joined);
+        counters.disk_queue_depth_max.raise(tally.disk_queue_depth_max);
+        counters.disk_read_bytes.add(tally.disk_read_bytes);
+        counters.promoted.add(tally.promoted);
+        counters.promoted_used.add(tally.promoted_used);
+        counters.overtaken.add(tally.overtaken);
+    }
 }
 
 impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
