@@ -1,5 +1,6 @@
-//! The cell itself: how calls get at the bank, and how it closes.
+//! The cell itself: how calls get at the bank, which banks a thread is in a call of, and how the bank closes.
 
+use std::cell::RefCell;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -9,8 +10,7 @@ use embank::locks::{Condvar, Mutex};
 use embank::{Bank, Unsaved};
 use pyo3::prelude::*;
 
-use super::calls::{CallOfThisThread, detached, is_in_call};
-use super::open::OpenHandles;
+use super::handles::OpenHandles;
 use crate::{errors, signals};
 
 /// An open bank, or what is left of it.
@@ -281,5 +281,52 @@ impl Drop for InFlight<'_> {
         if state.in_flight <= 1 {
             self.0.idle.notify_all();
         }
+    }
+}
+
+thread_local! {
+    /// The addresses of the cells that this thread is in a call of, the innermost last: a call may tell a Python
+    /// function of its progress, and that function makes calls of its own.
+    static CALLS_OF_THIS_THREAD: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// `None` in a thread that is ending, which keeps no list of its calls any more.
+fn calls_of_this_thread<R>(work: impl FnOnce(&mut Vec<usize>) -> R) -> Option<R> {
+    CALLS_OF_THIS_THREAD.try_with(|calls| work(&mut calls.borrow_mut())).ok()
+}
+
+/// A call of this thread on the cell at an address; ends when dropped.
+struct CallOfThisThread(());
+
+impl CallOfThisThread {
+    fn on(cell_address: usize) -> Self {
+        calls_of_this_thread(|cells| cells.push(cell_address));
+        Self(())
+    }
+}
+
+impl Drop for CallOfThisThread {
+    fn drop(&mut self) {
+        calls_of_this_thread(Vec::pop);
+    }
+}
+
+/// Whether this thread is in a call on the cell at that address.
+fn is_in_call(cell_address: usize) -> bool {
+    calls_of_this_thread(|cells| cells.contains(&cell_address)) == Some(true)
+}
+
+/// Runs `work` with the GIL released where there is one to release: a drop can come at any time, the
+/// interpreter's end included.
+pub(crate) fn detached(work: impl FnOnce() + Send) {
+    let mut work = Some(work);
+    let ran = Python::try_attach(|py| {
+        let work = work.take();
+        py.detach(|| work.map(|work| work()));
+    });
+    if ran.is_none()
+        && let Some(work) = work
+    {
+        work();
     }
 }

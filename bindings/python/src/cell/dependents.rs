@@ -6,8 +6,27 @@ use embank::Bank;
 use pyo3::prelude::*;
 
 use super::bank_cell::{BankCell, InFlight};
-use super::open::{Dependent, DependentId, EndsWithBank};
+use super::handles::DependentId;
 use crate::errors;
+
+/// What has handles of the bank that the cell does not own: a pipeline.
+pub(crate) trait EndsWithBank: std::fmt::Debug + Send + Sync {
+    /// Gives the bank the values that it lacks, with the GIL released.
+    fn save(&self, py: Python<'_>) -> PyResult<()>;
+
+    /// Drops its handles of the bank, now and for good. Is called without the GIL.
+    fn close(&self);
+}
+
+/// The cell's share of what ends with the bank. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Dependent(pub(super) Arc<dyn EndsWithBank>);
+
+impl Drop for Dependent {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
 
 /// What a call made, and the name by which the bank's cell knows it.
 pub(crate) struct Attached<D> {

@@ -1,14 +1,125 @@
-//! What is done alike with the handles of every kind that has a registry.
+//! The handles of an open bank: the names under which Python's objects know them, and calls on them.
+//!
+//! A Python object holds no handle of the bank but the name of one. The handle lies in a [`Registry`] of the bank's
+//! cell, where closing the bank finds it.
 
-use embank::{Bank, Table};
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use embank::locks::Mutex;
+use embank::{Bank, Lease, Prefetch, Scan, Table, TableId, Unsaved, Vocabulary};
 use pyo3::prelude::*;
 
-use super::bank_cell::{BankCell, InFlight};
-use super::calls::detached;
-use super::open::{CellTableId, Registered};
-use super::registry::HandleId;
+use super::bank_cell::{BankCell, InFlight, detached};
+use super::dependents::Dependent;
 use crate::errors;
 
+/// A scan; one call at a time uses it.
+pub(crate) type SharedScan = Arc<Mutex<Scan>>;
+
+pub(crate) type LeaseId = HandleId<Lease>;
+pub(crate) type PrefetchId = HandleId<Prefetch>;
+pub(crate) type ScanId = HandleId<SharedScan>;
+pub(crate) type VocabularyId = HandleId<Vocabulary>;
+pub(crate) type DependentId = HandleId<Dependent>;
+
+/// Names a table within its cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct CellTableId {
+    /// Names it within its open bank: its name and its number may come to mean another.
+    pub(crate) id: TableId,
+    /// How often the bank was taken back when the object was made: an id may then come to mean
+    /// another table.
+    pub(crate) roll_backs: u32,
+}
+
+/// Every handle of the bank that is not in use by a call right now. Dropped in this order.
+#[derive(Debug)]
+pub(crate) struct OpenHandles {
+    pub(super) leases: Registry<Lease>,
+    pub(super) prefetches: Registry<Prefetch>,
+    pub(super) scans: Registry<SharedScan>,
+    pub(super) vocabularies: Registry<Vocabulary>,
+    pub(super) dependents: Registry<Dependent>,
+    /// Those that were dropped too: their handles say so.
+    pub(super) tables: Registry<Table, CellTableId>,
+    pub(super) bank: Bank,
+    /// How often the cell's bank was taken back to a checkpoint.
+    pub(super) roll_backs: u32,
+}
+
+impl OpenHandles {
+    pub(super) fn new(bank: Bank, roll_backs: u32) -> Self {
+        Self {
+            leases: Registry::default(),
+            prefetches: Registry::default(),
+            scans: Registry::default(),
+            vocabularies: Registry::default(),
+            dependents: Registry::default(),
+            tables: Registry::default(),
+            bank,
+            roll_backs,
+        }
+    }
+
+    pub(super) fn table(&self, id: CellTableId) -> PyResult<Table> {
+        self.tables.get(&id).cloned().ok_or_else(errors::not_in_checkpoint)
+    }
+
+    /// Ends what has handles of its own, before the handles here.
+    pub(super) fn close_dependents(&self) {
+        self.dependents.handles().for_each(|dependent| dependent.0.close());
+    }
+
+    /// Drops all handles and the bank, and returns what that loses. `until_alone` returns when no call has a handle.
+    pub(super) fn end(self, until_alone: impl FnOnce()) -> Option<Unsaved> {
+        let bank = self.bank.clone();
+        drop(self);
+        until_alone();
+        bank.unsaved()
+    }
+}
+
+/// A handle of which the cell has a registry.
+pub(crate) trait Registered: Sized + Send {
+    fn registry(open: &mut OpenHandles) -> &mut Registry<Self>;
+}
+
+impl Registered for Lease {
+    fn registry(open: &mut OpenHandles) -> &mut Registry<Self> {
+        &mut open.leases
+    }
+}
+
+impl Registered for Prefetch {
+    fn registry(open: &mut OpenHandles) -> &mut Registry<Self> {
+        &mut open.prefetches
+    }
+}
+
+impl Registered for SharedScan {
+    fn registry(open: &mut OpenHandles) -> &mut Registry<Self> {
+        &mut open.scans
+    }
+}
+
+impl Registered for Vocabulary {
+    fn registry(open: &mut OpenHandles) -> &mut Registry<Self> {
+        &mut open.vocabularies
+    }
+}
+
+impl Registered for Dependent {
+    fn registry(open: &mut OpenHandles) -> &mut Registry<Self> {
+        &mut open.dependents
+    }
+}
+
+/// What is done alike with the handles of every kind that has a registry.
 impl BankCell {
     /// Gets a handle of the bank with the GIL released, and keeps it.
     pub(crate) fn keep_of_bank<H: Registered>(
@@ -76,5 +187,96 @@ impl BankCell {
     /// Stores a handle that a call in flight came by, or drops it if the bank was closed meanwhile.
     pub(super) fn keep<H: Registered>(&self, handle: H) -> Option<HandleId<H>> {
         self.store(handle, |open, handle| H::registry(open).keep(handle))
+    }
+}
+
+/// The number of the next [`HandleId`] of the process.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Names a handle of type `H`. No two handles of a process have the same name, so the name of one that is gone leads
+/// to none, in any registry.
+pub(crate) struct HandleId<H> {
+    number: u64,
+    handle: PhantomData<fn() -> H>,
+}
+
+impl<H> HandleId<H> {
+    fn new() -> Self {
+        // Relaxed: the numbers have to differ, and order nothing.
+        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), handle: PhantomData }
+    }
+}
+
+// By hand: what is derived would ask `H` for the same traits.
+impl<H> Clone for HandleId<H> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<H> Copy for HandleId<H> {}
+
+impl<H> PartialEq for HandleId<H> {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl<H> Eq for HandleId<H> {}
+
+impl<H> Hash for HandleId<H> {
+    fn hash<S: Hasher>(&self, state: &mut S) {
+        self.number.hash(state);
+    }
+}
+
+impl<H> fmt::Debug for HandleId<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HandleId({})", self.number)
+    }
+}
+
+/// The handles of one kind that no call has taken.
+#[derive(Debug)]
+pub(crate) struct Registry<H, Id = HandleId<H>> {
+    handles: HashMap<Id, H>,
+}
+
+impl<H, Id> Default for Registry<H, Id> {
+    fn default() -> Self {
+        Self { handles: HashMap::new() }
+    }
+}
+
+impl<H> Registry<H> {
+    /// Stores a handle that is new, and names it.
+    pub(crate) fn keep(&mut self, handle: H) -> HandleId<H> {
+        let id = HandleId::new();
+        self.insert(id, handle);
+        id
+    }
+}
+
+impl<H, Id: Eq + Hash> Registry<H, Id> {
+    /// Stores a handle whose name is known. Another one of that name is dropped.
+    pub(crate) fn insert(&mut self, id: Id, handle: H) {
+        self.handles.insert(id, handle);
+    }
+
+    pub(crate) fn get(&self, id: &Id) -> Option<&H> {
+        self.handles.get(id)
+    }
+
+    /// Takes a handle out.
+    pub(crate) fn take(&mut self, id: &Id) -> Option<H> {
+        self.handles.remove(id)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Id, &H)> {
+        self.handles.iter()
+    }
+
+    pub(crate) fn handles(&self) -> impl Iterator<Item = &H> {
+        self.handles.values()
     }
 }

@@ -5,7 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::bank_cell::BankCell;
-use super::open::{CellTableId, LeaseId, OpenHandles};
+use super::handles::{CellTableId, LeaseId, OpenHandles};
 use crate::{errors, signals};
 
 impl BankCell {

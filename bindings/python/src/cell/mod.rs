@@ -20,18 +20,14 @@
 //! thread may have held at the fork.
 
 mod bank_cell;
-mod calls;
 mod dependents;
 mod handles;
 mod leases;
-mod open;
-mod registry;
 mod roll_back;
 mod tables;
 
-pub(crate) use bank_cell::BankCell;
-pub(crate) use calls::detached;
-pub(crate) use dependents::Attached;
+pub(crate) use bank_cell::{BankCell, detached};
+pub(crate) use dependents::{Attached, EndsWithBank};
+pub(crate) use handles::{DependentId, LeaseId, PrefetchId, ScanId, VocabularyId};
 pub(crate) use leases::lease_of_another_table;
-pub(crate) use open::{DependentId, EndsWithBank, LeaseId, PrefetchId, ScanId, VocabularyId};
 pub(crate) use tables::TableKey;

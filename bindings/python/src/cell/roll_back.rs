@@ -7,9 +7,8 @@
 use embank::{Bank, BankOptions, Error, Table, TableConfig, Vocabulary};
 use pyo3::prelude::*;
 
-use super::bank_cell::{BankCell, InFlight};
-use super::calls::detached;
-use super::open::{CellTableId, OpenHandles, VocabularyId};
+use super::bank_cell::{BankCell, InFlight, detached};
+use super::handles::{CellTableId, OpenHandles, VocabularyId};
 use crate::errors;
 
 /// A table whose objects go on.

@@ -6,7 +6,7 @@ use embank::{Admission, Bank, Table};
 use pyo3::prelude::*;
 
 use super::bank_cell::BankCell;
-use super::open::CellTableId;
+use super::handles::CellTableId;
 use crate::errors;
 
 /// What a table object needs to know of its table.
