@@ -121,10 +121,16 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// Brings a hash's bucket into the cache.
+    /// Brings a hash's bucket into the second-level cache.
     #[inline]
     pub(crate) fn prefetch(self, hash: u64) {
-        crate::memory::cpu_hint::line(self.index.bucket(self.guess(hash).0));
+        self.prefetch_into::<false>(hash);
+    }
+
+    /// Brings a hash's bucket into the first-level cache if `NEAR`, else into the second-level cache.
+    #[inline]
+    pub(crate) fn prefetch_into<const NEAR: bool>(self, hash: u64) {
+        crate::memory::cpu_hint::line_into::<NEAR, _>(self.index.bucket(self.guess(hash).0));
     }
 
     /// The first slot of the hash's bucket that may lead to it, without regard to a split under way: a

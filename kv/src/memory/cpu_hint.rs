@@ -1,17 +1,65 @@
 //! The hint that brings memory into the cache before a batch touches it.
+//!
+//! A fetch goes into the first-level or into the second-level cache. Which is faster depends on the processor, by a
+//! third either way (docs/benchmarks.md). On AMD's processors fetches into the first level fill its few miss buffers,
+//! and each further fetch waits. Intel's processors have more of them, and a row that comes from the second level costs
+//! a wait for each of its lines. A fetch for writing is no faster on either, so writers use the same hints as readers.
 
-/// Fetches the cache line of `place` into the second-level cache, whether the batch will read or write it.
-///
-/// The second level, because the first level has few miss buffers: a core that fetches the lines of 32 rows ahead fills
-/// them, and every further fetch waits. A fetch for writing asks for the same buffers, so writers use this hint too.
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// What [`is_near_faster`] found: 0 before the first call, else one of the two constants below.
+static FOUND: AtomicU8 = AtomicU8::new(0);
+const NEAR: u8 = 1;
+const FAR: u8 = 2;
+
+/// True if rows are fetched into the first-level cache on this processor, false if into the second.
 #[inline]
-pub(crate) fn line<T>(place: *const T) {
+pub(crate) fn is_near_faster() -> bool {
+    // Relaxed: each thread that looks finds the same.
+    match FOUND.load(Ordering::Relaxed) {
+        0 => look(),
+        found => found == NEAR,
+    }
+}
+
+#[cold]
+fn look() -> bool {
+    let near = !is_amd();
+    FOUND.store(if near { NEAR } else { FAR }, Ordering::Relaxed);
+    near
+}
+
+fn is_amd() -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        // The vendor's name, in the order of its three registers.
+        let vendor = std::arch::x86_64::__cpuid(0);
+        [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes) == [*b"Auth", *b"enti", *b"cAMD"]
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    false
+}
+
+/// Fetches the cache line of `place` into the first-level cache if `NEAR`, else into the second-level cache, whether the
+/// batch will read or write it.
+#[inline]
+pub(crate) fn line_into<const NEAR: bool, T>(place: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch has no effect but on the cache, whatever the address.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(place.cast());
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        if NEAR {
+            _mm_prefetch::<_MM_HINT_T0>(place.cast());
+        } else {
+            _mm_prefetch::<_MM_HINT_T1>(place.cast());
+        }
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = place;
+}
+
+/// Fetches the cache line of `place` into the second-level cache: for memory that is not touched at once.
+#[inline]
+pub(crate) fn line<T>(place: *const T) {
+    line_into::<false, T>(place);
 }

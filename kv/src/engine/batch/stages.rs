@@ -46,6 +46,20 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         end: usize,
         view: View<'_>,
     ) -> std::result::Result<(), PageFull> {
+        if cpu_hint::is_near_faster() {
+            self.run_stages_into::<true>(at, end, view)
+        } else {
+            self.run_stages_into::<false>(at, end, view)
+        }
+    }
+
+    /// `NEAR`: see `cpu_hint`. A constant, because a branch beside each fetch costs more than the choice gains.
+    fn run_stages_into<const NEAR: bool>(
+        &mut self,
+        at: &mut usize,
+        end: usize,
+        view: View<'_>,
+    ) -> std::result::Result<(), PageFull> {
         let index = self.core.index.outline();
         let key_hash = self.core.key_hash;
         let mut group = Group::new();
@@ -53,7 +67,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         // The first group's; the others' buckets are fetched while the group before waits for its records.
         for (to, &key) in group.hashes.iter_mut().zip(&self.keys[start..end]) {
             *to = key_hash.of(self.table.number, key);
-            index.prefetch(*to);
+            index.prefetch_into::<NEAR>(*to);
         }
         for start in (start..end).step_by(GROUP_KEYS) {
             let keys = &self.keys[start..end.min(start + GROUP_KEYS)];
@@ -61,27 +75,42 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             let found = group.entries.iter_mut().zip(&mut group.places);
             for (((to, place), &hash), _) in found.zip(&group.hashes).zip(keys) {
                 *to = index.first_match(hash);
-                *place = self.prefetch_header(*to, view);
+                *place = Self::prefetch_header::<NEAR>(*to, view);
             }
             for (to, &key) in group.hashes.iter_mut().zip(next_keys) {
                 *to = key_hash.of(self.table.number, key);
-                index.prefetch(*to);
+                index.prefetch_into::<NEAR>(*to);
             }
             for &place in &group.places[..keys.len()] {
-                self.prefetch_rest(place);
+                self.prefetch_rest::<NEAR>(place);
             }
-            for (k, (&entry, &key)) in group.entries.iter().zip(keys).enumerate() {
-                if entry == Entry::BEYOND {
-                    self.scratch.deferred.push((start + k) as u32);
-                    continue;
-                }
-                if let Err(full) = self.step(start + k, key, entry, view) {
-                    *at = start + k;
-                    return Err(full);
-                }
+            *at = start;
+            self.run_steps(at, &group.entries[..keys.len()], view)?;
+        }
+        Ok(())
+    }
+
+    /// Deals with the keys from `at` on, whose first matching slots held `entries` a moment ago; leaves `at` where it
+    /// stopped.
+    #[inline(never)]
+    fn run_steps(
+        &mut self,
+        at: &mut usize,
+        entries: &[Entry],
+        view: View<'_>,
+    ) -> std::result::Result<(), PageFull> {
+        let start = *at;
+        for (k, &entry) in entries.iter().enumerate() {
+            if entry == Entry::BEYOND {
+                self.scratch.deferred.push((start + k) as u32);
+                continue;
+            }
+            if let Err(full) = self.step(start + k, self.keys[start + k], entry, view) {
+                *at = start + k;
+                return Err(full);
             }
         }
-        *at = end;
+        *at = start + entries.len();
         Ok(())
     }
 
@@ -93,39 +122,66 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         places: &[u32],
         view: View<'_>,
     ) -> std::result::Result<(), PageFull> {
+        if cpu_hint::is_near_faster() {
+            self.run_deferred_stages_into::<true>(at, places, view)
+        } else {
+            self.run_deferred_stages_into::<false>(at, places, view)
+        }
+    }
+
+    fn run_deferred_stages_into<const NEAR: bool>(
+        &mut self,
+        at: &mut usize,
+        places: &[u32],
+        view: View<'_>,
+    ) -> std::result::Result<(), PageFull> {
         let mut group = Group::new();
         for places in places[*at..].chunks(GROUP_KEYS) {
             let found = group.entries.iter_mut().zip(&mut group.places);
             for ((to, place), &i) in found.zip(places) {
                 let hash = self.core.key_hash.of(self.table.number, self.keys[i as usize]);
                 *to = self.core.index.first_match_beyond(hash);
-                *place = self.prefetch_header(*to, view);
+                *place = Self::prefetch_header::<NEAR>(*to, view);
             }
             for &place in &group.places[..places.len()] {
-                self.prefetch_rest(place);
+                self.prefetch_rest::<NEAR>(place);
             }
-            for (&entry, &i) in group.entries.iter().zip(places) {
-                self.step(i as usize, self.keys[i as usize], entry, view)?;
-                *at += 1;
-            }
+            self.run_deferred_steps(at, places, &group.entries, view)?;
+        }
+        Ok(())
+    }
+
+    /// Deals with the keys at these places, whose first matching slots held `entries` a moment ago; moves `at` on by one
+    /// for each.
+    #[inline(never)]
+    fn run_deferred_steps(
+        &mut self,
+        at: &mut usize,
+        places: &[u32],
+        entries: &[Entry],
+        view: View<'_>,
+    ) -> std::result::Result<(), PageFull> {
+        for (&entry, &i) in entries.iter().zip(places) {
+            self.step(i as usize, self.keys[i as usize], entry, view)?;
+            *at += 1;
         }
         Ok(())
     }
 
     /// Fetches the line where an entry's record begins; returns its place, or null if it is not in memory.
     #[inline]
-    fn prefetch_header(&self, entry: Entry, view: View<'_>) -> *const u8 {
+    fn prefetch_header<const NEAR: bool>(entry: Entry, view: View<'_>) -> *const u8 {
         if entry.is_nowhere() || !view.in_memory(entry.address()) {
             return ptr::null();
         }
         let place = view.place(entry.address()).cast_const();
-        cpu_hint::line(place);
+        cpu_hint::line_into::<NEAR, _>(place);
         place
     }
 
     /// Fetches a record's other lines.
     #[inline]
-    fn prefetch_rest(&self, place: *const u8) {
+    fn prefetch_rest<const NEAR: bool>(&self, place: *const u8) {
         // `Locate` looks at the header alone.
         if place.is_null() || W::EFFECT == Effect::Locate {
             return;
@@ -134,10 +190,10 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         // stands for the last line; where that is the one before, asking twice costs nothing.
         let mut line = LINE_BYTES;
         while line < self.prefetch_bytes {
-            cpu_hint::line(place.wrapping_add(line));
+            cpu_hint::line_into::<NEAR, _>(place.wrapping_add(line));
             line += LINE_BYTES;
         }
-        cpu_hint::line(place.wrapping_add(self.last_byte));
+        cpu_hint::line_into::<NEAR, _>(place.wrapping_add(self.last_byte));
     }
 
     /// Deals with one key whose first matching slot held `entry` a moment ago.
