@@ -11,6 +11,9 @@ pub enum Access {
     Update,
     /// Replaces the whole value.
     Put,
+    /// Leaves the value, and moves the clock alone: what ends a lease without an update. No method of the operation but
+    /// [`settled`](Operation::settled) is called.
+    Touch,
 }
 
 /// How long the values of a table are.
@@ -101,16 +104,16 @@ pub trait Operation {
     /// Whether nobody waits for its reads yet: then they go behind those of other batches. Default: no.
     const AHEAD: bool = false;
 
-    /// Whether `update` and `insert` change values. One that is run for the rows' clocks alone says no: its rows do not
-    /// count as changed. Default: yes.
+    /// Whether the rows that `update` and `insert` write count as changed. An operation on rows that the program keeps for
+    /// itself, beside those of its user, says no. Default: yes. A `Touch` never changes a row.
     const CHANGES: bool = true;
 
     /// What becomes of the batch where the disk or the quota has no room for its rows. Default:
-    /// `Whole` for an `Update`, `Stops` for other operations. A batch with [`Clock::Release`]
+    /// `Whole` for an `Update` or `Touch`, `Stops` for other operations. A batch with [`Clock::Release`]
     /// always completes.
     fn shortage(&self) -> Shortage {
         match Self::ACCESS {
-            Access::Update => Shortage::Whole,
+            Access::Update | Access::Touch => Shortage::Whole,
             Access::Peek | Access::Get | Access::Put => Shortage::Stops,
         }
     }

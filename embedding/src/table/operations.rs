@@ -302,8 +302,7 @@ pub(crate) struct TouchClocks {
 }
 
 impl Operation for TouchClocks {
-    const ACCESS: Access = Access::Update;
-    const CHANGES: bool = false;
+    const ACCESS: Access = Access::Touch;
 
     #[inline]
     fn settled(&mut self, i: usize) {

@@ -22,8 +22,8 @@ impl Core {
             (Access::Peek, Hit::Mutable) => singles.peek_mutable.add(1),
             (Access::Peek, Hit::ReadOnly) => singles.peek_read_only.add(1),
             (Access::Get, _) => singles.get.add(1),
-            (Access::Update, _) if !changes => singles.touch.add(1),
-            (Access::Update, _) => singles.update.add(1),
+            (Access::Update, _) if changes => singles.update.add(1),
+            (Access::Update | Access::Touch, _) => singles.touch.add(1),
             (Access::Put, _) => singles.put.add(1),
         }
     }

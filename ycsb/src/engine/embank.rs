@@ -253,5 +253,5 @@ impl Operation for AdvanceRows<'_> {
 struct TouchClocks;
 
 impl Operation for TouchClocks {
-    const ACCESS: Access = Access::Update;
+    const ACCESS: Access = Access::Touch;
 }

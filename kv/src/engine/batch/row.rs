@@ -134,6 +134,12 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
             locked.unlock_changed(after.with_outstanding(0));
             return done;
         }
+        Effect::Touch => {
+            // Counts as a change of the value: the row's uses stay as the Get left them.
+            locked.unlock_changed(after);
+            work.settled(i);
+            return done;
+        }
         Effect::Update | Effect::Put => {}
         Effect::Locate | Effect::Peek | Effect::Move => unreachable!("`Work::IN_PLACE` is false"),
     }
@@ -244,7 +250,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
                 }
             }
             Effect::Peek => return Ok(self.peek(i, record, view)),
-            Effect::Get | Effect::Update | Effect::Put | Effect::Delete => {
+            Effect::Get | Effect::Update | Effect::Put | Effect::Touch | Effect::Delete => {
                 if self.may_change_in_place(record, view)
                     && let Some(step) = self.in_place(i, record)
                 {

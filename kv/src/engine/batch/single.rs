@@ -65,7 +65,7 @@ pub(crate) fn try_single<W: Work>(
             let Peeked::Row = peek::<W, false>(work, 0, record, room) else { return None };
             work.settled(0);
         }
-        Effect::Get | Effect::Update | Effect::Put => {
+        Effect::Get | Effect::Update | Effect::Put | Effect::Touch => {
             let has_room = record.shape().padded_value_bytes() == room.words.len() * 8;
             if !mutable || !has_room || core.log.is_poisoned() {
                 return None;

@@ -182,8 +182,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     /// Fetches a record's other lines.
     #[inline]
     fn prefetch_rest<const NEAR: bool>(&self, place: *const u8) {
-        // `Locate` looks at the header alone.
-        if place.is_null() || W::EFFECT == Effect::Locate {
+        if place.is_null() || W::HEADERS_ALONE {
             return;
         }
         // The lines that the record touches, not one more: each costs a fill buffer. The last byte

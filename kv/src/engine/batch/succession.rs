@@ -86,7 +86,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         // A deletion cancels the leases on its row: whatever comes after starts from 0.
         let word = match W::EFFECT {
             Effect::Delete => ClockWord::at_rest(0),
-            Effect::Update | Effect::Put => word.next_generation(),
+            Effect::Update | Effect::Put | Effect::Touch => word.next_generation(),
             Effect::Move => word.with_promoted(W::is_promoted(old.word.is_promoted())),
             Effect::Get | Effect::Peek | Effect::Locate => word,
         };
@@ -116,7 +116,9 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             Effect::Delete => Some(0),
             Effect::Update => self.next_value_bytes(i, Some(old)),
             Effect::Put => self.next_value_bytes(i, None),
-            Effect::Get | Effect::Move | Effect::Peek | Effect::Locate => Some(old.len()),
+            Effect::Get | Effect::Touch | Effect::Move | Effect::Peek | Effect::Locate => {
+                Some(old.len())
+            }
         };
         let Some(value_bytes) = value_bytes else { return Ok(None) };
         let new = self.begin_record(key, value_bytes)?;
@@ -131,7 +133,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         match W::EFFECT {
             Effect::Get => self.work.read(i, value),
             Effect::Update | Effect::Put => self.work.update(i, value),
-            Effect::Delete | Effect::Move | Effect::Peek | Effect::Locate => {}
+            Effect::Touch | Effect::Delete | Effect::Move | Effect::Peek | Effect::Locate => {}
         }
         Ok(Some(new))
     }

@@ -49,7 +49,7 @@ impl Core {
                 counters.get_keys.add(keys);
                 tally.inserted
             }
-            Effect::Update => {
+            Effect::Update | Effect::Touch => {
                 counters.update_keys.add(keys);
                 found + tally.inserted
             }

@@ -17,6 +17,8 @@ pub(crate) enum Effect {
     Update,
     /// The work writes a new value.
     Put,
+    /// The work moves the clock, and the row is in mutable memory afterwards.
+    Touch,
     /// The row is a tombstone afterwards.
     Delete,
     /// The row is copied to the tail as it is.
@@ -56,8 +58,12 @@ pub(crate) trait Work {
     /// The work may append records.
     const APPENDS: bool = !matches!(Self::EFFECT, Effect::Locate | Effect::Peek);
     /// The work is done, in mutable memory, where the row lies.
-    const IN_PLACE: bool =
-        matches!(Self::EFFECT, Effect::Get | Effect::Update | Effect::Put | Effect::Delete);
+    const IN_PLACE: bool = matches!(
+        Self::EFFECT,
+        Effect::Get | Effect::Update | Effect::Put | Effect::Touch | Effect::Delete
+    );
+    /// The work looks at a record's header alone, if the record is in mutable memory.
+    const HEADERS_ALONE: bool = matches!(Self::EFFECT, Effect::Locate | Effect::Touch);
     /// The work may insert a row that is missing.
     const INSERTS: bool = matches!(Self::EFFECT, Effect::Get | Effect::Update | Effect::Put);
 
@@ -97,7 +103,7 @@ pub(crate) trait Work {
     }
     /// The clock of a row that was peeked at or got, before the operation's own count.
     fn clock(&mut self, _i: usize, _outstanding: u32) {}
-    /// What was done to a row by `Get`, `Update` or `Put` stands.
+    /// What was done to a row by `Get`, `Update`, `Put` or `Touch` stands.
     fn settled(&mut self, _i: usize) {}
 }
 
@@ -107,9 +113,10 @@ impl<O: Operation> Work for O {
         Access::Get => Effect::Get,
         Access::Update => Effect::Update,
         Access::Put => Effect::Put,
+        Access::Touch => Effect::Touch,
     };
     const AHEAD: bool = O::AHEAD;
-    const CHANGES: bool = O::CHANGES;
+    const CHANGES: bool = O::CHANGES && !matches!(O::ACCESS, Access::Touch);
     fn shortage(&self) -> Shortage {
         Operation::shortage(self)
     }
@@ -119,7 +126,7 @@ impl<O: Operation> Work for O {
     fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
         match O::ACCESS {
             Access::Peek => Operation::destination(self, i),
-            Access::Get | Access::Update | Access::Put => None,
+            Access::Get | Access::Update | Access::Put | Access::Touch => None,
         }
     }
     fn value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> usize {

@@ -61,7 +61,7 @@ impl Operation for Add {
 /// Leaves the value alone.
 struct Touch;
 impl Operation for Touch {
-    const ACCESS: Access = Access::Update;
+    const ACCESS: Access = Access::Touch;
 }
 
 struct Get;
