@@ -145,6 +145,14 @@ impl Store {
         state.is_some_and(|state| state.id() == table)
     }
 
+    /// For tests: the hash of a row, whose bits decide which rows share an entry of the index.
+    #[cfg(any(test, feature = "testing"))]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn key_hash(&self, table: TableId, key: u64) -> u64 {
+        self.core().key_hash.of(table.number, key)
+    }
+
     /// For tests of what a bank does that has used all numbers: it has no more than `max` tables at
     /// a time.
     #[cfg(any(test, feature = "testing"))]

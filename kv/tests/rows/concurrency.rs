@@ -378,14 +378,6 @@ fn a_row_that_comes_and_goes_is_whole_or_missing() {
     assert_eq!(store.stats().inserted, deleted.load(Ordering::Relaxed) + there);
 }
 
-/// The hash of `docs/format.md`.
-fn hash(table: TableId, key: u64) -> u64 {
-    let mut x = key ^ u64::from(table.number()).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    x = (x ^ (x >> 27)).wrapping_mul(0x3C79_AC49_2BA7_B653);
-    x = (x ^ (x >> 33)).wrapping_mul(0x1C69_B3F7_4AC4_AE35);
-    x ^ (x >> 27)
-}
-
 /// Adds 1, and lets another thread in while its new record is not yet published.
 struct Overtaken<F: FnMut()>(F);
 
@@ -408,7 +400,7 @@ fn a_record_that_was_overtaken_does_not_lead_to_a_newer_one() {
     let mut seen = std::collections::HashMap::new();
     let (first, second) = (0..1u64 << 20)
         .find_map(|key| {
-            let slot = hash(table, key) & ((1 << 24) - 1);
+            let slot = store.key_hash(table, key) & ((1 << 24) - 1);
             seen.insert(slot, key).map(|before| (before, key))
         })
         .unwrap();

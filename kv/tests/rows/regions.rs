@@ -135,8 +135,12 @@ fn rows_with_little_between_them_are_read_together() {
             let stats = store.stats();
             if fails == 0 {
                 let (reads, bytes) = (stats.disk_reads, stats.disk_read_bytes);
-                assert!(if bridged { reads <= 15 } else { reads == 40 }, "{stats:?}");
-                assert!(bytes <= reads * if bridged { 64 << 10 } else { 1024 }, "{stats:?}");
+                // The bank's hash has a random seed, so a row may share its slot with a newer one, which is read as
+                // well: together with a row between which and it there is little.
+                assert!(if bridged { reads <= 15 } else { reads >= 38 }, "{stats:?}");
+                let bytes_max =
+                    if bridged { reads * (64 << 10) } else { (40 * 1024) + (128 << 10) };
+                assert!(bytes <= bytes_max, "{stats:?}");
             } else if !bridged {
                 assert!(rows.unwrap_err().to_string().contains("injected"));
                 continue;

@@ -117,7 +117,7 @@ fn batches_that_wait_for_compaction_leave_it_what_it_needs_to_read() {
     store.checkpoint(b"").unwrap();
     let random = Random::new();
     let worked = Arc::clone(&store);
-    let ended = ends(120, move || {
+    let ended = ends(600, move || {
         std::thread::scope(|s| {
             for thread in 0..6 {
                 let (store, mut random) = (&worked, random.stream(thread));
