@@ -2,21 +2,20 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+mod forks;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::Mutex;
 
 use embank::{Bank, BankOptions, Optimizer, TableConfig, Tracking};
 use serde_json::Value;
 
-const ROWS: u64 = 500;
+use crate::forks::{no_forks, spawn};
 
-/// A process between its fork and its exec holds all that this one has open, locks of banks among it. So none is
-/// started while a bank is open that is to be opened again.
-static FORKS: Mutex<()> = Mutex::new(());
+const ROWS: u64 = 500;
 
 fn embank(dir: &Path, arguments: &str) -> Output {
     let mut words = arguments.split_whitespace();
@@ -33,10 +32,7 @@ fn embank_with_file(dir: &Path, arguments: &str, file: &Path) -> Output {
 
 fn output_of(command: &mut Command) -> Output {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let forking = FORKS.lock().unwrap();
-    let started = command.spawn().expect("the program starts");
-    drop(forking);
-    started.wait_with_output().unwrap()
+    spawn(command).wait_with_output().unwrap()
 }
 
 fn text(output: &Output) -> String {
@@ -53,7 +49,7 @@ fn json(dir: &Path, arguments: &str) -> (Value, i32) {
 
 /// A bank with two checkpoints: `user` of dim 3 with Adagrad, and `item`.
 fn bank() -> tempfile::TempDir {
-    let _no_forks = FORKS.lock().unwrap();
+    let _no_forks = no_forks();
     let dir = tempfile::tempdir().unwrap();
     let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
     let bank = Bank::open(dir.path(), options).unwrap();
@@ -194,10 +190,12 @@ fn compact_gives_space_back_and_keeps_rows_and_blob() {
     assert_eq!(after["rows"], before["rows"]);
     let disk = |of: &Value| of["log_disk_bytes"].as_u64().unwrap();
     assert!(disk(&after) <= disk(&before), "{before} {after}");
-    let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
-    let bank = Bank::open(dir.path(), options).unwrap();
-    assert_eq!(bank.recovered().unwrap().blob, b"step 2");
-    drop(bank);
+    {
+        let _no_forks = no_forks();
+        let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
+        let bank = Bank::open(dir.path(), options).unwrap();
+        assert_eq!(bank.recovered().unwrap().blob, b"step 2");
+    }
     assert_eq!(embank(dir.path(), "verify").status.code(), Some(0));
 }
 
@@ -240,7 +238,7 @@ fn repair_makes_a_bank_of_what_is_intact() {
 fn a_plan_needs_no_bank() {
     let plan = |arguments: &str| {
         let words = arguments.split_whitespace();
-        Command::new(env!("CARGO_BIN_EXE_embank")).arg("plan").args(words).output().unwrap()
+        output_of(Command::new(env!("CARGO_BIN_EXE_embank")).arg("plan").args(words))
     };
     let output = plan("--rows 10M --dim 16 --optimizer adagrad --updates-per-second 10k");
     assert!(output.status.success(), "{}", text(&output));
@@ -349,7 +347,7 @@ fn an_export_that_finds_no_space_leaves_nothing() {
 
 /// A bank with one checkpoint: of ten rows, those of keys 5 to 9 were used at time 3 and the others at time 9 as well.
 fn bank_with_old_rows() -> tempfile::TempDir {
-    let _no_forks = FORKS.lock().unwrap();
+    let _no_forks = no_forks();
     let dir = tempfile::tempdir().unwrap();
     let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
     let bank = Bank::open(dir.path(), options).unwrap();
@@ -395,7 +393,7 @@ fn an_eviction_is_durable_and_keeps_the_blob() {
     assert_eq!((rows(""), rows("--checkpoint 1")), (5, 10));
     assert_eq!(embank(dir.path(), "verify").status.code(), Some(0));
     {
-        let _no_forks = FORKS.lock().unwrap();
+        let _no_forks = no_forks();
         let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
         let bank = Bank::open(dir.path(), options).unwrap();
         assert_eq!(bank.recovered().unwrap().blob, b"step 9");
@@ -418,7 +416,7 @@ fn an_eviction_is_durable_and_keeps_the_blob() {
 fn counts_are_forgotten_by_the_name_that_stat_shows() {
     let dir = tempfile::tempdir().unwrap();
     {
-        let _no_forks = FORKS.lock().unwrap();
+        let _no_forks = no_forks();
         let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
         let bank = Bank::open(dir.path(), options).unwrap();
         let admission = embank::Admission::AfterGets(2);
@@ -475,7 +473,7 @@ fn an_eviction_that_makes_no_sense_changes_nothing() {
 
 /// A bank with one checkpoint, whose table `user` has keys of 19 digits: 1,000 of them fill more than a buffer.
 fn bank_with_long_keys(blob: &[u8]) -> tempfile::TempDir {
-    let _no_forks = FORKS.lock().unwrap();
+    let _no_forks = no_forks();
     let dir = tempfile::tempdir().unwrap();
     let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
     let bank = Bank::open(dir.path(), options).unwrap();

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+mod forks;
+
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
@@ -11,6 +13,8 @@ use std::process::{Command, Output, Stdio};
 
 use embank::{Bank, BankOptions, TableConfig};
 use tempfile::TempDir;
+
+use crate::forks::{no_forks, spawn};
 
 /// A name that would clear a terminal's screen.
 const ODD: &str = "odd\u{1b}[2J\nname";
@@ -26,8 +30,12 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(errors))
 }
 
+fn output_of(command: &mut Command) -> Output {
+    spawn(command).wait_with_output().unwrap()
+}
+
 fn status(command: &mut Command) -> i32 {
-    let output = command.output().unwrap();
+    let output = output_of(command);
     output.status.code().unwrap_or_else(|| panic!("{}: {}", output.status, text(&output)))
 }
 
@@ -49,6 +57,7 @@ struct Test {
 
 impl Test {
     fn new() -> Self {
+        let _no_forks = no_forks();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("bank");
         let options = BankOptions { memory_budget_bytes: 2 << 20, ..BankOptions::default() };
@@ -81,7 +90,7 @@ impl Test {
     }
 
     fn export(&self, out: &str, more: &[&str]) -> Output {
-        embank(&["export", &self.bank, "user", out]).args(more).output().unwrap()
+        output_of(embank(&["export", &self.bank, "user", out]).args(more))
     }
 }
 
@@ -109,7 +118,7 @@ fn a_verdict_stands_whatever_becomes_of_the_output() {
     {
         assert_eq!(status(embank(&words).stdout(closed())), 0, "{words:?}");
         // What was lost is no success.
-        let output = embank(&words).stdout(full()).output().unwrap();
+        let output = output_of(embank(&words).stdout(full()));
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(text(&output).contains("writing to standard output"), "{}", text(&output));
     }
@@ -142,7 +151,7 @@ fn causes_are_told_once() {
         vec!["export-delta", &test.bank, "/nowhere/delta", "--from", "1"],
         vec!["pipeline", "run", &missing, &missing, "--out", "x"],
     ] {
-        let output = embank(&words).output().unwrap();
+        let output = output_of(&mut embank(&words));
         let told = text(&output);
         assert_eq!(output.status.code(), Some(2), "{told}");
         assert!(told.matches("No such file").count() <= 1, "{told}");
@@ -161,7 +170,7 @@ fn control_characters_in_names_are_escaped() {
         vec!["export", &test.bank, "none\u{1b}[2J", "x.npy"],
         vec!["copy", &test.bank, &copy],
     ] {
-        let told = text(&embank(&words).output().unwrap());
+        let told = text(&output_of(&mut embank(&words)));
         assert!(told.contains("\\u{1b}["), "{words:?}: {told}");
         assert!(!told.contains('\u{1b}') && !told.contains("2J\nname"), "{words:?}: {told}");
     }
@@ -176,14 +185,14 @@ fn a_negative_key_is_taken() {
         vec!["--key", "18446744073709551615"],
         vec!["--range=-1.."],
     ] {
-        let output = embank(&["dump", &test.bank, "user"]).args(&words).output().unwrap();
+        let output = output_of(embank(&["dump", &test.bank, "user"]).args(&words));
         assert_eq!(text(&output), "18446744073709551615 0.5 0.5\n", "{words:?}");
     }
     assert_eq!(status(embank(&["dump", &test.bank, "user", "--key=x"]).stderr(Stdio::null())), 2);
 }
 
 fn mkfifo(path: &Path) {
-    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    assert!(spawn(Command::new("mkfifo").arg(path)).wait().unwrap().success());
 }
 
 /// As root, an export made /dev/null a file for everyone.
@@ -257,7 +266,7 @@ fn parquet_is_streamed_and_other_formats_say_why_not() {
 
 /// A pipeline with one output, `row`, and a row for it.
 fn pipeline(test: &Test) -> String {
-    let spec = embank(&["pipeline", "criteo"]).output().unwrap();
+    let spec = output_of(&mut embank(&["pipeline", "criteo"]));
     fs::write(test.at("spec.json"), &spec.stdout).unwrap();
     let row = format!("1{}{}\n", "\t7".repeat(13), "\t68fd1e64".repeat(26));
     fs::write(test.at("rows.tsv"), row).unwrap();
@@ -271,7 +280,7 @@ fn a_pipeline_that_would_replace_its_input_is_refused() {
     let (spec, own) = (pipeline(&test), test.path("own"));
     let run = |input: &str, out: &str| {
         let words = ["pipeline", "run", &spec, input, "--out", out, "--format", "packed"];
-        embank(&words).output().unwrap()
+        output_of(&mut embank(&words))
     };
     let made = run(&test.path("rows.tsv"), &own);
     assert!(made.status.success(), "{}", text(&made));
@@ -303,13 +312,13 @@ fn a_run_that_a_signal_ends_leaves_nothing() {
         let spec = pipeline(&test);
         mkfifo(&test.at("pipe"));
         let words = ["pipeline", "run", &spec, &test.path("pipe"), "--out", &test.path("out")];
-        let mut run = embank(&words).spawn().unwrap();
+        let mut run = spawn(&mut embank(&words));
         // It opens when the run begins to read, which has made its outputs by then.
         let mut rows = File::options().write(true).open(test.at("pipe")).unwrap();
         rows.write_all(&fs::read(test.at("rows.tsv")).unwrap()).unwrap();
         // A shell may have started this with SIGINT ignored; then the run goes on, and ends with its input.
         let script = format!("kill -{name} {}", run.id());
-        assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+        assert!(spawn(Command::new("sh").args(["-c", &script])).wait().unwrap().success());
         drop(rows);
         let ended = run.wait().unwrap();
         let left: Vec<_> =

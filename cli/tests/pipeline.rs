@@ -1,17 +1,25 @@
 //! `embank pipeline` and `embank serve` as people and scripts start it.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+mod forks;
+
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+
+use crate::forks::{no_forks, spawn};
 
 /// Runs `embank pipeline` in a directory.
 fn pipeline(dir: &Path, arguments: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_embank"));
-    command.current_dir(dir).arg("pipeline").args(arguments.split_whitespace());
-    command.output().unwrap()
+    output_of(command.current_dir(dir).arg("pipeline").args(arguments.split_whitespace()))
+}
+
+fn output_of(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    spawn(command).wait_with_output().unwrap()
 }
 
 fn text(output: &Output) -> String {
@@ -201,7 +209,7 @@ fn a_server_prints_its_address_and_listens_there() {
     let dir = criteo();
     let mut command = Command::new(env!("CARGO_BIN_EXE_embank"));
     command.current_dir(dir.path()).args(["serve", "spec.json", "good.tsv", "--batch-rows", "7"]);
-    let mut server = Server(command.stdout(std::process::Stdio::piped()).spawn().unwrap());
+    let mut server = Server(spawn(command.stdout(Stdio::piped())));
     let mut line = String::new();
     BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.strip_prefix("serving at grpc://").unwrap().trim_end();
@@ -218,7 +226,7 @@ fn a_server_prints_its_address_and_listens_there() {
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_embank"));
         command.current_dir(dir.path()).arg("serve").args(arguments.split_whitespace());
-        let output = command.output().unwrap();
+        let output = output_of(&mut command);
         assert_eq!(output.status.code(), Some(2), "{arguments}: {}", text(&output));
         assert!(text(&output).contains(told), "{arguments}: {}", text(&output));
     }
@@ -263,9 +271,11 @@ fn a_bank_keeps_the_vocabularies_from_run_to_run() {
     assert!(told.contains("checkpoint    2\n") && told.contains("word             3\n"), "{told}");
 
     // What fails leaves the bank as it was, and the blob is the trainer's.
-    let bank = embank::Bank::open(dir.path().join("bank"), Default::default()).unwrap();
-    bank.checkpoint(b"the trainer's").unwrap();
-    drop(bank);
+    {
+        let _no_forks = no_forks();
+        let bank = embank::Bank::open(dir.path().join("bank"), Default::default()).unwrap();
+        bank.checkpoint(b"the trainer's").unwrap();
+    }
     fs::write(dir.path().join("bad.tsv"), "new\t1\nrow\n").unwrap();
     let failed = pipeline(dir.path(), "run spec.json bad.tsv --out out --bank bank");
     assert_eq!(failed.status.code(), Some(2));
