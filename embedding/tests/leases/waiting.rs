@@ -24,11 +24,12 @@ fn get(table: &Table, keys: &[u64]) -> embank::Result<Lease> {
     table.get(keys, &mut vec![0.0; keys.len()])
 }
 
-/// Returns when a Get waits that did not before.
-fn until_waiting(table: &Table, waits: u64) {
-    while table.stats().waits < waits {
+/// Returns when the second Get of a table waits for `held`, or has come through because `held` had expired by then.
+fn until_waiting(table: &Table, held: &Lease) {
+    while table.stats().waits < 1 && table.stats().gets < 2 {
         std::thread::yield_now();
     }
+    assert!(table.stats().waits == 1 || held.is_expired(), "that Get did not wait");
 }
 
 /// Has one Get wait for the row of another, runs `end`, and returns what became of the waiting one.
@@ -42,7 +43,7 @@ fn ended_by(
     let held = get(&table, &[7]).unwrap();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| get(&table, &[6, 7, 8]).map(drop));
-        until_waiting(&table, 1);
+        until_waiting(&table, &held);
         end(&test, &table, held);
         waiter.join().unwrap()
     })
@@ -111,8 +112,8 @@ fn until_released(table: &Table, held: &Lease) {
 
 #[test]
 fn a_lease_that_expires_wakes() {
-    let options =
-        BankOptions { lease_timeout: Some(Duration::from_millis(100)), ..small_options() };
+    // Long enough for the other Get to begin in time, also on a busy machine.
+    let options = BankOptions { lease_timeout: Some(Duration::from_secs(2)), ..small_options() };
     ended_by(options, |_, table, lease| {
         while table.stats().gets < 2 {
             std::thread::yield_now();
@@ -173,7 +174,7 @@ fn a_thread_that_a_reservation_waits_for_passes_it() {
     let held = get(&table, &[1]).unwrap();
     std::thread::scope(|scope| {
         let large = scope.spawn(|| get(&table, &[1, 2]).unwrap().release().unwrap());
-        until_waiting(&table, 1);
+        until_waiting(&table, &held);
         // Long enough for it to reserve: it has then waited for `PATIENCE`.
         std::thread::sleep(Duration::from_millis(200));
         get(&table, &[2]).unwrap().release().unwrap();
@@ -195,7 +196,7 @@ fn a_cycle_over_two_tables_ends() {
     std::thread::scope(|scope| {
         // It reserves items 1 and 2, and waits for item 1, whose lease ends once item 2 was got.
         let large = scope.spawn(|| get(&items, &[1, 2]).unwrap().release().unwrap());
-        until_waiting(&items, 1);
+        until_waiting(&items, &stale);
         std::thread::sleep(Duration::from_millis(200));
         let second = scope.spawn(|| {
             get(&items, &[2]).unwrap().release().unwrap();
