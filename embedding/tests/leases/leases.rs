@@ -17,6 +17,11 @@ fn forgetful() -> BankOptions {
     BankOptions { wait_timeout: LONG, lease_timeout, ..small_options() }
 }
 
+/// As `forgetful`, for a Get that begins before the lease expires, also on a busy machine.
+fn forgetful_after_a_get() -> BankOptions {
+    BankOptions { lease_timeout: Some(Duration::from_millis(200)), ..forgetful() }
+}
+
 /// A row counts the gradients of -1 that were applied to it.
 fn config() -> TableConfig {
     TableConfig::new(1).optimizer(Optimizer::sgd(1.0)).initializer(Initializer::Zeros)
@@ -28,7 +33,7 @@ fn get(table: &Table, keys: &[u64]) -> Lease {
 
 #[test]
 fn a_forgotten_lease_blocks_its_rows_until_it_expires() {
-    let test = new_bank_with(forgetful());
+    let test = new_bank_with(forgetful_after_a_get());
     let table = table(&test.bank, config().staleness_bound(Some(0)));
     mem::forget(get(&table, &[1, 2]));
     get(&table, &[2, 3]).apply(&[-1.0, -1.0]).unwrap();
@@ -244,7 +249,7 @@ fn the_histogram_has_the_clock_that_each_get_saw() {
 
 #[test]
 fn a_get_that_had_to_wait_is_counted_once_as_it_came_through() {
-    let test = new_bank_with(forgetful());
+    let test = new_bank_with(forgetful_after_a_get());
     let table = table(&test.bank, config().staleness_bound(Some(0)));
     mem::forget(get(&table, &[1]));
     get(&table, &[1, 2, 3]).release().unwrap();
