@@ -70,17 +70,24 @@ fn missing_rows_stay_missing() {
     assert_eq!(table.contains(&keys).unwrap(), [false; 500]);
 }
 
+/// The worker may have read both rows before the second call, so the test tries several times.
 #[test]
 fn requests_for_the_same_row_are_merged() {
+    assert!((0..50).any(|_| a_second_request_is_merged()), "no second request was merged");
+}
+
+/// Requests two rows twice. Returns whether the second call merged one with what is still pending.
+fn a_second_request_is_merged() -> bool {
     let test = new_bank();
     let (table, _) = rows_on_disk(&test.bank, 10);
-    // Within one call duplicates count once; a second call merges with what is still pending.
+    // Within one call duplicates count once.
     let first = table.lookahead(&[4, 4, 4, 5]).unwrap();
     assert_eq!((first.queued, first.merged), (2, 0));
+    // A row that the worker reads while this call looks at it is queued again, and is not moved twice.
     let again = table.lookahead(&[4, 5]).unwrap();
-    assert_eq!(again.queued, 0);
-    assert_eq!(again.merged + again.resident, 2);
+    assert_eq!(again.queued + again.merged + again.resident, 2);
     assert_eq!(settled(&test.bank).moved, 2);
+    again.merged > 0
 }
 
 #[test]
