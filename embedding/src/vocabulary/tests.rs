@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use embank_kv::Clock;
 
@@ -105,6 +106,13 @@ fn a_torn_insertion_leaves_nothing() {
     }
 }
 
+/// Rounds of insertions at least.
+const ROUNDS_MIN: u64 = 60;
+/// Checkpoints that have to be taken during insertions.
+const CHECKPOINTS_MIN: u32 = 2;
+/// Longest time that insertions go on until there are so many checkpoints.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Checkpoints are taken without pause while another thread inserts, counts and renumbers; each one is opened.
 #[test]
 fn every_checkpoint_during_insertions_is_whole() {
@@ -114,9 +122,16 @@ fn every_checkpoint_during_insertions_is_whole() {
     let strings = bank.vocabulary("v", config).unwrap();
     let numbers = bank.vocabulary("n", VocabularyConfig::u64()).unwrap();
     let done = AtomicBool::new(false);
+    let checkpoints = AtomicU32::new(0);
+    let began = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for round in 0..60 {
+            // Ends: on a busy machine later than after `ROUNDS_MIN`, but at the deadline at the latest.
+            for round in 0.. {
+                let few = checkpoints.load(Ordering::Relaxed) < CHECKPOINTS_MIN;
+                if round >= ROUNDS_MIN && (!few || began.elapsed() > PATIENCE) {
+                    break;
+                }
                 let ids = insert(&strings, &words(round * 40..round * 40 + 300));
                 strings.count(&ids).unwrap();
                 insert(&numbers, &(round * 500..round * 500 + 700).collect::<Vec<u64>>());
@@ -128,6 +143,7 @@ fn every_checkpoint_during_insertions_is_whole() {
         });
         while !done.load(Ordering::SeqCst) {
             bank.checkpoint(b"").unwrap();
+            checkpoints.fetch_add(1, Ordering::Relaxed);
         }
     });
     let numbers_now = numbers.fingerprint();
