@@ -23,7 +23,11 @@ fn supervisor(dir: &Path) -> Supervisor {
 fn every_row_comes_back_after_twenty_kills() {
     let dir = tempfile::tempdir().unwrap();
     let mut supervisor = supervisor(dir.path());
-    let kills: Vec<_> = (0..20).map(|_| supervisor.kill().unwrap()).collect();
+    let mut kills: Vec<_> = (0..20).map(|_| supervisor.kill().unwrap()).collect();
+    // On a busy machine a kill that is meant for a checkpoint may come after it.
+    while kills.len() < 100 && !kills.iter().any(|kill| kill.in_checkpoint) {
+        kills.push(supervisor.kill().unwrap());
+    }
     println!("{} steps: {kills:?}", supervisor.steps());
     assert!(kills.iter().any(|kill| kill.in_checkpoint));
     assert!(supervisor.steps() > 0);
