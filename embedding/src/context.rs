@@ -8,6 +8,7 @@ use embank_kv::Store;
 use embank_kv::locks::Mutex;
 
 use crate::lookahead::{self, Lookahead};
+use crate::pool::BatchPool;
 use crate::row::times::Times;
 use crate::stats::WaitCounters;
 use crate::stats::unsaved::Unsaved;
@@ -28,6 +29,7 @@ pub(crate) struct Context {
     /// to are. Taken after the lock of the bank's tables, if both are.
     pub(crate) side_tables: Mutex<()>,
     pub(crate) budget: Budget,
+    pub(crate) pool: BatchPool,
 }
 
 /// The memory of a bank, as its options gave it.

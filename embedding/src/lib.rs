@@ -44,6 +44,7 @@
 // Where to look. A room imports only rooms that stand above it in this list.
 //
 // keys        the distinct keys of a batch
+// pool        the threads that share the large batches of a bank
 // options     what a program sets when it opens a bank
 // dtype       how a value is stored, and rounded
 // stats       counters, and what lists and errors show
@@ -69,6 +70,7 @@ mod lease;
 mod lookahead;
 mod optimizer;
 mod options;
+mod pool;
 mod registry;
 mod row;
 mod stats;
@@ -98,7 +100,7 @@ pub use files::import::options::ImportOptions;
 pub use files::import::{Imported, exported_config};
 pub use keys::{UNKNOWN_ID, UniqueKeys};
 pub use lease::Lease;
-pub use lease::step::TableGradients;
+pub use lease::step::{GradientPer, TableGradients};
 pub use lookahead::queue::LookaheadReceipt;
 pub use optimizer::*; // `Optimizer` and the struct of each kind
 pub use options::{BankOptions, WAIT_TIMEOUT_DEFAULT};
@@ -113,6 +115,7 @@ pub use stats::seen::StalenessHistogram;
 pub use stats::unsaved::Unsaved;
 pub use stats::{BankStats, LookaheadStats, TableStats};
 pub use table::Table;
+pub use table::bags::{Bags, Pooling};
 pub use table::count_tables::table_of_counts;
 pub use table::eviction::{Evicted, Eviction};
 pub use table::peek::{Missing, PeekOutcome};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::pool::default_threads;
 use embank_kv::{CompactionOptions, DeviceChoice, default_memory_budget_bytes};
 
 /// How long a Get waits for a staleness bound where nothing else is set: the default of
@@ -56,6 +57,11 @@ pub struct BankOptions {
     /// and leases that are out can be applied, put or dropped, if need be beyond the quota.
     /// Default: `None`, no quota.
     pub disk_quota_bytes: Option<u64>,
+    /// Threads that share a large batch of a Get, a put, a peek, gradients or bags, the calling one among them. A batch
+    /// of 2,048 keys or more is shared; smaller batches stay on the calling thread, and so do those of other threads while
+    /// a batch is shared. 1 shares nothing. Rows, clocks and errors are those of one thread, bit for bit. Default: the
+    /// processors that the process may use, at most 16.
+    pub threads: usize,
 }
 
 impl Default for BankOptions {
@@ -70,6 +76,7 @@ impl Default for BankOptions {
             lease_timeout: None,
             compaction: CompactionOptions::default(),
             disk_quota_bytes: None,
+            threads: default_threads(),
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::context::{Budget, Context};
 use crate::error::{Error, Result};
 use crate::lookahead::{self, Lookahead};
 use crate::options::BankOptions;
+use crate::pool::BatchPool;
 use crate::registry::deadline::{FAR_OFF, deadline_after};
 use crate::row::times::Times;
 use crate::stats::lease_info::LeaseInfo;
@@ -174,6 +175,7 @@ impl Bank {
             leases_change_hands: AtomicBool::new(false),
             side_tables: Mutex::new(()),
             budget,
+            pool: BatchPool::new(options.threads),
         };
         let vocabularies = Arc::new(Vocabularies::new(context, by_name));
         let of_vocabularies = Arc::clone(&tables);

@@ -165,6 +165,14 @@ pub enum Error {
         /// Values found.
         found: usize,
     },
+    /// Offsets or weights of bags do not fit the batch. Nothing is held, and no row has changed.
+    #[error("table {table:?}: {what}")]
+    BadBags {
+        /// The table.
+        table: String,
+        /// What does not fit, and what would.
+        what: String,
+    },
     /// The table has no optimizer that could apply a gradient.
     #[error(
         "table {table:?} was created without an optimizer and can't apply gradients; put new values \

@@ -17,7 +17,7 @@ use crate::registry::turnstile::Entered;
 use crate::stats::seen::SeenClocks;
 use crate::table::Table;
 use crate::table::gate::Decision;
-use crate::table::operations::{GetRows, Reached};
+use crate::table::operations::{GetRows, GotRows, Reached};
 
 /// Whether a Get waits for rows at their bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,10 +98,11 @@ impl Table {
         self.check_shape("rows", keys.len(), rows.len())?;
         let unique = UniqueKeys::new(keys);
         if unique.all_distinct() {
-            return self.get_into(unique, rows, None, None, waits);
+            return self.get_into(unique, GotRows::InOrder(rows), None, waits);
         }
         let first_places = unique.first_places();
-        let lease = self.get_into(unique, rows, Some(&first_places), None, waits)?;
+        let to = GotRows::To { places: &first_places, first: 0, rows };
+        let lease = self.get_into(unique, to, None, waits)?;
         let Some(lease) = lease else { return Ok(None) };
         let dim = self.dim();
         for (place, &number) in lease.unique().inverse().iter().enumerate() {
@@ -142,7 +143,13 @@ impl Table {
     ) -> Result<Lease> {
         self.check_shape("rows", unique.len(), rows.len())?;
         let decisions = self.decided_earlier(unique.keys(), earlier);
-        let lease = self.get_into(unique, rows, None, decisions, Waits::Yes)?;
+        let lease = self.get_into(unique, GotRows::InOrder(rows), decisions, Waits::Yes)?;
+        Ok(lease.expect(WAITED))
+    }
+
+    /// As [`get_distinct`](Self::get_distinct), but copies no vector.
+    pub(crate) fn get_unread(&self, unique: UniqueKeys) -> Result<Lease> {
+        let lease = self.get_into(unique, GotRows::Nowhere, None, Waits::Yes)?;
         Ok(lease.expect(WAITED))
     }
 
@@ -152,14 +159,13 @@ impl Table {
     /// As [`try_get`](Self::try_get).
     pub fn try_get_distinct(&self, unique: UniqueKeys, rows: &mut [f32]) -> Result<Option<Lease>> {
         self.check_shape("rows", unique.len(), rows.len())?;
-        self.get_into(unique, rows, None, None, Waits::No)
+        self.get_into(unique, GotRows::InOrder(rows), None, Waits::No)
     }
 
     fn get_into(
         &self,
         unique: UniqueKeys,
-        rows: &mut [f32],
-        destinations: Option<&[u32]>,
+        rows: GotRows<'_>,
         decisions: Option<Vec<Decision>>,
         waits: Waits,
     ) -> Result<Option<Lease>> {
@@ -171,8 +177,7 @@ impl Table {
         let seen = SeenClocks::default();
         let gated = self.shared.gate.is_some();
         let refused = Vec::new();
-        let mut get =
-            GetRows { layout, keys, rows, destinations, reached, seen, gated, decisions, refused };
+        let mut get = GetRows { layout, keys, rows, reached, seen, gated, decisions, refused };
         let Some(entered) = self.acquire(&mut get, waits)? else { return Ok(None) };
         let seen = get.seen;
         let refused = get.refused;
@@ -215,7 +220,7 @@ impl Table {
         let entered = self.shared.leases.enter();
         let clock = Clock::Acquire { bound: self.staleness_bound() };
         let keys = get.keys;
-        let outcome = match self.execute(keys, clock, get) {
+        let outcome = match self.execute_in_parts(keys, clock, get) {
             Ok(outcome) => outcome,
             Err(error) => {
                 let taken = places_keys(keys, |place| get.reached.contains(place));

@@ -5,7 +5,6 @@ mod release;
 pub(crate) mod step;
 mod waiting;
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use crate::registry::LeaseEntry;
 use crate::registry::part::KeyPart;
 use crate::registry::turnstile::Entered;
 use crate::table::Table;
-use crate::table::gradients::Magnitudes;
+use crate::table::gradients::BatchGradients;
 
 /// The counts that a Get took up in the staleness clocks of its rows, one per distinct key.
 ///
@@ -160,9 +159,8 @@ impl Lease {
     /// any row is changed; [`RowOverflow`](crate::Error::RowOverflow) after all other rows are; a failure of the store, after which some of the rows are changed. The counts are given back
     /// in each case.
     pub fn apply(self, gradients: &[f32]) -> Result<()> {
-        self.table.check_shape("gradients", self.unique().batch_len(), gradients.len())?;
-        let sums = self.table.summed(self.unique(), gradients);
-        self.apply_sums(sums)
+        let gradients = self.checked_gradients(None, gradients)?;
+        self.apply_checked(&gradients)
     }
 
     /// Applies one gradient per distinct key: `gradients` holds distinct keys * dim values. As
@@ -172,7 +170,8 @@ impl Lease {
     /// As [`apply`](Self::apply).
     pub fn apply_distinct(self, gradients: &[f32]) -> Result<()> {
         self.table.check_shape("gradients", self.unique().len(), gradients.len())?;
-        self.apply_sums(Cow::Borrowed(gradients))
+        let gradients = self.table.distinct_gradients(self.unique().keys(), gradients)?;
+        self.apply_checked(&gradients)
     }
 
     /// Whoever answers holds this, from before the answer begins to its end.
@@ -180,21 +179,13 @@ impl Lease {
         self.table.shared.leases.enter()
     }
 
-    fn apply_sums(&self, sums: Cow<'_, [f32]>) -> Result<()> {
-        let magnitudes = self.table.check_gradients(self.unique().keys(), &sums)?;
-        self.apply_checked(sums, magnitudes)
-    }
-
-    /// Applies one gradient per distinct key; `magnitudes` are those of the gradients.
-    pub(crate) fn apply_checked(&self, sums: Cow<'_, [f32]>, magnitudes: Magnitudes) -> Result<()> {
+    /// Applies the gradients of the lease's batch.
+    pub(crate) fn apply_checked(&self, gradients: &BatchGradients<'_>) -> Result<()> {
         let entered = self.enter();
         let held = self.entry.what().held(&entered);
         let keys = held.keys();
-        let sums = match held.part() {
-            None => sums,
-            Some(part) => Cow::Owned(part.gather(&sums, self.table.dim())),
-        };
-        let mut apply = self.table.prepare_apply(keys, sums, magnitudes, false);
+        let rows = gradients.rows(held.part().map(|part| &part.places[..]));
+        let mut apply = self.table.prepare_apply(keys, rows, gradients.magnitudes, false);
         self.begin_answer()?;
         let applied = self.table.execute_update(keys, Clock::Release, &mut apply);
         if applied.is_err() {

@@ -82,7 +82,7 @@ impl Table {
     }
 
     fn try_release(&self, keys: &[u64], touch: &mut TouchClocks) -> Result<()> {
-        match self.execute(keys, Clock::Release, touch) {
+        match self.execute_in_parts(keys, Clock::Release, touch) {
             Ok(_) | Err(Error::TableDropped { .. }) => Ok(()),
             Err(error) => Err(error),
         }

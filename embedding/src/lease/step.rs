@@ -9,7 +9,6 @@
 //! [`Error::StepIncomplete`], which names the tables that have moved. A row that would overflow is left out, and the
 //! step goes on: [`Error::RowOverflow`] names it in the end.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -20,17 +19,31 @@ use crate::keys::UniqueKeys;
 use crate::lease::Lease;
 use crate::registry::LeasedRows;
 use crate::table::Table;
-use crate::table::gradients::Magnitudes;
+use crate::table::bags::Bags;
+use crate::table::gradients::BatchGradients;
+
+/// What the gradients of a part of a step are for.
+#[derive(Debug, Clone, Copy)]
+pub enum GradientPer<'g> {
+    /// One for each of the part's `keys`, of which a key may come more than once.
+    Key,
+    /// One for each place of the batch of the only lease. `keys` is not looked at.
+    Place,
+    /// One for each of these bags, which are those of the only lease's Get. `keys` is not looked at.
+    Bag(Bags<'g>),
+}
 
 /// A table's part of a step: gradients for rows that leases hold. See [`Lease::apply_many`].
 #[derive(Debug)]
 pub struct TableGradients<'g> {
     /// Leases of one table, at least one.
     pub leases: Vec<Lease>,
-    /// The keys that have a gradient; a key may come more than once.
+    /// The keys that have a gradient, with [`GradientPer::Key`].
     pub keys: &'g [u64],
-    /// keys * dim values. Those of equal keys are summed in this order.
+    /// One gradient of dim values for each key, place or bag. Those of equal keys are summed in this order.
     pub gradients: &'g [f32],
+    /// What each gradient is for.
+    pub per: GradientPer<'g>,
 }
 
 /// A part whose gradients were found good.
@@ -38,8 +51,7 @@ struct Checked<'g> {
     leases: Vec<Lease>,
     /// `None`: the distinct keys of the only lease.
     unique: Option<UniqueKeys>,
-    sums: Cow<'g, [f32]>,
-    magnitudes: Magnitudes,
+    gradients: BatchGradients<'g>,
 }
 
 impl Lease {
@@ -55,7 +67,7 @@ impl Lease {
         if leases.is_empty() {
             return Ok(());
         }
-        Self::apply_many(vec![TableGradients { leases, keys, gradients }])
+        Self::apply_many(vec![TableGradients { leases, keys, gradients, per: GradientPer::Key }])
     }
 
     /// Applies the gradients of several tables as one step: if a part is refused, no row of any table changes.
@@ -65,19 +77,19 @@ impl Lease {
     /// have changed.
     ///
     /// # Errors
-    /// [`ShapeMismatch`](Error::ShapeMismatch), [`NoOptimizer`](Error::NoOptimizer),
+    /// [`ShapeMismatch`](Error::ShapeMismatch), [`BadBags`](Error::BadBags), [`NoOptimizer`](Error::NoOptimizer),
     /// [`NonFiniteGradient`](Error::NonFiniteGradient) and [`LeaseExpired`](Error::LeaseExpired) before any row is
     /// changed; [`RowOverflow`](Error::RowOverflow) after all other rows are;
     /// [`StepIncomplete`](Error::StepIncomplete) with the tables that have moved before one failed. The counts of all
     /// leases are given back in each case.
     ///
     /// # Panics
-    /// If the leases of a part are none, or of several tables.
+    /// If the leases of a part are none, or of several tables, or several with gradients for each place or bag.
     ///
     /// # Examples
     /// ```
     /// # let dir = tempfile::tempdir().unwrap();
-    /// use embank::{Bank, BankOptions, Lease, Optimizer, TableConfig, TableGradients};
+    /// use embank::{Bank, BankOptions, GradientPer, Lease, Optimizer, TableConfig, TableGradients};
     ///
     /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
     /// let config = TableConfig::new(1).optimizer(Optimizer::adagrad(0.5));
@@ -85,9 +97,10 @@ impl Lease {
     /// let mut rows = [0.0; 2];
     /// let of_users = vec![users.get(&[4, 9], &mut rows)?, users.get(&[4], &mut rows[..1])?];
     /// let of_items = vec![items.get(&[1], &mut rows[..1])?];
+    /// let per = GradientPer::Key;
     /// let refused = Lease::apply_many(vec![
-    ///     TableGradients { leases: of_users, keys: &[4, 9], gradients: &[2.0, 1.0] },
-    ///     TableGradients { leases: of_items, keys: &[1], gradients: &[f32::NAN] },
+    ///     TableGradients { leases: of_users, keys: &[4, 9], gradients: &[2.0, 1.0], per },
+    ///     TableGradients { leases: of_items, keys: &[1], gradients: &[f32::NAN], per },
     /// ]);
     /// assert!(refused.is_err());
     /// assert_eq!(users.stats().apply_rows, 0); // no table has moved
@@ -117,43 +130,54 @@ impl Lease {
 impl<'g> TableGradients<'g> {
     /// Sums the gradients of equal keys, and refuses what must not reach a row.
     fn check(self) -> Result<Checked<'g>> {
-        let Self { leases, keys, gradients } = self;
+        let Self { leases, keys, gradients, per } = self;
         let [first, others @ ..] = &leases[..] else { panic!("a part of a step has no lease") };
         let table = &first.table;
         assert!(
             others.iter().all(|lease| Arc::ptr_eq(&lease.table.shared, &table.shared)),
             "leases that are answered together are of one table"
         );
-        table.check_shape("gradients", keys.len(), gradients.len())?;
         for lease in &leases {
             lease.check()?;
         }
+        let bags = match per {
+            GradientPer::Key => None,
+            GradientPer::Place => Some(None),
+            GradientPer::Bag(bags) => Some(Some(bags)),
+        };
+        if let Some(bags) = bags {
+            assert!(others.is_empty(), "gradients for each place or bag go with one lease");
+            let gradients = first.checked_gradients(bags.as_ref(), gradients)?;
+            return Ok(Checked { leases, unique: None, gradients });
+        }
+        table.check_shape("gradients", keys.len(), gradients.len())?;
         // Of one lease the keys are distinct, and in its order.
         let is_whole = others.is_empty() && first.unique().keys() == keys;
         let unique = (!is_whole).then(|| UniqueKeys::new(keys));
-        let sums =
-            unique.as_ref().map_or(Cow::Borrowed(gradients), |of| table.summed(of, gradients));
-        let distinct = unique.as_ref().map_or(keys, UniqueKeys::keys);
-        let magnitudes = table.check_gradients(distinct, &sums)?;
-        Ok(Checked { leases, unique, sums, magnitudes })
+        let gradients = match &unique {
+            None => table.distinct_gradients(keys, gradients)?,
+            Some(unique) => table.batch_gradients(unique, None, gradients)?,
+        };
+        Ok(Checked { leases, unique, gradients })
     }
 }
 
 impl Checked<'_> {
     /// Takes the step.
     fn apply(self) -> Result<()> {
-        let Self { leases, unique, sums, magnitudes } = self;
+        let Self { leases, unique, gradients } = self;
         let first = &leases[0];
-        let Some(unique) = unique else { return first.apply_checked(sums, magnitudes) };
+        let Some(unique) = unique else { return first.apply_checked(&gradients) };
         let table: &Table = &first.table;
         // Once for all of them: a thread must not enter twice.
         let entered = first.enter();
         let held: Vec<_> = leases.iter().map(|lease| lease.entry.what().held(&entered)).collect();
         let held_keys: HashSet<u64> = held.iter().flat_map(|held| held.keys()).copied().collect();
-        let rows = unique.keys().iter().zip(sums.chunks_exact(table.dim()));
-        let (keys, kept): (Vec<u64>, Vec<&[f32]>) =
+        let rows = unique.keys().iter().copied().zip(0_u32..);
+        let (keys, numbers): (Vec<u64>, Vec<u32>) =
             rows.filter(|(key, _)| held_keys.contains(key)).unzip();
-        let mut apply = table.prepare_apply(&keys, Cow::Owned(kept.concat()), magnitudes, false);
+        let rows = gradients.rows(Some(&numbers));
+        let mut apply = table.prepare_apply(&keys, rows, gradients.magnitudes, false);
         // The leases are answered by now, and other tables may have moved.
         apply.shortage = Shortage::GoesOn;
         let release = |some: &[LeasedRows<'_>]| {

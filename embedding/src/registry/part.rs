@@ -19,15 +19,6 @@ impl KeyPart {
             (0..keys.len() as u32).filter(|&place| stays[place as usize]).collect();
         Self { keys: places.iter().map(|&place| keys[place as usize]).collect(), places }
     }
-
-    /// The rows of this part out of those of all distinct keys.
-    pub(crate) fn gather(&self, rows: &[f32], dim: usize) -> Vec<f32> {
-        let mut found = Vec::with_capacity(self.places.len() * dim);
-        for &place in &self.places {
-            found.extend_from_slice(&rows[place as usize * dim..][..dim]);
-        }
-        found
-    }
 }
 
 #[cfg(test)]
@@ -38,6 +29,5 @@ mod tests {
     fn a_part_is_what_was_not_refused() {
         let part = KeyPart::without(&[10, 11, 12, 13], &[0, 2]);
         assert_eq!((&part.keys[..], &part.places[..]), (&[11, 13][..], &[1, 3][..]));
-        assert_eq!(part.gather(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], 2), [2.0, 3.0, 6.0, 7.0]);
     }
 }

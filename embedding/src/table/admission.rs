@@ -30,7 +30,7 @@ use crate::stats::seen::SeenClocks;
 use crate::table::Table;
 use crate::table::count_tables::{COUNT_BYTES, create_counts};
 use crate::table::gate::{Decision, Gate};
-use crate::table::operations::{GetRows, Reached};
+use crate::table::operations::{GetRows, GotRows, Reached};
 
 impl Table {
     /// The decisions of a Get for `keys` in a step that has got the rows of `earlier` before: what was decided there
@@ -69,11 +69,10 @@ impl Table {
             .copied()
             .partition(|&place| decisions[place as usize] == Decision::Admitted);
         get.decisions = Some(decisions);
-        let destination = |place: u32| get.destinations.map_or(place, |to| to[place as usize]);
         for &place in &refused {
-            let key = get.keys[place as usize];
-            let to = destination(place) as usize;
-            layout.fill_initial(key, &mut get.rows[to * layout.dim..][..layout.dim]);
+            if let Some(to) = get.rows.at(place as usize, layout.dim) {
+                layout.fill_initial(get.keys[place as usize], to);
+            }
         }
         get.refused = refused;
         get.refused.sort_unstable();
@@ -81,12 +80,19 @@ impl Table {
             return Ok(None);
         }
         let keys: Vec<u64> = admitted.iter().map(|&place| get.keys[place as usize]).collect();
-        let destinations: Vec<u32> = admitted.iter().map(|&place| destination(place)).collect();
+        let mut places = admitted.clone();
+        let rows = match &mut get.rows {
+            GotRows::Nowhere => GotRows::Nowhere,
+            GotRows::InOrder(rows) => GotRows::To { places: &places, first: 0, rows },
+            GotRows::To { places: all, first, rows } => {
+                places.iter_mut().for_each(|place| *place = all[*place as usize]);
+                GotRows::To { places: &places, first: *first, rows }
+            }
+        };
         let mut more = GetRows {
             layout,
             keys: &keys,
-            rows: &mut *get.rows,
-            destinations: Some(&destinations),
+            rows,
             reached: Reached::none_of(keys.len()),
             seen: SeenClocks::default(),
             decisions: None,

@@ -1,6 +1,7 @@
 //! Tables: batches of rows in and out.
 
 pub(crate) mod admission;
+pub(crate) mod bags;
 pub(crate) mod count_tables;
 pub(crate) mod counts;
 pub(crate) mod deletion;
@@ -9,6 +10,7 @@ pub(crate) mod gate;
 pub(crate) mod gradients;
 pub(crate) mod ids;
 pub(crate) mod operations;
+pub(crate) mod parts;
 pub(crate) mod peek;
 pub(crate) mod prefetch;
 pub(crate) mod progress;
@@ -38,7 +40,7 @@ use crate::vocabulary::registry::Vocabularies;
 /// it returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes it durable.
 ///
 /// In the source, Gets and their waits stand in `lease/`, exports and imports in `files/`, and the
-/// other methods in the files of `table/`: `settings`, `peek`, `updates`, `prefetch`, `scan`,
+/// other methods in the files of `table/`: `settings`, `peek`, `bags`, `updates`, `prefetch`, `scan`,
 /// `deletion`, `eviction`, `admission`, `counts`, `ids`.
 ///
 /// # Examples

@@ -3,7 +3,7 @@
 //! The store may call a method again for the same place when the row moved meanwhile. So each call
 //! computes from what it is given and from the batch, never from what an earlier call left behind.
 
-use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 use embank_kv::{Access, Operation, Shortage};
@@ -12,6 +12,8 @@ use crate::row::layout::{RowLayout, Stepped};
 use crate::row::live::Live;
 use crate::stats::seen::SeenClocks;
 use crate::table::gate::Decision;
+use crate::table::gradients::{RowGradients, clipping};
+use crate::table::parts::Divisible;
 
 /// The places of a batch whose clocks the store has moved. Looked at only when a batch failed halfway: then counts are
 /// given back for just these, or for just the others.
@@ -39,6 +41,28 @@ impl Reached {
     pub(crate) fn contains(&self, place: usize) -> bool {
         self.0[place / 64] >> (place % 64) & 1 == 1
     }
+
+    /// Takes in the places of a part that begins at `start`, a multiple of 64.
+    fn take_in(&mut self, start: usize, part: &Self) {
+        self.0[start / 64..][..part.0.len()].copy_from_slice(&part.0);
+    }
+}
+
+/// Cuts `values` into parts that begin at `starts`; the first one begins at 0.
+pub(crate) fn cut<'p, T>(
+    mut values: &'p mut [T],
+    starts: impl Iterator<Item = usize>,
+) -> Vec<&'p mut [T]> {
+    let mut parts = Vec::new();
+    let mut before = 0;
+    for start in starts.skip(1) {
+        let (part, rest) = values.split_at_mut(start - before);
+        parts.push(part);
+        values = rest;
+        before = start;
+    }
+    parts.push(values);
+    parts
 }
 
 /// Copies vectors out and touches nothing else.
@@ -68,6 +92,24 @@ impl Operation for PeekRows<'_> {
     }
 }
 
+impl Divisible for PeekRows<'_> {
+    type Part<'p>
+        = PeekRows<'p>
+    where
+        Self: 'p;
+    type Found = ();
+
+    fn divide(&mut self, ranges: &[Range<usize>]) -> Vec<PeekRows<'_>> {
+        let layout = self.layout;
+        let starts = ranges.iter().map(|range| range.start * layout.dim);
+        cut(self.rows, starts).into_iter().map(|rows| PeekRows { layout, rows }).collect()
+    }
+
+    fn found(_: PeekRows<'_>) {}
+
+    fn take_in(&mut self, _: usize, (): ()) {}
+}
+
 /// Only asks which rows there are.
 #[derive(Debug)]
 pub(crate) struct FindRows;
@@ -76,14 +118,25 @@ impl Operation for FindRows {
     const ACCESS: Access = Access::Peek;
 }
 
+impl Divisible for FindRows {
+    type Part<'p> = FindRows;
+    type Found = ();
+
+    fn divide(&mut self, ranges: &[Range<usize>]) -> Vec<FindRows> {
+        ranges.iter().map(|_| FindRows).collect()
+    }
+
+    fn found(_: FindRows) {}
+
+    fn take_in(&mut self, _: usize, (): ()) {}
+}
+
 /// Copies vectors out and inserts missing rows with their initial values.
 #[derive(Debug)]
 pub(crate) struct GetRows<'a> {
     pub(crate) layout: &'a RowLayout,
     pub(crate) keys: &'a [u64],
-    pub(crate) rows: &'a mut [f32],
-    /// Where in `rows` each key's vector goes; `None`: to its own place.
-    pub(crate) destinations: Option<&'a [u32]>,
+    pub(crate) rows: GotRows<'a>,
     pub(crate) reached: Reached,
     pub(crate) seen: SeenClocks,
     /// Whether a missing row stays so unless it was admitted (see the module `admission`).
@@ -94,12 +147,54 @@ pub(crate) struct GetRows<'a> {
     pub(crate) refused: Vec<u32>,
 }
 
-impl GetRows<'_> {
+/// Where a Get copies vectors to.
+#[derive(Debug)]
+pub(crate) enum GotRows<'a> {
+    /// Nowhere: the Get is for the rows' clocks and places.
+    Nowhere,
+    /// To the key's own place.
+    InOrder(&'a mut [f32]),
+    /// To these places, less `first`.
+    To { places: &'a [u32], first: usize, rows: &'a mut [f32] },
+}
+
+impl GotRows<'_> {
+    /// Where the vector at place `i` goes; `None` if nowhere.
     #[inline]
-    fn destination(&mut self, i: usize) -> &mut [f32] {
-        let place = self.destinations.map_or(i, |places| places[i] as usize);
-        let dim = self.layout.dim;
-        &mut self.rows[place * dim..][..dim]
+    pub(crate) fn at(&mut self, i: usize, dim: usize) -> Option<&mut [f32]> {
+        match self {
+            Self::Nowhere => None,
+            Self::InOrder(rows) => Some(&mut rows[i * dim..][..dim]),
+            Self::To { places, first, rows } => {
+                Some(&mut rows[(places[i] as usize - *first) * dim..][..dim])
+            }
+        }
+    }
+
+    /// The parts of `ranges`. The places of `To` must ascend.
+    fn divide(&mut self, ranges: &[Range<usize>], dim: usize) -> Vec<GotRows<'_>> {
+        match self {
+            Self::Nowhere => ranges.iter().map(|_| GotRows::Nowhere).collect(),
+            Self::InOrder(rows) => {
+                let starts = ranges.iter().map(|range| range.start * dim);
+                cut(rows, starts).into_iter().map(GotRows::InOrder).collect()
+            }
+            Self::To { places, first, rows } => {
+                let first_of = |range: &Range<usize>| match range.start {
+                    0 => *first,
+                    start => places[start] as usize,
+                };
+                let starts = ranges.iter().map(|range| (first_of(range) - *first) * dim);
+                let parts = cut(rows, starts).into_iter().zip(ranges);
+                parts
+                    .map(|(rows, range)| GotRows::To {
+                        places: &places[range.clone()],
+                        first: first_of(range),
+                        rows,
+                    })
+                    .collect()
+            }
+        }
     }
 }
 
@@ -109,7 +204,9 @@ impl Operation for GetRows<'_> {
     #[inline]
     fn read(&mut self, i: usize, value: &[u8]) {
         let layout = self.layout;
-        layout.read_vector(value, self.destination(i));
+        if let Some(to) = self.rows.at(i, layout.dim) {
+            layout.read_vector(value, to);
+        }
     }
 
     #[inline]
@@ -129,8 +226,45 @@ impl Operation for GetRows<'_> {
         }
         let layout = self.layout;
         let key = self.keys[i];
-        layout.begin(key, value, self.destination(i));
+        match self.rows.at(i, layout.dim) {
+            Some(to) => layout.begin(key, value, to),
+            None => layout.begin(key, value, &mut vec![0.0; layout.dim]),
+        }
         true
+    }
+}
+
+impl Divisible for GetRows<'_> {
+    type Part<'p>
+        = GetRows<'p>
+    where
+        Self: 'p;
+    type Found = (Reached, SeenClocks);
+
+    fn divide(&mut self, ranges: &[Range<usize>]) -> Vec<GetRows<'_>> {
+        let Self { layout, keys, rows, gated, decisions, .. } = self;
+        let parts = rows.divide(ranges, layout.dim).into_iter().zip(ranges);
+        parts
+            .map(|(rows, range)| GetRows {
+                layout,
+                keys: &keys[range.clone()],
+                rows,
+                reached: Reached::none_of(range.len()),
+                seen: SeenClocks::default(),
+                gated: *gated,
+                decisions: decisions.as_ref().map(|of| of[range.clone()].to_vec()),
+                refused: Vec::new(),
+            })
+            .collect()
+    }
+
+    fn found(part: GetRows<'_>) -> (Reached, SeenClocks) {
+        (part.reached, part.seen)
+    }
+
+    fn take_in(&mut self, start: usize, (reached, seen): (Reached, SeenClocks)) {
+        self.reached.take_in(start, &reached);
+        self.seen.merge(&seen);
     }
 }
 
@@ -172,6 +306,22 @@ impl PutRows<'_> {
     }
 }
 
+impl<'a> PutRows<'a> {
+    fn divide(&self, ranges: &[Range<usize>]) -> Vec<PutRows<'a>> {
+        let Self { layout, keys, updates, rows, sources, .. } = *self;
+        let dim = layout.dim;
+        let part = |range: &Range<usize>| PutRows {
+            layout,
+            keys: &keys[range.clone()],
+            updates,
+            rows: if sources.is_some() { rows } else { &rows[range.start * dim..] },
+            sources: sources.map(|sources| &sources[range.clone()]),
+            reached: Reached::none_of(range.len()),
+        };
+        ranges.iter().map(part).collect()
+    }
+}
+
 /// Replaces vectors. With `WHOLE` the row is nothing but its vector, so what it held plays no part. (A row on disk is
 /// read all the same: its place in the index and its clock have to be known.) Without, the optimizer's state stays, so
 /// the operation must see the row.
@@ -206,14 +356,37 @@ impl<const WHOLE: bool> Operation for Put<'_, WHOLE> {
     }
 }
 
+impl<const WHOLE: bool> Divisible for Put<'_, WHOLE> {
+    type Part<'p>
+        = Put<'p, WHOLE>
+    where
+        Self: 'p;
+    type Found = Reached;
+
+    fn divide(&mut self, ranges: &[Range<usize>]) -> Vec<Put<'_, WHOLE>> {
+        self.0.divide(ranges).into_iter().map(Put).collect()
+    }
+
+    fn found(part: Put<'_, WHOLE>) -> Reached {
+        part.0.reached
+    }
+
+    fn take_in(&mut self, start: usize, reached: Reached) {
+        self.0.reached.take_in(start, &reached);
+    }
+}
+
 /// Takes one optimizer step per row.
 #[derive(Debug)]
 pub(crate) struct ApplyGradients<'a> {
     pub(crate) layout: &'a RowLayout,
     pub(crate) live: Arc<Live>,
     pub(crate) keys: &'a [u64],
-    /// One gradient per key, as the optimizer takes them.
-    pub(crate) gradients: Cow<'a, [f32]>,
+    pub(crate) gradients: RowGradients<'a>,
+    /// Longer gradients are shortened to this L2 norm.
+    pub(crate) norm_max: Option<f32>,
+    /// For a gradient that is summed; `dim` values.
+    pub(crate) sum: Vec<f32>,
     /// Whether a missing row starts from its initial values; else it stays missing.
     pub(crate) insert_missing: bool,
     /// Whether a step may make a value of f32 infinite; see [`RowLayout::step`].
@@ -249,8 +422,17 @@ impl Operation for ApplyGradients<'_> {
 
     #[inline]
     fn update(&mut self, i: usize, value: &mut [u8]) {
-        let dim = self.layout.dim;
-        let gradient = &self.gradients[i * dim..][..dim];
+        let gradient = self.gradients.at(i, &mut self.sum);
+        let factor = self.norm_max.and_then(|norm_max| clipping(gradient, norm_max));
+        let mut shortened = Vec::new();
+        let gradient = match factor {
+            None => gradient,
+            Some(factor) => {
+                let scale = |&value: &f32| (f64::from(value) * factor) as f32;
+                shortened.extend(gradient.iter().map(scale));
+                &shortened
+            }
+        };
         let stepped = self.layout.step(
             &self.live.stepper,
             self.keys[i],
@@ -282,6 +464,44 @@ impl Operation for ApplyGradients<'_> {
     }
 }
 
+impl Divisible for ApplyGradients<'_> {
+    type Part<'p>
+        = ApplyGradients<'p>
+    where
+        Self: 'p;
+    type Found = (Reached, Vec<(u32, Stepped)>);
+
+    fn divide(&mut self, ranges: &[Range<usize>]) -> Vec<ApplyGradients<'_>> {
+        let part = |range: &Range<usize>| ApplyGradients {
+            layout: self.layout,
+            live: Arc::clone(&self.live),
+            keys: &self.keys[range.clone()],
+            gradients: self.gradients.from(range.start),
+            norm_max: self.norm_max,
+            sum: vec![0.0; self.layout.dim],
+            insert_missing: self.insert_missing,
+            careful: self.careful,
+            // Another part may have begun.
+            shortage: Shortage::GoesOn,
+            reached: Reached::none_of(range.len()),
+            room: Vec::new(),
+            noted: Vec::new(),
+        };
+        ranges.iter().map(part).collect()
+    }
+
+    fn found(mut part: ApplyGradients<'_>) -> (Reached, Vec<(u32, Stepped)>) {
+        let reports = part.reports();
+        (part.reached, reports)
+    }
+
+    fn take_in(&mut self, start: usize, (reached, reports): (Reached, Vec<(u32, Stepped)>)) {
+        self.reached.take_in(start, &reached);
+        let reports = reports.into_iter().map(|(place, stepped)| (start as u32 + place, stepped));
+        self.noted.extend(reports);
+    }
+}
+
 /// Replaces vectors of rows that are there; not a use of them.
 #[derive(Debug)]
 pub(crate) struct RewriteVectors<'a>(pub(crate) PutRows<'a>);
@@ -307,5 +527,23 @@ impl Operation for TouchClocks {
     #[inline]
     fn settled(&mut self, i: usize) {
         self.reached.mark(i);
+    }
+}
+
+impl Divisible for TouchClocks {
+    type Part<'p> = TouchClocks;
+    type Found = Reached;
+
+    fn divide(&mut self, ranges: &[Range<usize>]) -> Vec<TouchClocks> {
+        let part = |range: &Range<usize>| TouchClocks { reached: Reached::none_of(range.len()) };
+        ranges.iter().map(part).collect()
+    }
+
+    fn found(part: TouchClocks) -> Reached {
+        part.reached
+    }
+
+    fn take_in(&mut self, start: usize, reached: Reached) {
+        self.reached.take_in(start, &reached);
     }
 }

@@ -1,10 +1,11 @@
 //! Reads that touch no clock.
 
-use embank_kv::{Clock, Operation};
+use embank_kv::Clock;
 
 use crate::error::{Error, Result};
 use crate::table::Table;
 use crate::table::operations::{FindRows, PeekRows};
+use crate::table::parts::Divisible;
 
 /// What a peek does about keys without a row. It never makes up zeros.
 ///
@@ -119,9 +120,9 @@ impl Table {
     }
 
     /// Executes an operation that only reads; returns the places of missing rows, ascending.
-    fn find<O: Operation>(&self, keys: &[u64], operation: &mut O) -> Result<Vec<u32>> {
+    fn find<O: Divisible>(&self, keys: &[u64], operation: &mut O) -> Result<Vec<u32>> {
         self.check_numbering()?;
-        let mut outcome = self.execute(keys, Clock::Keep, operation)?;
+        let mut outcome = self.execute_in_parts(keys, Clock::Keep, operation)?;
         self.shared.counters.disk_reads.add(outcome.disk_reads);
         outcome.missing.sort_unstable();
         Ok(outcome.missing)

@@ -9,7 +9,8 @@ use crate::keys::UniqueKeys;
 use crate::optimizer::Optimizer;
 use crate::row::layout::Stepped;
 use crate::table::Table;
-use crate::table::gradients::{Magnitudes, check_finite, clip_rows, sum_duplicates};
+use crate::table::bags::Bags;
+use crate::table::gradients::{BatchGradients, Magnitudes, RowGradients, largest_magnitude};
 use crate::table::operations::{ApplyGradients, Put, PutRows, Reached, RewriteVectors};
 
 impl Table {
@@ -45,40 +46,72 @@ impl Table {
         self.check_shape("gradients", keys.len(), gradients.len())?;
         let unique = UniqueKeys::new(keys);
         self.check_ids(unique.keys())?;
-        let sums = self.summed(&unique, gradients);
-        let magnitudes = self.check_gradients(unique.keys(), &sums)?;
+        let gradients = self.batch_gradients(&unique, None, gradients)?;
         let insert_missing = self.shared.gate.is_none();
-        let mut apply = self.prepare_apply(unique.keys(), sums, magnitudes, insert_missing);
+        let magnitudes = gradients.magnitudes;
+        let rows = gradients.rows(None);
+        let mut apply = self.prepare_apply(unique.keys(), rows, magnitudes, insert_missing);
         self.execute_update(unique.keys(), Clock::Keep, &mut apply)
     }
 
-    /// The gradients of `unique`'s batch, one per distinct key.
-    pub(crate) fn summed<'g>(&self, unique: &UniqueKeys, gradients: &'g [f32]) -> Cow<'g, [f32]> {
-        sum_duplicates(unique, gradients, self.dim())
+    /// The gradients of `unique`'s batch: one for each place, or for each of `bags`. Refuses those that must not reach a
+    /// row.
+    pub(crate) fn batch_gradients<'g>(
+        &self,
+        unique: &UniqueKeys,
+        bags: Option<&Bags<'_>>,
+        gradients: &'g [f32],
+    ) -> Result<BatchGradients<'g>> {
+        self.check_has_optimizer()?;
+        let largest = self.largest_magnitude(gradients);
+        BatchGradients::of_batch(self.name(), unique, bags, gradients, self.dim(), largest)
     }
 
-    /// Refuses gradients, one per distinct key, that must not reach a row.
-    pub(crate) fn check_gradients(&self, keys: &[u64], gradients: &[f32]) -> Result<Magnitudes> {
+    /// The gradients of distinct keys, one for each. Refuses those that must not reach a row.
+    pub(crate) fn distinct_gradients<'g>(
+        &self,
+        keys: &[u64],
+        gradients: &'g [f32],
+    ) -> Result<BatchGradients<'g>> {
+        self.check_has_optimizer()?;
+        let largest = self.largest_magnitude(gradients);
+        let gradients = Cow::Borrowed(gradients);
+        BatchGradients::of_distinct(self.name(), keys, gradients, self.dim(), largest)
+    }
+
+    fn check_has_optimizer(&self) -> Result<()> {
         if self.shared.live.now().optimizer == Optimizer::None {
             return Err(Error::NoOptimizer { table: self.name().to_owned() });
         }
-        check_finite(self.name(), keys, gradients, self.dim())
+        Ok(())
     }
 
-    /// Clips the gradients, one per distinct key, and makes the operation that applies them. `magnitudes` are those of
-    /// the gradients.
+    /// The largest magnitude among the values of some rows; a NaN if there is one.
+    fn largest_magnitude(&self, values: &[f32]) -> f32 {
+        let dim = self.dim();
+        let Some(turn) = self.context().pool.turn(values.len() / dim) else {
+            return largest_magnitude(values);
+        };
+        let ranges = turn.ranges(values.len() / dim).into_iter();
+        let mut parts: Vec<_> =
+            ranges.map(|range| (&values[range.start * dim..range.end * dim], 0.0)).collect();
+        turn.run(&mut parts, |(values, largest)| *largest = largest_magnitude(values));
+        // By their bits, among which a NaN is the largest.
+        let largest = parts.iter().map(|(_, largest)| largest.to_bits()).max();
+        f32::from_bits(largest.unwrap_or(0))
+    }
+
+    /// Makes the operation that applies `gradients`, one for each of `keys`; `magnitudes` are those of the batch.
     pub(crate) fn prepare_apply<'a>(
         &'a self,
         keys: &'a [u64],
-        mut gradients: Cow<'a, [f32]>,
+        gradients: RowGradients<'a>,
         magnitudes: Magnitudes,
         insert_missing: bool,
     ) -> ApplyGradients<'a> {
         let live = self.shared.live.now();
         let careful = magnitudes == Magnitudes::Large || !live.is_ordinary;
-        if let Some(norm_max) = live.clip_row_norm {
-            gradients = clip_rows(gradients, self.dim(), norm_max);
-        }
+        let norm_max = live.clip_row_norm;
         let layout = self.shared.layout();
         let reached = Reached::none_of(keys.len());
         ApplyGradients {
@@ -86,6 +119,8 @@ impl Table {
             live,
             keys,
             gradients,
+            norm_max,
+            sum: vec![0.0; self.dim()],
             insert_missing,
             careful,
             shortage: Shortage::Whole,
@@ -101,7 +136,7 @@ impl Table {
         clock: Clock,
         apply: &mut ApplyGradients<'_>,
     ) -> Result<()> {
-        let outcome = self.execute(keys, clock, apply)?;
+        let outcome = self.execute_in_parts(keys, clock, apply)?;
         let counters = &self.shared.counters;
         counters.disk_reads.add(outcome.disk_reads);
         counters.applies.add(1);
@@ -156,10 +191,10 @@ impl Table {
         let put = PutRows { layout, keys, updates, rows, sources, reached };
         let (outcome, put) = if layout.has_state() {
             let mut put = Put::<false>(put);
-            (self.execute(keys, clock, &mut put), put.0)
+            (self.execute_in_parts(keys, clock, &mut put), put.0)
         } else {
             let mut put = Put::<true>(put);
-            (self.execute(keys, clock, &mut put), put.0)
+            (self.execute_in_parts(keys, clock, &mut put), put.0)
         };
         let outcome = outcome.map_err(|error| (error, put.reached))?;
         let counters = &self.shared.counters;

@@ -307,6 +307,12 @@ impl Store {
         self.core().log.check_poison()
     }
 
+    /// True if a batch that appends may have to wait for room on the disk or in the quota. A hint.
+    #[must_use]
+    pub fn is_short_of_room(&self) -> bool {
+        self.core().was_short_of_room()
+    }
+
     /// How many Gets of a row are outstanding; none if the row is missing. Reads the disk if it must.
     ///
     /// # Errors

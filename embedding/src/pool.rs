@@ -1,0 +1,224 @@
+//! The threads that share the large batches of a bank.
+//!
+//! **Problem.** A training loop has one thread that calls a table. A batch of that thread works at the pace of one
+//! processor, whatever the machine has.
+//!
+//! **Approach.** A batch of [`PART_KEYS_MIN`] keys a part or more is cut into parts of neighbouring keys, one for each
+//! thread. The calling thread works on a part of its own and then waits for the other parts. Each part is what a
+//! batch of one thread is: it pins, reads and counts for itself. What the parts found is put together in their order,
+//! so the caller sees the rows, clocks, counters and errors of one batch.
+//!
+//! **One batch at a time.** A batch that finds another one in the pool is not cut: several calling threads have the
+//! processors busy already, and a part never waits for the parts of another batch.
+//!
+//! **Life.** The first batch that is cut starts the threads, so they have the processors that its thread may use.
+//! The threads end when the bank is closed. A child made by `fork` can't use the bank of its parent, so it never
+//! meets a pool without threads.
+
+use std::num::NonZero;
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use embank_kv::locks::Mutex;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// A part has this many keys or more: a smaller one takes less time than the wake-up of its thread.
+pub(crate) const PART_KEYS_MIN: usize = 1024;
+/// Threads of a bank unless its options say otherwise. More gain little: the memory of a socket is busy by then.
+const THREADS_MAX_DEFAULT: usize = 16;
+/// Parts begin at a multiple of this many keys, so that the bits of [`Reached`](crate::table::operations::Reached) of a
+/// part fill whole words.
+const PART_KEYS_STEP: usize = 64;
+
+/// The processors that this process may use, at most 16: the default of
+/// [`BankOptions::threads`](crate::BankOptions::threads).
+pub(crate) fn default_threads() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX_DEFAULT)
+}
+
+/// The threads of a bank.
+#[derive(Debug)]
+pub(crate) struct BatchPool {
+    /// Parts of a batch at most, the calling thread's among them.
+    threads: usize,
+    /// `None` inside if the system refused the threads.
+    running: OnceLock<Option<Running>>,
+    /// A batch has the pool.
+    busy: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Running {
+    /// `None` once the threads have been told to end.
+    pool: Option<ThreadPool>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(workers: usize) -> Option<Self> {
+        let handles = Mutex::new(Vec::with_capacity(workers));
+        let pool = ThreadPoolBuilder::new()
+            .num_threads(workers)
+            .spawn_handler(|worker| {
+                let name = format!("embank-batch-{}", worker.index());
+                handles.lock().push(thread::Builder::new().name(name).spawn(|| worker.run())?);
+                Ok(())
+            })
+            .build();
+        let handles = handles.into_inner();
+        match pool {
+            Ok(pool) => Some(Self { pool: Some(pool), handles }),
+            Err(error) => {
+                log::warn!("batches are not shared among threads: {error}");
+                join(handles);
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.pool.take());
+        join(std::mem::take(&mut self.handles));
+    }
+}
+
+/// Waits for threads that were told to end.
+fn join(handles: Vec<JoinHandle<()>>) {
+    for handle in handles {
+        // A panic of a part has reached the thread that called the batch.
+        let _ = handle.join();
+    }
+}
+
+impl BatchPool {
+    /// `threads`: parts of a batch at most; 0 counts as 1.
+    pub(crate) fn new(threads: usize) -> Self {
+        Self { threads: threads.max(1), running: OnceLock::new(), busy: AtomicBool::new(false) }
+    }
+
+    /// The pool for a batch of `keys` keys. `None` if the batch is not to be cut.
+    pub(crate) fn turn(&self, keys: usize) -> Option<Turn<'_>> {
+        let parts = self.threads.min(keys / PART_KEYS_MIN);
+        // Acquire: pairs with the Release at the end of a turn; nothing depends on it but the order of turns.
+        if parts < 2 || self.busy.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        let turn = Turn { pool: self, parts };
+        let running = self.running.get_or_init(|| Running::start(self.threads - 1));
+        running.is_some().then_some(turn)
+    }
+}
+
+/// The use of the pool by one batch.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    pool: &'a BatchPool,
+    parts: usize,
+}
+
+impl Turn<'_> {
+    /// Cuts `places` places, of which each takes about as long.
+    pub(crate) fn ranges(&self, places: usize) -> Vec<Range<usize>> {
+        let each = places.div_ceil(self.parts).next_multiple_of(PART_KEYS_STEP);
+        (0..places).step_by(each).map(|start| start..places.min(start + each)).collect()
+    }
+
+    /// Runs `work` on each part, on as many threads at once as there are. Returns when all are done.
+    ///
+    /// # Panics
+    /// If `work` does for a part. The other parts are done then.
+    pub(crate) fn run<T: Send>(&self, parts: &mut [T], work: impl Fn(&mut T) + Sync) {
+        let Some((own, others)) = parts.split_first_mut() else { return };
+        let running = self.pool.running.get().and_then(Option::as_ref);
+        let pool = running.and_then(|running| running.pool.as_ref());
+        let pool = pool.expect("a turn is given once the threads are there");
+        let work = &work;
+        pool.in_place_scope(|scope| {
+            for part in others {
+                scope.spawn(move |_| work(part));
+            }
+            work(own);
+        });
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.pool.busy.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn small_batches_and_single_threads_are_not_cut() {
+        assert!(BatchPool::new(4).turn(2 * PART_KEYS_MIN - 1).is_none());
+        assert!(BatchPool::new(1).turn(1 << 20).is_none());
+        assert!(BatchPool::new(0).turn(1 << 20).is_none());
+    }
+
+    #[test]
+    fn parts_cover_all_places_and_begin_at_whole_words() {
+        let pool = BatchPool::new(3);
+        for keys in [2 * PART_KEYS_MIN, 4000, 4001, 100_000] {
+            let turn = pool.turn(keys).unwrap();
+            let ranges = turn.ranges(keys);
+            assert!(ranges.len() <= 3);
+            assert_eq!((ranges[0].start, ranges.last().unwrap().end), (0, keys));
+            assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
+            assert!(ranges.iter().all(|range| range.start % PART_KEYS_STEP == 0));
+        }
+    }
+
+    #[test]
+    fn a_second_batch_is_not_cut_while_the_first_has_the_pool() {
+        let pool = BatchPool::new(2);
+        let turn = pool.turn(1 << 20);
+        assert!(turn.is_some());
+        assert!(pool.turn(1 << 20).is_none());
+        drop(turn);
+        assert!(pool.turn(1 << 20).is_some());
+    }
+
+    #[test]
+    fn each_part_runs_once_on_a_thread_of_its_own() {
+        let pool = BatchPool::new(3);
+        let turn = pool.turn(1 << 20).unwrap();
+        let meeting = std::sync::Barrier::new(3);
+        let mut parts = [None; 3];
+        turn.run(&mut parts, |part| {
+            // Returns only if the three parts run at once.
+            meeting.wait();
+            *part = Some(thread::current().id());
+        });
+        assert_eq!(parts.iter().flatten().collect::<HashSet<_>>().len(), 3);
+    }
+
+    #[test]
+    fn a_panic_of_a_part_reaches_the_caller_and_frees_the_pool() {
+        let pool = BatchPool::new(2);
+        for bad in 0..2 {
+            let turn = pool.turn(1 << 20).unwrap();
+            let mut parts = [(0, false), (1, false)];
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                turn.run(&mut parts, |(i, done)| {
+                    assert_ne!(*i, bad, "planted");
+                    *done = true;
+                });
+            }));
+            assert!(panicked.is_err());
+            assert!(parts[1 - bad].1);
+            drop(turn);
+        }
+        assert!(pool.turn(1 << 20).is_some());
+    }
+}

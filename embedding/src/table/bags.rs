@@ -1,0 +1,300 @@
+//! Bags: several rows that are pooled to one, as `torch.nn.EmbeddingBag` does.
+//!
+//! **Problem.** A model that pools 20 rows to one needs one of 20 vectors that a Get would copy out. The copies cost more
+//! time than their sum.
+//!
+//! **Approach.** A Get of bags first acquires the rows of the distinct keys, without a copy of their vectors. Then it reads
+//! the rows of all places, a few hundred at a time, into a buffer that stays in the processor's cache, and adds them to
+//! their bags in the order of the places. So the sums do not depend on where the rows lie, nor on how many threads share
+//! the bags. The lease takes one gradient for each bag, and a row's gradient is the sum over its places
+//! ([`gradients`](crate::table::gradients)).
+
+use std::ops::Range;
+
+use embank_kv::Clock;
+
+use crate::error::{Error, Result};
+use crate::lease::Lease;
+use crate::table::Table;
+use crate::table::gradients::{BatchGradients, Occurrences};
+use crate::table::operations::{PeekRows, cut};
+use crate::table::peek::Missing;
+
+/// Values of the buffer that rows are read into: 128 KiB, which the second-level cache holds beside the rows' records.
+const BUFFER_VALUES: usize = 1 << 15;
+/// Rows that are read together: fewer hide less latency, more gain nothing.
+const ROWS_READ: Range<usize> = 64..1024;
+
+/// How the rows of a bag become one.
+///
+/// # Examples
+/// See [`Bags`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    /// Their sum. Zeros for an empty bag.
+    Sum,
+    /// Their sum by their number. Zeros for an empty bag.
+    Mean,
+}
+
+/// Which keys of a batch make up each bag, and how their rows are pooled.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir().unwrap();
+/// use embank::{Bags, Bank, BankOptions, Initializer, Optimizer, Pooling, TableConfig};
+///
+/// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+/// let config = TableConfig::new(2).optimizer(Optimizer::sgd(0.5));
+/// let genres = bank.table("genre", config.initializer(Initializer::Constant(1.0)))?;
+/// let bags = Bags { offsets: &[0, 2, 3], pooling: Pooling::Sum, weights: None };
+/// let mut pooled = [0.0; 4];
+/// let lease = genres.get_bags(&[5, 6, 5], bags, &mut pooled)?;
+/// assert_eq!(pooled, [2.0, 2.0, 1.0, 1.0]);
+/// lease.apply_bags(bags, &[1.0, 1.0, 2.0, 2.0])?; // key 5 is in both bags
+/// let mut rows = [0.0; 4];
+/// genres.peek(&[5, 6], &mut rows, embank::Missing::Error)?;
+/// assert_eq!(rows, [-0.5, -0.5, 0.5, 0.5]);
+/// # Ok::<(), embank::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Bags<'a> {
+    /// The keys of bag `i` are those at the places `offsets[i]..offsets[i + 1]` of the batch: the first offset is 0, the
+    /// last one is the number of keys, and none is less than the one before. A bag may be empty.
+    pub offsets: &'a [u64],
+    /// How the rows become one.
+    pub pooling: Pooling,
+    /// What each key's row is multiplied by, one for each key; with [`Pooling::Sum`] alone. `None`: 1.
+    pub weights: Option<&'a [f32]>,
+}
+
+impl Bags<'_> {
+    /// How many bags there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.offsets.len().saturating_sub(1)
+    }
+
+    /// Whether there is no bag.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The places of the batch that make up a bag.
+    pub(crate) fn places(&self, bag: usize) -> Range<usize> {
+        self.offsets[bag] as usize..self.offsets[bag + 1] as usize
+    }
+
+    /// Whether gradients of bags are multiplied on their way to rows.
+    pub(crate) fn scales(&self) -> bool {
+        self.weights.is_some() || self.pooling == Pooling::Mean
+    }
+
+    /// What the gradient of `bag` is multiplied by for the row at `place`; `None` is 1.
+    pub(crate) fn scale(&self, bag: usize, place: usize) -> Option<f32> {
+        match self.weights {
+            Some(weights) => Some(weights[place]),
+            None if self.pooling == Pooling::Mean => Some(1.0 / self.places(bag).len() as f32),
+            None => None,
+        }
+    }
+
+    /// Refuses bags that are not those of a batch of `keys` keys.
+    fn check(&self, table: &str, keys: usize) -> Result<()> {
+        let refused = |what: String| Err(Error::BadBags { table: table.to_owned(), what });
+        let ends = (self.offsets.first(), self.offsets.last());
+        let is_whole = matches!(ends, (Some(0), Some(&end)) if end == keys as u64);
+        if !is_whole || !self.offsets.is_sorted() {
+            let found = match ends {
+                (Some(first), Some(last)) => {
+                    format!("{} offsets from {first} to {last}", self.offsets.len())
+                }
+                _ => "no offset".to_owned(),
+            };
+            return refused(format!(
+                "offsets must begin with 0, never fall, and end with the number of keys, {keys}; found {found}"
+            ));
+        }
+        match self.weights {
+            Some(_) if self.pooling == Pooling::Mean => {
+                refused("weights go with Pooling::Sum, not with Pooling::Mean".to_owned())
+            }
+            Some(weights) if weights.len() != keys => {
+                refused(format!("{keys} keys need {keys} weights, found {}", weights.len()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Table {
+    /// Gets rows for training, pooled: `pooled` holds bags * dim values and gets one row for each bag of `keys`. The
+    /// lease is that of [`get`](Self::get); [`Lease::apply_bags`] takes one gradient for each bag. Rows are not copied:
+    /// the call needs memory for some hundred rows, whatever the number of keys.
+    ///
+    /// # Errors
+    /// [`Error::BadBags`], or as [`get`](Self::get).
+    ///
+    /// # Examples
+    /// See [`Bags`].
+    pub fn get_bags(&self, keys: &[u64], bags: Bags<'_>, pooled: &mut [f32]) -> Result<Lease> {
+        self.check_bags(keys.len(), &bags)?;
+        self.check_shape("pooled", bags.len(), pooled.len())?;
+        let lease = self.get_unread(self.unique_keys(keys))?;
+        self.pool_bags(keys, &bags, pooled)?;
+        Ok(lease)
+    }
+
+    /// Reads rows for evaluation, pooled: `pooled` holds bags * dim values and gets one row for each bag of `keys`. A key
+    /// without a row counts with its initial values. Touches no clock, waits for none, and writes nothing.
+    ///
+    /// # Errors
+    /// [`Error::BadBags`], or as [`peek`](Self::peek) with [`Missing::Initial`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bags, Bank, BankOptions, Pooling, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("item", TableConfig::new(1))?;
+    /// table.put(&[1, 2], &[3.0, 5.0])?;
+    /// let bags = Bags { offsets: &[0, 2, 2], pooling: Pooling::Mean, weights: None };
+    /// let mut pooled = [7.0; 2];
+    /// table.peek_bags(&[1, 2], bags, &mut pooled)?;
+    /// assert_eq!(pooled, [4.0, 0.0]); // the second bag is empty
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn peek_bags(&self, keys: &[u64], bags: Bags<'_>, pooled: &mut [f32]) -> Result<()> {
+        self.check_bags(keys.len(), &bags)?;
+        self.check_shape("pooled", bags.len(), pooled.len())?;
+        self.check_numbering()?;
+        let counters = &self.shared.counters;
+        self.pool_bags(keys, &bags, pooled)?;
+        counters.peeks.add(1);
+        counters.peek_rows.add(keys.len() as u64);
+        Ok(())
+    }
+
+    fn check_bags(&self, keys: usize, bags: &Bags<'_>) -> Result<()> {
+        bags.check(self.name(), keys)
+    }
+
+    /// Reads the rows of `keys` and pools them.
+    fn pool_bags(&self, keys: &[u64], bags: &Bags<'_>, pooled: &mut [f32]) -> Result<()> {
+        let Some(turn) = self.context().pool.turn(keys.len()) else {
+            return self.pool_some(keys, bags, 0..bags.len(), pooled);
+        };
+        // As many keys a part as can be without a bag in two parts.
+        let starts = turn.ranges(keys.len()).into_iter().map(|range| range.start as u64);
+        let bag_at = |start: u64| bags.offsets.partition_point(|&offset| offset < start);
+        let starts: Vec<usize> = starts.map(|start| bag_at(start).min(bags.len())).collect();
+        let ends = starts.iter().skip(1).copied().chain([bags.len()]);
+        let parts = cut(pooled, starts.iter().map(|start| start * self.dim()));
+        let mut parts: Vec<_> = parts
+            .into_iter()
+            .zip(starts.iter().zip(ends))
+            .map(|(pooled, (&start, end))| (start..end, pooled, Ok(())))
+            .collect();
+        turn.run(&mut parts, |(some, pooled, done)| {
+            *done = self.pool_some(keys, bags, some.clone(), pooled);
+        });
+        parts.into_iter().try_for_each(|(_, _, done)| done)
+    }
+
+    /// Pools the bags `some`; `pooled` holds one row for each of them.
+    fn pool_some(
+        &self,
+        keys: &[u64],
+        bags: &Bags<'_>,
+        some: Range<usize>,
+        pooled: &mut [f32],
+    ) -> Result<()> {
+        pooled.fill(0.0);
+        if some.is_empty() {
+            return Ok(());
+        }
+        let dim = self.dim();
+        let layout = &self.shared.layout;
+        let rows_read = (BUFFER_VALUES / dim).clamp(ROWS_READ.start, ROWS_READ.end);
+        let end = bags.places(some.end - 1).end;
+        let mut bag = some.start;
+        let mut place = bags.places(bag).start;
+        let mut buffer = vec![0.0; rows_read.min(end - place) * dim];
+        while place < end {
+            let keys = &keys[place..end.min(place + rows_read)];
+            let rows = &mut buffer[..keys.len() * dim];
+            let mut peek = PeekRows { layout, rows };
+            let outcome = self.execute(keys, Clock::Keep, &mut peek)?;
+            self.shared.counters.disk_reads.add(outcome.disk_reads);
+            let key_at = |place: u32| keys[place as usize];
+            self.settle_missing(key_at, rows, outcome.missing, Missing::Initial)?;
+            for row in rows.chunks_exact(dim) {
+                while bags.places(bag).end <= place {
+                    bag += 1;
+                }
+                let sum = &mut pooled[(bag - some.start) * dim..][..dim];
+                match bags.weights {
+                    None => sum.iter_mut().zip(row).for_each(|(sum, &value)| *sum += value),
+                    Some(weights) => {
+                        let weight = weights[place];
+                        sum.iter_mut().zip(row).for_each(|(sum, &value)| *sum += weight * value);
+                    }
+                }
+                place += 1;
+            }
+        }
+        if bags.pooling == Pooling::Mean {
+            for (bag, sum) in some.zip(pooled.chunks_exact_mut(dim)) {
+                let rows = bags.places(bag).len().max(1) as f32;
+                sum.iter_mut().for_each(|sum| *sum /= rows);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Lease {
+    /// Applies one gradient for each bag: `gradients` holds bags * dim values, and `bags` are those of the Get. The
+    /// gradient of a row is the sum of those of its places, in their order. As [`apply`](Self::apply) otherwise.
+    ///
+    /// # Errors
+    /// [`Error::BadBags`], or as [`apply`](Self::apply).
+    ///
+    /// # Examples
+    /// See [`Bags`].
+    pub fn apply_bags(self, bags: Bags<'_>, gradients: &[f32]) -> Result<()> {
+        let gradients = self.checked_gradients(Some(&bags), gradients)?;
+        self.apply_checked(&gradients)
+    }
+
+    /// Sums gradients of the batch: one for each place, or for each of `bags`, those of the Get. Returns distinct keys *
+    /// dim values, one row for each of the [distinct keys](crate::UniqueKeys::keys). For callers that add up the gradients of
+    /// several leases before they apply them.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::BadBags`].
+    pub fn sum_gradients(&self, bags: Option<Bags<'_>>, gradients: &[f32]) -> Result<Vec<f32>> {
+        self.check_gradients(bags.as_ref(), gradients)?;
+        Ok(Occurrences::of(self.unique(), bags.as_ref()).sums(gradients, self.table.dim()))
+    }
+
+    /// Gradients of the batch: one for each place, or for each of `bags`. Refuses those that must not reach a row.
+    pub(crate) fn checked_gradients<'g>(
+        &self,
+        bags: Option<&Bags<'_>>,
+        gradients: &'g [f32],
+    ) -> Result<BatchGradients<'g>> {
+        self.check_gradients(bags, gradients)?;
+        self.table.batch_gradients(self.unique(), bags, gradients)
+    }
+
+    fn check_gradients(&self, bags: Option<&Bags<'_>>, gradients: &[f32]) -> Result<()> {
+        let places = self.unique().batch_len();
+        if let Some(bags) = bags {
+            self.table.check_bags(places, bags)?;
+        }
+        self.table.check_shape("gradients", bags.map_or(places, Bags::len), gradients.len())
+    }
+}
