@@ -3,7 +3,7 @@
 //! **Problem.** A training loop has one thread that calls a table. A batch of that thread works at the pace of one
 //! processor, whatever the machine has.
 //!
-//! **Approach.** A batch of [`PART_KEYS_MIN`] keys a part or more is cut into parts of neighbouring keys, one for each
+//! **Approach.** A batch with 1,024 keys or more for each part is cut into parts of neighbouring keys, one for each
 //! thread. The calling thread works on a part of its own and then waits for the other parts. Each part is what a
 //! batch of one thread is: it pins, reads and counts for itself. What the parts found is put together in their order,
 //! so the caller sees the rows, clocks, counters and errors of one batch.
@@ -25,7 +25,7 @@ use embank_kv::locks::Mutex;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// A part has this many keys or more: a smaller one takes less time than the wake-up of its thread.
-pub(crate) const PART_KEYS_MIN: usize = 1024;
+const PART_KEYS_MIN: usize = 1024;
 /// Threads of a bank unless its options say otherwise. More gain little: the memory of a socket is busy by then.
 const THREADS_MAX_DEFAULT: usize = 16;
 /// Parts begin at a multiple of this many keys, so that the bits of [`Reached`](crate::table::operations::Reached) of a
@@ -36,6 +36,20 @@ const PART_KEYS_STEP: usize = 64;
 /// [`BankOptions::threads`](crate::BankOptions::threads).
 pub(crate) fn default_threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX_DEFAULT)
+}
+
+/// [`PART_KEYS_MIN`], or what the variable `EMBANK_TEST_PART_KEYS` says in a build for tests: with 64, whole test suites
+/// run with batches in parts.
+fn part_keys_min() -> usize {
+    #[cfg(feature = "testing")]
+    {
+        static SET: OnceLock<Option<usize>> = OnceLock::new();
+        let read = || std::env::var("EMBANK_TEST_PART_KEYS").ok()?.parse().ok();
+        if let Some(keys) = SET.get_or_init(read) {
+            return *keys.max(&1);
+        }
+    }
+    PART_KEYS_MIN
 }
 
 /// The threads of a bank.
@@ -102,7 +116,7 @@ impl BatchPool {
 
     /// The pool for a batch of `keys` keys. `None` if the batch is not to be cut.
     pub(crate) fn turn(&self, keys: usize) -> Option<Turn<'_>> {
-        let parts = self.threads.min(keys / PART_KEYS_MIN);
+        let parts = self.threads.min(keys / part_keys_min());
         // Acquire: pairs with the Release at the end of a turn; nothing depends on it but the order of turns.
         if parts < 2 || self.busy.swap(true, Ordering::Acquire) {
             return None;
@@ -161,7 +175,7 @@ mod tests {
 
     #[test]
     fn small_batches_and_single_threads_are_not_cut() {
-        assert!(BatchPool::new(4).turn(2 * PART_KEYS_MIN - 1).is_none());
+        assert!(BatchPool::new(4).turn(2 * part_keys_min() - 1).is_none());
         assert!(BatchPool::new(1).turn(1 << 20).is_none());
         assert!(BatchPool::new(0).turn(1 << 20).is_none());
     }
@@ -169,7 +183,7 @@ mod tests {
     #[test]
     fn parts_cover_all_places_and_begin_at_whole_words() {
         let pool = BatchPool::new(3);
-        for keys in [2 * PART_KEYS_MIN, 4000, 4001, 100_000] {
+        for keys in [2 * part_keys_min(), 4000, 4001, 100_000] {
             let turn = pool.turn(keys).unwrap();
             let ranges = turn.ranges(keys);
             assert!(ranges.len() <= 3);

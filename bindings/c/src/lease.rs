@@ -6,6 +6,7 @@
 use embank::locks::Mutex;
 use embank::{Error, Lease};
 
+use crate::bags::{LentBags, embank_bags};
 use crate::handle::{self, Owned, borrowed};
 use crate::memory::{Lent, Place};
 use crate::status::{Failure, call, embank_status};
@@ -67,6 +68,34 @@ unsafe fn end_with(
         };
         Ok(end(taken, values)?)
     })
+}
+
+/// Ends the lease with one gradient for each bag.
+///
+/// # Safety
+/// By the header's rules for handles and buffers.
+pub(crate) unsafe fn end_with_bags(
+    lease: *const embank_lease,
+    bags: *const embank_bags,
+    gradients: *const f32,
+    gradients_len: usize,
+) -> Result<(), Failure> {
+    // SAFETY: the caller's duty is the same.
+    let lease = unsafe { lease_of(lease)? };
+    let gradients = Lent::new("gradients", gradients, gradients_len)?;
+    let taken = {
+        let mut held = lease.lock();
+        let lease = held.as_ref().ok_or_else(ended)?;
+        // SAFETY: the caller's duty is the same.
+        let lent = unsafe { LentBags::new(bags, lease.unique().batch_len())? };
+        // A wrong argument leaves the lease as it was.
+        // SAFETY: the caller's duty is the same.
+        unsafe { lease.check_bag_gradients(lent.read(), gradients.read())? };
+        (held.take().ok_or_else(ended)?, lent)
+    };
+    let (taken, lent) = taken;
+    // SAFETY: the caller's duty is the same.
+    Ok(unsafe { taken.apply_bags(lent.read(), gradients.read())? })
 }
 
 /// Applies one gradient per key of the batch with the table's optimizer; those of equal keys are summed first. The next

@@ -29,6 +29,7 @@
 #![expect(unreachable_pub, reason = "C reaches them; cbindgen takes what is `pub`")]
 
 mod admission;
+mod bags;
 mod bank;
 mod bytes;
 mod callbacks;

@@ -54,8 +54,9 @@ pub struct embank_bank_options {
     /// Whether a bank is made where there is none, 0 or 1. With 0, a mistyped path, or a file system that is not mounted,
     /// is EMBANK_STATUS_INVALID_ARGUMENT. Default: 1.
     pub create: u32,
-    /// Must be 0.
-    pub reserved: u32,
+    /// Threads that share a large batch, the calling one among them; 1 shares nothing. Results are those of one thread,
+    /// bit for bit. 0 means the processors that the process may use, at most 16. Default: 0.
+    pub threads: u32,
 }
 
 // SAFETY: `Pod`, and its size comes first.
@@ -75,6 +76,7 @@ unsafe impl Growing for embank_bank_options {
             lease_timeout: _,
             compaction,
             disk_quota_bytes: _,
+            threads: _,
         } = BankOptions::default();
         Self {
             size: size_of::<Self>(),
@@ -89,7 +91,7 @@ unsafe impl Growing for embank_bank_options {
             device: embank_device::Auto as u32,
             background_compaction: u32::from(compaction.background),
             create: u32::from(create),
-            reserved: 0,
+            threads: 0,
         }
     }
 }
@@ -99,9 +101,6 @@ impl embank_bank_options {
         const AUTO: u32 = embank_device::Auto as u32;
         const IO_URING: u32 = embank_device::IoUring as u32;
         const THREADS: u32 = embank_device::Threads as u32;
-        if self.reserved != 0 {
-            return Err(Failure::invalid("embank_bank_options.reserved must be 0"));
-        }
         let some_unless_0 = |value: u64| (value != 0).then_some(value);
         Ok(BankOptions {
             memory_budget_bytes: self.memory_budget_bytes,
@@ -124,6 +123,10 @@ impl embank_bank_options {
                 throttle_bytes_per_s: some_unless_0(self.compaction_throttle_bytes_per_s),
             },
             disk_quota_bytes: some_unless_0(self.disk_quota_bytes),
+            threads: match self.threads {
+                0 => BankOptions::default().threads,
+                threads => threads as usize,
+            },
         })
     }
 }

@@ -160,7 +160,7 @@ fn status_of(error: &Error) -> embank_status {
         Error::MissingRow { .. } => embank_status::MissingRow,
         Error::ConfigMismatch { .. } => embank_status::TableMismatch,
         Error::TableDropped { .. } => embank_status::TableDropped,
-        Error::InvalidConfig { .. } => embank_status::InvalidArgument,
+        Error::BadBags { .. } | Error::InvalidConfig { .. } => embank_status::InvalidArgument,
         Error::UnreadableTable { .. } => embank_status::UnreadableTable,
         Error::ShapeMismatch { .. } => embank_status::ShapeMismatch,
         Error::NoOptimizer { .. } => embank_status::NoOptimizer,
@@ -413,6 +413,7 @@ mod tests {
                 Error::InvalidConfig { table: table.clone(), what: text() },
                 embank_status::InvalidArgument,
             ),
+            (Error::BadBags { table: table.clone(), what: text() }, embank_status::InvalidArgument),
             (
                 Error::UnreadableTable { table: table.clone(), reason: text() },
                 embank_status::UnreadableTable,

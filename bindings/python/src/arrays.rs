@@ -101,6 +101,32 @@ pub(crate) fn values<'py>(
     Ok(array.cast_into::<PyArray2<f32>>()?.try_readonly()?)
 }
 
+/// Reads `object` as one float32 for each of `keys` keys.
+///
+/// # Errors
+/// As [`values`].
+pub(crate) fn weights<'py>(
+    object: &Bound<'py, PyAny>,
+    keys: usize,
+) -> PyResult<PyReadonlyArray1<'py, f32>> {
+    let array = as_array(object)?;
+    let is_list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
+    let found = array.dtype();
+    if !is_list && !(found.kind() == b'f' && found.itemsize() == size_of::<f32>()) {
+        return Err(PyTypeError::new_err(format!(
+            "weights must be float32, not {found}: use weights.astype(numpy.float32)"
+        )));
+    }
+    if array.shape() != [keys] {
+        return Err(PyValueError::new_err(format!(
+            "weights must have shape ({keys},), one for each key; found shape {}",
+            shape_text(array.shape())
+        )));
+    }
+    let array = contiguous(&array, dtype::<f32>(object.py()))?;
+    Ok(array.cast_into::<PyArray1<f32>>()?.try_readonly()?)
+}
+
 /// An array of rows, float32 `(keys, dim)`, for the store to fill: a fresh one, or the caller's.
 ///
 /// NumPy zeroes a fresh one. The store takes a `&mut [f32]`, which may not point to memory that was never

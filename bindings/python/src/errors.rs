@@ -93,6 +93,7 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
         | Error::ValueTooLong { .. }
         | Error::NoCounts { .. }
         | Error::VocabularyFrozen { .. }
+        | Error::BadBags { .. }
         | Error::ShapeMismatch { .. }
         | Error::NoOptimizer { .. }
         | Error::NonFiniteGradient { .. }

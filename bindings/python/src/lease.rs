@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use numpy::{PyArray1, PyArray2, PyUntypedArrayMethods};
+use embank::Bags;
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::arrays::{self, Keys};
 use crate::cell::{BankCell, LeaseId};
+use crate::table::bags::GivenBags;
 
 /// Rows under a lease: what both kinds of lease objects are made of.
 #[derive(Debug)]
@@ -36,8 +38,38 @@ impl LeasedRows {
         Arc::ptr_eq(&self.cell, cell).then_some(self.id)
     }
 
+    /// Rows and `dim`.
+    pub(crate) fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
     fn is_held(&self) -> bool {
         self.cell.is_held(self.id)
+    }
+
+    /// The distinct keys of the lease's batch.
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        self.cell.check_lease(self.id)?;
+        let keys = |lease: &embank::Lease| Ok(lease.unique().keys().to_vec());
+        let keys = self.cell.with_kept_lease(py, self.id, keys)?;
+        Ok(PyArray1::from_vec(py, keys))
+    }
+
+    /// The sums of `grads`, which have the shape of the rows, for the distinct keys.
+    fn sum_gradients<'py>(
+        &self,
+        grads: &Bound<'py, PyAny>,
+        bags: Option<Bags<'_>>,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let py = grads.py();
+        self.cell.check_lease(self.id)?;
+        let [rows, dim] = self.shape;
+        let grads = arrays::values("grads", grads, rows, dim)?;
+        let grads = grads.as_slice()?;
+        let sum = |lease: &embank::Lease| lease.sum_gradients(bags, grads);
+        let sums = self.cell.with_kept_lease(py, self.id, sum)?;
+        let keys = sums.len() / dim;
+        PyArray1::from_vec(py, sums).reshape([keys, dim])
     }
 
     /// Consumes the lease with values that have its rows' shape; a wrong shape leaves it held.
@@ -116,6 +148,26 @@ impl PyLease {
     ///     LeaseExpired: It has expired.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         self.0.cell.check_consumable(py, self.0.id)
+    }
+
+    /// The distinct keys in order of first appearance, uint64 `(u,)`.
+    ///
+    /// Raises:
+    ///     ValueError: The lease was consumed before, or the bank is closed.
+    #[getter]
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        self.0.keys(py)
+    }
+
+    /// Sums the gradients of equal keys, and consumes nothing.
+    ///
+    /// Args:
+    ///     grads: float32 `(n, dim)`, one row for each key.
+    ///
+    /// Returns:
+    ///     float32 `(u, dim)`, one row for each of `keys`: what `Table.apply_leases` takes for several leases.
+    fn sum_gradients<'py>(&self, grads: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        self.0.sum_gradients(grads, None)
     }
 
     /// Applies gradients with the table's optimizer and consumes the lease.
@@ -343,5 +395,139 @@ impl PyDistinctLease {
 
     fn __repr__(&self) -> String {
         self.leased.describe("DistinctLease")
+    }
+}
+
+/// Bags that `Table.get_bags` read for training, and the duty to update their rows.
+///
+/// A bag is the sum or the mean of several rows. The lease counts on the staleness clock of every row of the batch until
+/// it is consumed by `apply`, given back by `release` or the end of a `with` block, or garbage collected.
+///
+/// >>> import embank, numpy as np
+/// >>> bank = embank.Bank("bags.bank", memory_budget="16MiB")
+/// >>> genres = bank.table(
+/// ...     "genre", dim=2, optimizer=embank.SGD(lr=1.0), initializer=embank.Constant(1.0)
+/// ... )
+/// >>> lease = genres.get_bags([5, 6, 5], offsets=[0, 2, 3])
+/// >>> lease.rows.tolist()
+/// [[2.0, 2.0], [1.0, 1.0]]
+/// >>> lease.apply(np.ones((2, 2), np.float32))
+/// >>> genres.peek([5, 6]).tolist()
+/// [[-1.0, -1.0], [0.0, 0.0]]
+/// >>> bank.close()
+#[pyclass(name = "BagLease", module = "embank", frozen)]
+#[derive(Debug)]
+pub(crate) struct PyBagLease {
+    pub(crate) leased: LeasedRows,
+    pub(crate) bags: GivenBags,
+}
+
+#[pymethods]
+impl PyBagLease {
+    /// The pooled rows as they were, float32 `(bags, dim)`. Yours to write to.
+    #[getter]
+    fn rows(&self, py: Python<'_>) -> Py<PyArray2<f32>> {
+        self.leased.rows.clone_ref(py)
+    }
+
+    /// The distinct keys in order of first appearance, uint64 `(u,)`.
+    ///
+    /// Raises:
+    ///     ValueError: The lease was consumed before, or the bank is closed.
+    #[getter]
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        self.leased.keys(py)
+    }
+
+    /// Whether it still counts on its rows' clocks and can be consumed.
+    #[getter]
+    fn held(&self) -> bool {
+        self.leased.is_held()
+    }
+
+    /// What has become of it: "held", "expired", "ended" (applied or released), or "closed" with its bank.
+    #[getter]
+    fn state(&self) -> PyResult<&'static str> {
+        self.leased.cell.lease_state(self.leased.id)
+    }
+
+    /// Raises what `apply` would raise for a lease that is not held any more; consumes nothing.
+    ///
+    /// Raises:
+    ///     ValueError: The lease was consumed before, or the bank is closed.
+    ///     LeaseExpired: It has expired.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.leased.cell.check_consumable(py, self.leased.id)
+    }
+
+    /// Sums the gradients of the bags for each row, and consumes nothing.
+    ///
+    /// Args:
+    ///     grads: float32 `(bags, dim)`, one row for each bag.
+    ///
+    /// Returns:
+    ///     float32 `(u, dim)`, one row for each of `keys`: what `Table.apply_leases` takes for several leases.
+    fn sum_gradients<'py>(&self, grads: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        self.leased.sum_gradients(grads, Some(self.bags.as_bags()))
+    }
+
+    /// Applies the gradients of the bags with the table's optimizer and consumes the lease.
+    ///
+    /// Args:
+    ///     grads: float32 `(bags, dim)`, one row for each bag. The gradient of a row is the sum of those of its places in
+    ///         the batch, in their order: the row takes one step.
+    ///
+    /// Raises: as `Lease.apply`.
+    fn apply(&self, grads: &Bound<'_, PyAny>) -> PyResult<()> {
+        let bags = self.bags.as_bags();
+        self.leased.consume("grads", grads, |lease, grads| lease.apply_bags(bags, grads))
+    }
+
+    /// Says that another thread ends this lease; see `Lease.hand_over`.
+    ///
+    /// Raises:
+    ///     ValueError: The lease was consumed before, or the bank is closed.
+    fn hand_over(&self) -> PyResult<()> {
+        self.leased.cell.hand_over(self.leased.id)
+    }
+
+    /// Gives the counts back without an update. Nothing happens if the lease is not held.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        self.leased.cell.release(py, self.leased.id)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.release(py)
+    }
+
+    fn __len__(&self) -> usize {
+        self.leased.shape[0]
+    }
+
+    fn __repr__(&self) -> String {
+        self.leased.describe("BagLease")
+    }
+}
+
+/// A lease of any kind.
+#[derive(FromPyObject)]
+pub(crate) enum AnyLease<'py> {
+    Distinct(Bound<'py, PyDistinctLease>),
+    Each(Bound<'py, PyLease>),
+    Bags(Bound<'py, PyBagLease>),
+}
+
+impl AnyLease<'_> {
+    pub(crate) fn leased(&self) -> &LeasedRows {
+        match self {
+            Self::Distinct(lease) => &lease.get().leased,
+            Self::Each(lease) => &lease.get().0,
+            Self::Bags(lease) => &lease.get().leased,
+        }
     }
 }

@@ -54,7 +54,7 @@ mod _embank {
         apply_delta, checkpoint_id, copy_checkpoint, export_delta, list_checkpoints, roll_back,
     };
     #[pymodule_export]
-    use crate::lease::{PyDistinctLease, PyLease};
+    use crate::lease::{PyBagLease, PyDistinctLease, PyLease};
     #[pymodule_export]
     use crate::pipeline::PyPipeline;
     #[pymodule_export]
@@ -70,6 +70,8 @@ mod _embank {
     };
     #[pymodule_export]
     use crate::table::PyTable;
+    #[pymodule_export]
+    use crate::table::bags::get_bags_many;
     #[pymodule_export]
     use crate::table::many::{apply_many, get_many};
     #[pymodule_export]

@@ -86,20 +86,6 @@ impl Bags<'_> {
         self.offsets[bag] as usize..self.offsets[bag + 1] as usize
     }
 
-    /// Whether gradients of bags are multiplied on their way to rows.
-    pub(crate) fn scales(&self) -> bool {
-        self.weights.is_some() || self.pooling == Pooling::Mean
-    }
-
-    /// What the gradient of `bag` is multiplied by for the row at `place`; `None` is 1.
-    pub(crate) fn scale(&self, bag: usize, place: usize) -> Option<f32> {
-        match self.weights {
-            Some(weights) => Some(weights[place]),
-            None if self.pooling == Pooling::Mean => Some(1.0 / self.places(bag).len() as f32),
-            None => None,
-        }
-    }
-
     /// Refuses bags that are not those of a batch of `keys` keys.
     fn check(&self, table: &str, keys: usize) -> Result<()> {
         let refused = |what: String| Err(Error::BadBags { table: table.to_owned(), what });
@@ -280,10 +266,18 @@ impl Lease {
         Ok(Occurrences::of(self.unique(), bags.as_ref()).sums(gradients, self.table.dim()))
     }
 
+    /// Refuses bags and gradients whose numbers do not fit the batch, as [`apply_bags`](Self::apply_bags) would.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::BadBags`].
+    pub fn check_bag_gradients(&self, bags: Bags<'_>, gradients: &[f32]) -> Result<()> {
+        self.check_gradients(Some(&bags), gradients)
+    }
+
     /// Gradients of the batch: one for each place, or for each of `bags`. Refuses those that must not reach a row.
     pub(crate) fn checked_gradients<'g>(
         &self,
-        bags: Option<&Bags<'_>>,
+        bags: Option<&Bags<'g>>,
         gradients: &'g [f32],
     ) -> Result<BatchGradients<'g>> {
         self.check_gradients(bags, gradients)?;

@@ -13,54 +13,82 @@ use crate::dtype::{Dtype, largest_magnitude_bits};
 use crate::error::{Error, Result};
 use crate::keys::UniqueKeys;
 use crate::optimizer::sum_of_squares;
-use crate::table::bags::Bags;
+use crate::table::bags::{Bags, Pooling};
 
-/// Which gradients of a batch each distinct key has.
+/// The last place of a key in a batch has this in place of a next one.
+const NO_PLACE: u32 = u32::MAX;
+
+/// Which gradients of a batch each distinct key has: the places of a key are a list in their order.
 #[derive(Debug)]
-pub(crate) struct Occurrences {
-    /// Where each distinct key's begin in `sources`, and the end of the last key's.
-    starts: Vec<u32>,
-    /// Places among the gradients, those of a key in the order of the batch.
-    sources: Vec<u32>,
-    /// What each of them is multiplied by; `None`: 1.
-    scales: Option<Vec<f32>>,
+pub(crate) struct Occurrences<'b> {
+    /// The first place of each distinct key.
+    first: Vec<u32>,
+    /// For each place the next one of its key; `NO_PLACE` if there is none.
+    next: Vec<u32>,
+    /// `None`: each place has a gradient of its own.
+    bags: Option<BagsOfPlaces<'b>>,
 }
 
-impl Occurrences {
+/// The bag of each place, and what its gradient is multiplied by.
+#[derive(Debug)]
+struct BagsOfPlaces<'b> {
+    bag_of: Vec<u32>,
+    scales: Scales<'b>,
+}
+
+#[derive(Debug)]
+enum Scales<'b> {
+    One,
+    /// By place.
+    Weights(&'b [f32]),
+    /// By bag: one by the number of its keys.
+    Means(Vec<f32>),
+}
+
+impl<'b> Occurrences<'b> {
     /// Those of a batch with a gradient for each place, or for each of `bags`.
-    pub(crate) fn of(unique: &UniqueKeys, bags: Option<&Bags<'_>>) -> Self {
+    pub(crate) fn of(unique: &UniqueKeys, bags: Option<&Bags<'b>>) -> Self {
         let inverse = unique.inverse();
-        let mut starts = vec![0_u32; unique.len() + 1];
-        for &number in inverse {
-            starts[number as usize + 1] += 1;
+        let mut first = vec![NO_PLACE; unique.len()];
+        let mut next = vec![NO_PLACE; inverse.len()];
+        for (place, &number) in inverse.iter().enumerate().rev() {
+            next[place] = std::mem::replace(&mut first[number as usize], place as u32);
         }
-        let mut end = 0;
-        for start in &mut starts {
-            end += *start;
-            *start = end;
-        }
-        let mut next = starts.clone();
-        let mut sources = vec![0_u32; inverse.len()];
-        let mut scales = bags.filter(|bags| bags.scales()).map(|_| vec![0.0; inverse.len()]);
-        let mut put = |place: usize, source: usize, scale: Option<f32>| {
-            let at = &mut next[inverse[place] as usize];
-            sources[*at as usize] = source as u32;
-            if let (Some(scales), Some(scale)) = (&mut scales, scale) {
-                scales[*at as usize] = scale;
+        let bags = bags.map(|bags| {
+            let mut bag_of = Vec::with_capacity(inverse.len());
+            for bag in 0..bags.len() {
+                bag_of.resize(bags.places(bag).end, bag as u32);
             }
-            *at += 1;
-        };
-        match bags {
-            None => (0..inverse.len()).for_each(|place| put(place, place, None)),
-            Some(bags) => {
-                for bag in 0..bags.len() {
-                    for place in bags.places(bag) {
-                        put(place, bag, bags.scale(bag, place));
-                    }
+            let scales = match (bags.weights, bags.pooling) {
+                (Some(weights), _) => Scales::Weights(weights),
+                (None, Pooling::Sum) => Scales::One,
+                (None, Pooling::Mean) => {
+                    let mean = |bag| 1.0 / bags.places(bag).len() as f32;
+                    Scales::Means((0..bags.len()).map(mean).collect())
                 }
+            };
+            BagsOfPlaces { bag_of, scales }
+        });
+        Self { first, next, bags }
+    }
+
+    /// The gradient of a place among `values`, which are `dim` long each, and what it is multiplied by.
+    #[inline]
+    fn at<'r>(&self, place: u32, values: &'r [f32], dim: usize) -> (&'r [f32], f32) {
+        let place = place as usize;
+        let (source, scale) = match &self.bags {
+            None => (place, 1.0),
+            Some(bags) => {
+                let bag = bags.bag_of[place] as usize;
+                let scale = match &bags.scales {
+                    Scales::One => 1.0,
+                    Scales::Weights(weights) => weights[place],
+                    Scales::Means(means) => means[bag],
+                };
+                (bag, scale)
             }
-        }
-        Self { starts, sources, scales }
+        };
+        (&values[source * dim..][..dim], scale)
     }
 
     /// The sum for distinct key number `number` of `values`, which are `room.len()` long each: in `room`, or a value
@@ -68,29 +96,18 @@ impl Occurrences {
     #[inline]
     fn sum<'r>(&self, number: usize, values: &'r [f32], room: &'r mut [f32]) -> &'r [f32] {
         let dim = room.len();
-        let range = self.starts[number] as usize..self.starts[number + 1] as usize;
-        let sources = &self.sources[range.clone()];
-        let value = |source: u32| &values[source as usize * dim..][..dim];
-        let Some(scales) = &self.scales else {
-            if let [only] = sources {
-                return value(*only);
-            }
-            for (i, &source) in sources.iter().enumerate() {
-                if i == 0 {
-                    room.copy_from_slice(value(source));
-                } else {
-                    room.iter_mut().zip(value(source)).for_each(|(sum, &value)| *sum += value);
-                }
-            }
-            return room;
-        };
-        for (i, (&source, &scale)) in sources.iter().zip(&scales[range]).enumerate() {
-            let scaled = value(source).iter().map(|&value| scale * value);
-            if i == 0 {
-                room.iter_mut().zip(scaled).for_each(|(sum, value)| *sum = value);
-            } else {
-                room.iter_mut().zip(scaled).for_each(|(sum, value)| *sum += value);
-            }
+        let mut place = self.first[number];
+        let (value, scale) = self.at(place, values, dim);
+        place = self.next[place as usize];
+        if place == NO_PLACE && scale == 1.0 {
+            return value;
+        }
+        room.iter_mut().zip(value).for_each(|(sum, &value)| *sum = scale * value);
+        // Ends: the places of a list ascend.
+        while place != NO_PLACE {
+            let (value, scale) = self.at(place, values, dim);
+            room.iter_mut().zip(value).for_each(|(sum, &value)| *sum += scale * value);
+            place = self.next[place as usize];
         }
         room
     }
@@ -98,18 +115,21 @@ impl Occurrences {
     /// All sums, row after row.
     pub(crate) fn sums(&self, values: &[f32], dim: usize) -> Vec<f32> {
         let mut room = vec![0.0; dim];
-        let numbers = 0..self.starts.len() - 1;
-        numbers.flat_map(|number| self.sum(number, values, &mut room).to_vec()).collect()
+        let mut sums = Vec::with_capacity(self.first.len() * dim);
+        for number in 0..self.first.len() {
+            sums.extend_from_slice(self.sum(number, values, &mut room));
+        }
+        sums
     }
 
     /// No sum of gradients up to `largest` is larger than this.
     fn largest_sum(&self, largest: f32) -> f64 {
-        let most = self.starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
-        let scale = match &self.scales {
-            None => 1.0,
-            Some(scales) => scales.iter().fold(0.0_f32, |most, scale| most.max(scale.abs())),
+        let scale = match self.bags.as_ref().map(|bags| &bags.scales) {
+            None | Some(Scales::One | Scales::Means(_)) => 1.0,
+            Some(Scales::Weights(weights)) => largest_magnitude(weights),
         };
-        f64::from(largest) * f64::from(most) * f64::from(scale)
+        // As if all places were one key's.
+        f64::from(largest) * f64::from(scale) * self.next.len() as f64
     }
 }
 
@@ -118,7 +138,7 @@ impl Occurrences {
 pub(crate) struct BatchGradients<'g> {
     values: Cow<'g, [f32]>,
     /// `None`: the values are one for each distinct key.
-    occurrences: Option<Occurrences>,
+    occurrences: Option<Occurrences<'g>>,
     pub(crate) magnitudes: Magnitudes,
 }
 
@@ -146,7 +166,7 @@ impl<'g> BatchGradients<'g> {
     pub(crate) fn of_batch(
         table: &str,
         unique: &UniqueKeys,
-        bags: Option<&Bags<'_>>,
+        bags: Option<&Bags<'g>>,
         values: &'g [f32],
         dim: usize,
         largest: f32,
@@ -177,7 +197,7 @@ impl<'g> BatchGradients<'g> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowGradients<'g> {
     values: &'g [f32],
-    occurrences: Option<&'g Occurrences>,
+    occurrences: Option<&'g Occurrences<'g>>,
     /// The numbers of the keys; `None`: those from `first` on.
     numbers: Option<&'g [u32]>,
     first: usize,
@@ -262,7 +282,6 @@ pub(crate) fn clipping(gradient: &[f32], norm_max: f32) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::bags::Pooling;
 
     fn sums(keys: &[u64], bags: Option<&Bags<'_>>, values: &[f32], dim: usize) -> Vec<f32> {
         Occurrences::of(&UniqueKeys::new(keys), bags).sums(values, dim)

@@ -59,7 +59,7 @@ impl Table {
     pub(crate) fn batch_gradients<'g>(
         &self,
         unique: &UniqueKeys,
-        bags: Option<&Bags<'_>>,
+        bags: Option<&Bags<'g>>,
         gradients: &'g [f32],
     ) -> Result<BatchGradients<'g>> {
         self.check_has_optimizer()?;

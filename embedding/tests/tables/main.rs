@@ -4,6 +4,7 @@
 mod common;
 
 mod admission;
+mod bags;
 mod counts;
 mod dropping;
 mod dtypes;
@@ -17,4 +18,5 @@ mod space_holders;
 mod steps;
 mod table_numbers;
 mod tables;
+mod threads;
 mod times;

@@ -54,6 +54,8 @@ mod vocabularies;
 ///     checkpoint: With `read_only`, the checkpoint's number; the newest by default.
 ///     create: Whether a bank is made where there is none. With False, a mistyped path, or a file system that is not
 ///         mounted, raises `ValueError`, and training does not begin anew without a word.
+///     threads: Threads that share a large batch (2,048 keys or more), the calling one among them. Results are those of
+///         one thread, bit for bit. Default: the processors that the process may use, at most 16.
 ///
 /// Raises:
 ///     BudgetTooSmall: The budget can't hold what it must; has the number that would do.

@@ -22,7 +22,7 @@ impl PyBank {
     #[pyo3(signature = (
         path, *, memory_budget = None, device = "auto", checkpoints_kept = None, wait_timeout = 60.0,
         lease_timeout = None, compaction = None, space_amplification_target = 1.4, compaction_throttle = None,
-        disk_quota = None, read_only = false, checkpoint = None, create = true
+        disk_quota = None, read_only = false, checkpoint = None, create = true, threads = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
@@ -40,6 +40,7 @@ impl PyBank {
         read_only: bool,
         checkpoint: Option<&Bound<'_, PyAny>>,
         create: bool,
+        threads: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut options = BankOptions { create, ..BankOptions::default() };
         if let Some(budget) = memory_budget {
@@ -47,6 +48,12 @@ impl PyBank {
         }
         if let Some(kept) = checkpoints_kept {
             options.checkpoints_kept = scalars::unsigned_32("checkpoints_kept", kept)? as usize;
+        }
+        if let Some(threads) = threads {
+            options.threads = scalars::unsigned_32("threads", threads)? as usize;
+            if options.threads == 0 {
+                return Err(PyValueError::new_err("threads must be 1 or more"));
+            }
         }
         options.device = device_choice(device)?;
         options.wait_timeout = scalars::seconds("wait_timeout", wait_timeout)?;

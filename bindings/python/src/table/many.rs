@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use embank::{TableGradients, UniqueKeys};
+use embank::{GradientPer, TableGradients, UniqueKeys};
+use numpy::PyReadonlyArray2;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -11,7 +12,7 @@ use super::PyTable;
 use super::training::within;
 use crate::arrays::{self, Keys, Rows};
 use crate::cell::BankCell;
-use crate::lease::PyDistinctLease;
+use crate::lease::{AnyLease, PyDistinctLease};
 use crate::scalars;
 
 /// What `get_many` is asked for of one table.
@@ -72,16 +73,7 @@ pub(crate) fn get_many<'py>(
     check_bank(&cell, requests.iter().map(|(table, _)| table.get()))?;
     let mut requests: Vec<_> = requests.into_iter().zip(earlier).enumerate().collect();
     requests.sort_by_key(|(_, ((table, _), _))| table.get().key.id);
-    for pair in requests.windows(2) {
-        let [(_, ((before, _), _)), (_, ((table, _), _))] = pair else { continue };
-        let key = &table.get().key;
-        if cell.is_one_table(before.get().key.id, key.id)? {
-            return Err(PyValueError::new_err(format!(
-                "table {:?} comes twice: join its keys into one request",
-                &*key.name
-            )));
-        }
-    }
+    check_distinct(&cell, requests.iter().map(|(_, ((table, _), _))| table.get()))?;
     let in_order = requests
         .into_iter()
         .map(|(place, ((table, keys), earlier))| {
@@ -95,8 +87,28 @@ pub(crate) fn get_many<'py>(
     Ok(leases.into_iter().map(|(_, lease)| lease).collect())
 }
 
+/// Refuses a table that comes twice among `tables`, which are in the order of their ids.
+pub(super) fn check_distinct<'t>(
+    cell: &BankCell,
+    tables: impl Iterator<Item = &'t PyTable>,
+) -> PyResult<()> {
+    let mut before: Option<&PyTable> = None;
+    for table in tables {
+        let key = &table.key;
+        if let Some(before) = before.replace(table)
+            && cell.is_one_table(before.key.id, key.id)?
+        {
+            return Err(PyValueError::new_err(format!(
+                "table {:?} comes twice: join its keys into one request",
+                &*key.name
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Refuses tables of another bank than `cell`.
-fn check_bank<'t>(
+pub(super) fn check_bank<'t>(
     cell: &Arc<BankCell>,
     mut tables: impl Iterator<Item = &'t PyTable>,
 ) -> PyResult<()> {
@@ -111,14 +123,49 @@ fn check_bank<'t>(
 
 /// A table, leases of it, their keys and gradients.
 type GivenPart<'py> =
-    (Bound<'py, PyTable>, Vec<Bound<'py, PyDistinctLease>>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+    (Bound<'py, PyTable>, Vec<AnyLease<'py>>, Option<Bound<'py, PyAny>>, Bound<'py, PyAny>);
 
 /// What `apply_many` is to do to one table.
 struct Part<'py> {
     table: Bound<'py, PyTable>,
-    leases: Vec<Bound<'py, PyDistinctLease>>,
-    keys: Bound<'py, PyAny>,
+    leases: Vec<AnyLease<'py>>,
+    /// `None`: the gradients are those of the rows of the only lease.
+    keys: Option<Bound<'py, PyAny>>,
     grads: Bound<'py, PyAny>,
+}
+
+/// The arrays of a part, borrowed.
+struct PartArrays<'py> {
+    keys: Option<Keys<'py>>,
+    grads: PyReadonlyArray2<'py, f32>,
+}
+
+impl<'py> Part<'py> {
+    fn arrays(&self) -> PyResult<PartArrays<'py>> {
+        let key = &self.table.get().key;
+        let [lease, others @ ..] = &self.leases[..] else {
+            let name = &*key.name;
+            return Err(PyValueError::new_err(format!("table {name:?} comes without a lease")));
+        };
+        if let Some(keys) = &self.keys {
+            let keys = Keys::new(keys)?;
+            let grads = arrays::values("grads", &self.grads, keys.as_slice()?.len(), key.dim)?;
+            return Ok(PartArrays { keys: Some(keys), grads });
+        }
+        if let ([], AnyLease::Distinct(lease)) = (others, lease) {
+            let keys = Keys::new(lease.get().keys.bind(lease.py()).as_any())?;
+            let grads = arrays::values("grads", &self.grads, keys.as_slice()?.len(), key.dim)?;
+            return Ok(PartArrays { keys: Some(keys), grads });
+        }
+        if !others.is_empty() {
+            return Err(PyValueError::new_err(format!(
+                "table {:?} comes with several leases, so its part needs the keys of the gradients",
+                &*key.name
+            )));
+        }
+        let [rows, dim] = lease.leased().shape();
+        Ok(PartArrays { keys: None, grads: arrays::values("grads", &self.grads, rows, dim)? })
+    }
 }
 
 /// Applies the gradients of several tables of one bank as one step, and consumes the leases.
@@ -126,9 +173,9 @@ struct Part<'py> {
 /// If a part is refused, no row of any table changes.
 ///
 /// Args:
-///     parts: Tuples of a table, `DistinctLease` objects of it, keys (integers `(n,)`, those of the leases), and
-///         gradients (float32 `(n, dim)`). Gradients of a key that occurs more than once are summed first. Each table
-///         comes once.
+///     parts: Tuples of a table, leases of it, keys (integers `(n,)`, those of the leases), and gradients (float32
+///         `(n, dim)`). Gradients of a key that occurs more than once are summed first. With one lease, keys may be
+///         None: then the gradients have the shape of `lease.rows`. Each table comes once.
 ///
 /// Raises:
 ///     ValueError: A lease was consumed before or is another table's, tables of two banks, or wrong shapes (the leases
@@ -155,20 +202,17 @@ pub(crate) fn apply_many(py: Python<'_>, parts: Vec<GivenPart<'_>>) -> PyResult<
     let cell = first.table.get().cell.clone();
     check_bank(&cell, parts.iter().map(|part| part.table.get()))?;
     check_once(&cell, &parts)?;
-    let mut arrays = Vec::with_capacity(parts.len());
-    for part in &parts {
-        let table = part.table.get();
-        if part.leases.is_empty() {
-            let name = &*table.key.name;
-            return Err(PyValueError::new_err(format!("table {name:?} comes without a lease")));
-        }
-        let keys = Keys::new(&part.keys)?;
-        let grads = arrays::values("grads", &part.grads, keys.as_slice()?.len(), table.key.dim)?;
-        arrays.push((keys, grads));
-    }
+    let arrays = parts.iter().map(Part::arrays).collect::<PyResult<Vec<_>>>()?;
     let mut slices = Vec::with_capacity(arrays.len());
-    for (keys, grads) in &arrays {
-        slices.push((keys.as_slice()?, grads.as_slice()?));
+    for (part, arrays) in parts.iter().zip(&arrays) {
+        let (keys, per) = match (&arrays.keys, &part.leases[0]) {
+            (Some(keys), _) => (keys.as_slice()?, GradientPer::Key),
+            (None, AnyLease::Distinct(_) | AnyLease::Each(_)) => (&[][..], GradientPer::Place),
+            (None, AnyLease::Bags(lease)) => {
+                (&[][..], GradientPer::Bag(lease.get().bags.as_bags()))
+            }
+        };
+        slices.push((keys, arrays.grads.as_slice()?, per));
     }
     let ids = parts
         .iter()
@@ -180,7 +224,7 @@ pub(crate) fn apply_many(py: Python<'_>, parts: Vec<GivenPart<'_>>) -> PyResult<
     cell.with_leases(py, &ids, |leases| {
         let parts = leases.into_iter().zip(slices);
         let parts = parts
-            .map(|(leases, (keys, gradients))| TableGradients { leases, keys, gradients })
+            .map(|(leases, (keys, gradients, per))| TableGradients { leases, keys, gradients, per })
             .collect();
         embank::Lease::apply_many(parts)
     })

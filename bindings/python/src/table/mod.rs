@@ -12,6 +12,7 @@ use crate::bank::PyBank;
 use crate::cell::{BankCell, TableKey};
 use crate::{scalars, settings, stats};
 
+pub(crate) mod bags;
 mod files;
 mod life;
 mod lookahead;

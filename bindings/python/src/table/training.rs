@@ -9,16 +9,13 @@ use pyo3::prelude::*;
 use super::PyTable;
 use crate::arrays::{self, Keys, Rows};
 use crate::cell::{LeaseId, lease_of_another_table};
-use crate::lease::{LeasedRows, PyDistinctLease, PyLease};
+use crate::lease::{AnyLease, LeasedRows, PyDistinctLease, PyLease};
 use crate::scalars;
 
 impl PyTable {
     /// The names of leases of this bank within its cell.
-    pub(crate) fn lease_ids(
-        &self,
-        leases: &[Bound<'_, PyDistinctLease>],
-    ) -> PyResult<Vec<LeaseId>> {
-        let ids = leases.iter().map(|lease| lease.get().leased.id_in(&self.cell));
+    pub(crate) fn lease_ids(&self, leases: &[AnyLease<'_>]) -> PyResult<Vec<LeaseId>> {
+        let ids = leases.iter().map(|lease| lease.leased().id_in(&self.cell));
         ids.collect::<Option<Vec<_>>>().ok_or_else(lease_of_another_table)
     }
 
@@ -215,7 +212,7 @@ impl PyTable {
     /// since they were got stay deleted, and so do those of keys that no lease holds.
     ///
     /// Args:
-    ///     leases: `DistinctLease` objects of this table.
+    ///     leases: `DistinctLease`, `Lease` or `BagLease` objects of this table.
     ///     keys: Integers `(n,)`, those of the leases.
     ///     grads: float32 `(n, dim)`. Those of a key that occurs more than once are summed first.
     ///
@@ -238,7 +235,7 @@ impl PyTable {
     fn apply_leases(
         &self,
         py: Python<'_>,
-        leases: Vec<Bound<'_, PyDistinctLease>>,
+        leases: Vec<AnyLease<'_>>,
         keys: &Bound<'_, PyAny>,
         grads: &Bound<'_, PyAny>,
     ) -> PyResult<()> {

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Optional, Union
 import torch
 from torch import Tensor
 
-from .leaf import Rows, refuse_recording
-from .modules import Bags, Mode, TableModule, check_mode
+import embank
+
+from .leaf import Rows, leased_output, refuse_recording
+from .modules import BagRequest, Bags, Mode, TableModule, check_mode, joined_request
 from .sinks import identity
 
 if TYPE_CHECKING:
@@ -172,8 +174,54 @@ class EmbeddingBagCollection(_Collection):
         refuse_recording(self.tables(), _tensors(features))
         self._check_names(features)
         bags = {name: self._bags(name, features[name]) for name in self.features}
+        pooled = self._pooled(bags)
+        if pooled is not None:
+            return pooled
         found = self._rows({name: of.keys for name, of in bags.items()})
         return {name: of.reduced(*found[name]) for name, of in bags.items()}
+
+    def _pooled(self, bags: Mapping[str, Bags]) -> Optional[dict[str, Tensor]]:
+        """The bags as the tables pool them, each table's in one batch; None if they can't."""
+        if not self.trains and torch.is_grad_enabled() and not self.frozen:
+            return None
+        of_table: dict[tuple[int, str], list[str]] = {}
+        for name, of in bags.items():
+            if not self._is_direct(self.features[name], of.keys):
+                return None
+            of_table.setdefault(self._identity[name], []).append(name)
+        joined: dict[tuple[int, str], BagRequest] = {}
+        for at, names in of_table.items():
+            requests = [bags[name].request() for name in names]
+            request = joined_request([each for each in requests if each is not None])
+            if request is None or None in requests:
+                return None
+            joined[at] = request
+        found: dict[str, Tensor] = {}
+        for at, output in self._outputs(joined).items():
+            names = of_table[at]
+            counts = [bags[name].count for name in names]
+            found.update(zip(names, torch.split(output, counts)))
+        return {name: found[name] for name in bags}
+
+    def _outputs(
+        self, requests: Mapping[tuple[int, str], BagRequest]
+    ) -> dict[tuple[int, str], Tensor]:
+        """The bags of each table, all tables of a bank in one call."""
+        outputs: dict[tuple[int, str], Tensor] = {}
+        if not self.trains:
+            for at, (keys, offsets, pooling, weights) in requests.items():
+                peek = self._table[at].peek_bags
+                pooled = peek(keys, offsets, pooling=pooling, weights=weights)
+                outputs[at] = torch.from_numpy(pooled)
+            return outputs
+        of_bank: dict[int, list[tuple[int, str]]] = {}
+        for at in requests:
+            of_bank.setdefault(at[0], []).append(at)
+        for tables in of_bank.values():
+            leases = embank.get_bags_many([(self._table[at], *requests[at]) for at in tables])
+            for at, lease in zip(tables, leases):
+                outputs[at] = leased_output(self._table[at], lease)
+        return outputs
 
     def _bags(self, name: str, jagged: Jagged) -> Bags:
         offsets: Optional[Tensor] = None

@@ -39,7 +39,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 import torch
@@ -53,11 +53,12 @@ from .caller import warn_caller
 from .sinks import Identity, identity, sink_of
 
 if TYPE_CHECKING:
-    from embank import DistinctLease, Table
+    from embank import BagLease, DistinctLease, Lease, Table
 
 
-# A table, leases of it, their keys `(n,)`, and gradients `(n, dim)`.
-Part = tuple["Table", list["DistinctLease"], NDArray[np.uint64], NDArray[np.float32]]
+AnyLease = Union["DistinctLease", "Lease", "BagLease"]
+# A table, leases of it, their keys `(n,)`, and gradients `(n, dim)`; or one lease, None, and gradients of its rows' shape.
+Part = tuple["Table", Sequence[AnyLease], Optional[NDArray[np.uint64]], NDArray[np.float32]]
 
 
 class Norm(NamedTuple):
@@ -157,8 +158,20 @@ class _Gathered(NamedTuple):
     """What a backward pass found for a table."""
 
     table: Table
-    leases: list[DistinctLease]
+    leases: list[AnyLease]
     gradients: list[Tensor]
+
+    def part(self) -> Part:
+        """Its part of the step."""
+        arrays = [to_host(gradient) for gradient in self.gradients]
+        if len(self.leases) == 1:
+            return self.table, self.leases, None, arrays[0]
+        keys = np.concatenate([lease.keys for lease in self.leases])
+        sums = [
+            gradient if isinstance(lease, embank.DistinctLease) else lease.sum_gradients(gradient)
+            for lease, gradient in zip(self.leases, arrays)
+        ]
+        return self.table, self.leases, keys, np.concatenate(sums)
 
 
 class _Backward:
@@ -182,7 +195,7 @@ class _Backward:
                 engine.queue_callback(running)
         return running
 
-    def gather(self, table: Table, lease: DistinctLease, gradient: Tensor) -> None:
+    def gather(self, table: Table, lease: AnyLease, gradient: Tensor) -> None:
         with self._lock:
             found = self._of_table.setdefault(identity(table), _Gathered(table, [], []))
             found.leases.append(lease)
@@ -190,15 +203,7 @@ class _Backward:
 
     def __call__(self) -> None:
         try:
-            parts: list[Part] = []
-            for table, leases, gradients in self._of_table.values():
-                arrays = [to_host(gradient) for gradient in gradients]
-                if len(leases) == 1:
-                    parts.append((table, leases, leases[0].keys, arrays[0]))
-                else:
-                    keys = np.concatenate([lease.keys for lease in leases])
-                    parts.append((table, leases, keys, np.concatenate(arrays)))
-            apply_step(parts)
+            apply_step([gathered.part() for gathered in self._of_table.values()])
         except BaseException:
             # The hooks, and so a graph that somebody keeps, own the leases too.
             for _, leases, _ in self._of_table.values():
@@ -222,17 +227,24 @@ def apply_step(parts: Sequence[Part]) -> None:
         of_bank.setdefault(id(part[0].bank), []).append(part)
     if len(of_bank) > 1:
         # Each bank checks its own tables alone.
-        for table, _, keys, gradients in parts:
-            _check_finite(table, keys, gradients)
+        for table, leases, keys, gradients in parts:
+            _check_finite(table, leases[0], keys, gradients)
     for of_one in of_bank.values():
         embank.apply_many(of_one)
 
 
 def _check_finite(
-    table: Table, keys: NDArray[np.uint64], gradients: NDArray[np.float32]
+    table: Table,
+    lease: AnyLease,
+    keys: Optional[NDArray[np.uint64]],
+    gradients: NDArray[np.float32],
 ) -> None:
     if np.isfinite(gradients).all():
         return
+    if keys is None:
+        keys = lease.keys
+        if not isinstance(lease, embank.DistinctLease):
+            gradients = lease.sum_gradients(gradients)
     row, column = np.argwhere(~np.isfinite(gradients))[0]
     raise ValueError(
         f"table {table.name!r} of {table.bank.path}, key {keys[row]}: the gradient of column {column} is "
@@ -277,6 +289,41 @@ def leased_rows(
         places = to_device(torch.from_numpy(lease.inverse), keys.device).view(keys.shape)
         found.append(Rows(leaf, places))
     return found
+
+
+class LeasedOutput(torch.autograd.Function):
+    """What a lease's `rows` give to the graph, for a module whose output is these rows themselves.
+
+    The node of the graph owns the lease. Its gradient has the shape of the rows, so no tensor of distinct rows exists.
+    `anchor` is a leaf without values: it makes the output require a gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, table: Table, lease: Union[Lease, BagLease]) -> Tensor:
+        ctx.table, ctx.lease = table, lease
+        return torch.from_numpy(lease.rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        table, lease = ctx.table, ctx.lease
+        gradient = gradients[0].detach()
+        raise_unless_held(lease)
+        sink = sink_of(table)
+        if sink is None:
+            _Backward.current().gather(table, lease, gradient)
+        else:
+            # Made after the forward pass: it takes one row for each distinct key.
+            rows = torch.from_numpy(table.peek(lease.keys))
+            sums = torch.from_numpy(lease.sum_gradients(to_host(gradient)))
+            sink.collect(table, lease, rows, sums)
+        return None, None, None
+
+
+def leased_output(table: Table, lease: Union[Lease, BagLease]) -> Tensor:
+    """The rows of a lease in the graph: float32 of the shape of `lease.rows`."""
+    anchor = torch.empty(0, dtype=torch.float32, device="cpu", requires_grad=True)
+    output: Tensor = LeasedOutput.apply(anchor, table, lease)
+    return output
 
 
 def peeked_rows(
@@ -344,7 +391,7 @@ def shorten(rows: Tensor, norm: Norm) -> Tensor:
     return too_long
 
 
-def raise_unless_held(lease: DistinctLease) -> None:
+def raise_unless_held(lease: AnyLease) -> None:
     """Raises `RuntimeError` for a lease that was ended, `embank.LeaseExpired` for one that expired, `ValueError` for
     one whose bank is closed."""
     if lease.held:
@@ -392,5 +439,8 @@ def to_host(values: Tensor) -> NDArray[np.float32]:
 
 # Of newer versions of torch. Older ones export through the modes that are looked at beside it.
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
+
+# Of newer versions of torch.
+is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambda: False)
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

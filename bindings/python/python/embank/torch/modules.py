@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Literal, Optional
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import Self
 
 from .fills import filling
-from .leaf import Norm, Rows, leased_rows, peeked_rows, refuse_recording
+from .leaf import Norm, Rows, as_keys, is_compiling, leased_output, leased_rows, peeked_rows, refuse_recording
 from .reference import check_reference, differences, reference
+from .sinks import sink_of
 
 if TYPE_CHECKING:
     from embank import Table
 
 Mode = Literal["sum", "mean", "max"]
+# Keys, offsets with the end, pooling and weights.
+BagRequest = tuple[
+    NDArray[np.int64], NDArray[np.int64], Literal["sum", "mean"], Optional[NDArray[np.float32]]
+]
 MODES = ("sum", "mean", "max")
 
 
@@ -74,6 +81,21 @@ class TableModule(nn.Module):
             found = peeked_rows(requests, norm, requires_grad=graph)
         dtype = self._dtype_of.dtype
         return [Rows(rows.to(dtype), places) for rows, places in found]
+
+    def _is_direct(self, table: Table, keys: Tensor) -> bool:
+        """Whether the module's output may be what a lease gives, without a tensor of distinct rows.
+
+        A `SparseOptimizer` and a table with admission need the distinct rows, rows of another dtype or device are
+        computed with there, and `torch.compile` can't look into the node of the graph.
+        """
+        return (
+            keys.device.type == "cpu"
+            and keys.numel() > 0
+            and self._dtype_of.dtype == torch.float32
+            and table.admits_all
+            and sink_of(table) is None
+            and not is_compiling()
+        )
 
     def table_of_feature(self) -> Optional[dict[str, str]]:
         """The name of each feature's table; None if the module has no features."""
@@ -224,6 +246,9 @@ class Embedding(_OneTable):
     def forward(self, input: Tensor) -> Tensor:
         """The rows of `input` (integers of any shape): float32 `(*input.shape, dim)`."""
         refuse_recording(self.tables(), [input])
+        if self._is_plain and self.trains and self._is_direct(self.table, input):
+            output = leased_output(self.table, self.table.get(as_keys(input)))
+            return output.view(*input.shape, self.table.dim)
         if self.padding_idx is None:
             rows, places = self._rows(input)
             padding_place = None
@@ -232,6 +257,10 @@ class Embedding(_OneTable):
         return F.embedding(
             places, rows, padding_idx=padding_place, scale_grad_by_freq=self.scale_grad_by_freq
         )
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.padding_idx is None and self.max_norm is None and not self.scale_grad_by_freq
 
     def _padded(self, input: Tensor, padding_idx: int) -> tuple[Tensor, Tensor, int]:
         """Rows with one of zeros behind them, where every place of padding points."""
@@ -343,6 +372,10 @@ class EmbeddingBag(_OneTable):
         bags = Bags.of(
             input, offsets, per_sample_weights, self.mode, self.include_last_offset, self.padding_idx
         )
+        if self.max_norm is None and not self.scale_grad_by_freq:
+            pooled = bags.pooled_by(self, self.table)
+            if pooled is not None:
+                return pooled
         rows, places = self._rows(bags.keys)
         if self.scale_grad_by_freq and rows.requires_grad:
             # Not by torch's own option: on the CPU its bags divide by the counts of other keys (2.11).
@@ -402,6 +435,44 @@ class Bags:
             weights = None if weights is None else weights[kept]
         return cls(keys, starts, weights, mode, include_last_offset)
 
+    @property
+    def count(self) -> int:
+        """How many bags there are."""
+        return self._starts.numel() - int(self._include_last_offset)
+
+    def request(self) -> Optional[BagRequest]:
+        """The keys, offsets, pooling and weights as the store takes them, or None if it can't pool these bags."""
+        if self._mode == "max" or (self._weights is not None and self._weights.requires_grad):
+            return None
+        weights = self._weights
+        if weights is not None and weights.dtype != torch.float32:
+            return None
+        end = self.keys.numel()
+        offsets = self._starts
+        if not self._include_last_offset:
+            offsets = torch.cat([offsets, offsets.new_tensor([end])])
+        elif int(offsets[-1]) != end:
+            # torch leaves the keys behind the last offset out.
+            return None
+        of_weights = None if weights is None else weights.detach().numpy()
+        return as_keys(self.keys), offsets.numpy(), self._mode, of_weights
+
+    def pooled_by(self, module: TableModule, table: Table) -> Optional[Tensor]:
+        """The bags as the table pools them, or None if it can't."""
+        if not module._is_direct(table, self.keys):
+            return None
+        request = self.request()
+        if request is None:
+            return None
+        keys, offsets, pooling, weights = request
+        if module.trains:
+            lease = table.get_bags(keys, offsets, pooling=pooling, weights=weights)
+            return leased_output(table, lease)
+        if torch.is_grad_enabled() and not module.frozen:
+            # A graph begins at the rows.
+            return None
+        return torch.from_numpy(table.peek_bags(keys, offsets, pooling=pooling, weights=weights))
+
     def reduced(self, rows: Tensor, places: Tensor) -> Tensor:
         """One row a bag, from the keys' places in `rows`."""
         return F.embedding_bag(
@@ -412,6 +483,29 @@ class Bags:
             per_sample_weights=self._weights,
             include_last_offset=self._include_last_offset,
         )
+
+
+def joined_request(requests: Sequence[BagRequest]) -> Optional[BagRequest]:
+    """The bags of several features of one table in one batch, or None if they are pooled in several ways."""
+    if not requests:
+        return None
+    keys, offsets, pooling, weights = requests[0]
+    if len(requests) == 1:
+        return keys, offsets, pooling, weights
+    if len({(of[2], of[3] is None) for of in requests}) > 1:
+        return None
+    all_offsets = [offsets]
+    end = len(keys)
+    for more, of_more, _, _ in requests[1:]:
+        all_offsets.append(of_more[1:] + end)
+        end += len(more)
+    all_weights = [of[3] for of in requests if of[3] is not None]
+    return (
+        np.concatenate([of[0] for of in requests]),
+        np.concatenate(all_offsets),
+        pooling,
+        np.concatenate(all_weights) if all_weights else None,
+    )
 
 
 def check_mode(mode: str) -> None:

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .leaf import Part, apply_step, to_host
+from .leaf import AnyLease, Part, apply_step, to_host
 from .modules import TableModule
 from .sinks import Awaited, Identity, give_back, identity, take_over
 
@@ -41,7 +41,7 @@ class _Pending:
     ) -> None:
         self.table = table
         self.keys = keys
-        self.leases: list[DistinctLease] = []
+        self.leases: list[AnyLease] = []
         self.rows = _with_gradient(rows, gradient)
 
     @property
@@ -159,7 +159,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         with self._lock:
             return [pending.rows for pending in self._pending.values()]
 
-    def collect(self, table: Table, lease: DistinctLease, rows: Tensor, gradient: Tensor) -> None:
+    def collect(self, table: Table, lease: AnyLease, rows: Tensor, gradient: Tensor) -> None:
         """Called by the backward pass."""
         at = identity(table)
         if at not in self._group:

@@ -23,6 +23,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from embank import DistinctLease, Table
 
+    from .leaf import AnyLease
+
 Identity = tuple[int, str]
 
 
@@ -35,7 +37,7 @@ class Awaited(Protocol):
 class Sink(Protocol):
     """Keeps the gradients of a table until its step."""
 
-    def collect(self, table: Table, lease: DistinctLease, rows: Tensor, gradient: Tensor) -> None:
+    def collect(self, table: Table, lease: AnyLease, rows: Tensor, gradient: Tensor) -> None:
         """Takes the gradient of a lease's rows; both have the shape `(u, dim)`."""
 
     def check_bound(self, table: Table, keys: NDArray[np.int64]) -> None:

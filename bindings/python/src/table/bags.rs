@@ -1,0 +1,217 @@
+//! Bags: rows that the store pools.
+
+use embank::{Bags, Pooling};
+use numpy::PyArray2;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::PyTable;
+use super::many::{check_bank, check_distinct};
+use super::training::within;
+use crate::arrays::{self, Keys, Rows};
+use crate::lease::PyBagLease;
+use crate::scalars;
+
+/// Bags as Python gave them, copied: a lease needs them again for its gradients.
+#[derive(Debug)]
+pub(crate) struct GivenBags {
+    offsets: Vec<u64>,
+    pooling: Pooling,
+    weights: Option<Vec<f32>>,
+}
+
+impl GivenBags {
+    /// Reads the arguments of a call with `keys` keys.
+    ///
+    /// # Errors
+    /// `TypeError` and `ValueError` for arrays of another dtype or shape and for another `pooling`. Whether the offsets fit
+    /// the keys, the store checks.
+    pub(crate) fn new(
+        keys: usize,
+        offsets: &Bound<'_, PyAny>,
+        pooling: &str,
+        weights: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let pooling = match pooling {
+            "sum" => Pooling::Sum,
+            "mean" => Pooling::Mean,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "pooling must be \"sum\" or \"mean\", not {other:?}"
+                )));
+            }
+        };
+        let offsets = Keys::named("offsets", offsets)?.as_slice()?.to_vec();
+        let weights = weights.map(|weights| arrays::weights(weights, keys)).transpose()?;
+        let weights = weights.map(|weights| weights.as_slice().map(<[f32]>::to_vec)).transpose()?;
+        Ok(Self { offsets, pooling, weights })
+    }
+
+    pub(crate) fn as_bags(&self) -> Bags<'_> {
+        let Self { offsets, pooling, weights } = self;
+        Bags { offsets, pooling: *pooling, weights: weights.as_deref() }
+    }
+}
+
+#[pymethods]
+impl PyTable {
+    /// Reads rows for training, pools those of each bag to one, and counts a lease on each row.
+    ///
+    /// Rows are not copied out. A key that has no row gets one with its initial value. Waits as `get` does.
+    ///
+    /// Args:
+    ///     keys: Integers `(n,)`.
+    ///     offsets: Integers `(bags + 1,)`: bag i has the keys `keys[offsets[i]:offsets[i + 1]]`. The first is 0, the last
+    ///         one n. A bag may be empty, and gives zeros then.
+    ///     pooling: "sum" or "mean".
+    ///     weights: float32 `(n,)`, what each key's row is multiplied by; with pooling "sum" alone. 1 by default.
+    ///     out: Where the bags go: C-contiguous float32 `(bags, dim)`, which is `lease.rows` then. A new array by default.
+    ///     timeout: Seconds to wait at most, in place of the bank's `wait_timeout`.
+    ///
+    /// Returns:
+    ///     A `BagLease` with `rows`, float32 `(bags, dim)`. A row counts once, however often its key occurs.
+    ///
+    /// Raises: as `get`; `ValueError` for offsets or weights that do not fit the keys.
+    #[pyo3(signature = (keys, offsets, *, pooling = "sum", weights = None, out = None, timeout = None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
+    fn get_bags<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        offsets: &Bound<'py, PyAny>,
+        pooling: &str,
+        weights: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<PyBagLease> {
+        let timeout = timeout.map(|timeout| scalars::seconds("timeout", timeout)).transpose()?;
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let bags = GivenBags::new(keys.len(), offsets, pooling, weights)?;
+        let mut rows = Rows::new(py, out, bags.as_bags().len(), self.key.dim)?;
+        let values = rows.as_slice_mut()?;
+        let id = self.cell.take_lease(py, self.key.id, |table| {
+            within(table, timeout).get_bags(keys, bags.as_bags(), values).map(Some)
+        })?;
+        let id = id.expect("a get that waits ends with a lease or an error");
+        Ok(PyBagLease { leased: self.leased(id, rows), bags })
+    }
+
+    /// Reads rows for evaluation and pools those of each bag to one: takes no lease, inserts nothing, never waits for a
+    /// bound. A key without a row counts with its initial value.
+    ///
+    /// Args:
+    ///     keys, offsets, pooling, weights, out: As of `get_bags`.
+    ///
+    /// Returns:
+    ///     float32 `(bags, dim)`.
+    ///
+    /// Raises:
+    ///     UnknownValue: A key without a row is no id of the table's vocabulary.
+    ///     ValueError: Offsets or weights do not fit the keys.
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("peek_bags.bank", memory_budget="16MiB") as bank:
+    /// ...     table = bank.table("item", dim=1)
+    /// ...     table.put([1, 2], [[3.0], [5.0]])
+    /// ...     table.peek_bags([1, 2], [0, 2, 2], pooling="mean").tolist()
+    /// [[4.0], [0.0]]
+    #[pyo3(signature = (keys, offsets, *, pooling = "sum", weights = None, out = None))]
+    fn peek_bags<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        offsets: &Bound<'py, PyAny>,
+        pooling: &str,
+        weights: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let keys = Keys::new(keys)?;
+        let keys = keys.as_slice()?;
+        let bags = GivenBags::new(keys.len(), offsets, pooling, weights)?;
+        let mut rows = Rows::new(py, out, bags.as_bags().len(), self.key.dim)?;
+        let values = rows.as_slice_mut()?;
+        self.with(py, |table| table.peek_bags(keys, bags.as_bags(), values))?;
+        Ok(rows.into_array())
+    }
+}
+
+/// A table, its keys, offsets, pooling, and weights or None.
+type GivenRequest<'py> =
+    (Bound<'py, PyTable>, Bound<'py, PyAny>, Bound<'py, PyAny>, String, Option<Bound<'py, PyAny>>);
+
+/// What `get_bags_many` is asked for of one table.
+struct Request<'py> {
+    table: Bound<'py, PyTable>,
+    keys: Keys<'py>,
+    bags: GivenBags,
+    /// Its place among the requests.
+    place: usize,
+}
+
+/// Reads bags of several tables of one bank for training: `Table.get_bags` on each, in one call.
+///
+/// The GIL is released once. All leases are taken or none, in the order of the tables, as in `get_many`.
+///
+/// Args:
+///     requests: Tuples `(table, keys, offsets, pooling, weights)` as of `Table.get_bags`; weights may be None. Each
+///         table comes once.
+///
+/// Returns:
+///     A list of `BagLease`, one for each request.
+///
+/// Raises: as `get_many`.
+///
+/// >>> import embank
+/// >>> bank = embank.Bank("many_bags.bank", memory_budget="16MiB")
+/// >>> users, items = bank.table("user", dim=2), bank.table("item", dim=3)
+/// >>> leases = embank.get_bags_many(
+/// ...     [(users, [7, 7, 9], [0, 3], "sum", None), (items, [1], [0, 1, 1], "mean", None)]
+/// ... )
+/// >>> [lease.rows.shape for lease in leases]
+/// [(1, 2), (2, 3)]
+/// >>> bank.close()
+#[pyfunction]
+pub(crate) fn get_bags_many(
+    py: Python<'_>,
+    requests: Vec<GivenRequest<'_>>,
+) -> PyResult<Vec<PyBagLease>> {
+    let Some((first, ..)) = requests.first() else { return Ok(Vec::new()) };
+    let cell = first.get().cell.clone();
+    check_bank(&cell, requests.iter().map(|(table, ..)| table.get()))?;
+    let mut requests = requests
+        .into_iter()
+        .enumerate()
+        .map(|(place, (table, keys, offsets, pooling, weights))| {
+            let keys = Keys::new(&keys)?;
+            let count = keys.as_slice()?.len();
+            let bags = GivenBags::new(count, &offsets, &pooling, weights.as_ref())?;
+            Ok(Request { table, keys, bags, place })
+        })
+        .collect::<PyResult<Vec<_>>>()?;
+    requests.sort_by_key(|request| request.table.get().key.id);
+    check_distinct(&cell, requests.iter().map(|request| request.table.get()))?;
+    let new_rows = |request: &Request<'_>| {
+        Rows::new(py, None, request.bags.as_bags().len(), request.table.get().key.dim)
+    };
+    let mut rows = requests.iter().map(new_rows).collect::<PyResult<Vec<_>>>()?;
+    let mut calls = Vec::with_capacity(requests.len());
+    for (request, rows) in requests.iter().zip(&mut rows) {
+        let keys = request.keys.as_slice()?;
+        let bags = request.bags.as_bags();
+        let values = rows.as_slice_mut()?;
+        let call = move |table: &embank::Table| table.get_bags(keys, bags, values);
+        calls.push((request.table.get().key.id, call));
+    }
+    let ids = cell.take_leases(py, calls)?;
+    let mut leases: Vec<_> = requests
+        .into_iter()
+        .zip(ids.into_iter().zip(rows))
+        .map(|(request, (id, rows))| {
+            let leased = request.table.get().leased(id, rows);
+            (request.place, PyBagLease { leased, bags: request.bags })
+        })
+        .collect();
+    leases.sort_by_key(|(place, _)| *place);
+    Ok(leases.into_iter().map(|(_, lease)| lease).collect())
+}

@@ -1,0 +1,218 @@
+//! Batches that several threads share: rows, clocks, counters and errors are those of one thread.
+
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use std::time::{Duration, Instant};
+
+use crate::common::{TestBank, new_bank_with, rows_of, small_options, table};
+use embank::{
+    Admission, Bags, BankOptions, Error, Lease, Missing, Optimizer, Pooling, RowWiseAdagrad, Table,
+    TableConfig,
+};
+use fastrand::Rng;
+
+const DIM: usize = 16;
+const KEYS: u64 = 30_000;
+
+fn bank_of(threads: usize, memory_budget_bytes: u64) -> TestBank {
+    new_bank_with(BankOptions { threads, memory_budget_bytes, ..small_options() })
+}
+
+fn config() -> TableConfig {
+    TableConfig::new(DIM as u32).optimizer(Optimizer::RowWiseAdagrad(RowWiseAdagrad::new(0.1)))
+}
+
+/// Some steps of every kind; what they returned.
+fn train(table: &Table, seed: u64) -> Vec<f32> {
+    let mut random = Rng::with_seed(seed);
+    let mut seen = Vec::new();
+    for step in 0..12 {
+        let places = random.usize(3000..9000);
+        let keys: Vec<u64> = (0..places).map(|_| random.u64(..KEYS)).collect();
+        let gradients: Vec<f32> = (0..places * DIM).map(|_| random.f32() - 0.5).collect();
+        let mut rows = vec![f32::NAN; places * DIM];
+        match step % 4 {
+            0 => table.get(&keys, &mut rows).unwrap().apply(&gradients).unwrap(),
+            1 => {
+                let unique = table.unique_keys(&keys);
+                let distinct = unique.len() * DIM;
+                let lease = table.get_distinct(unique, &mut rows[..distinct]).unwrap();
+                lease.apply_distinct(&gradients[..distinct]).unwrap();
+                rows.truncate(distinct);
+            }
+            2 => {
+                let offsets: Vec<u64> = (0..=places as u64).collect();
+                let bags = Bags { offsets: &offsets, pooling: Pooling::Mean, weights: None };
+                let lease = table.get_bags(&keys, bags, &mut rows).unwrap();
+                lease.apply_bags(bags, &gradients).unwrap();
+            }
+            _ => {
+                table.put(&keys, &gradients).unwrap();
+                table.apply_gradients(&keys, &gradients).unwrap();
+                table.get(&keys, &mut rows).unwrap().put(&gradients).unwrap();
+                table.get(&keys, &mut rows).unwrap().release().unwrap();
+                table.peek(&keys, &mut rows, Missing::Initial).unwrap();
+            }
+        }
+        seen.extend(rows);
+    }
+    seen
+}
+
+/// The same bits for any number of threads, in memory and out of core.
+#[test]
+fn any_number_of_threads_gives_the_rows_of_one() {
+    for memory_budget_bytes in [1 << 20, 64 << 20] {
+        let banks = [1, 2, 5].map(|threads| bank_of(threads, memory_budget_bytes));
+        let tables = banks.each_ref().map(|bank| table(&bank.bank, config()));
+        let [one, two, five] = tables.each_ref().map(|table| train(table, 3));
+        assert!(one == two && one == five, "budget {memory_budget_bytes}");
+        let keys: Vec<u64> = (0..KEYS)
+            .zip(tables[0].contains(&(0..KEYS).collect::<Vec<_>>()).unwrap())
+            .filter_map(|(key, is_there)| is_there.then_some(key))
+            .collect();
+        let [one, two, five] = tables.each_ref().map(|table| rows_of(table, &keys));
+        assert!(one == two && one == five, "budget {memory_budget_bytes}");
+        for table in &tables {
+            let stats = table.stats();
+            let of_one = tables[0].stats();
+            assert_eq!(stats.get_rows, of_one.get_rows);
+            assert_eq!(stats.apply_rows, of_one.apply_rows);
+            assert_eq!(stats.put_rows, of_one.put_rows);
+            assert_eq!(stats.peek_rows, of_one.peek_rows);
+            assert!(keys.iter().all(|&key| table.outstanding(key).unwrap() == Some(0)));
+        }
+    }
+}
+
+/// A step that a row refuses changes all other rows, of every part, and names the first row.
+#[test]
+fn a_refused_row_of_a_part_is_named_and_all_others_are_stepped() {
+    let bank = bank_of(4, 64 << 20);
+    let table = table(&bank.bank, config().optimizer(Optimizer::sgd(1.0)));
+    let keys: Vec<u64> = (0..8192).collect();
+    table.put(&keys, &vec![1.0; keys.len() * DIM]).unwrap();
+    let mut gradients = vec![1.0; keys.len() * DIM];
+    for key in [3000, 7000] {
+        table.put(&[key], &[f32::MAX; DIM]).unwrap();
+        gradients[key as usize * DIM..][..DIM].fill(-f32::MAX);
+    }
+    let mut rows = vec![0.0; keys.len() * DIM];
+    let failed = table.get(&keys, &mut rows).unwrap().apply(&gradients);
+    assert!(matches!(failed, Err(Error::RowOverflow { key: 3000, rows: 2, .. })), "{failed:?}");
+    table.peek(&keys, &mut rows, Missing::Error).unwrap();
+    for (key, row) in keys.iter().zip(rows.chunks_exact(DIM)) {
+        let expected = if [3000, 7000].contains(key) { f32::MAX } else { 0.0 };
+        assert!(row.iter().all(|&value| value == expected), "key {key}");
+        assert_eq!(table.outstanding(*key).unwrap(), Some(0));
+    }
+}
+
+/// A NaN in the last part changes no row of any part.
+#[test]
+fn a_bad_gradient_of_a_part_changes_no_row() {
+    let bank = bank_of(4, 64 << 20);
+    let table = table(&bank.bank, config());
+    let keys: Vec<u64> = (0..8192).collect();
+    let mut before = vec![0.0; keys.len() * DIM];
+    let lease = table.get(&keys, &mut before).unwrap();
+    let mut gradients = vec![1.0; keys.len() * DIM];
+    gradients[8000 * DIM + 3] = f32::NAN;
+    let failed = lease.apply(&gradients);
+    let is_named = matches!(failed, Err(Error::NonFiniteGradient { key: 8000, column: 3, .. }));
+    assert!(is_named, "{failed:?}");
+    assert_eq!(rows_of(&table, &keys), before);
+    assert_eq!(table.outstanding(0).unwrap(), Some(0));
+}
+
+/// A row at its bound in one part blocks the whole batch, and the other parts hold nothing.
+#[test]
+fn a_blocked_row_of_a_part_blocks_the_batch() {
+    let bank = bank_of(4, 64 << 20);
+    let table = table(&bank.bank, config().staleness_bound(Some(0)));
+    let keys: Vec<u64> = (0..8192).collect();
+    let mut rows = vec![0.0; keys.len() * DIM];
+    let holder = table.get(&[6000], &mut vec![0.0; DIM]).unwrap();
+    assert!(table.try_get(&keys, &mut rows).unwrap().is_none());
+    for &key in &keys {
+        let outstanding = table.outstanding(key).unwrap().unwrap_or(0);
+        assert_eq!(outstanding, u32::from(key == 6000), "key {key}");
+    }
+    holder.release().unwrap();
+    table.try_get(&keys, &mut rows).unwrap().unwrap().release().unwrap();
+}
+
+/// Admission decides as for one thread, and the lease holds the admitted rows of all parts.
+#[test]
+fn admission_counts_the_keys_of_all_parts() {
+    let banks = [1, 4].map(|threads| bank_of(threads, 64 << 20));
+    let tables =
+        banks.each_ref().map(|bank| table(&bank.bank, config().admission(Admission::AfterGets(2))));
+    let mut random = Rng::with_seed(4);
+    for _ in 0..4 {
+        let keys: Vec<u64> = (0..6000).map(|_| random.u64(..8000)).collect();
+        for table in &tables {
+            let mut rows = vec![0.0; keys.len() * DIM];
+            table.get(&keys, &mut rows).unwrap().apply(&rows).unwrap();
+        }
+    }
+    let keys: Vec<u64> = (0..8000).collect();
+    let [one, four] = tables.each_ref().map(|table| table.contains(&keys).unwrap());
+    assert_eq!(one, four);
+    assert!(one.contains(&true) && one.contains(&false));
+    let there: Vec<u64> = keys.into_iter().filter(|&key| one[key as usize]).collect();
+    assert_eq!(rows_of(&tables[0], &there), rows_of(&tables[1], &there));
+}
+
+/// Several callers at once: one has the pool at a time, the others work alone, and no update is lost.
+#[test]
+fn callers_at_once_lose_no_update() {
+    let bank = bank_of(3, 64 << 20);
+    let table = table(&bank.bank, config().optimizer(Optimizer::sgd(1.0)));
+    let keys: Vec<u64> = (0..4096).collect();
+    table.put(&keys, &vec![0.0; keys.len() * DIM]).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    let lease: Lease = table.get(&keys, &mut vec![0.0; keys.len() * DIM]).unwrap();
+                    lease.apply(&vec![-1.0; keys.len() * DIM]).unwrap();
+                }
+            });
+        }
+    });
+    assert!(rows_of(&table, &keys).iter().all(|&value| value == 40.0));
+}
+
+/// The threads of a bank end with it.
+#[test]
+fn the_threads_end_with_the_bank() {
+    let bank = bank_of(3, 64 << 20);
+    let table = table(&bank.bank, config());
+    let keys: Vec<u64> = (0..8192).collect();
+    let before = batch_threads();
+    table.peek(&keys, &mut vec![0.0; keys.len() * DIM], Missing::Initial).unwrap();
+    // Other tests of this process have banks of their own, which come and go.
+    let own = || batch_threads().into_iter().filter(|id| !before.contains(id)).collect::<Vec<_>>();
+    let started = own();
+    assert!(started.len() >= 2, "{started:?}");
+    drop((table, bank));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    // The system lists a thread for a moment after it has been joined.
+    while started.iter().any(|id| batch_threads().contains(id)) {
+        assert!(Instant::now() < deadline, "a thread outlives its bank");
+        std::thread::yield_now();
+    }
+}
+
+/// The ids of all threads of the process that work on batches.
+fn batch_threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    tasks
+        .filter_map(|task| {
+            let task = task.ok()?;
+            let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+            name.starts_with("embank-batch").then(|| task.file_name().into_string().unwrap())
+        })
+        .collect()
+}
