@@ -332,8 +332,9 @@ typedef struct embank_bank_options {
   // Whether a bank is made where there is none, 0 or 1. With 0, a mistyped path, or a file system that is not mounted,
   // is EMBANK_STATUS_INVALID_ARGUMENT. Default: 1.
   uint32_t create;
-  // Must be 0.
-  uint32_t reserved;
+  // Threads that share a large batch, the calling one among them; 1 shares nothing. Results are those of one thread,
+  // bit for bit. 0 means the processors that the process may use, at most 16. Default: 0.
+  uint32_t threads;
 } embank_bank_options;
 
 // An optimizer with its numbers; those that its kind does not have are zeros. Make one with embank_sgd and so on,
