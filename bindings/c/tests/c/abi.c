@@ -192,6 +192,55 @@ static void rows_and_leases(void) {
     embank_bank_close(bank);
 }
 
+static void bags(void) {
+    embank_bank_options options;
+    embank_bank *bank;
+    GOOD(embank_bank_options_init(&options, sizeof options));
+    CHECK(options.threads == 0);
+    options.memory_budget_bytes = 4 << 20;
+    options.threads = 2;
+    GOOD(embank_bank_open(in_folder("bags"), &options, &bank));
+    embank_table *table = table_of(bank, "genre");
+    const uint64_t keys[3] = {5, 6, 5};
+    const uint64_t offsets[4] = {0, 2, 2, 3};
+    const float weights[3] = {1, 2, 3};
+    embank_bags of = {offsets, 4, NULL, EMBANK_POOLING_SUM, 0};
+    float pooled[6];
+    embank_lease *lease;
+
+    GOOD(embank_table_get_bags(table, keys, 3, &of, pooled, 6, &lease));
+    CHECK(pooled[0] == 2 && pooled[1] == 2 && pooled[2] == 0 && pooled[4] == 1);
+    const float gradients[6] = {1, 1, 9, 9, 2, 2};
+    BAD(EMBANK_STATUS_SHAPE_MISMATCH, "gradients", embank_lease_apply_bags(lease, &of, gradients, 4));
+    of.offset_count = 3;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "end with the number of keys", embank_lease_apply_bags(lease, &of, gradients, 4));
+    of.offset_count = 4;
+    GOOD(embank_lease_apply_bags(lease, &of, gradients, 6));
+    BAD(EMBANK_STATUS_LEASE_ENDED, "already", embank_lease_apply_bags(lease, &of, gradients, 6));
+    embank_lease_free(lease);
+    float rows[4];
+    GOOD(embank_table_peek(table, keys, 2, rows, 4, EMBANK_MISSING_ERROR, NULL));
+    CHECK(rows[0] == -0.5f && rows[1] == -0.5f && rows[2] == 0.5f && rows[3] == 0.5f);
+
+    of.weights = weights;
+    GOOD(embank_table_peek_bags(table, keys, 3, &of, pooled, 6));
+    CHECK(pooled[0] == 0.5f && pooled[2] == 0 && pooled[4] == -1.5f);
+    of.pooling = EMBANK_POOLING_MEAN;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "weights go with", embank_table_peek_bags(table, keys, 3, &of, pooled, 6));
+    of.weights = NULL;
+    GOOD(embank_table_peek_bags(table, keys, 3, &of, pooled, 6));
+    CHECK(pooled[0] == 0 && pooled[4] == -0.5f);
+    of.pooling = 7;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "embank_pooling 7", embank_table_peek_bags(table, keys, 3, &of, pooled, 6));
+    of.pooling = EMBANK_POOLING_SUM;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "bags is NULL", embank_table_peek_bags(table, keys, 3, NULL, pooled, 6));
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "overlap", embank_table_peek_bags(table, keys, 3, &of, (float *)keys, 6));
+    of.reserved = 1;
+    BAD(EMBANK_STATUS_INVALID_ARGUMENT, "reserved", embank_table_peek_bags(table, keys, 3, &of, pooled, 6));
+    embank_table_free(table);
+    embank_bank_close(bank);
+}
+
 static void checkpoints(void) {
     embank_bank *bank = open_bank("checkpoints");
     embank_table *table = table_of(bank, "user");
@@ -1127,6 +1176,7 @@ int main(int count, char **arguments) {
     CHECK(strcmp(embank_last_error_message(), "") == 0);
     CHECK(strcmp(embank_status_name(EMBANK_STATUS_LEASE_ENDED), "LEASE_ENDED") == 0);
     rows_and_leases();
+    bags();
     checkpoints();
     tables_and_lookahead();
     evictions();
