@@ -2,7 +2,7 @@
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use embank_crash::faults::judge::Outcome;
 use embank_crash::faults::sweep::{check, count, plans};
@@ -13,6 +13,8 @@ use tempfile::TempDir;
 
 /// Runs for a call that goes wrong, until it comes.
 const RUNS_MAX: usize = 4;
+/// Lives whose calls are listed. One life in a hundred compacts no segment in part, so it lacks the calls of that.
+const LIVES_MAX: usize = 10;
 
 /// In memory, where there is such a place.
 fn temporary() -> TempDir {
@@ -27,9 +29,18 @@ fn every_site_is_forced() {
     let seed = std::env::var("EMBANK_TEST_SEED").map_or(1, |seed| seed.parse().unwrap());
     println!("replay with EMBANK_TEST_SEED={seed}");
     let dir = temporary();
-    let calls = count(dir.path(), false).unwrap();
-    let sites: Vec<String> = calls.keys().map(Site::to_string).collect();
     let listed: Vec<&str> = include_str!("fault_sites.txt").lines().collect();
+    let mut calls = BTreeMap::new();
+    for _ in 0..LIVES_MAX {
+        for (site, calls_of_life) in count(dir.path(), false).unwrap() {
+            let most = calls.entry(site).or_insert(calls_of_life);
+            *most = calls_of_life.max(*most);
+        }
+        if calls.len() >= listed.len() {
+            break;
+        }
+    }
+    let sites: Vec<String> = calls.keys().map(Site::to_string).collect();
     assert_eq!(sites, listed, "the calls of the store, and those of crash/tests/fault_sites.txt");
     let (mut struck, mut failed) = (BTreeSet::new(), Vec::new());
     for plan in plans(&calls, 0, &mut Rng::with_seed(seed)) {
