@@ -25,6 +25,18 @@ def trained(path: Path, optimizer: Any, start: Any, gradients: Any) -> Any:
         return table.peek([5])[0]
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam", "AdamW"])
+def test_learning_rates_default_to_those_of_torch(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    peer = getattr(torch.optim, name)([torch.nn.Parameter(torch.zeros(1))])
+    assert getattr(embank, name)().lr == peer.defaults["lr"]
+
+
+def test_learning_rates_without_a_peer_in_torch_have_a_default() -> None:
+    assert embank.RowWiseAdagrad().lr == 0.01  # FBGEMM's learning_rate
+    assert embank.FTRL().lr == 0.001  # tf.keras.optimizers.Ftrl's learning_rate
+
+
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adagrad", "adam", "adamw"])
 def test_a_row_goes_where_torch_takes_a_parameter(tmp_path: Path, name: str) -> None:
     torch = pytest.importorskip("torch")

@@ -129,7 +129,7 @@ def _with_optimizers(stub: str) -> str:
     optimizers = {
         name: value
         for name, value in vars(_embank).items()
-        if isinstance(value, type) and (value.__text_signature__ or "").startswith("(lr,")
+        if isinstance(value, type) and (value.__text_signature__ or "").startswith("(lr=")
     }
     assert "SGD" in optimizers
     assert optimizers.keys() <= set(embank.__all__)

@@ -212,7 +212,7 @@ class _LeaseInfo(TypedDict):
 class SGD:
     def __new__(
         cls,
-        lr: float,
+        lr: float = 0.001,
         momentum: float = 0.0,
         dampening: float = 0.0,
         nesterov: bool = False,
@@ -233,7 +233,7 @@ class SGD:
 class Adagrad:
     def __new__(
         cls,
-        lr: float,
+        lr: float = 0.01,
         eps: float = 1e-10,
         initial_accumulator_value: float = 0.0,
         lr_decay: float = 0.0,
@@ -254,7 +254,7 @@ class Adagrad:
 class RowWiseAdagrad:
     def __new__(
         cls,
-        lr: float,
+        lr: float = 0.01,
         eps: float = 1e-8,
         initial_accumulator_value: float = 0.0,
         weight_decay: float = 0.0,
@@ -272,7 +272,7 @@ class RowWiseAdagrad:
 class Adam:
     def __new__(
         cls,
-        lr: float,
+        lr: float = 0.001,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
@@ -290,7 +290,7 @@ class Adam:
 class AdamW:
     def __new__(
         cls,
-        lr: float,
+        lr: float = 0.001,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
@@ -308,7 +308,7 @@ class AdamW:
 class FTRL:
     def __new__(
         cls,
-        lr: float,
+        lr: float = 0.001,
         beta: float = 0.0,
         l1: float = 0.0,
         l2: float = 0.0,

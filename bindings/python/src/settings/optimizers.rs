@@ -153,7 +153,8 @@ optimizers! {
     /// table's identity.
     ///
     /// Args:
-    ///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
+    ///     lr: The learning rate, finite and not negative. Default: 0.001, as in torch. `Table.learning_rate`
+    ///         changes it later.
     ///     momentum: How much of the last step's buffer stays.
     ///     dampening: How much of the gradient the buffer leaves out.
     ///     nesterov: Whether steps look ahead by Nesterov's rule.
@@ -162,7 +163,7 @@ optimizers! {
     /// >>> SGD(lr=0.1, momentum=0.9)
     /// SGD(lr=0.1, momentum=0.9, dampening=0.0, nesterov=False, weight_decay=0.0)
     class PySgd, "SGD", of Sgd {
-        lr: f64 => lr,
+        lr: f64 = 0.001 => lr,
         momentum: f64 = 0.0 => momentum,
         dampening: f64 = 0.0 => dampening,
         nesterov: bool = false => nesterov,
@@ -175,7 +176,8 @@ optimizers! {
     /// accumulator a column, which lies beside the row in the store.
     ///
     /// Args:
-    ///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
+    ///     lr: The learning rate, finite and not negative. Default: 0.01, as in torch. `Table.learning_rate`
+    ///         changes it later.
     ///     eps: Keeps the division finite.
     ///     initial_accumulator_value: What a new row's accumulators begin with. It is part of the
     ///         table's identity.
@@ -186,7 +188,7 @@ optimizers! {
     /// >>> Adagrad(lr=0.01)
     /// Adagrad(lr=0.01, eps=1e-10, initial_accumulator_value=0.0, lr_decay=0.0, weight_decay=0.0)
     class PyAdagrad, "Adagrad", of Adagrad {
-        lr: f64 => lr,
+        lr: f64 = 0.01 => lr,
         eps: f64 = 1e-10 => eps,
         initial_accumulator_value: f64 = 0.0 => initial_accumulator,
         lr_decay: f64 = 0.0 => lr_decay,
@@ -197,7 +199,8 @@ optimizers! {
     /// `EXACT_ROWWISE_ADAGRAD`. Four bytes of state a row.
     ///
     /// Args:
-    ///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
+    ///     lr: The learning rate, finite and not negative. Default: 0.01, as in FBGEMM. `Table.learning_rate`
+    ///         changes it later.
     ///     eps: Keeps the division finite.
     ///     initial_accumulator_value: What a new row's accumulator begins with. It is part of the
     ///         table's identity.
@@ -206,7 +209,7 @@ optimizers! {
     /// >>> RowWiseAdagrad(lr=0.01)
     /// RowWiseAdagrad(lr=0.01, eps=1e-8, initial_accumulator_value=0.0, weight_decay=0.0)
     class PyRowWiseAdagrad, "RowWiseAdagrad", of RowWiseAdagrad {
-        lr: f64 => lr,
+        lr: f64 = 0.01 => lr,
         eps: f64 = 1e-8 => eps,
         initial_accumulator_value: f64 = 0.0 => initial_accumulator,
         weight_decay: f64 = 0.0 => weight_decay,
@@ -219,15 +222,16 @@ optimizers! {
     /// whole table instead.) Two values of state a column lie beside the row, and the count.
     ///
     /// Args:
-    ///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
+    ///     lr: The learning rate, finite and not negative. Default: 0.001, as in torch. `Table.learning_rate`
+    ///         changes it later.
     ///     betas: How much of the two moments stays at a step.
     ///     eps: Keeps the division finite.
     ///     weight_decay: How much of the row is added to its gradient.
     ///
-    /// >>> Adam(lr=0.001)
+    /// >>> Adam()
     /// Adam(lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
     class PyAdam, "Adam", of Adam {
-        lr: f64 => lr,
+        lr: f64 = 0.001 => lr,
         betas: (f64, f64) = (0.9, 0.999) => betas,
         eps: f64 = 1e-8 => eps,
         weight_decay: f64 = 0.0 => weight_decay,
@@ -236,7 +240,8 @@ optimizers! {
     /// AdamW, `torch.optim.AdamW`: Adam whose weight decay works on the row itself, at the row's own steps.
     ///
     /// Args:
-    ///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
+    ///     lr: The learning rate, finite and not negative. Default: 0.001, as in torch. `Table.learning_rate`
+    ///         changes it later.
     ///     betas: How much of the two moments stays at a step.
     ///     eps: Keeps the division finite.
     ///     weight_decay: What of the row goes at each step, times `lr`.
@@ -244,7 +249,7 @@ optimizers! {
     /// >>> AdamW(lr=0.001)
     /// AdamW(lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
     class PyAdamW, "AdamW", of AdamW {
-        lr: f64 => lr,
+        lr: f64 = 0.001 => lr,
         betas: (f64, f64) = (0.9, 0.999) => betas,
         eps: f64 = 1e-8 => eps,
         weight_decay: f64 = 0.01 => weight_decay,
@@ -256,7 +261,8 @@ optimizers! {
     /// `l2_regularization_strength`. Start rows with `Zeros()`: the first step replaces what they hold.
     ///
     /// Args:
-    ///     lr: The learning rate, above 0; the paper's alpha. `Table.learning_rate` changes it later.
+    ///     lr: The learning rate, above 0; the paper's alpha. Default: 0.001, as in Keras. `Table.learning_rate`
+    ///         changes it later.
     ///     beta: Makes first steps smaller; the paper suggests 1.
     ///     l1: Penalty that keeps values at zero.
     ///     l2: Penalty on squares.
@@ -266,7 +272,7 @@ optimizers! {
     /// >>> FTRL(lr=0.1, l1=1.0)
     /// FTRL(lr=0.1, beta=0.0, l1=1.0, l2=0.0, initial_accumulator_value=0.1)
     class PyFtrl, "FTRL", of Ftrl {
-        lr: f64 => lr,
+        lr: f64 = 0.001 => lr,
         beta: f64 = 0.0 => beta,
         l1: f64 = 0.0 => l1,
         l2: f64 = 0.0 => l2,
