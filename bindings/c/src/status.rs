@@ -396,7 +396,7 @@ mod tests {
                     key: 7,
                     first_id: 0,
                     next_id: 7,
-                    unknown: None,
+                    unknown_id: None,
                 },
                 embank_status::UnknownId,
             ),

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 
 use bytemuck::{Pod, Zeroable};
 use embank::{
-    ByteBuffer, ByteValues, OwnedValues, UNKNOWN_ID, Unknown, ValueKind, Values, Vocabulary,
+    ByteBuffer, ByteValues, OwnedValues, UNKNOWN_ID, ValueKind, Values, Vocabulary,
     VocabularyConfig,
 };
 
@@ -86,10 +86,9 @@ unsafe impl Growing for embank_vocabulary_settings {
 
 impl embank_vocabulary_settings {
     fn from_rust(config: &VocabularyConfig) -> Result<Self, Failure> {
-        let (unknown, unknown_id) = match config.unknown {
-            Unknown::Error => (embank_unknown::Error, 0),
-            Unknown::Id(id) => (embank_unknown::Id, id),
-            other => return Err(beyond_this_header("unknown value's id", &other)),
+        let (unknown, unknown_id) = match config.unknown_id {
+            None => (embank_unknown::Error, 0),
+            Some(id) => (embank_unknown::Id, id),
         };
         let kind = match config.kind {
             ValueKind::U64 => embank_value_kind::U64,
@@ -117,14 +116,14 @@ impl embank_vocabulary_settings {
             BYTES => VocabularyConfig::bytes(),
             other => return Err(no_such_number("embank_value_kind", other)),
         };
-        let unknown = match self.unknown {
+        let unknown_id = match self.unknown {
             ERROR if self.unknown_id != 0 => {
                 return Err(Failure::invalid(
                     "unknown_id is set, which EMBANK_UNKNOWN_ERROR does not use; set EMBANK_UNKNOWN_ID, or 0",
                 ));
             }
-            ERROR => Unknown::Error,
-            ID => Unknown::Id(self.unknown_id),
+            ERROR => None,
+            ID => Some(self.unknown_id),
             other => return Err(no_such_number("embank_unknown", other)),
         };
         let counts = match self.counts {
@@ -132,7 +131,8 @@ impl embank_vocabulary_settings {
             1 => true,
             other => return Err(Failure::invalid(format!("counts is 0 or 1, found {other}"))),
         };
-        let config = config.first_id(self.first_id).unknown(unknown).counts(counts);
+        let mut config = config.first_id(self.first_id).counts(counts);
+        config.unknown_id = unknown_id;
         Ok(config.value_bytes_max(self.value_bytes_max))
     }
 }

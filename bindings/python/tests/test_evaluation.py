@@ -25,7 +25,7 @@ EVAL = b"".join(b"%d\tw%d\n" % (value, value) for value in range(40, 60))
 
 
 def spec(first_id: int = 1, unknown: Optional[int] = 0) -> Spec:
-    settings: dict[str, Any] = {"first_id": first_id, "out_of_vocabulary": unknown}
+    settings: dict[str, Any] = {"first_id": first_id, "unknown_id": unknown}
     return Spec(
         fields=[Field("site", "int32", required=True), Field("word", "bytes", required=True)],
         columns=[
@@ -137,7 +137,7 @@ def test_an_unknown_value_names_value_column_and_cure(tmp_path: Path, read_only:
         for rows, column, value in ((EVAL, "site", "50"), (b"3\tnew\n", "word", '"new"')):
             with pytest.raises(embank.UnknownValue, match=f"column \"{column}\" has value {value} in row") as raised:
                 ids(pipeline.feed(rows, learn=None if read_only else False))
-            assert "first_id=1, out_of_vocabulary=0" in str(raised.value)
+            assert "first_id=1, unknown_id=0" in str(raised.value)
             assert str(path) not in str(raised.value)
         bank.close()
 
@@ -162,7 +162,7 @@ def test_a_pipeline_without_a_bank_evaluates_too() -> None:
         [Field("site", "int32", required=True)],
         [Column("site", modulus(100), vocabulary("site"))],
         [Output("ids", ["site"], "i64")],
-        vocabularies=[VocabularySpec("site", first_id=1, out_of_vocabulary=0)],
+        vocabularies=[VocabularySpec("site", first_id=1, unknown_id=0)],
     )
     pipeline = Pipeline(site)
     pipeline.run(b"7\n9\n")

@@ -138,7 +138,7 @@ def test_thresholds(tmp_path: Path, with_bank: bool) -> None:
         fields=[Field("n", "int32", required=True)],
         columns=[Column("n", modulus(10), vocabulary("n"))],
         outputs=[Output("ids", ["n"], "i64")],
-        vocabularies=[VocabularySpec("n", counts=True, first_id=1, out_of_vocabulary=0)],
+        vocabularies=[VocabularySpec("n", counts=True, first_id=1, unknown_id=0)],
     )
     with open_bank(tmp_path / "bank") as bank:
         pipeline = Pipeline(one, bank=bank if with_bank else None)
@@ -236,7 +236,7 @@ def test_closing_beside_a_silent_pipe(tmp_path: Path) -> None:
 def test_closing_beside_a_thread_that_waits_for_a_batch(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "bank")
     # Far more rows to count, before the first batch, than are counted when the end comes.
-    slow = spec(min_count=2, first_id=1, out_of_vocabulary=0)
+    slow = spec(min_count=2, first_id=1, unknown_id=0)
     pipeline = Pipeline(slow, bank=bank, threads=1, chunk_bytes=1000)
     feed = pipeline.feed([text(20_000)] * 500, batch_rows=1)
     waiting = threading.Event()

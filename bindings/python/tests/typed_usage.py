@@ -153,7 +153,7 @@ def number_in_a_bank(path: Path, bank: embank.Bank) -> int:
         [Field("word", "bytes")],
         [Column("word", vocabulary("word"))],
         [Output("ids", ["word"], "i64")],
-        vocabularies=[VocabularySpec("word", min_count=2, first_id=1, out_of_vocabulary=0)],
+        vocabularies=[VocabularySpec("word", min_count=2, first_id=1, unknown_id=0)],
     )
     pipeline = Pipeline(spec, bank=bank)
     kept: int = pipeline.generate(path).rows and pipeline.keep_frequent(2)[0][1]

@@ -282,7 +282,7 @@ pub enum Error {
     #[error(
         "table {table:?}: key {key}{} is no id of vocabulary {vocabulary:?}, whose ids end before {next_id}; {}",
         if *key == UNKNOWN_ID { " (UNKNOWN_ID, for a value without an id)" } else { "" },
-        cure(*key, *unknown, *first_id)
+        cure(*key, *unknown_id, *first_id)
     )]
     KeyIsNoId {
         /// The table.
@@ -296,7 +296,7 @@ pub enum Error {
         /// The id that the next new value gets.
         next_id: u64,
         /// The id that the vocabulary's lookups give to values without one, if they do.
-        unknown: Option<u64>,
+        unknown_id: Option<u64>,
     },
     /// A byte string is longer than the vocabulary takes. Nothing of the batch was inserted.
     #[error(

@@ -221,11 +221,11 @@ class VocabularySpec:
 
     Args:
         name: As `vocabulary(name)` has it.
-        min_count: Values that come less often get `out_of_vocabulary`, which must be set then. A
+        min_count: Values that come less often get `unknown_id`, which must be set then. A
             run goes over its inputs twice: it counts first, and freezes the vocabulary.
-        out_of_vocabulary: The id of values that the vocabulary lacks when it is frozen or a run is
+        unknown_id: The id of values that the vocabulary lacks when it is frozen or a run is
             not to learn; below `first_id`. None: they end the run. Like `first_id`, it can't be
-            changed once the vocabulary is made: begin with `first_id=1, out_of_vocabulary=0`.
+            changed once the vocabulary is made: begin with `first_id=1, unknown_id=0`.
         first_id: The first value's id.
         counts: Whether `Pipeline.generate` counts how often values come; with a `min_count` it does.
         value_bytes_max: The longest byte string. None: 1,024, or what the bank has.
@@ -234,7 +234,7 @@ class VocabularySpec:
     ...     fields=[Field("word", "int32", required=True)],
     ...     columns=[Column("word", modulus(100), vocabulary("word"))],
     ...     outputs=[Output("ids", ["word"], "i64")],
-    ...     vocabularies=[VocabularySpec("word", min_count=2, out_of_vocabulary=0, first_id=1)],
+    ...     vocabularies=[VocabularySpec("word", min_count=2, unknown_id=0, first_id=1)],
     ... )
     >>> next(Pipeline(spec).feed(b"7\\n8\\n7\\n"))["ids"].ravel().tolist()
     [1, 0, 1]
@@ -242,7 +242,7 @@ class VocabularySpec:
 
     name: str
     min_count: int = 0
-    out_of_vocabulary: Optional[int] = None
+    unknown_id: Optional[int] = None
     first_id: int = 0
     counts: bool = False
     value_bytes_max: Optional[int] = None

@@ -1,6 +1,5 @@
 //! The bank's vocabularies: made, opened, dropped.
 
-use embank::Unknown;
 use pyo3::prelude::*;
 
 use super::PyBank;
@@ -40,7 +39,7 @@ impl PyBank {
             config = config.first_id(scalars::unsigned("first_id", id, u64::MAX)?);
         }
         if let Some(id) = unknown_id {
-            config = config.unknown(Unknown::Id(scalars::unsigned("unknown_id", id, u64::MAX)?));
+            config = config.unknown_id(scalars::unsigned("unknown_id", id, u64::MAX)?);
         }
         if let Some(bytes) = value_bytes_max {
             config = config.value_bytes_max(scalars::unsigned_32("value_bytes_max", bytes)?);

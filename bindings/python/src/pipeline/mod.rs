@@ -201,7 +201,7 @@ impl PyPipeline {
     ///         that `bank.checkpoint` in the loop has them. False saves some microseconds a chunk for each vocabulary
     ///         of a known range; then take checkpoints with `Pipeline.checkpoint` when the feed is closed.
     ///     learn: Whether new values get ids. False is for evaluation and serving: nothing is inserted or counted, and a
-    ///         value without an id at the time of the call gets the vocabulary's `out_of_vocabulary`, or, without one,
+    ///         value without an id at the time of the call gets the vocabulary's `unknown_id`, or, without one,
     ///         raises `UnknownValue`. Such feeds run beside each other and beside one that learns. Default: True; False on
     ///         a bank that was opened with `read_only`.
     ///
@@ -217,7 +217,7 @@ impl PyPipeline {
     /// ...     fields=[Field("site", "int32", required=True)],
     /// ...     columns=[Column("site", modulus(100), vocabulary("site"))],
     /// ...     outputs=[Output("ids", ["site"], "i64")],
-    /// ...     vocabularies=[VocabularySpec("site", first_id=1, out_of_vocabulary=0)],
+    /// ...     vocabularies=[VocabularySpec("site", first_id=1, unknown_id=0)],
     /// ... ))
     /// >>> report = pipeline.run(b"7\n9\n")
     /// >>> next(pipeline.feed(b"9\n8\n7\n", learn=False))["ids"].ravel().tolist()
@@ -311,7 +311,7 @@ impl PyPipeline {
     /// ...     fields=[Field("site", "int32", required=True)],
     /// ...     columns=[Column("site", modulus(100), vocabulary("site"))],
     /// ...     outputs=[Output("ids", ["site"], "i64")],
-    /// ...     vocabularies=[VocabularySpec("site", counts=True, first_id=1, out_of_vocabulary=0)],
+    /// ...     vocabularies=[VocabularySpec("site", counts=True, first_id=1, unknown_id=0)],
     /// ... )
     /// >>> pipeline = Pipeline(spec)
     /// >>> for part in (b"7\n9\n", b"8\n9\n7\n"):
