@@ -69,8 +69,8 @@ pub enum embank_status {
     LeaseExpired = 27,
     /// A callback ended the call.
     Cancelled = 28,
-    /// A file can't be imported: it is damaged or doesn't fit the table. The batches before the one that failed are in
-    /// the table.
+    /// A file can't be read as a table: it is damaged, holds values that are not finite, or does not tell which of its
+    /// parts are keys and vectors. The batches before the one that failed are in the table.
     UnreadableFile = 29,
     /// The bank's directory was moved, removed or replaced while the bank was open. Nothing is written.
     DirectoryMoved = 30,
@@ -99,6 +99,9 @@ pub enum embank_status {
     OtherVocabulary = 40,
     /// The disk has no room for what the call has to write. No row is lost: make room and call again.
     DiskFull = 41,
+    /// A file can be read, but does not fit the table: another dim, the state of another optimizer, ids of another
+    /// vocabulary. The batches before the one that failed are in the table.
+    FileMismatch = 42,
 }
 
 /// Why a call fails.
@@ -171,6 +174,7 @@ fn status_of(error: &Error) -> embank_status {
         Error::LookaheadFailed(_) => embank_status::LookaheadFailed,
         Error::Cancelled => embank_status::Cancelled,
         Error::UnreadableFile { .. } => embank_status::UnreadableFile,
+        Error::FileMismatch { .. } => embank_status::FileMismatch,
         Error::NoSuchVocabulary { .. } => embank_status::NoSuchVocabulary,
         Error::VocabularyMismatch { .. } => embank_status::VocabularyMismatch,
         Error::UnknownValue { .. } => embank_status::UnknownValue,
@@ -273,7 +277,7 @@ const VERSION: &CStr =
     };
 
 /// By number.
-const NAMES: [&CStr; embank_status::DiskFull as usize + 1] = [
+const NAMES: [&CStr; embank_status::FileMismatch as usize + 1] = [
     c"OK",
     c"INVALID_ARGUMENT",
     c"SHAPE_MISMATCH",
@@ -316,6 +320,7 @@ const NAMES: [&CStr; embank_status::DiskFull as usize + 1] = [
     c"VOCABULARY_FROZEN",
     c"OTHER_VOCABULARY",
     c"DISK_FULL",
+    c"FILE_MISMATCH",
 ];
 
 #[cfg(test)]
@@ -358,7 +363,7 @@ mod tests {
         assert_eq!(name(embank_status::UnreadableFile as i32), "UNREADABLE_FILE");
         assert_eq!(name(embank_status::SelfBlocked as i32), "SELF_BLOCKED");
         assert_eq!(name(embank_status::RowOverflow as i32), "ROW_OVERFLOW");
-        assert_eq!((name(-1), name(42), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
+        assert_eq!((name(-1), name(43), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
     }
 
     /// Those that `tests/c/abi.c` can't bring about, and those that it can, too.
@@ -434,6 +439,10 @@ mod tests {
             (
                 Error::UnreadableFile { path: path.clone(), what: text() },
                 embank_status::UnreadableFile,
+            ),
+            (
+                Error::FileMismatch { path: path.clone(), what: text() },
+                embank_status::FileMismatch,
             ),
         ];
         let path = || path.clone();

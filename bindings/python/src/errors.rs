@@ -18,6 +18,7 @@ import_exception!(embank.errors, Damaged);
 import_exception!(embank.errors, DeltaMismatch);
 import_exception!(embank.errors, DeviceUnavailable);
 import_exception!(embank.errors, EmbankError);
+import_exception!(embank.errors, FileMismatch);
 import_exception!(embank.errors, LeaseExpired);
 import_exception!(embank.errors, DirectoryMoved);
 import_exception!(embank.errors, DiskFull);
@@ -81,6 +82,11 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
         Error::ConfigMismatch { .. } | Error::OtherVocabulary { .. } => {
             TableMismatch::new_err(text)
         }
+        Error::FileMismatch { path, .. } => with_attributes(
+            py,
+            FileMismatch::new_err(text),
+            [("path", path.to_string_lossy().into_py_any(py))],
+        ),
         Error::NoSuchVocabulary { .. } | Error::VocabularyDropped { .. } => {
             NoSuchVocabulary::new_err(text)
         }

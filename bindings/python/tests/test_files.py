@@ -57,6 +57,72 @@ def test_an_export_opens_elsewhere_and_equals_peek(tmp_path: Path, suffix: str) 
         np.testing.assert_array_equal(rows, table.peek(found, missing="error"))
 
 
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_table_is_made_as_the_file_says(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"item.{suffix}"
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        table = bank.table("item", dim=3, dtype="float16", optimizer=embank.Adam(lr=0.25), seed=8)
+        table.apply_gradients([4, 5], np.ones((2, 3), np.float32))
+        bank.checkpoint()
+        table.export(path, state=True)
+        rows = table.peek([5, 4, 6])
+    with embank.Bank(tmp_path / "other", memory_budget="4MiB") as bank:
+        copy = bank.table_as_exported("item", path)
+        assert (copy.dim, copy.dtype, copy.optimizer) == (3, "float16", embank.Adam(lr=0.25))
+        assert len(copy) == 0
+        assert copy.import_from(path) == {"rows": 2, "with_state": True}
+        np.testing.assert_array_equal(copy.peek([5, 4, 6]), rows)  # key 6 has its initial row
+        with pytest.raises(embank.TableMismatch):
+            bank.table("other", dim=2)
+            bank.table_as_exported("other", path)
+
+
+def test_a_table_is_made_of_a_file_without_its_vocabulary(tmp_path: Path) -> None:
+    path = tmp_path / "word.safetensors"
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        bank.vocabulary("word", "bytes").ids_or_insert(["red"])
+        table = bank.table("word", dim=1, vocabulary="word")
+        table.put([0], [[2.0]])
+        bank.checkpoint()
+        table.export(path)
+    with embank.Bank(tmp_path / "other", memory_budget="4MiB") as bank:
+        with pytest.raises(embank.TableMismatch, match="vocabulary"):
+            bank.table_as_exported("word", path)
+        table = bank.table_as_exported("word", path, vocabulary=False)
+        assert table.import_from(path)["rows"] == 1
+
+
+def test_a_readable_file_that_does_not_fit_is_a_mismatch(tmp_path: Path) -> None:
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        table, _ = filled(bank)
+        path = tmp_path / "item.safetensors"
+        table.export(path, state=True)
+        with pytest.raises(embank.FileMismatch, match="import into a table of dim 6") as caught:
+            bank.table("narrow", dim=5).import_from(path)
+        assert caught.value.path == str(path)
+        with pytest.raises(embank.FileMismatch, match="the state of Adagrad, and .* SGD") as caught:
+            bank.table("sgd", dim=6, optimizer=embank.SGD(momentum=0.9)).import_from(path)
+        assert "::" not in str(caught.value) and "{" not in str(caught.value)
+        np.save(tmp_path / "plain.npy", np.ones((2, 3), np.float32))
+        with pytest.raises(embank.FileMismatch, match="does not tell the settings"):
+            bank.table_as_exported("plain", tmp_path / "plain.npy")
+        assert "plain" not in bank.tables()
+
+
+def test_parquets_settings_are_in_the_metadata_that_pyarrow_shows(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        table, _ = filled(bank)
+        path = tmp_path / "item.parquet"
+        table.export(path)
+        metadata = parquet.read_table(path).schema.metadata
+        assert metadata[b"embank.table"] == b"item"
+        assert metadata[b"embank.dim"] == b"6"
+        # As parquet-tools and DuckDB show it.
+        assert parquet.ParquetFile(path).metadata.metadata[b"embank.dim"] == b"6"
+        assert bank.table_as_exported("copy", path).dim == 6
+
+
 def test_a_dense_export_is_an_embeddings_weight(tmp_path: Path) -> None:
     from safetensors.numpy import load_file
 

@@ -173,7 +173,7 @@ def test_an_import_names_the_row_of_a_key_that_is_no_id(bank: embank.Bank, tmp_p
     words.ids_or_insert(["red", "green"])
     table = bank.table("word", dim=2, vocabulary="word")
     np.save(tmp_path / "rows.npy", np.ones((3, 2), np.float32))
-    with pytest.raises(embank.UnreadableFile, match="row 2.*key 2 is no id"):
+    with pytest.raises(embank.FileMismatch, match="row 2.*key 2 is no id"):
         table.import_from(tmp_path / "rows.npy")
     words.ids_or_insert(["blue"])
     table.import_from(tmp_path / "rows.npy")

@@ -148,6 +148,9 @@ def number_in_a_bank(path: Path, bank: embank.Bank) -> int:
     words.count(ids, [1, 2])
     words.frozen = len(words) > 10 or words.ids(["blue"])[0] == embank.UNKNOWN_ID
     rows: embank.Table = bank.table("word", dim=4, vocabulary="word")
+    exported: embank.Table = bank.table_as_exported("copy", path, format="npy", vocabulary=False)
+    count: int = len(exported)
+    print(count, bool(rows), embank.Adam(), embank.SGD(momentum=0.9))
     print(words.values(ids), words.counts(ids), rows.peek(words.lookup([b"red"])).shape)
     spec = Spec(
         [Field("word", "bytes")],

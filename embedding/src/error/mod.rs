@@ -388,7 +388,18 @@ pub enum Error {
         /// What the bank has instead.
         found: String,
     },
-    /// A file can't be imported. Rows of the batches before the one that failed are in the table.
+    /// A file can be read, but its rows do not fit the table: another dim, the state of another optimizer, ids of another
+    /// vocabulary; or the file tells no settings to make a table with. Rows of the batches before the one that failed are
+    /// in the table.
+    #[error("{} does not fit: {what}", path.display())]
+    FileMismatch {
+        /// The file.
+        path: PathBuf,
+        /// What the file holds, what the table needs, and what to do.
+        what: String,
+    },
+    /// A file can't be read as a table: it is damaged, has values that are not finite, or does not tell which of its parts
+    /// are keys and vectors. Rows of the batches before the one that failed are in the table.
     #[error("{} can't be imported: {what}", path.display())]
     UnreadableFile {
         /// The file.

@@ -204,7 +204,7 @@ fn an_import_names_the_row_of_a_key_that_is_no_id() {
         let file = test.dir.path().join(format!("free.{suffix}"));
         free.export(&file, &ExportOptions::default()).unwrap();
         let error = table.import(&file, &ImportOptions::default()).unwrap_err();
-        assert!(matches!(error, Error::UnreadableFile { .. }), "{error}");
+        assert!(matches!(error, Error::FileMismatch { .. }), "{error}");
         let text = error.to_string();
         assert!(text.contains("row ") && text.contains("no id of vocabulary"), "{text}");
         assert_eq!(table.contains(&[7]).unwrap(), [false]);

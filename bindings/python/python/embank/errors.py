@@ -18,6 +18,7 @@ __all__ = [
     "DirectoryMoved",
     "DiskFull",
     "EmbankError",
+    "FileMismatch",
     "LeaseExpired",
     "Locked",
     "MissingRow",
@@ -219,10 +220,23 @@ class DiskFull(StoreIOError):
     """
 
 
-class UnreadableFile(EmbankError):
-    """A file can't be imported: damaged, of another dim, or with values that are not finite.
+class FileMismatch(EmbankError):
+    """A file can be read, but does not fit the table that it is imported into. The text names both and the cure.
 
-    Rows of the batches before the one that failed are in the table.
+    Its vectors have another dim, its state is another optimizer's, or its keys belong to another vocabulary. Also raised
+    if `Bank.table_as_exported` finds no settings of a table in the file. Rows of the batches before the one that failed
+    are in the table.
+    """
+
+    path: str
+    """The file."""
+
+
+class UnreadableFile(EmbankError):
+    """A file can't be read as a table.
+
+    It is damaged, holds values that are not finite, or does not tell which of its parts are keys and vectors. Rows of
+    the batches before the one that failed are in the table.
     """
 
     path: str

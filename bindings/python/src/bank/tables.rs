@@ -1,10 +1,13 @@
 //! The bank's tables: made, opened, dropped.
 
+use std::path::PathBuf;
+
 use embank::TableConfig;
 use pyo3::prelude::*;
 
 use super::PyBank;
 use crate::table::PyTable;
+use crate::table::files::format_of;
 use crate::{scalars, settings};
 
 #[pymethods]
@@ -89,6 +92,55 @@ impl PyBank {
             config = config.vocabulary(name);
         }
         PyTable::open(slf, |bank| bank.table(name, config))
+    }
+
+    /// Opens a table, or creates it, with the settings of the table that a file was exported from. It puts no row:
+    /// `Table.import_from` does.
+    ///
+    /// The settings are dim, dtypes, optimizer, initializer, seed, admission, tracking and vocabulary.
+    ///
+    /// Args:
+    ///     name: The table's name; it need not be the exported table's.
+    ///     path: The file or directory, as for `Table.import_from`.
+    ///     format: "safetensors", "npy" or "parquet". Default: the one that the file's suffix stands for.
+    ///     vocabulary: Whether the table has the exported table's vocabulary, if that had one. False for a bank that does
+    ///         not have this vocabulary: then the table takes every key. Default: True.
+    ///
+    /// Raises:
+    ///     FileMismatch: The file tells no settings: another program wrote it, or it is a dense npy matrix by itself.
+    ///     UnreadableFile: The file or its settings are damaged.
+    ///     TableMismatch: A table of this name exists with other settings.
+    ///     NoSuchVocabulary: The bank does not have the exported table's vocabulary.
+    ///     ValueError: `format` is unknown, or the suffix stands for no format.
+    ///     StoreIOError: The file is not there, or can't be read.
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("exported.bank", memory_budget="16MiB") as bank:
+    /// ...     table = bank.table("user", dim=2, dtype="float16", optimizer=embank.Adam(lr=0.01))
+    /// ...     table.put([7], [[0.5, 1.5]])
+    /// ...     number = bank.checkpoint()
+    /// ...     exported = table.export("user.parquet", state=True)
+    /// ...     copy = bank.table_as_exported("copy", "user.parquet")
+    /// ...     copy.import_from("user.parquet")
+    /// ...     copy.dim, copy.dtype, copy.optimizer.lr
+    /// {'rows': 1, 'with_state': True}
+    /// (2, 'float16', 0.01)
+    #[pyo3(signature = (name, path, *, format = None, vocabulary = true))]
+    fn table_as_exported(
+        slf: &Bound<'_, Self>,
+        name: &str,
+        path: PathBuf,
+        format: Option<&str>,
+        vocabulary: bool,
+    ) -> PyResult<PyTable> {
+        let format = format_of(format)?;
+        PyTable::open(slf, |bank| {
+            bank.table_as_exported(name, path, format, |config| {
+                if !vocabulary {
+                    config.vocabulary = None;
+                }
+            })
+        })
     }
 
     /// Opens a table that is there, with the settings it has.

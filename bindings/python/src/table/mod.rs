@@ -12,13 +12,14 @@ use crate::bank::PyBank;
 use crate::cell::{BankCell, TableKey};
 use crate::{scalars, settings, stats};
 
-mod files;
+pub(crate) mod files;
 mod life;
 mod lookahead;
 pub(crate) mod many;
 pub(crate) mod prefetch;
 mod progress;
 mod reading;
+mod row_count;
 pub(crate) mod scan;
 mod training;
 
