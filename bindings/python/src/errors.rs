@@ -39,8 +39,8 @@ import_exception!(embank.errors, UnknownValue);
 import_exception!(embank.errors, UnreadableFile);
 import_exception!(embank.errors, VocabularyMismatch);
 
-/// Names of Rust that messages give, and what Python calls the same.
-const RUST_NAMES: [(&str, &str); 8] = [
+/// Names that messages of the Rust crates use, and the Python name of each. A name that begins another one comes after it.
+const RUST_NAMES: [(&str, &str); 11] = [
     ("Missing::Initial", "missing=\"initial\""),
     ("Vocabulary::set_frozen", "vocabulary.frozen = False"),
     ("VocabularyConfig::counts", "counts=True"),
@@ -49,6 +49,9 @@ const RUST_NAMES: [(&str, &str); 8] = [
     ("Bank::open_table_unchecked", "`embank export`"),
     ("Tracking::SetTime", "tracking=\"set_time\""),
     ("DeviceChoice::Auto", "device=\"auto\""),
+    ("set_frozen(false)", "vocabulary.frozen = False"),
+    ("Pipeline::with_bank", "Pipeline(spec, bank=bank)"),
+    ("Bank::checkpoint", "bank.checkpoint"),
 ];
 
 fn in_names_of_python(text: String) -> String {
@@ -79,14 +82,14 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
             UnreadableFile::new_err(text),
             [("path", path.to_string_lossy().into_py_any(py))],
         ),
-        Error::ConfigMismatch { .. } | Error::OtherVocabulary { .. } => {
-            TableMismatch::new_err(text)
-        }
         Error::FileMismatch { path, .. } => with_attributes(
             py,
             FileMismatch::new_err(text),
             [("path", path.to_string_lossy().into_py_any(py))],
         ),
+        Error::ConfigMismatch { .. } | Error::OtherVocabulary { .. } => {
+            TableMismatch::new_err(text)
+        }
         Error::NoSuchVocabulary { .. } | Error::VocabularyDropped { .. } => {
             NoSuchVocabulary::new_err(text)
         }
@@ -163,7 +166,7 @@ fn bad_row(py: Python<'_>, text: String, report: &embank_pipeline::BadRowReport)
 /// The exception for a pipeline's error.
 pub(crate) fn pipeline_to_python(py: Python<'_>, error: &embank_pipeline::Error) -> PyErr {
     use embank_pipeline::Error;
-    let text = error.to_string();
+    let text = in_names_of_python(error.to_string());
     match error {
         Error::Spec(_) | Error::Inputs(_) => SpecError::new_err(text),
         Error::Bank(error) => to_python(py, error),
