@@ -133,8 +133,8 @@ impl PyTruncatedNormal {
 /// Values of a new row are uniform between -a and a, a = gain * sqrt(6 / (fan_in + fan_out));
 /// `torch.nn.init.xavier_uniform_`.
 ///
-/// A table does not know how many rows it will have, so say it: torch takes the weight of an `Embedding` as a
-/// matrix, whose fan_out is the number of rows and whose fan_in is dim.
+/// A table does not know how many rows it will have, so say it: torch takes the weight of an
+/// `Embedding` as a matrix, whose fan_out is the number of rows and whose fan_in is dim.
 ///
 /// Args:
 ///     fan_out: The number of rows; None for the table's dim.
@@ -151,8 +151,8 @@ pub(crate) struct PyXavierUniform {
     gain: f64,
 }
 
-/// Values of a new row are normal with mean 0 and standard deviation gain * sqrt(2 / (fan_in + fan_out));
-/// `torch.nn.init.xavier_normal_`.
+/// Values of a new row are normal with mean 0 and standard deviation gain * sqrt(2 / (fan_in +
+/// fan_out)); `torch.nn.init.xavier_normal_`.
 ///
 /// Args:
 ///     fan_out: The number of rows; None for the table's dim.

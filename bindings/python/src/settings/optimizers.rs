@@ -1,7 +1,7 @@
 //! Optimizers: what a table makes of gradients.
 //!
-//! All that Python's side says of an optimizer is said in its row of the table below. The rows of the type stub are made
-//! from the classes, see tests/test_typing.py.
+//! All that Python's side says of an optimizer is said in its row of the table below. The rows of
+//! the type stub are made from the classes, see tests/test_typing.py.
 
 use embank::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
 use pyo3::exceptions::PyTypeError;
@@ -59,8 +59,9 @@ impl Repr for bool {
     }
 }
 
-/// Makes the classes and their conversions. A row has the class, its name in Python, the library's struct, which has the
-/// name of its variant of `Optimizer`, and the settings in Python's order: name, type, default, and the struct's field.
+/// Makes the classes and their conversions. A row has the class, its name in Python, the library's
+/// struct, which has the name of its variant of `Optimizer`, and the settings in Python's order:
+/// name, type, default, and the struct's field.
 macro_rules! optimizers {
     ($(
         $(#[$docs:meta])*
@@ -147,14 +148,15 @@ fn no_optimizer(object: &Bound<'_, PyAny>) -> PyErr {
 }
 
 optimizers! {
-    /// Stochastic gradient descent, `torch.optim.SGD`: `row -= lr * gradient`, with momentum if asked for.
+    /// Stochastic gradient descent, `torch.optim.SGD`: `row -= lr * gradient`, with momentum if
+    /// asked for.
     ///
-    /// With momentum, a buffer and a count of steps lie beside each row. Whether there is momentum is part of the
-    /// table's identity.
+    /// With momentum, a buffer and a count of steps lie beside each row. Whether there is momentum
+    /// is part of the table's identity.
     ///
     /// Args:
-    ///     lr: The learning rate, finite and not negative. Default: 0.001, as in torch. `Table.learning_rate`
-    ///         changes it later.
+    ///     lr: The learning rate, finite and not negative. Default: 0.001, as in torch.
+    ///         `Table.learning_rate` changes it later.
     ///     momentum: How much of the last step's buffer stays.
     ///     dampening: How much of the gradient the buffer leaves out.
     ///     nesterov: Whether steps look ahead by Nesterov's rule.
@@ -176,13 +178,13 @@ optimizers! {
     /// accumulator a column, which lies beside the row in the store.
     ///
     /// Args:
-    ///     lr: The learning rate, finite and not negative. Default: 0.01, as in torch. `Table.learning_rate`
-    ///         changes it later.
+    ///     lr: The learning rate, finite and not negative. Default: 0.01, as in torch.
+    ///         `Table.learning_rate` changes it later.
     ///     eps: Keeps the division finite.
     ///     initial_accumulator_value: What a new row's accumulators begin with. It is part of the
     ///         table's identity.
-    ///     lr_decay: The rate is divided by `1 + (step - 1) * lr_decay` at each step of a row. Whether it
-    ///         is 0 is part of the table's identity.
+    ///     lr_decay: The rate is divided by `1 + (step - 1) * lr_decay` at each step of a row.
+    ///         Whether it is 0 is part of the table's identity.
     ///     weight_decay: How much of the row is added to its gradient.
     ///
     /// >>> Adagrad(lr=0.01)
@@ -195,12 +197,12 @@ optimizers! {
         weight_decay: f64 = 0.0 => weight_decay,
     }
 
-    /// Adagrad with one accumulator a row, the mean of its squared gradients: FBGEMM's and TorchRec's
-    /// `EXACT_ROWWISE_ADAGRAD`. Four bytes of state a row.
+    /// Adagrad with one accumulator a row, the mean of its squared gradients: FBGEMM's and
+    /// TorchRec's `EXACT_ROWWISE_ADAGRAD`. Four bytes of state a row.
     ///
     /// Args:
-    ///     lr: The learning rate, finite and not negative. Default: 0.01, as in FBGEMM. `Table.learning_rate`
-    ///         changes it later.
+    ///     lr: The learning rate, finite and not negative. Default: 0.01, as in FBGEMM.
+    ///         `Table.learning_rate` changes it later.
     ///     eps: Keeps the division finite.
     ///     initial_accumulator_value: What a new row's accumulator begins with. It is part of the
     ///         table's identity.
@@ -217,13 +219,14 @@ optimizers! {
 
     /// Adam, `torch.optim.Adam`, with the steps of each row counted for itself.
     ///
-    /// A row without a gradient is left alone, and its bias corrections go by its own steps: each row behaves
-    /// as a torch parameter that has a gradient now and then. (`torch.optim.SparseAdam` counts the steps of the
-    /// whole table instead.) Two values of state a column lie beside the row, and the count.
+    /// A row without a gradient is left alone, and its bias corrections go by its own steps: each
+    /// row behaves as a torch parameter that has a gradient now and then. (`torch.optim.SparseAdam`
+    /// counts the steps of the whole table instead.) Two values of state a column lie beside the
+    /// row, and the count.
     ///
     /// Args:
-    ///     lr: The learning rate, finite and not negative. Default: 0.001, as in torch. `Table.learning_rate`
-    ///         changes it later.
+    ///     lr: The learning rate, finite and not negative. Default: 0.001, as in torch.
+    ///         `Table.learning_rate` changes it later.
     ///     betas: How much of the two moments stays at a step.
     ///     eps: Keeps the division finite.
     ///     weight_decay: How much of the row is added to its gradient.
@@ -237,11 +240,12 @@ optimizers! {
         weight_decay: f64 = 0.0 => weight_decay,
     }
 
-    /// AdamW, `torch.optim.AdamW`: Adam whose weight decay works on the row itself, at the row's own steps.
+    /// AdamW, `torch.optim.AdamW`: Adam whose weight decay works on the row itself, at the row's
+    /// own steps.
     ///
     /// Args:
-    ///     lr: The learning rate, finite and not negative. Default: 0.001, as in torch. `Table.learning_rate`
-    ///         changes it later.
+    ///     lr: The learning rate, finite and not negative. Default: 0.001, as in torch.
+    ///         `Table.learning_rate` changes it later.
     ///     betas: How much of the two moments stays at a step.
     ///     eps: Keeps the division finite.
     ///     weight_decay: What of the row goes at each step, times `lr`.
@@ -255,19 +259,21 @@ optimizers! {
         weight_decay: f64 = 0.01 => weight_decay,
     }
 
-    /// FTRL-proximal (McMahan et al., 2013), which makes rows sparse with `l1`. Two values of state a column.
+    /// FTRL-proximal (McMahan et al., 2013), which makes rows sparse with `l1`. Two values of state
+    /// a column.
     ///
-    /// `tf.keras.optimizers.Ftrl` with `learning_rate_power=-0.5` is the same, where this `l2` is twice its
-    /// `l2_regularization_strength`. Start rows with `Zeros()`: the first step replaces what they hold.
+    /// `tf.keras.optimizers.Ftrl` with `learning_rate_power=-0.5` is the same, where this `l2` is
+    /// twice its `l2_regularization_strength`. Start rows with `Zeros()`: the first step replaces
+    /// what they hold.
     ///
     /// Args:
-    ///     lr: The learning rate, above 0; the paper's alpha. Default: 0.001, as in Keras. `Table.learning_rate`
-    ///         changes it later.
+    ///     lr: The learning rate, above 0; the paper's alpha. Default: 0.001, as in Keras.
+    ///         `Table.learning_rate` changes it later.
     ///     beta: Makes first steps smaller; the paper suggests 1.
     ///     l1: Penalty that keeps values at zero.
     ///     l2: Penalty on squares.
-    ///     initial_accumulator_value: What a new row's sums of squares begin with. It is part of the
-    ///         table's identity.
+    ///     initial_accumulator_value: What a new row's sums of squares begin with. It is part of
+    ///         the table's identity.
     ///
     /// >>> FTRL(lr=0.1, l1=1.0)
     /// FTRL(lr=0.1, beta=0.0, l1=1.0, l2=0.0, initial_accumulator_value=0.1)
