@@ -103,9 +103,9 @@ pub(crate) fn values<'py>(
 
 /// An array of rows, float32 `(keys, dim)`, for the store to fill: a fresh one, or the caller's.
 ///
-/// NumPy zeroes a fresh one. The store takes a `&mut [f32]`, which may not point to memory that was never
-/// written, so an array from `numpy.empty` would not be sound. It costs little: 4 of the 1,070 us that
-/// a get of 4,096 rows of 16 columns took from memory.
+/// NumPy zeroes a fresh one. The store takes a `&mut [f32]`, which may not point to memory that was
+/// never written, so an array from `numpy.empty` would not be sound. It costs little: 4 of the
+/// 1,070 us that a get of 4,096 rows of 16 columns took from memory.
 #[derive(Debug)]
 pub(crate) struct Rows<'py>(PyReadwriteArray2<'py, f32>);
 
@@ -133,7 +133,8 @@ impl<'py> Rows<'py> {
         Ok(Rows(array.cast_into::<PyArray2<f32>>()?.try_readwrite()?))
     }
 
-    /// As [`new`](Self::new), where `out` may have more rows than there are keys: the first ones are taken.
+    /// As [`new`](Self::new), where `out` may have more rows than there are keys: the first ones
+    /// are taken.
     pub(crate) fn first_of(
         py: Python<'py>,
         out: Option<&Bound<'py, PyAny>>,
@@ -153,8 +154,8 @@ impl<'py> Rows<'py> {
     /// The caller's array, if the store can write rows of `dim` values right into it.
     ///
     /// # Errors
-    /// `TypeError` unless it is a NumPy array of float32, `ValueError` unless it is C-contiguous and has rows of
-    /// `dim`.
+    /// `TypeError` unless it is a NumPy array of float32, `ValueError` unless it is C-contiguous
+    /// and has rows of `dim`.
     fn given(out: &Bound<'py, PyAny>, dim: usize) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let array = out.cast::<PyUntypedArray>().map_err(|_| {
             PyTypeError::new_err(format!(
@@ -214,8 +215,8 @@ fn out_shape(keys: &str, dim: usize, found: &[usize]) -> PyErr {
     ))
 }
 
-/// `object` as a NumPy array: itself, or one that shares its memory if it knows how to (`__array__`, or else
-/// `__dlpack__`), or a new one.
+/// `object` as a NumPy array: itself, or one that shares its memory if it knows how to
+/// (`__array__`, or else `__dlpack__`), or a new one.
 fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     static FROM_DLPACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

@@ -17,9 +17,10 @@ use crate::{errors, scalars};
 ///     path: The bank's directory.
 ///
 /// Returns:
-///     A dictionary for each: `number`; `id`, a random number that tells it from others of that number, in copies of
-///     the bank and after a roll back; `time`, when it was taken, in seconds since 1970; `blob_bytes`;
-///     `file_bytes` of its own files and those that it shares with others; `tables`, from name to rows.
+///     A dictionary for each: `number`; `id`, a random number that tells it from others of that
+///     number, in copies of the bank and after a roll back; `time`, when it was taken, in seconds
+///     since 1970; `blob_bytes`; `file_bytes` of its own files and those that it shares with
+///     others; `tables`, from name to rows.
 ///
 /// Raises:
 ///     ValueError: There is no bank.
@@ -58,8 +59,9 @@ pub(crate) fn list_checkpoints(py: Python<'_>, path: PathBuf) -> PyResult<Bound<
 
 /// The id of a checkpoint that holds a state of a bank.
 ///
-/// A program that keeps `Bank.state_id` in a file of its own finds by it the checkpoint that belongs to the file,
-/// whether it was taken before or after. A state of which no kept checkpoint has the id is in none.
+/// A program that keeps `Bank.state_id` in a file of its own finds by it the checkpoint that
+/// belongs to the file, whether it was taken before or after. A state of which no kept checkpoint
+/// has the id is in none.
 ///
 /// Args:
 ///     state_id: What `Bank.state_id` was.
@@ -124,9 +126,9 @@ pub(crate) fn roll_back(
 
 /// Copies a checkpoint to another directory, a bank of its own then.
 ///
-/// Works beside whoever has the bank open. On the same file system, files that never change are shared (hard
-/// links), so it takes seconds and hardly any space; that is no backup against a bad disk. To another file system
-/// everything is copied.
+/// Works beside whoever has the bank open. On the same file system, files that never change are
+/// shared (hard links), so it takes seconds and hardly any space; that is no backup against a bad
+/// disk. To another file system everything is copied.
 ///
 /// Args:
 ///     path: The bank's directory.
@@ -138,7 +140,8 @@ pub(crate) fn roll_back(
 ///
 /// Raises:
 ///     ValueError: There is no bank or no such checkpoint, or `to` holds something.
-///     Damaged, StoreIOError: A file can't be read or written; nothing but an empty `LOCK` is left in `to`.
+///     Damaged, StoreIOError: A file can't be read or written; nothing but an empty `LOCK` is left
+///         in `to`.
 ///
 /// >>> import embank
 /// >>> with embank.Bank("first.bank", memory_budget="16MiB") as bank:
@@ -163,7 +166,8 @@ pub(crate) fn copy_checkpoint(
 
 /// Writes what lies between two checkpoints to a file, for a copy of the bank.
 ///
-/// Works beside whoever has the bank open. It takes what changed: the log's pages, parts of the index, the blob.
+/// Works beside whoever has the bank open. It takes what changed: the log's pages, parts of the
+/// index, the blob.
 ///
 /// Args:
 ///     path: The bank's directory.
@@ -209,8 +213,9 @@ pub(crate) fn export_delta(
 
 /// Takes a copy of a bank to the checkpoint that a delta leads to.
 ///
-/// Those who have the copy open with `read_only=True` stay where they are until they `refresh`. After an error or a
-/// crash the copy is where it was, or at the new checkpoint if only the last sync failed.
+/// Those who have the copy open with `read_only=True` stay where they are until they `refresh`.
+/// After an error or a crash the copy is where it was, or at the new checkpoint if only the last
+/// sync failed.
 ///
 /// Args:
 ///     path: The copy's directory; nobody has it open for writing.
@@ -221,8 +226,8 @@ pub(crate) fn export_delta(
 ///     The number of the checkpoint that the copy is at then.
 ///
 /// Raises:
-///     DeltaMismatch: The delta follows another checkpoint, was applied before, or is of another lineage: the copy, or
-///         the bank after a roll back, has gone on by itself.
+///     DeltaMismatch: The delta follows another checkpoint, was applied before, or is of another
+///         lineage: the copy, or the bank after a roll back, has gone on by itself.
 ///     ValueError: There is no bank.
 ///     Locked: The copy is open for writing.
 ///     Damaged, StoreIOError: The delta is damaged, or something can't be read or written.

@@ -39,7 +39,8 @@ import_exception!(embank.errors, UnknownValue);
 import_exception!(embank.errors, UnreadableFile);
 import_exception!(embank.errors, VocabularyMismatch);
 
-/// Names that messages of the Rust crates use, and the Python name of each. A name that begins another one comes after it.
+/// Names that messages of the Rust crates use, and the Python name of each. A name that begins
+/// another one comes after it.
 const RUST_NAMES: [(&str, &str); 11] = [
     ("Missing::Initial", "missing=\"initial\""),
     ("Vocabulary::set_frozen", "vocabulary.frozen = False"),
@@ -294,7 +295,8 @@ pub(crate) fn from_panic(panic: &(dyn Any + Send)) -> PyErr {
     ))
 }
 
-/// Warns of changes that were lost with the bank that was at `path`. Fails if the program takes warnings for errors.
+/// Warns of changes that were lost with the bank that was at `path`. Fails if the program takes
+/// warnings for errors.
 pub(crate) fn warn_unsaved(py: Python<'_>, path: &Path, unsaved: Unsaved) -> PyResult<()> {
     let text = format!("{}, or close it with close(checkpoint=...)", unsaved.describe(path));
     // A path has no NUL.

@@ -1,9 +1,9 @@
 //! The extension module `embank._embank`: Embank's banks, tables and pipelines for Python.
 //!
-//! This crate turns Python objects into arguments of the crates `embank` and `embank-pipeline` and their results into
-//! Python objects. It decides nothing else, with two exceptions that a language with exceptions and a garbage
-//! collector asks for: a bank can be closed while tables and leases of it are alive (`cell`),
-//! and a forked child is kept off its parent's bank.
+//! This crate turns Python objects into arguments of the crates `embank` and `embank-pipeline` and
+//! their results into Python objects. It decides nothing else, with two exceptions that a language
+//! with exceptions and a garbage collector asks for: a bank can be closed while tables and leases
+//! of it are alive (`cell`), and a forked child is kept off its parent's bank.
 //!
 //! # Arrays and the GIL
 //!
@@ -19,7 +19,8 @@
 //!   call that releases the GIL. The package's documentation forbids it. The store reads each
 //!   element through bounds-checked safe code, so the damage is a wrong row, not wild memory.
 //!
-//! There is no `unsafe` in this crate but for one block, where memory goes to libraries of Arrow (`pipeline::arrow`).
+//! There is no `unsafe` in this crate but for one block, where memory goes to libraries of Arrow
+//! (`pipeline::arrow`).
 #![deny(unsafe_code)]
 
 mod arrays;

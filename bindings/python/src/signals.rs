@@ -20,8 +20,8 @@ pub(crate) fn handle_while_waiting() {
 
 /// Runs the handlers of pending signals; true if one raised.
 fn handler_raised() -> bool {
-    // Python runs handlers in its main thread alone. Another thread must not ask for the interpreter here, which may be
-    // at its end.
+    // Python runs handlers in its main thread alone. Another thread must not ask for the
+    // interpreter here, which may be at its end.
     if rustix::thread::gettid() != rustix::process::getpid() {
         return false;
     }

@@ -6,7 +6,8 @@ use pyo3::types::{IntoPyDict, PyDict, PyList};
 
 /// The shape that the type stub's `BankStats` describes.
 ///
-/// The numbers come by the tables of the crates `embank-kv` and `embank`, in which each has its place.
+/// The numbers come by the tables of the crates `embank-kv` and `embank`, in which each has its
+/// place.
 pub(crate) fn bank<'py>(
     py: Python<'py>,
     stats: &BankStats,

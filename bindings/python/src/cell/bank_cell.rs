@@ -1,4 +1,5 @@
-//! The cell itself: how calls get at the bank, which banks a thread is in a call of, and how the bank closes.
+//! The cell itself: how calls get at the bank, which banks a thread is in a call of, and how the
+//! bank closes.
 
 use std::cell::RefCell;
 use std::mem;
@@ -15,8 +16,8 @@ use crate::{errors, signals};
 
 /// An open bank, or what is left of it.
 ///
-/// Its methods stand in this folder: those for handles of every kind in `handles`, those for tables, leases and
-/// dependents in the files of these names, and `roll_back`.
+/// Its methods stand in this folder: those for handles of every kind in `handles`, those for
+/// tables, leases and dependents in the files of these names, and `roll_back`.
 #[derive(Debug)]
 pub(crate) struct BankCell {
     path: PathBuf,
@@ -67,14 +68,15 @@ impl BankCell {
         self.run(py, move || call(&bank))
     }
 
-    /// Runs what looks for signals, whose handlers may call [`close`](Self::close): that would wait for this thread.
+    /// Runs what looks for signals, whose handlers may call [`close`](Self::close): that would wait
+    /// for this thread.
     pub(crate) fn as_call_of_this_thread<R>(&self, call: impl FnOnce() -> R) -> R {
         let _call = CallOfThisThread::on(self.address());
         call()
     }
 
-    /// Fails inside a call of this thread on the bank, as a progress function is: `close` would wait for that call, and
-    /// so for itself.
+    /// Fails inside a call of this thread on the bank, as a progress function is: `close` would
+    /// wait for that call, and so for itself.
     pub(crate) fn check_closable(&self) -> PyResult<()> {
         if is_in_call(self.address()) {
             return Err(errors::closed_within_call());
@@ -82,8 +84,8 @@ impl BankCell {
         Ok(())
     }
 
-    /// Closes the bank, waits for calls of other threads to come back, and returns what was lost. Nothing is lost, as
-    /// far as this call says, if another one has closed it.
+    /// Closes the bank, waits for calls of other threads to come back, and returns what was lost.
+    /// Nothing is lost, as far as this call says, if another one has closed it.
     ///
     /// # Errors
     /// As [`check_closable`](Self::check_closable).
@@ -108,14 +110,16 @@ impl BankCell {
         Ok(unsaved)
     }
 
-    /// Takes all handles, as a call that is in flight from now on. Who closes the bank at the same time waits for it.
+    /// Takes all handles, as a call that is in flight from now on. Who closes the bank at the same
+    /// time waits for it.
     pub(crate) fn take_open(&self) -> Option<OpenHandles> {
         let mut state = self.state.lock();
         state.in_flight += usize::from(state.open.is_some());
         state.open.take()
     }
 
-    /// Opens the cell again, for the call that has taken its handles. Returns them if the bank was closed meanwhile.
+    /// Opens the cell again, for the call that has taken its handles. Returns them if the bank was
+    /// closed meanwhile.
     pub(crate) fn put_open(&self, open: OpenHandles) -> Option<OpenHandles> {
         let mut state = self.state.lock();
         if state.closing {
@@ -161,7 +165,8 @@ impl BankCell {
         Ok(look(self.state.lock().open.as_mut()))
     }
 
-    /// Takes a handle if it is there, and counts its use as in flight. The caller ends that with an [`InFlight`].
+    /// Takes a handle if it is there, and counts its use as in flight. The caller ends that with an
+    /// [`InFlight`].
     pub(super) fn pick_if_there<H>(
         &self,
         take: impl FnOnce(&mut OpenHandles) -> Option<H>,
@@ -285,8 +290,8 @@ impl Drop for InFlight<'_> {
 }
 
 thread_local! {
-    /// The addresses of the cells that this thread is in a call of, the innermost last: a call may tell a Python
-    /// function of its progress, and that function makes calls of its own.
+    /// The addresses of the cells that this thread is in a call of, the innermost last: a call may
+    /// tell a Python function of its progress, and that function makes calls of its own.
     static CALLS_OF_THIS_THREAD: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -316,8 +321,8 @@ fn is_in_call(cell_address: usize) -> bool {
     calls_of_this_thread(|cells| cells.contains(&cell_address)) == Some(true)
 }
 
-/// Runs `work` with the GIL released where there is one to release: a drop can come at any time, the
-/// interpreter's end included.
+/// Runs `work` with the GIL released where there is one to release: a drop can come at any time,
+/// the interpreter's end included.
 pub(crate) fn detached(work: impl FnOnce() + Send) {
     let mut work = Some(work);
     let ran = Python::try_attach(|py| {

@@ -35,8 +35,8 @@ pub(crate) struct Attached<D> {
 }
 
 impl BankCell {
-    /// Makes what ends with the bank, with the GIL released, and keeps a share of it. An error of the call is the inner
-    /// one.
+    /// Makes what ends with the bank, with the GIL released, and keeps a share of it. An error of
+    /// the call is the inner one.
     pub(crate) fn attach<D: EndsWithBank + 'static, E: Send>(
         &self,
         py: Python<'_>,

@@ -1,7 +1,8 @@
-//! The handles of an open bank: the names under which Python's objects know them, and calls on them.
+//! The handles of an open bank: the names under which Python's objects know them, and calls on
+//! them.
 //!
-//! A Python object holds no handle of the bank but the name of one. The handle lies in a [`Registry`] of the bank's
-//! cell, where closing the bank finds it.
+//! A Python object holds no handle of the bank but the name of one. The handle lies in a
+//! [`Registry`] of the bank's cell, where closing the bank finds it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -75,7 +76,8 @@ impl OpenHandles {
         self.dependents.handles().for_each(|dependent| dependent.0.close());
     }
 
-    /// Drops all handles and the bank, and returns what that loses. `until_alone` returns when no call has a handle.
+    /// Drops all handles and the bank, and returns what that loses. `until_alone` returns when no
+    /// call has a handle.
     pub(super) fn end(self, until_alone: impl FnOnce()) -> Option<Unsaved> {
         let bank = self.bank.clone();
         drop(self);
@@ -144,7 +146,8 @@ impl BankCell {
         kept.ok_or_else(errors::bank_closed)
     }
 
-    /// Runs `call` on a handle, which stays in its place, with the GIL released. `None` if it is gone.
+    /// Runs `call` on a handle, which stays in its place, with the GIL released. `None` if it is
+    /// gone.
     pub(crate) fn with_shared<H: Registered + Clone, R: Send>(
         &self,
         py: Python<'_>,
@@ -166,7 +169,8 @@ impl BankCell {
         self.run(py, move || handle.map(call).transpose())
     }
 
-    /// Looks at a handle under the cell's lock, so not for long. `None` if it is gone or the bank is closed.
+    /// Looks at a handle under the cell's lock, so not for long. `None` if it is gone or the bank
+    /// is closed.
     pub(crate) fn look_at<H: Registered, R>(
         &self,
         id: HandleId<H>,
@@ -175,8 +179,8 @@ impl BankCell {
         self.look(|open| open.and_then(|open| H::registry(open).get(&id).map(look)))
     }
 
-    /// Drops a handle if it is there, as a call that `close` waits for. Never fails, for the garbage collector calls it
-    /// too.
+    /// Drops a handle if it is there, as a call that `close` waits for. Never fails, for the
+    /// garbage collector calls it too.
     pub(crate) fn forget<H: Registered>(&self, id: HandleId<H>) {
         let Some(handle) = self.pick_if_there(|open| H::registry(open).take(&id)) else { return };
         let call = InFlight::of(self);
@@ -193,8 +197,8 @@ impl BankCell {
 /// The number of the next [`HandleId`] of the process.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Names a handle of type `H`. No two handles of a process have the same name, so the name of one that is gone leads
-/// to none, in any registry.
+/// Names a handle of type `H`. No two handles of a process have the same name, so the name of one
+/// that is gone leads to none, in any registry.
 pub(crate) struct HandleId<H> {
     number: u64,
     handle: PhantomData<fn() -> H>,

@@ -28,8 +28,8 @@ impl BankCell {
 
     /// Takes one lease on each table with the GIL released, all or none, and keeps them.
     ///
-    /// `calls` come in the order of their tables' ids. Every call that takes several leases takes them in that order, so
-    /// two calls that wait at staleness bounds never wait for each other.
+    /// `calls` come in the order of their tables' ids. Every call that takes several leases takes
+    /// them in that order, so two calls that wait at staleness bounds never wait for each other.
     pub(crate) fn take_leases<C>(
         &self,
         py: Python<'_>,
@@ -68,7 +68,8 @@ impl BankCell {
         self.with_taken(py, id, call)?.ok_or_else(lease_consumed)
     }
 
-    /// Runs `call` on a lease, which stays held, with the GIL released. For other threads it is consumed meanwhile.
+    /// Runs `call` on a lease, which stays held, with the GIL released. For other threads it is
+    /// consumed meanwhile.
     pub(crate) fn with_kept_lease<R: Send>(
         &self,
         py: Python<'_>,
@@ -77,14 +78,15 @@ impl BankCell {
     ) -> PyResult<R> {
         self.consume_lease(py, id, |lease| {
             let outcome = call(&lease);
-            // A bank that is being closed keeps no lease: it is dropped, which gives its counts back.
+            // A bank that is being closed keeps no lease: it is dropped, which gives its counts
+            // back.
             self.store(lease, |open, lease| open.leases.insert(id, lease));
             outcome
         })
     }
 
-    /// Runs `call` on the leases of each table, which it consumes, with the GIL released; on none if one was consumed
-    /// before or is another table's.
+    /// Runs `call` on the leases of each table, which it consumes, with the GIL released; on none
+    /// if one was consumed before or is another table's.
     pub(crate) fn with_leases<R: Send>(
         &self,
         py: Python<'_>,

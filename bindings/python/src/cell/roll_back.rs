@@ -1,8 +1,8 @@
 //! Going back to a checkpoint with the bank's Python objects alive.
 //!
-//! The store is closed, its newer checkpoints are removed, and it is opened again in the same cell. Tables and
-//! vocabularies keep their objects, for models refer to them; leases, prefetches, scans and pipelines end, for they are
-//! of rows that are gone.
+//! The store is closed, its newer checkpoints are removed, and it is opened again in the same cell.
+//! Tables and vocabularies keep their objects, for models refer to them; leases, prefetches, scans
+//! and pipelines end, for they are of rows that are gone.
 
 use embank::{Bank, BankOptions, Error, Table, TableConfig, Vocabulary};
 use pyo3::prelude::*;
@@ -49,7 +49,8 @@ impl Kept {
         }
     }
 
-    /// Gives the objects their handles in `open`. Those that the checkpoint does not have stay without one.
+    /// Gives the objects their handles in `open`. Those that the checkpoint does not have stay
+    /// without one.
     fn open_in(self, open: &mut OpenHandles) {
         for KeptTable { id, name, config } in self.tables {
             // Not by `Bank::table` at once: that would make a table that is not there.
@@ -74,12 +75,13 @@ impl Kept {
 }
 
 impl BankCell {
-    /// Takes the bank back to `checkpoint`; returns the numbers of the checkpoints that are gone. `options` are those
-    /// that it was opened with. A number of no checkpoint changes nothing. After another error the bank is open at its
-    /// newest checkpoint, unless it can't be opened.
+    /// Takes the bank back to `checkpoint`; returns the numbers of the checkpoints that are gone.
+    /// `options` are those that it was opened with. A number of no checkpoint changes nothing.
+    /// After another error the bank is open at its newest checkpoint, unless it can't be opened.
     ///
     /// # Errors
-    /// As `Bank::roll_back` and `Bank::open`; the bank is closed; a call of this thread on the bank is under way.
+    /// As `Bank::roll_back` and `Bank::open`; the bank is closed; a call of this thread on the bank
+    /// is under way.
     pub(crate) fn roll_back(
         &self,
         py: Python<'_>,
