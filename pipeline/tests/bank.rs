@@ -258,10 +258,7 @@ fn a_threshold_in_memory_is_that_of_a_bank() {
     assert_eq!(ids(&mut pipeline), in_memory);
     assert_eq!(ids(&mut pipeline), in_memory, "a later run finds it frozen");
     let refused = Spec {
-        vocabularies: vec![VocabularySpec {
-            unknown_id: None,
-            ..spec.vocabularies[0].clone()
-        }],
+        vocabularies: vec![VocabularySpec { unknown_id: None, ..spec.vocabularies[0].clone() }],
         ..spec.clone()
     };
     let error = Pipeline::new(&refused, &options(1)).unwrap_err();

@@ -248,8 +248,7 @@ fn a_run_that_failed_between_its_passes_is_finished_by_the_next() {
         let bank = with_quota(folder.path());
         fill(&bank, 20_000);
         let new = VocabularySpec::new("site");
-        let settings =
-            VocabularySpec { min_count: 2, first_id: 1, unknown_id: Some(0), ..new };
+        let settings = VocabularySpec { min_count: 2, first_id: 1, unknown_id: Some(0), ..new };
         let spec = numbers(1 << 20, Some(settings));
         let mut pipeline = Pipeline::with_bank(&spec, &one_thread(), &bank).unwrap();
         let text = lines(60_000) + "7\n";
@@ -283,8 +282,7 @@ fn what_was_not_kept_by_hand_is_kept_by_hand_or_frozen_by_another() {
         let bank = with_quota(folder.path());
         fill(&bank, 20_000);
         let new = VocabularySpec::new("site");
-        let settings =
-            VocabularySpec { counts: true, first_id: 1, unknown_id: Some(0), ..new };
+        let settings = VocabularySpec { counts: true, first_id: 1, unknown_id: Some(0), ..new };
         let spec = numbers(1 << 20, Some(settings));
         let mut pipeline = Pipeline::with_bank(&spec, &one_thread(), &bank).unwrap();
         let text = lines(60_000) + "7\n";

@@ -104,8 +104,8 @@ typedef enum embank_status {
   EMBANK_STATUS_LEASE_EXPIRED = 27,
   // A callback ended the call.
   EMBANK_STATUS_CANCELLED = 28,
-  // A file can't be imported: it is damaged or doesn't fit the table. The batches before the one that failed are in
-  // the table.
+  // A file can't be read as a table: it is damaged, holds values that are not finite, or does not tell which of its
+  // parts are keys and vectors. The batches before the one that failed are in the table.
   EMBANK_STATUS_UNREADABLE_FILE = 29,
   // The bank's directory was moved, removed or replaced while the bank was open. Nothing is written.
   EMBANK_STATUS_DIRECTORY_MOVED = 30,
@@ -134,6 +134,9 @@ typedef enum embank_status {
   EMBANK_STATUS_OTHER_VOCABULARY = 40,
   // The disk has no room for what the call has to write. No row is lost: make room and call again.
   EMBANK_STATUS_DISK_FULL = 41,
+  // A file can be read, but does not fit the table: another dim, the state of another optimizer, ids of another
+  // vocabulary. The batches before the one that failed are in the table.
+  EMBANK_STATUS_FILE_MISMATCH = 42,
 } embank_status;
 
 // How a table's values are stored. Rows go in and out as float, whatever they are stored as.

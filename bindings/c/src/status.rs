@@ -440,10 +440,7 @@ mod tests {
                 Error::UnreadableFile { path: path.clone(), what: text() },
                 embank_status::UnreadableFile,
             ),
-            (
-                Error::FileMismatch { path: path.clone(), what: text() },
-                embank_status::FileMismatch,
-            ),
+            (Error::FileMismatch { path: path.clone(), what: text() }, embank_status::FileMismatch),
         ];
         let path = || path.clone();
         let of_the_store = [

@@ -403,7 +403,10 @@ fn state_of_another_optimizer_is_refused_in_every_format() {
         let error = into.import(&path, &ImportOptions::default()).unwrap_err();
         assert!(matches!(error, Error::FileMismatch { .. }), "{suffix}: {error:?}");
         let error = error.to_string();
-        assert!(error.contains("the state of Adagrad,") && !error.contains("{"), "{suffix}: {error}");
+        assert!(
+            error.contains("the state of Adagrad,") && !error.contains("{"),
+            "{suffix}: {error}"
+        );
         let options = ImportOptions { state: false, ..Default::default() };
         assert!(!into.import(&path, &options).unwrap().with_state);
     }
@@ -620,9 +623,9 @@ fn damaged_files_are_refused_or_read_and_nothing_else() {
                 let options = ImportOptions { non_finite: true, ..Default::default() };
                 match into.import(&path, &options) {
                     Ok(imported) => assert_eq!(imported.rows, 3, "{suffix} {at} {flip}"),
-                    Err(
-                        Error::UnreadableFile { what, .. } | Error::FileMismatch { what, .. },
-                    ) => assert!(!what.is_empty()),
+                    Err(Error::UnreadableFile { what, .. } | Error::FileMismatch { what, .. }) => {
+                        assert!(!what.is_empty())
+                    }
                     Err(other) => panic!("{suffix} {at} {flip}: {other}"),
                 }
             }

@@ -99,8 +99,7 @@ fn config_of(plan: &VocabularyPlan, kind: ValueKind, bytes_max: Option<u32>) -> 
         config = config.value_bytes_max(bytes_max);
     }
     let Some(settings) = &plan.settings else { return config };
-    let VocabularySpec { min_count, unknown_id, first_id, counts, value_bytes_max, .. } =
-        *settings;
+    let VocabularySpec { min_count, unknown_id, first_id, counts, value_bytes_max, .. } = *settings;
     if let Some(bytes_max) = value_bytes_max {
         config = config.value_bytes_max(bytes_max);
     }
