@@ -1,4 +1,4 @@
-//! How values are stored and rounded.
+//! Settings of dtypes and rounding.
 
 use embank::{Dtype, Rounding};
 use pyo3::exceptions::PyValueError;

@@ -1,7 +1,7 @@
-//! Optimizers: what a table makes of gradients.
+//! Optimizers: how a table turns gradients into new values.
 //!
-//! All that Python's side says of an optimizer is said in its row of the table below. The rows of
-//! the type stub are made from the classes, see tests/test_typing.py.
+//! The table below holds everything that the Python package says of an optimizer.
+//! tests/test_typing.py makes the type stub's lines from the classes.
 
 use embank::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
 use pyo3::exceptions::PyTypeError;
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use super::one_of;
 use crate::scalars;
 
-/// A setting of an optimizer as Python has it; `R` is how the library has it.
+/// A setting of an optimizer as Python has it. `R` is its type in the library.
 trait Setting<R> {
     fn to_rust(self) -> R;
     fn from_rust(value: R) -> Self;
@@ -36,7 +36,7 @@ impl Setting<f32> for f64 {
     }
 }
 
-/// What evaluates to the same value in Python.
+/// Text that Python evaluates to an equal value.
 trait Repr {
     fn repr(&self) -> String;
 }
@@ -59,9 +59,9 @@ impl Repr for bool {
     }
 }
 
-/// Makes the classes and their conversions. A row has the class, its name in Python, the library's
-/// struct, which has the name of its variant of `Optimizer`, and the settings in Python's order:
-/// name, type, default, and the struct's field.
+/// Makes the classes and their conversions. An entry has the class, its name in Python, the
+/// library's struct (which has the name of its `Optimizer` variant), and the settings in Python's
+/// order. A setting has its name, type, default, and the field of the struct.
 macro_rules! optimizers {
     ($(
         $(#[$docs:meta])*
@@ -112,7 +112,7 @@ macro_rules! optimizers {
             Ok(())
         }
 
-        /// The optimizer that a table is asked to have.
+        /// The optimizer that Python passed for a table.
         pub(crate) fn optimizer(object: Option<&Bound<'_, PyAny>>) -> PyResult<Optimizer> {
             let Some(object) = object else { return Ok(Optimizer::None) };
             $(
@@ -123,7 +123,7 @@ macro_rules! optimizers {
             Err(no_optimizer(object))
         }
 
-        /// A table's optimizer as Python sees it.
+        /// A table's optimizer as a Python object.
         pub(crate) fn optimizer_object(
             py: Python<'_>,
             optimizer: Optimizer,
@@ -132,7 +132,7 @@ macro_rules! optimizers {
                 $(Optimizer::$of(settings) => {
                     Py::new(py, $class::from_rust(settings))?.into_any()
                 })*
-                // `None`, and what a later Embank may have.
+                // `Optimizer::None`, and kinds that this version does not know.
                 _ => py.None(),
             };
             Ok(object)
