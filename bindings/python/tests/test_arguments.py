@@ -1,4 +1,4 @@
-"""Wrong arguments get an error that teaches, and change nothing."""
+"""Tests that wrong arguments raise an error with a cure, and change nothing."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_settings_print_and_compare() -> None:
 
 
 def test_messages_name_what_python_has(tmp_path: Path) -> None:
-    """They named Rust's functions."""
+    """Messages once named Rust's functions."""
     told = []
     with embank.Bank(tmp_path / "bank", memory_budget="16MiB") as bank:
         words = bank.vocabulary("word", "bytes")

@@ -1,4 +1,6 @@
-"""Optimizers in the store beside torch.optim; bench/python/training/optimizers.py is the long version."""
+"""Tests optimizers in the store beside torch.optim. bench/python/training/optimizers.py is the
+long version.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def trained(path: Path, optimizer: Any, start: Any, gradients: Any) -> Any:
         table.put([5], start)
         for gradient in gradients:
             table.apply_gradients([5], gradient.reshape(1, DIM))
-            # Another row, stepped oftener, must not count.
+            # Another row takes more steps, which must not count for this one.
             table.apply_gradients([6, 7], np.ones((2, DIM), np.float32))
         return table.peek([5])[0]
 

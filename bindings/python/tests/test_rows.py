@@ -1,4 +1,4 @@
-"""Rows in and out of a table, by NumPy."""
+"""Tests rows in and out of a table, with NumPy arrays."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A program that uses the whole package; `mypy --strict` must find nothing to say.
+"""A program that uses the whole package. `mypy --strict` must find no error in it.
 
-`test_typing.py` runs the checker over it. It is not run itself.
+`test_typing.py` runs mypy over it. The program itself is never run.
 """
 
 from __future__ import annotations
