@@ -1,9 +1,10 @@
-"""Trains for several epochs from raw text: a pipeline's feed, with `embank.torch.save` and a resume.
+"""Trains for several epochs from raw text: a pipeline's feed, with `embank.torch.save` and a
+resume.
 
     python examples/python/feed_epochs.py clicks.bank clicks.tsv
 
-The text is made if it is not there. End the script at any moment and start it again: it goes on with the row behind
-its last save, in the epoch of that save. `--crash-at 70` ends it so at step 70.
+The text is made if it is not there. End the script at any moment and start it again: it continues
+with the row after its last save, in the epoch of that save. `--crash-at 70` ends it so at step 70.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def main() -> None:
         step, first_epoch, rows_done = saved["step"], saved["epoch"], saved["rows_done"]
         print(f"begins at step {step}, in epoch {first_epoch} behind row {rows_done}")
         for epoch in range(first_epoch, EPOCHS):
-            # The seed gives each epoch an order of its own, and a resumed epoch the order that it had.
+            # The seed gives each epoch an order of its own, and a resumed epoch the order that it
+            # had.
             with pipeline.feed(
                 arguments.text,
                 batch_rows=BATCH_ROWS,
@@ -107,7 +109,8 @@ def main() -> None:
                     loss.backward()  # the table's optimizer steps here
                     dense.step()
                     step += 1
-                    # Counted here: `feed.position` counts the batches that the LookaheadLoader holds, too.
+                    # Counted here: `feed.position` counts the batches that the LookaheadLoader
+                    # holds, too.
                     rows_done += len(tensors["label"])
                     if step % SAVE_EVERY_STEPS == 0:
                         # Rows, vocabulary, dense weights and the place in the text, durable as one.

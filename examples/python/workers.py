@@ -2,8 +2,8 @@
 
     python examples/python/workers.py clicks.bank
 
-End it at any moment, with Ctrl-C or `kill -9`, and start it again: it goes on behind its last save and ends with the
-digest of a run that was never ended. `--crash-at 70` ends it so at step 70.
+End it at any moment, with Ctrl-C or `kill -9`, and start it again: it continues after its last save
+and ends with the digest of a run that was never ended. `--crash-at 70` ends it so at step 70.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SAVE_EVERY_STEPS = 20
 class Clicks(Dataset[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]):
     """Made-up clicks: a user, the three items that the user saw last, and whether the user clicked.
 
-    Workers run `__getitem__`, each in a process of its own. It reads raw data and never touches the bank, which does
-    not survive a fork.
+    Workers run `__getitem__`, each in a process of its own. It reads raw data and never touches the
+    bank, which does not survive a fork.
     """
 
     def __len__(self) -> int:
@@ -74,7 +74,8 @@ def main() -> None:
         model = Model(users, items)
         dense = torch.optim.Adam(model.top.parameters(), lr=0.01)
         data = DataLoader(Clicks(), BATCH_SIZE, shuffle=True, num_workers=arguments.workers)
-        # The keys of the next batches are announced in this process, so that their rows are in memory in time.
+        # The keys of the next batches are announced in this process, so that their rows are in
+        # memory in time.
         ahead = embank.torch.LookaheadLoader(data, lambda batch: {users: batch[0], items: batch[1]})
         loader = embank.torch.ResumableLoader(ahead)
 

@@ -1,4 +1,4 @@
-//! The C ABI: banks and tables for C, C++ and whatever speaks to C.
+//! The C ABI: banks and tables for C, C++ and languages that can call C.
 //!
 //! This crate turns pointers and lengths into arguments of the crate `embank`, and its results into
 //! status codes. It adds three rules that C needs:
@@ -14,13 +14,14 @@
 //!
 //! Where to look:
 //!
-//! - `bank.rs`, `table.rs`, `lease.rs`, `scan.rs`, `vocabulary.rs`: functions on the handles of
-//! these names. - `options.rs`, `settings.rs`, `optimizer.rs`, `initializer.rs`, `dtype.rs`,
-//! `admission.rs`: structs and enums of settings. - `eviction.rs`, `files.rs`, `checkpoints.rs`,
-//! `stats.rs`, `counters.rs`: eviction, export and import, checkpoints of a bank that is not open,
-//! counters. - `handle.rs`, `memory.rs`, `sized.rs`, `callbacks.rs`, `bytes.rs`: handles, the
-//! caller's memory, structs that grow, callbacks, results of any length. - `status.rs`,
-//! `refusals.rs`: status codes and messages.
+//! - `bank.rs`, `table.rs`, `lease.rs`, `scan.rs`, `vocabulary.rs`: functions on handles.
+//! - `options.rs`, `settings.rs`, `optimizer.rs`, `initializer.rs`, `dtype.rs`, `admission.rs`:
+//!   structs and enums of settings.
+//! - `eviction.rs`, `files.rs`, `checkpoints.rs`, `stats.rs`, `counters.rs`: eviction, export and
+//!   import, checkpoints of a bank that is not open, counters.
+//! - `handle.rs`, `memory.rs`, `sized.rs`, `callbacks.rs`, `bytes.rs`: handles, the caller's memory,
+//!   structs that grow, callbacks, results of any length.
+//! - `status.rs`, `refusals.rs`: status codes and messages.
 //!
 //! # What may grow
 //!

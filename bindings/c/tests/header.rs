@@ -57,7 +57,7 @@ fn assert_or_bless(path: &Path, made: &str) {
     let found = fs::read_to_string(path).unwrap_or_default();
     assert!(
         found == made,
-        "{} is not what it should be: `EMBANK_BLESS=1 cargo test -p embank-c --test header` makes it anew, \
+        "{} is not what it should be: `EMBANK_BLESS=1 cargo test -p embank-c --test header` makes it again, \
          then look at the difference, for the header is a promise",
         path.display()
     );

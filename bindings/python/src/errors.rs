@@ -315,7 +315,7 @@ pub(crate) fn warn_user(py: Python<'_>, text: &str) -> PyResult<()> {
 /// have.
 pub(crate) fn not_in_checkpoint() -> PyErr {
     NoSuchTable::new_err(
-        "the bank was taken back to a checkpoint that does not have this table or vocabulary: make it anew",
+        "the bank was taken back to a checkpoint that does not have this table or vocabulary: create it again",
     )
 }
 

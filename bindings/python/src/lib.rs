@@ -24,12 +24,13 @@
 //!
 //! Where to look:
 //!
-//! - `bank/`, `table/`, `lease.rs`, `vocabulary.rs`, `pipeline/`: the classes of these names. -
-//! `settings/`: optimizers, initializers, dtypes and other settings of a table. - `checkpoints.rs`:
-//! functions on the checkpoints of a bank that is not open. - `cell/`: the handles behind the
-//! Python objects, and how a bank closes. - `arrays.rs`, `scalars.rs`: arguments from NumPy arrays,
-//! integers and sizes. - `errors.rs`: the Python exception for each error; `signals.rs`: Ctrl-C;
-//! `stats.rs`: counters as dictionaries.
+//! - `bank/`, `table/`, `lease.rs`, `vocabulary.rs`, `pipeline/`: the classes of these names.
+//! - `settings/`: optimizers, initializers, dtypes and other settings of a table.
+//! - `checkpoints.rs`: functions on the checkpoints of a bank that is not open.
+//! - `cell/`: the handles behind the Python objects, and how a bank closes.
+//! - `arrays.rs`, `scalars.rs`: arguments from NumPy arrays, integers and sizes.
+//! - `errors.rs`: the Python exception for each error.
+//! - `signals.rs`, `stats.rs`: Ctrl-C during waits, and counters as dictionaries.
 #![deny(unsafe_code)]
 
 mod arrays;

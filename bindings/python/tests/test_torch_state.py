@@ -74,7 +74,7 @@ def test_rows_that_went_on_are_told_with_the_way_back(tmp_path: Path) -> None:
     with opened(tmp_path / "bank") as (bank, model):
         model.load_state_dict(loaded(state))
         train(model)
-        assert bank.checkpoint() == second, "the number is given anew, the id is not"
+        assert bank.checkpoint() == second, "a new checkpoint gets the number again, and another id"
 
 
 def unsaved() -> Any:

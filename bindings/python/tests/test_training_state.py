@@ -444,7 +444,9 @@ def shuffled_by_python(order: list[int]) -> list[int]:
 
 
 class Stream:
-    """Samples that leave a shuffling buffer, one draw each, while the training loop goes on."""
+    """The samples of a shuffling buffer, which draws once for each, while the training loop
+    draws too.
+    """
 
     def __init__(self, draw: Any, length: int) -> None:
         self.draw, self.length = draw, length

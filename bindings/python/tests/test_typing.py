@@ -165,7 +165,7 @@ def test_the_stub_has_the_numbers_optimizers_and_dtypes_of_the_library(
     if "EMBANK_BLESS" in os.environ:
         STUB.write_text(made, encoding="utf-8")
     assert STUB.read_text(encoding="utf-8") == made, (
-        "EMBANK_BLESS=1 python -m pytest bindings/python/tests/test_typing.py makes _embank.pyi anew; then look at the "
+        "EMBANK_BLESS=1 python -m pytest bindings/python/tests/test_typing.py makes _embank.pyi again; then look at the "
         "difference"
     )
 

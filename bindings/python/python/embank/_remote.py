@@ -179,7 +179,7 @@ class RemoteFeed:
                 raise
             except BaseException as error:
                 failed = _is_of_arrow(error)
-                if self._reader is None and failed:  # closed meanwhile, by another thread
+                if self._reader is None and failed:  # another thread has closed the feed
                     raise StopIteration from None
                 if not failed:
                     # A batch may have arrived that no caller got.

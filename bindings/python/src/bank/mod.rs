@@ -60,7 +60,7 @@ mod vocabularies;
 ///         `refresh`, `close` or the end of this process. Default: False.
 ///     checkpoint: With `read_only`, the number of the checkpoint to open. Default: the newest.
 ///     create: Whether to create a bank if there is none. With False, a mistyped path or a file
-///         system that is not mounted raises `ValueError`; otherwise training would begin anew
+///         system that is not mounted raises `ValueError`; otherwise training would begin again
 ///         without notice. Default: True.
 ///
 /// Raises:

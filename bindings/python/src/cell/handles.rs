@@ -190,7 +190,8 @@ impl BankCell {
         drop(call);
     }
 
-    /// Stores a handle that a call in flight came by, or drops it if the bank was closed meanwhile.
+    /// Stores a handle that a call in flight has made. Drops the handle and returns `None` if the
+    /// bank was closed in between.
     pub(super) fn keep<H: Registered>(&self, handle: H) -> Option<HandleId<H>> {
         self.store(handle, |open, handle| H::registry(open).keep(handle))
     }

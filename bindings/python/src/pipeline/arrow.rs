@@ -135,7 +135,7 @@ where
 }
 
 /// The memory of a contiguous and aligned array as an Arrow buffer.
-#[expect(unsafe_code, reason = "the array is kept alive by whoever has the buffer")]
+#[expect(unsafe_code, reason = "the buffer keeps the array alive")]
 fn shared<T: Element + arrow_buffer::ArrowNativeType>(
     array: &Bound<'_, PyArray2<T>>,
 ) -> ScalarBuffer<T> {
