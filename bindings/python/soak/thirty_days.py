@@ -51,10 +51,10 @@ class Difference(Exception):
 class DayCost(NamedTuple):
     seconds: float
     live_rows: int
-    """Counts before admission are rows too."""
+    """The counts of keys before admission are rows too."""
     live_bytes: int
     held_bytes: int
-    """Of the log, only for the checkpoints that are kept."""
+    """Bytes of the log that only kept checkpoints need."""
     bank_bytes: int
 
 
