@@ -73,7 +73,7 @@ struct RunArgs {
     /// With --bank: look values up and insert nothing, as for evaluation; the bank is opened to read only
     ///
     /// It is read at its newest checkpoint, also while a training run has it open, and no checkpoint is taken. A value
-    /// that its vocabulary does not have gets the `out_of_vocabulary` of the vocabulary, or ends the run.
+    /// that its vocabulary does not have gets the `unknown_id` of the vocabulary, or ends the run.
     #[arg(long, requires = "bank")]
     no_learn: bool,
     /// With --bank: memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a quarter of

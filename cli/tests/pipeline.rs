@@ -295,7 +295,7 @@ fn a_bank_keeps_the_vocabularies_from_run_to_run() {
 fn a_run_that_is_not_to_learn_leaves_the_bank_as_it_is() {
     let dir = words();
     let without = fs::read_to_string(dir.path().join("spec.json")).unwrap();
-    let setting = |name| format!(r#"{{"name": "{name}", "out_of_vocabulary": 0, "first_id": 1}}"#);
+    let setting = |name| format!(r#"{{"name": "{name}", "unknown_id": 0, "first_id": 1}}"#);
     let spec = without.trim_end().strip_suffix('}').unwrap().to_owned();
     let spec = format!("{spec}, \"vocabularies\": [{}, {}]}}", setting("word"), setting("small"));
     fs::write(dir.path().join("spec.json"), spec).unwrap();
@@ -329,14 +329,14 @@ fn a_run_that_is_not_to_learn_leaves_the_bank_as_it_is() {
         told.contains("column \"n\" has value 9") || told.contains("has value \"blue\""),
         "{told}"
     );
-    assert!(told.contains("out_of_vocabulary"), "{told}");
+    assert!(told.contains("unknown_id"), "{told}");
 }
 
 #[test]
 fn a_bank_with_a_threshold() {
     let dir = words();
     let spec = fs::read_to_string(dir.path().join("spec.json")).unwrap();
-    let settings = r#"{"name": "word", "min_count": 2, "out_of_vocabulary": 0, "first_id": 1}"#;
+    let settings = r#"{"name": "word", "min_count": 2, "unknown_id": 0, "first_id": 1}"#;
     let spec = spec.trim_end().strip_suffix('}').unwrap().to_owned();
     let spec = format!("{spec}, \"vocabularies\": [{settings}]}}");
     fs::write(dir.path().join("spec.json"), spec).unwrap();
@@ -412,7 +412,7 @@ fn explain_takes_thresholds_and_rows_that_are_no_text() {
         "columns": [{"name": "n", "from": {"field": "n"}, "operators": [
             {"fill_missing": 0}, {"modulus": 50}, {"vocabulary": "n"}]}],
         "outputs": [{"name": "out", "columns": ["n"], "dtype": "i32"}],
-        "vocabularies": [{"name": "n", "min_count": 2, "out_of_vocabulary": 0, "first_id": 1}]
+        "vocabularies": [{"name": "n", "min_count": 2, "unknown_id": 0, "first_id": 1}]
     }"#;
     fs::write(dir.path().join("spec.json"), spec).unwrap();
     let rows: Vec<u8> = (0..20_000_u32).flat_map(u32::to_le_bytes).collect();

@@ -123,7 +123,7 @@ pub use table::prefetch::Prefetch;
 pub use table::progress::TransferProgress;
 pub use table::scan::{Scan, ScannedRow};
 pub use vocabulary::{
-    ByteBuffer, ByteValues, KeptFrequent, MergedIds, MergedVocabulary, OwnedValues, Unknown,
-    ValueKind, Values, VerifiedVocabulary, Vocabulary, VocabularyChunk, VocabularyConfig,
-    VocabularyProgress, VocabularyScan, VocabularySummary,
+    ByteBuffer, ByteValues, KeptFrequent, MergedIds, MergedVocabulary, OwnedValues, ValueKind,
+    Values, VerifiedVocabulary, Vocabulary, VocabularyChunk, VocabularyConfig, VocabularyProgress,
+    VocabularyScan, VocabularySummary,
 };

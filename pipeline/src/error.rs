@@ -151,7 +151,7 @@ pub enum Error {
     /// A vocabulary that gives no new ids in this run met a value that it lacks, and was made without an id for those.
     #[error(
         "{input}: column {column:?} has value {value} in row {row} of the run, and vocabulary {name:?} does not have it \
-         and {}, or make the vocabulary anew with an id for such values (first_id=1, out_of_vocabulary=0)",
+         and {}, or make the vocabulary anew with an id for such values (first_id=1, unknown_id=0)",
         if *frozen {
             "is frozen: let it grow (`set_frozen(false)`)"
         } else {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use embank::{Bank, BankOptions, ByteBuffer, OwnedValues, Unknown, VocabularyConfig};
+use embank::{Bank, BankOptions, ByteBuffer, OwnedValues, VocabularyConfig};
 use embank_pipeline::{
     Batch, Column, Dtype, Error, Field, FieldKind, Input, Operator, Output, Pipeline, RunOptions,
     Spec, Value, VocabularySpec,
@@ -173,7 +173,7 @@ fn ids_are_those_of_a_map_over_reopens_with_any_number_of_threads() {
 fn rare_values_get_the_id_for_those_in_two_passes() {
     let settings = ["numbers", "words", "hashes", "sites"].map(|name| VocabularySpec {
         min_count: 3,
-        out_of_vocabulary: Some(1),
+        unknown_id: Some(1),
         first_id: 2,
         ..VocabularySpec::new(name)
     });
@@ -224,7 +224,7 @@ fn rare_values_get_the_id_for_those_in_two_passes() {
 fn a_threshold_in_memory_is_that_of_a_bank() {
     let settings = VocabularySpec {
         min_count: 2,
-        out_of_vocabulary: Some(0),
+        unknown_id: Some(0),
         first_id: 1,
         ..VocabularySpec::new("sites")
     };
@@ -258,14 +258,11 @@ fn a_threshold_in_memory_is_that_of_a_bank() {
     assert_eq!(ids(&mut pipeline), in_memory);
     assert_eq!(ids(&mut pipeline), in_memory, "a later run finds it frozen");
     let refused = Spec {
-        vocabularies: vec![VocabularySpec {
-            out_of_vocabulary: None,
-            ..spec.vocabularies[0].clone()
-        }],
+        vocabularies: vec![VocabularySpec { unknown_id: None, ..spec.vocabularies[0].clone() }],
         ..spec.clone()
     };
     let error = Pipeline::new(&refused, &options(1)).unwrap_err();
-    assert!(error.to_string().contains("out_of_vocabulary"), "{error}");
+    assert!(error.to_string().contains("unknown_id"), "{error}");
     let refused = Spec { vocabularies: vec![VocabularySpec::new("other")], ..spec };
     let error = Pipeline::new(&refused, &options(1)).unwrap_err();
     assert!(error.to_string().contains("no column uses"), "{error}");
@@ -339,16 +336,18 @@ fn frozen_vocabularies_do_what_their_config_says() {
     for spec in [sites(100), words] {
         let is_text = spec.fields[0].kind == FieldKind::Bytes;
         let name = if is_text { "words" } else { "sites" };
-        for unknown in [Unknown::Error, Unknown::Id(1)] {
+        for unknown in [None, Some(1)] {
             let config = if is_text { VocabularyConfig::bytes() } else { VocabularyConfig::u64() };
-            let vocabulary = bank.vocabulary(name, config.first_id(2).unknown(unknown)).unwrap();
+            let mut config = config.first_id(2);
+            config.unknown_id = unknown;
+            let vocabulary = bank.vocabulary(name, config).unwrap();
             let mut pipeline = Pipeline::with_bank(&spec, &options(2), &bank).unwrap();
             assert_eq!(run_sites(&mut pipeline, "7\n8\n7\n").unwrap(), [2, 3, 2]);
             pipeline.save().unwrap();
             vocabulary.set_frozen(true).unwrap();
             let outcome = run_sites(&mut pipeline, "8\n9\n7\n");
             match unknown {
-                Unknown::Id(_) => assert_eq!(outcome.unwrap(), [3, 1, 2]),
+                Some(_) => assert_eq!(outcome.unwrap(), [3, 1, 2]),
                 _ => {
                     let error = outcome.unwrap_err().to_string();
                     assert!(error.contains('9') && error.contains("frozen"), "{error}");

@@ -202,7 +202,7 @@ fn counts_of_a_part_are_not_counted_on() {
     let folder = tempfile::tempdir().unwrap();
     let bank = with_quota(folder.path());
     let new = VocabularySpec::new("w");
-    let settings = VocabularySpec { min_count: 2, first_id: 1, out_of_vocabulary: Some(0), ..new };
+    let settings = VocabularySpec { min_count: 2, first_id: 1, unknown_id: Some(0), ..new };
     let spec = words(Some(settings));
     let options = RunOptions { chunk_bytes: 16, ..one_thread() };
     let mut pipeline = Pipeline::with_bank(&spec, &options, &bank).unwrap();
@@ -231,7 +231,7 @@ fn a_failed_pass_over_values_of_a_known_range_may_be_made_again() {
     let folder = tempfile::tempdir().unwrap();
     let bank = with_quota(folder.path());
     let new = VocabularySpec::new("site");
-    let settings = VocabularySpec { min_count: 2, first_id: 1, out_of_vocabulary: Some(0), ..new };
+    let settings = VocabularySpec { min_count: 2, first_id: 1, unknown_id: Some(0), ..new };
     let options = RunOptions { chunk_bytes: 4, ..one_thread() };
     let spec = numbers(100, Some(settings));
     let mut pipeline = Pipeline::with_bank(&spec, &options, &bank).unwrap();
@@ -248,8 +248,7 @@ fn a_run_that_failed_between_its_passes_is_finished_by_the_next() {
         let bank = with_quota(folder.path());
         fill(&bank, 20_000);
         let new = VocabularySpec::new("site");
-        let settings =
-            VocabularySpec { min_count: 2, first_id: 1, out_of_vocabulary: Some(0), ..new };
+        let settings = VocabularySpec { min_count: 2, first_id: 1, unknown_id: Some(0), ..new };
         let spec = numbers(1 << 20, Some(settings));
         let mut pipeline = Pipeline::with_bank(&spec, &one_thread(), &bank).unwrap();
         let text = lines(60_000) + "7\n";
@@ -283,8 +282,7 @@ fn what_was_not_kept_by_hand_is_kept_by_hand_or_frozen_by_another() {
         let bank = with_quota(folder.path());
         fill(&bank, 20_000);
         let new = VocabularySpec::new("site");
-        let settings =
-            VocabularySpec { counts: true, first_id: 1, out_of_vocabulary: Some(0), ..new };
+        let settings = VocabularySpec { counts: true, first_id: 1, unknown_id: Some(0), ..new };
         let spec = numbers(1 << 20, Some(settings));
         let mut pipeline = Pipeline::with_bank(&spec, &one_thread(), &bank).unwrap();
         let text = lines(60_000) + "7\n";
@@ -317,7 +315,7 @@ fn what_another_pipeline_has_frozen_meanwhile_is_applied() {
     let folder = tempfile::tempdir().unwrap();
     let bank = with_quota(folder.path());
     let new = VocabularySpec::new("site");
-    let settings = VocabularySpec { min_count: 2, first_id: 1, out_of_vocabulary: Some(0), ..new };
+    let settings = VocabularySpec { min_count: 2, first_id: 1, unknown_id: Some(0), ..new };
     let spec = numbers(100, Some(settings));
     let mut pipelines = [0, 1].map(|_| Pipeline::with_bank(&spec, &one_thread(), &bank).unwrap());
     for pipeline in &mut pipelines {

@@ -35,7 +35,7 @@ fn spec(text: bool, settings: impl Fn(VocabularySpec) -> VocabularySpec) -> Spec
 }
 
 fn with_unknown(settings: VocabularySpec) -> VocabularySpec {
-    VocabularySpec { first_id: 1, out_of_vocabulary: Some(0), ..settings }
+    VocabularySpec { first_id: 1, unknown_id: Some(0), ..settings }
 }
 
 fn options(threads: usize) -> RunOptions {
@@ -160,7 +160,7 @@ fn an_unknown_value_without_an_id_names_value_column_and_cure() {
         assert_eq!((&name[..], &at[..], &found[..]), (column, column, value));
         assert_eq!((&input[..], row, frozen), ("text", 1, false));
         assert!(shown.contains("let a run that learns see the value first"), "{shown}");
-        assert!(shown.contains("first_id=1, out_of_vocabulary=0"), "{shown}");
+        assert!(shown.contains("first_id=1, unknown_id=0"), "{shown}");
         assert!(!shown.contains(&folder.path().display().to_string()), "{shown}");
     }
     assert_eq!(words(&bank), ["w7"]);

@@ -151,7 +151,7 @@ fn an_epoch_that_is_not_to_learn_inserts_nothing() {
     runtime().block_on(async {
         let mut spec = spec();
         let new = VocabularySpec::new("c");
-        spec.vocabularies = vec![VocabularySpec { first_id: 1, out_of_vocabulary: Some(0), ..new }];
+        spec.vocabularies = vec![VocabularySpec { first_id: 1, unknown_id: Some(0), ..new }];
         let mut pipeline = pipeline(&spec);
         let some = text.split_inclusive(|&byte| byte == b'\n').take(10).flatten();
         let some: Vec<u8> = some.copied().collect();

@@ -176,7 +176,7 @@ struct PythonStage {
 }
 
 /// The longest first, because they run side by side.
-const PYTHON_STAGES: [PythonStage; 6] = [
+const PYTHON_STAGES: [PythonStage; 7] = [
     PythonStage {
         name: "Python tests",
         folder: "",
@@ -210,6 +210,11 @@ const PYTHON_STAGES: [PythonStage; 6] = [
         name: "gnn tests",
         folder: "",
         args: &["-m", "pytest", "-q", "-p", "no:cacheprovider", "examples/gnn/tests"],
+    },
+    PythonStage {
+        name: "small examples",
+        folder: "",
+        args: &["-m", "pytest", "-q", "-p", "no:cacheprovider", "examples/python/tests"],
     },
 ];
 

@@ -1,8 +1,9 @@
 // A recommender in 150 lines of C++: the tutorial of Embank's C ABI.
 //
-// Every user and every item has a row of 16 numbers, and a rating is predicted by their product, row by row (matrix
-// factorisation). The rows lie in a bank, a directory that may be many times larger than the memory it is given. We
-// train, take a checkpoint, train on, lose the process, resume from the checkpoint, and get the same rows again.
+// Every user and every item has a row of 16 numbers, and a rating is predicted by their product,
+// row by row (matrix factorisation). The rows lie in a bank, a directory that may be many times
+// larger than the memory it is given. We train, take a checkpoint, train on, lose the process,
+// resume from the checkpoint, and get the same rows again.
 //
 //   cargo build --release -p embank-c
 //   c++ -std=c++17 -O2 -I bindings/c/include bindings/c/examples/train.cpp -o train
@@ -22,8 +23,8 @@
 
 #include "embank.h"
 
-// 1. Errors and handles. A call says how it went by its status, and embank_last_error_message() says it in words. Every
-//    handle is freed by a function of its own, once; a unique_ptr sees to that.
+// 1. Errors and handles. Every call returns a status, and embank_last_error_message() explains a
+//    failure. Every handle is freed once, by the function of its type; a unique_ptr does that here.
 
 void check(embank_status status) {
     if (status != EMBANK_STATUS_OK) throw std::runtime_error(embank_last_error_message());
@@ -37,7 +38,8 @@ using Table = std::unique_ptr<embank_table, Freed<embank_table_free>>;
 using Lease = std::unique_ptr<embank_lease, Freed<embank_lease_free>>;
 using Bytes = std::unique_ptr<embank_bytes, Freed<embank_bytes_free>>;
 
-// 2. A bank, with a budget that covers all memory it takes. What opens is its newest checkpoint, or nothing yet.
+// 2. A bank, with a budget that covers all memory that it takes. It opens at its newest checkpoint,
+//    or empty.
 
 constexpr uint32_t dim = 16;
 
@@ -50,8 +52,8 @@ Bank open_bank(const std::string &path) {
     return Bank(bank);
 }
 
-// 3. A table: its rows, how new ones are filled, and what applies gradients. Keys are any 64-bit numbers; nothing has
-//    to be declared, and a row is made when it is first got.
+// 3. A table: the dim of its rows, their initial values, and the optimizer. A key is any 64-bit
+//    number. No key has to be declared: the first get of a key makes its row.
 
 Table open_table(const Bank &bank, const char *name) {
     embank_table_settings settings;
@@ -65,8 +67,8 @@ Table open_table(const Bank &bank, const char *name) {
     return Table(table);
 }
 
-// The ratings: users and items with tastes that we know, and the trainer does not. Batch `step` is always the same one,
-// so a run that resumes sees the data that the first run saw.
+// The ratings come from tastes that the trainer does not know. Batch `step` is equal in every run,
+// so a resumed run sees the data that the first run saw.
 struct Batch {
     std::vector<uint64_t> users, items;
     std::vector<float> ratings;
@@ -86,9 +88,9 @@ Batch batch_of(uint64_t step) {
     return batch;
 }
 
-// 4. One step. Get the rows of the batch (keys may repeat), compute, and hand a gradient per key to the lease that came
-//    with the rows: the optimizer runs in the store, once per distinct key. A lease that is freed without one gives the
-//    rows back unchanged.
+// 4. One step. Get the rows of the batch (keys may repeat), compute, and pass a gradient per key to
+//    the lease of the rows. The optimizer runs in the store, once per distinct key. Freeing a lease
+//    without a gradient leaves the rows unchanged.
 
 double train_step(const Table &users, const Table &items, const Batch &batch) {
     const size_t count = batch.users.size(), values = count * dim;
@@ -117,8 +119,8 @@ double train_step(const Table &users, const Table &items, const Batch &batch) {
     return loss;
 }
 
-// 5. Many steps. The keys of the batch after the next are announced ahead, so that rows on disk are in memory when
-//    their turn comes. This never waits.
+// 5. Many steps. The keys of the batch after the next are announced ahead, so that their rows are
+//    in memory when the batch gets them. The announcement never waits.
 
 double train(const Table &users, const Table &items, uint64_t from, uint64_t to) {
     double loss = 0;
@@ -132,7 +134,7 @@ double train(const Table &users, const Table &items, uint64_t from, uint64_t to)
     return loss;
 }
 
-// 6. A look at rows, which changes nothing: for evaluation.
+// 6. A peek at rows for evaluation. It changes nothing.
 
 std::vector<float> look(const Table &table, uint64_t keys) {
     std::vector<uint64_t> all(keys);
@@ -155,7 +157,8 @@ int main(int count, char **arguments) try {
         const Table users = open_table(bank, "user"), items = open_table(bank, "item");
         train(users, items, 0, half);
 
-        // 7. A checkpoint: all tables, and bytes of our own (here the step), durable when the call returns.
+        // 7. A checkpoint: all tables, and bytes of our own (here the step), durable when the call
+        //    returns.
         uint64_t number = 0;
         check(embank_bank_checkpoint(bank.get(), &half, sizeof half, &number));
         std::printf("checkpoint %llu\n", static_cast<unsigned long long>(number));
@@ -168,15 +171,15 @@ int main(int count, char **arguments) try {
         check(embank_bank_get_stats(bank.get(), &stats, sizeof stats));
         std::printf("%llu rows, %llu KiB of memory\n", static_cast<unsigned long long>(stats.live_rows),
                     static_cast<unsigned long long>(stats.memory_used_bytes / 1024));
-    } // Closing takes no checkpoint: what came after the last one is gone.
+    } // Closing takes no checkpoint: changes after the last one are gone.
 
-    // 8. Resuming: the rows are those of the checkpoint, and the bytes that we gave it say where to go on.
+    // 8. Resuming: the rows are those of the checkpoint, and its bytes hold the step to go on with.
     const Bank bank = open_bank(path);
     embank_bytes *bytes = nullptr;
     check(embank_bank_recovered(bank.get(), nullptr, &bytes));
     const Bytes blob(bytes);
     uint64_t step = 0;
-    if (embank_bytes_size(bytes) != sizeof step) throw std::runtime_error("the checkpoint is none of ours");
+    if (embank_bytes_size(bytes) != sizeof step) throw std::runtime_error("another program took the checkpoint");
     std::memcpy(&step, embank_bytes_data(bytes), sizeof step);
     std::printf("resuming at step %llu\n", static_cast<unsigned long long>(step));
 

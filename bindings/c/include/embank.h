@@ -1,37 +1,41 @@
 // Embank: embedding tables larger than memory, for training. The C ABI.
 //
-// Made by cbindgen from bindings/c/src; `EMBANK_BLESS=1 cargo test -p embank-c --test header` makes it anew.
+// cbindgen makes this file from bindings/c/src. To make it again:
+// `EMBANK_BLESS=1 cargo test -p embank-c --test header`.
 // The guide is docs/c.md, the tutorial bindings/c/examples/train.cpp.
 //
 // These rules hold for every function:
 //
-// Errors. A function that can fail returns an embank_status: EMBANK_STATUS_OK is 0, the other numbers never change
-// their meaning. embank_last_error_message() says what happened and what to do. Out parameters are written only on
-// success, except that a handle's is NULL after a failure, and that buffers of rows are unspecified then. No Rust
-// panic crosses: it is EMBANK_STATUS_INTERNAL.
+// Errors. A function that can fail returns an embank_status. EMBANK_STATUS_OK is 0; the other
+// numbers never change their meaning. embank_last_error_message() says what happened and what to do.
+// Out parameters are written only on success, with two exceptions: after a failure an out parameter
+// for a handle is NULL, and buffers of rows have unspecified content. A Rust panic never reaches the
+// caller: it is EMBANK_STATUS_INTERNAL.
 //
-// Handles. What a function hands out through a `T **` is yours, and is freed once, by the function that its type
-// names, whatever has become of it meanwhile. Handles may be freed in any order: a table, lease or scan keeps its bank
-// open, and the bank closes with the last of them. Freeing NULL does nothing. Using a handle after that, or freeing it
-// while another call uses it, is undefined.
+// Handles. The caller owns every handle that a function returns through a `T **`, and frees it once,
+// with the function that the type's comment names. This holds also for a lease that has ended or a
+// table that was dropped. Handles may be freed in any order: a table, lease or scan keeps its bank
+// open, and the bank closes when the last of them is freed. Freeing NULL does nothing. Using a handle
+// after it was freed, or freeing it while another call uses it, is undefined.
 //
-// Buffers. Keys, rows, gradients, names and paths are lent for the time of the call; nothing is kept. A batch is
-// `key_count` keys and key_count * dim values, row after row; `..._len` is counted in values, and one that does not
-// fit is an error before anything happens. A buffer that is written to must not overlap another of the call; that,
-// NULL with a length, and a misaligned pointer are errors. Names are UTF-8, paths are bytes as the system takes them,
-// both end with a NUL.
+// Buffers. Keys, rows, gradients, names and paths are lent during the call; the library keeps no
+// pointer to them. A batch is `key_count` keys and key_count * dim values, row after row. A `..._len`
+// counts values; one that does not fit is an error before the call changes anything. A buffer that is
+// written to must not overlap another buffer of the call. An overlap, a misaligned pointer, and NULL
+// with a length are errors. Names are UTF-8, paths are bytes of the system; both end with a NUL.
 //
-// Callbacks. A call that takes one calls it on its own thread, with the `context` that was given beside it, and never
-// after it has returned. A callback may be NULL; one that returns anything but 0 ends the call, which is
-// EMBANK_STATUS_CANCELLED then. It may call the library, but must not free what the call uses, and must return: longjmp
-// or an exception out of it is undefined.
+// Callbacks. A call runs its callbacks on the thread of the caller, with the `context` that was
+// passed beside it, and never after the call has returned. A callback may be NULL. A callback that
+// returns a number other than 0 ends the call, which then returns EMBANK_STATUS_CANCELLED. A callback
+// may call the library, but must not free a handle that the call uses. It must return: longjmp or an
+// exception out of it is undefined.
 //
-// Threads. Every handle may be used by several threads at once, and moved between threads. Functions on a bank, table
-// or lease do not exclude each other; calls on one scan take turns.
+// Threads. Several threads may use a handle at once, and a handle may move between threads. Calls on
+// a bank, table or lease run beside each other; calls on one scan take turns.
 //
-// fork(). A handle is of no use in a child process: calls return EMBANK_STATUS_FORKED and freeing does nothing, so the
-// parent's bank comes to no harm. A child does not keep it locked: open the bank in the child, once the parent has
-// closed it, or to read only at any time; or use exec.
+// fork(). A child process can't use its parent's handles: calls return EMBANK_STATUS_FORKED and
+// freeing does nothing, so the parent's bank stays intact. The child does not keep the bank locked:
+// it can open the bank after the parent has closed it, or to read only at any time; or use exec.
 
 
 #ifndef EMBANK_H
@@ -40,15 +44,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The id that embank_vocabulary_ids_of_numbers and embank_vocabulary_ids_of_bytes give a value without one, with
-// EMBANK_UNKNOWN_VALUES_MARK.
+// With EMBANK_UNKNOWN_VALUES_MARK: the id that embank_vocabulary_ids_of_numbers and
+// embank_vocabulary_ids_of_bytes give a value without an id.
 #define EMBANK_NO_ID 18446744073709551615ull
 
-// How a call went. Numbers never change their meaning; a newer library may return ones that are not listed here.
+// The result of a call. Numbers never change their meaning. A newer library may return numbers
+// that are not listed here.
 typedef enum embank_status {
-  // It did what it says.
+  // The call succeeded.
   EMBANK_STATUS_OK = 0,
-  // An argument is NULL, misaligned, overlapping, no UTF-8 or out of its range, or an option or setting is.
+  // An argument is NULL, misaligned, overlapping, not UTF-8 or out of its range; or an option or
+  // setting is out of its range.
   EMBANK_STATUS_INVALID_ARGUMENT = 1,
   // A buffer's length does not fit the keys and the table's dim.
   EMBANK_STATUS_SHAPE_MISMATCH = 2,
@@ -56,33 +62,34 @@ typedef enum embank_status {
   EMBANK_STATUS_TABLE_MISMATCH = 3,
   // The bank has no table of this name.
   EMBANK_STATUS_NO_SUCH_TABLE = 4,
-  // The table was dropped while this handle or lease of it was around.
+  // The table of this handle or lease was dropped.
   EMBANK_STATUS_TABLE_DROPPED = 5,
   // The bank holds a table that this version can't read.
   EMBANK_STATUS_UNREADABLE_TABLE = 6,
   // A peek with EMBANK_MISSING_ERROR met keys that have no row.
   EMBANK_STATUS_MISSING_ROW = 7,
-  // A get waited for the staleness bound until its time was up. Nothing is held; it may be called again.
+  // A get waited at the staleness bound for wait_timeout_ms. It holds nothing and can be called
+  // again.
   EMBANK_STATUS_STALENESS_TIMEOUT = 8,
   // The table has no optimizer that could apply a gradient.
   EMBANK_STATUS_NO_OPTIMIZER = 9,
   // A gradient is NaN or infinite. No row has been changed.
   EMBANK_STATUS_NON_FINITE_GRADIENT = 10,
-  // The lease was applied, put or released already.
+  // The lease was already applied, put or released.
   EMBANK_STATUS_LEASE_ENDED = 11,
   // A system call on a file failed.
   EMBANK_STATUS_IO = 12,
   // A file is damaged or cut short.
   EMBANK_STATUS_DAMAGED = 13,
-  // The bank is open for writing already, in this process or another.
+  // The bank is already open for writing, in this process or another.
   EMBANK_STATUS_LOCKED = 14,
   // The bank was opened to read only.
   EMBANK_STATUS_READ_ONLY = 15,
   // A checkpoint is being read, so it can't be removed.
   EMBANK_STATUS_BEING_READ = 16,
-  // A delta does not lead on from where the bank is.
+  // A delta does not follow the bank's newest checkpoint.
   EMBANK_STATUS_DELTA_MISMATCH = 17,
-  // The memory budget can't hold what it must; the message names one that would do.
+  // The memory budget is too small; the message names one that is enough.
   EMBANK_STATUS_BUDGET_TOO_SMALL = 18,
   // The disk quota is used up.
   EMBANK_STATUS_QUOTA_EXCEEDED = 19,
@@ -90,35 +97,39 @@ typedef enum embank_status {
   EMBANK_STATUS_POISONED = 20,
   // The store contradicts itself: a mistake in Embank. The last checkpoint stands.
   EMBANK_STATUS_INCONSISTENT = 21,
-  // The device was asked for by name and can't be had here.
+  // The device that was asked for by name can't be used here.
   EMBANK_STATUS_DEVICE_UNAVAILABLE = 22,
-  // An earlier lookahead met an error while it read ahead. This call's keys are not queued.
+  // An earlier lookahead met an error while it read. The keys of this call are not queued.
   EMBANK_STATUS_LOOKAHEAD_FAILED = 23,
-  // The handle came from before a fork().
+  // The handle was made before a fork(), in the parent process.
   EMBANK_STATUS_FORKED = 24,
   // A panic: a mistake in Embank. Open the bank again from its last checkpoint.
   EMBANK_STATUS_INTERNAL = 25,
-  // A failure that has no number of its own yet; see the message.
+  // A failure that has no number of its own; see the message.
   EMBANK_STATUS_OTHER = 26,
-  // The lease grew older than the bank's lease_timeout_ms, and a get of its table ended it. Nothing was changed.
+  // The lease grew older than the bank's lease_timeout_ms, and a get of its table ended it.
+  // Nothing was changed.
   EMBANK_STATUS_LEASE_EXPIRED = 27,
   // A callback ended the call.
   EMBANK_STATUS_CANCELLED = 28,
-  // A file can't be imported: it is damaged or doesn't fit the table. The batches before the one that failed are in
-  // the table.
+  // A file can't be read as a table: it is damaged, holds values that are not finite, or does
+  // not tell which of its parts are keys and vectors. The batches before the one that failed are
+  // in the table.
   EMBANK_STATUS_UNREADABLE_FILE = 29,
-  // The bank's directory was moved, removed or replaced while the bank was open. Nothing is written.
+  // The bank's directory was moved, removed or replaced while the bank was open. Nothing is
+  // written.
   EMBANK_STATUS_DIRECTORY_MOVED = 30,
-  // A key of a table whose keys are a vocabulary's ids is no id of it. Nothing was read or changed.
-  EMBANK_STATUS_UNKNOWN_ID = 31,
-  // A get would wait for leases of its own thread. Nothing is held. End those leases first; or, if another thread
-  // ends them, call embank_lease_hand_over.
-  EMBANK_STATUS_SELF_BLOCKED = 32,
-  // A row to be put holds a value that is NaN or infinite, or too large for the table's dtype. No row has been
+  // A key of a table whose keys are a vocabulary's ids is no id of it. Nothing was read or
   // changed.
+  EMBANK_STATUS_UNKNOWN_ID = 31,
+  // A get would wait for leases of its own thread. Nothing is held. End those leases first; or,
+  // if another thread ends them, call embank_lease_hand_over.
+  EMBANK_STATUS_SELF_BLOCKED = 32,
+  // A row to put has a value that is NaN or infinite, or too large for the table's dtype. No row
+  // has been changed.
   EMBANK_STATUS_NON_FINITE_ROW = 33,
-  // The step of some rows would make them infinite as the table stores them. Those rows are unchanged; all others took
-  // their step.
+  // A step would make some rows infinite in the table's dtype. These rows are unchanged; all
+  // others took their step.
   EMBANK_STATUS_ROW_OVERFLOW = 34,
   // The bank has no vocabulary of this name.
   EMBANK_STATUS_NO_SUCH_VOCABULARY = 35,
@@ -126,51 +137,58 @@ typedef enum embank_status {
   EMBANK_STATUS_VOCABULARY_MISMATCH = 36,
   // A value has no id in the vocabulary, and its settings give it none.
   EMBANK_STATUS_UNKNOWN_VALUE = 37,
-  // The vocabulary was dropped while this handle of it was around.
+  // The vocabulary of this handle was dropped.
   EMBANK_STATUS_VOCABULARY_DROPPED = 38,
   // The vocabulary is frozen, so no value can be inserted.
   EMBANK_STATUS_VOCABULARY_FROZEN = 39,
-  // The table's keys are ids of a vocabulary that was renumbered, replaced or dropped since.
+  // The table's keys are ids of a vocabulary that was renumbered, replaced or dropped since the
+  // table was made.
   EMBANK_STATUS_OTHER_VOCABULARY = 40,
-  // The disk has no room for what the call has to write. No row is lost: make room and call again.
+  // The disk has no room for the data that the call must write. No row is lost: make room and
+  // call again.
   EMBANK_STATUS_DISK_FULL = 41,
+  // A file can be read, but does not fit the table: another dim, the state of another optimizer,
+  // ids of another vocabulary. The batches before the one that failed are in the table.
+  EMBANK_STATUS_FILE_MISMATCH = 42,
 } embank_status;
 
-// How a table's values are stored. Rows go in and out as float, whatever they are stored as.
+// How a table's values are stored. Rows go in and out as float with every dtype.
 typedef enum embank_dtype {
   // IEEE 754 single precision.
   EMBANK_DTYPE_F32 = 0,
-  // IEEE 754 half precision: 11 bits; magnitudes above 65,504 become infinite.
+  // IEEE 754 half precision: 11 significant bits. Magnitudes above 65,504 become infinite.
   EMBANK_DTYPE_F16 = 1,
-  // The upper half of an F32: 8 bits, and its range.
+  // The upper half of an F32: 8 significant bits, and the range of an F32.
   EMBANK_DTYPE_BF16 = 2,
-  // Whole numbers from -127 to 127 times a scale of the row, an F32.
+  // Whole numbers from -127 to 127, multiplied by a scale for each row, which is an F32.
   EMBANK_DTYPE_INT8 = 3,
 } embank_dtype;
 
-// How updates are rounded to a dtype below F32. Initial values and puts always round to the nearest.
+// How updates are rounded to a dtype below F32. Initial values and puts always round to the
+// nearest.
 typedef enum embank_rounding {
-  // Stochastically for INT8, else to the nearest.
+  // Stochastic for INT8, to the nearest for the other dtypes.
   EMBANK_ROUNDING_BY_DTYPE = 0,
-  // To the nearest, ties to even. What is below half a step is lost.
+  // To the nearest, ties to even. An update below half a step is lost.
   EMBANK_ROUNDING_NEAREST = 1,
-  // Up or down by chance, right on average; reproducible. 4 bytes a row.
+  // Up or down at random, right on average. Reproducible. Takes 4 bytes a row.
   EMBANK_ROUNDING_STOCHASTIC = 2,
 } embank_rounding;
 
-// Which keys a get gives a row. Of the others it returns the initial values, and drops their gradients.
+// The keys for which a get makes a row. For other keys the get returns the initial values, and
+// their gradients are dropped.
 typedef enum embank_admission {
-  // Every key, with its first get.
+  // Every key, at its first get.
   EMBANK_ADMISSION_ALWAYS = 0,
-  // A key with its admission_gets-th get, counted exactly.
+  // A key at its get number admission_gets. Gets are counted exactly.
   EMBANK_ADMISSION_AFTER_GETS = 1,
-  // Each get of a key without a row gives it one with admission_probability.
+  // A key without a row at each get with the probability admission_probability.
   EMBANK_ADMISSION_PROBABILITY = 2,
 } embank_admission;
 
-// What applies gradients. docs/optimizers.md has the formulas.
+// The kinds of optimizers. docs/optimizers.md has the formulas.
 typedef enum embank_optimizer_kind {
-  // Nothing: rows are only put.
+  // No optimizer: rows are only put.
   EMBANK_OPTIMIZER_KIND_NONE = 0,
   // torch.optim.SGD.
   EMBANK_OPTIMIZER_KIND_SGD = 1,
@@ -186,17 +204,17 @@ typedef enum embank_optimizer_kind {
   EMBANK_OPTIMIZER_KIND_FTRL = 6,
 } embank_optimizer_kind;
 
-// How new rows are filled.
+// The kinds of initializers.
 typedef enum embank_initializer_kind {
-  // With zeros.
+  // Zeros.
   EMBANK_INITIALIZER_KIND_ZEROS = 0,
-  // With parameters[0].
+  // Every value is parameters[0].
   EMBANK_INITIALIZER_KIND_CONSTANT = 1,
-  // Uniformly between parameters[0] and parameters[1].
+  // Uniform between parameters[0] and parameters[1].
   EMBANK_INITIALIZER_KIND_UNIFORM = 2,
-  // From a normal distribution with mean parameters[0] and standard deviation parameters[1].
+  // Normal with mean parameters[0] and standard deviation parameters[1].
   EMBANK_INITIALIZER_KIND_NORMAL = 3,
-  // As Normal, but between parameters[2] and parameters[3].
+  // Normal, cut off at parameters[2] and parameters[3].
   EMBANK_INITIALIZER_KIND_TRUNCATED_NORMAL = 4,
   // torch.nn.init.xavier_uniform_, with gain parameters[0].
   EMBANK_INITIALIZER_KIND_XAVIER_UNIFORM = 5,
@@ -204,21 +222,21 @@ typedef enum embank_initializer_kind {
   EMBANK_INITIALIZER_KIND_XAVIER_NORMAL = 6,
 } embank_initializer_kind;
 
-// Whether rows tell when they were used last, and how often.
+// Tracking: whether rows record their last use and number of uses, and in which unit of time.
 typedef enum embank_tracking {
-  // They don't.
+  // Rows record nothing.
   EMBANK_TRACKING_NONE = 0,
-  // By the system's clock, in minutes.
+  // Time in minutes, by the system's clock.
   EMBANK_TRACKING_MINUTES = 1,
-  // By what embank_table_set_time was last given.
+  // Time in the unit of the caller, by the last embank_table_set_time.
   EMBANK_TRACKING_SET_TIME = 2,
 } embank_tracking;
 
-// What a bank reads and writes its log with.
+// The system interface that a bank reads and writes its log with.
 typedef enum embank_device {
-  // io_uring where the kernel grants it, else threads.
+  // io_uring if the kernel grants it, otherwise threads.
   EMBANK_DEVICE_AUTO = 0,
-  // io_uring or an error.
+  // io_uring; opening fails if the kernel refuses it.
   EMBANK_DEVICE_IO_URING = 1,
   // A pool of threads.
   EMBANK_DEVICE_THREADS = 2,
@@ -234,19 +252,20 @@ typedef enum embank_missing {
   EMBANK_MISSING_SKIP = 2,
 } embank_missing;
 
-// The formats that a table can be written to and read from. docs/export.md tells what lies where in them.
+// The formats that a table can be written to and read from. docs/export.md describes their
+// content.
 typedef enum embank_file_format {
-  // What the path's suffix says: .safetensors, .npy or .parquet.
+  // The format of the path's suffix: .safetensors, .npy or .parquet.
   EMBANK_FILE_FORMAT_BY_SUFFIX = 0,
-  // One file of tensors.
+  // One safetensors file.
   EMBANK_FILE_FORMAT_SAFETENSORS = 1,
-  // NumPy's own: several files, but for a dense table without state.
+  // NumPy's format: several files, or one for a dense table without state.
   EMBANK_FILE_FORMAT_NPY = 2,
-  // Columns. A library that was built without it says so.
+  // One Parquet file. A library that was built without Parquet returns an error.
   EMBANK_FILE_FORMAT_PARQUET = 3,
 } embank_file_format;
 
-// What the values of a vocabulary are.
+// The kinds of values of a vocabulary.
 typedef enum embank_value_kind {
   // 64-bit numbers.
   EMBANK_VALUE_KIND_U64 = 0,
@@ -254,31 +273,32 @@ typedef enum embank_value_kind {
   EMBANK_VALUE_KIND_BYTES = 1,
 } embank_value_kind;
 
-// What a vocabulary gives a value that has no id.
+// The result of looking up a value that has no id.
 typedef enum embank_unknown {
   // The call fails with EMBANK_STATUS_UNKNOWN_VALUE.
   EMBANK_UNKNOWN_ERROR = 0,
-  // The unknown_id of the settings.
+  // The value gets the unknown_id of the settings.
   EMBANK_UNKNOWN_ID = 1,
 } embank_unknown;
 
-// What a call does about values that have no id.
+// How a call treats values that have no id.
 typedef enum embank_unknown_values {
   // They get EMBANK_NO_ID.
   EMBANK_UNKNOWN_VALUES_MARK = 0,
-  // They get what the vocabulary's settings say.
+  // They get what the vocabulary's settings say (embank_unknown).
   EMBANK_UNKNOWN_VALUES_AS_SETTINGS = 1,
-  // They are inserted: each gets the next id. In a frozen vocabulary they get what the settings say.
+  // They are inserted, and each gets the next id. In a frozen vocabulary they get what the
+  // settings say.
   EMBANK_UNKNOWN_VALUES_INSERT = 2,
 } embank_unknown_values;
 
 // An open bank: a directory with many tables under one memory budget. Free with embank_bank_close.
 typedef struct embank_bank embank_bank;
 
-// Byte strings that a call hands out. Free with embank_byte_strings_free.
+// Byte strings that a call returns. Free with embank_byte_strings_free.
 typedef struct embank_byte_strings embank_byte_strings;
 
-// Bytes that a call hands out. Free with embank_bytes_free.
+// Bytes that a call returns. Free with embank_bytes_free.
 typedef struct embank_bytes embank_bytes;
 
 // The counts that a get took up in the staleness clocks of its rows. Applying, putting and releasing end it, whatever
@@ -286,11 +306,11 @@ typedef struct embank_bytes embank_bytes;
 // has not ended.
 typedef struct embank_lease embank_lease;
 
-// Names that a call hands out. Free with embank_names_free.
+// Names that a call returns. Free with embank_names_free.
 typedef struct embank_names embank_names;
 
-// The rows of a table as the newest checkpoint held them: each once, in no particular order. Free with
-// embank_scan_free.
+// The rows of a table as the newest checkpoint held them. Each row comes once, in no particular
+// order. Free with embank_scan_free.
 typedef struct embank_scan embank_scan;
 
 // A table of a bank: rows of f32 by 64-bit key. All handles of a table are one table. Free with embank_table_free.
@@ -300,259 +320,277 @@ typedef struct embank_table embank_table;
 // embank_vocabulary_free.
 typedef struct embank_vocabulary embank_vocabulary;
 
-// How to open a bank. Call embank_bank_options_init, then change what you like.
+// The options of opening a bank. Call embank_bank_options_init, then change fields.
 typedef struct embank_bank_options {
   // Set by embank_bank_options_init.
   size_t size;
-  // Memory for everything that the bank keeps: rows, index, buffers and the lookahead queue, in bytes.
-  // Default: 1 GiB, or a quarter of the memory limit of the process's control group, if that is less.
+  // The memory budget in bytes: rows, index, buffers and the lookahead queue.
   uint64_t memory_budget_bytes;
-  // How many of the newest checkpoints stay. Default: 2.
+  // The number of newest checkpoints that stay. Default: 2.
   uint64_t checkpoints_kept;
-  // How long a get waits at a staleness bound before it fails, in milliseconds. Default: 60,000.
+  // The longest time that a get waits at a staleness bound, in milliseconds. Default: 60,000.
   uint64_t wait_timeout_ms;
-  // How old a lease may become, in milliseconds. One that is older expires with the next get of its table, of
-  // whatever rows: its counts are given back, and applying or putting it is EMBANK_STATUS_LEASE_EXPIRED. Releasing
-  // and freeing it do nothing, and are no error. 0 means never. Default: 0.
+  // The largest age of a lease, in milliseconds. An older lease expires with the next get of its
+  // table, whichever rows that gets: its counts are given back, and applying or putting it
+  // returns EMBANK_STATUS_LEASE_EXPIRED. Releasing and freeing it do nothing, and are no error.
+  // 0 means that no lease expires. Default: 0.
   uint64_t lease_timeout_ms;
-  // The most keys that looking ahead may have pending. 0 turns it off, negative means what 1/32 of the budget holds.
-  // Default: -1.
+  // The largest number of keys in the lookahead queue. 0 turns lookahead off; a negative number
+  // means as many as fit 1/32 of the budget. Default: -1.
   int64_t lookahead_queue_keys;
-  // The most that the log may take on disk, in bytes. 0 means no quota. Default: 0.
+  // The largest length of the log on disk, in bytes. 0 means no quota. Default: 0.
   uint64_t disk_quota_bytes;
-  // The most that compaction in the background reads and writes, in bytes a second. 0 means no limit. Default: 0.
+  // The largest number of bytes that compaction in the background reads and writes in a second.
+  // 0 means no limit. Default: 0.
   uint64_t compaction_throttle_bytes_per_s;
-  // The log's length over its rows' beyond which compaction in the background sets to work, 1.1 to 10. Default: 1.4.
+  // Compaction in the background starts when the log is longer than its rows by this factor, 1.1
+  // to 10. Default: 1.4.
   double space_amplification_target;
   // One of embank_device. Default: EMBANK_DEVICE_AUTO.
   uint32_t device;
-  // Whether a thread gives disk space back in the background, 0 or 1; else only embank_bank_compact does.
-  // Default: 0.
+  // 0 or 1: whether a thread frees disk space in the background. With 0, only
+  // embank_bank_compact frees space.
   uint32_t background_compaction;
-  // Whether a bank is made where there is none, 0 or 1. With 0, a mistyped path, or a file system that is not mounted,
-  // is EMBANK_STATUS_INVALID_ARGUMENT. Default: 1.
+  // 0 or 1: whether a bank is created if there is none. With 0, a mistyped path or a file system
+  // that is not mounted is EMBANK_STATUS_INVALID_ARGUMENT. Default: 1.
   uint32_t create;
   // Threads that share a large batch, the calling one among them; 1 shares nothing. Results are those of one thread,
   // bit for bit. 0 means the processors that the process may use, at most 16. Default: 0.
   uint32_t threads;
 } embank_bank_options;
 
-// An optimizer with its numbers; those that its kind does not have are zeros. Make one with embank_sgd and so on,
-// which fill in the usual defaults, and change what you like. Kind, initial accumulator, whether there is
-// momentum and whether Adagrad's rate decays are the table's for good; the rest may change.
+// An optimizer with its numbers. Numbers that its kind does not have must be zeros. Make one with
+// embank_sgd and so on, which set the usual defaults, then change fields. The kind, the initial
+// accumulator, whether there is momentum, and whether Adagrad's rate decays belong to the table
+// for good. The other numbers may change.
 typedef struct embank_optimizer {
   // One of embank_optimizer_kind.
   uint32_t kind;
-  // 0 or 1: Nesterov momentum. SGD.
+  // SGD: 0 or 1, whether momentum is Nesterov's.
   uint32_t nesterov;
-  // Not negative; FTRL's is above 0.
+  // The learning rate: not negative, and above 0 for FTRL.
   double learning_rate;
-  // All but FTRL.
+  // The weight decay of every kind but FTRL.
   double weight_decay;
-  // SGD.
+  // SGD: the share of the last step's buffer that stays; 0 means no momentum.
   double momentum;
-  // SGD, with momentum.
+  // SGD with momentum: the share of the gradient that the buffer leaves out.
   double dampening;
-  // Adagrad, not row-wise.
+  // Adagrad: the decay of the learning rate by the row's steps. Must be 0 for row-wise Adagrad.
   double lr_decay;
-  // Adam, AdamW.
+  // Adam and AdamW: the share of the first moment that stays at a step.
   double beta1;
-  // Adam, AdamW.
+  // Adam and AdamW: the share of the second moment that stays at a step.
   double beta2;
-  // Keeps a division finite. Adagrad, Adam, AdamW.
+  // Adagrad, row-wise Adagrad, Adam and AdamW: the number that keeps a division finite.
   double eps;
-  // Where a new row's accumulators start. Adagrad, FTRL.
+  // Adagrad, row-wise Adagrad and FTRL: the accumulators of a new row.
   double initial_accumulator;
-  // FTRL.
+  // FTRL: makes first steps smaller; the paper suggests 1.
   double beta;
-  // FTRL.
+  // FTRL: the penalty that keeps values at zero.
   double l1;
-  // FTRL.
+  // FTRL: the penalty on squares.
   double l2;
-  // Zeros: room for the numbers of other optimizers.
+  // Must be zeros: room for numbers of later optimizers.
   double reserved[5];
 } embank_optimizer;
 
-// How new rows are filled, with its numbers. Make one with embank_uniform and so on; all zeros are one, too.
+// An initializer with its numbers. Make one with embank_uniform and so on. A struct of zeros is
+// the initializer with zeros.
 typedef struct embank_initializer {
   // One of embank_initializer_kind.
   uint32_t kind;
-  // As the kind says; the others are zeros.
+  // The kind's parameters; the other elements are zeros.
   float parameters[7];
-  // Of the Xavier kinds; 0 means the table's dim. For torch, it is the dim.
+  // For the Xavier kinds. 0 means the table's dim, which is torch's fan_in of an Embedding.
   uint64_t fan_in;
-  // Of the Xavier kinds; 0 means the table's dim. For torch, it is the number of rows.
+  // For the Xavier kinds. 0 means the table's dim; torch's fan_out of an Embedding is its number
+  // of rows.
   uint64_t fan_out;
 } embank_initializer;
 
-// The settings of a table. Call embank_table_settings_init, set the dim, then change what you like. dim, dtypes,
-// rounding, initializer, seed, tracking, admission and what lies beside a row for the optimizer are the table's for
-// good; a table that exists is only given out if they are the same. The others hold from the latest call on.
+// The settings of a table. Call embank_table_settings_init, set the dim, then change fields. dim,
+// dtypes, rounding, initializer, seed, tracking, admission and the optimizer's state belong to the
+// table for good; opening a table with other ones fails. The other settings are those of the
+// latest call.
 typedef struct embank_table_settings {
   // Set by embank_table_settings_init.
   size_t size;
   // Seed of the initial values. Default: 0.
   uint64_t seed;
-  // A get waits while more than this many gets of its row are outstanding: 0 is bulk-synchronous, k
-  // stale-synchronous, negative asynchronous, which never waits. Default: -1.
+  // A get waits while more than this many gets of one of its rows are outstanding. A negative
+  // number means that no get waits. Default: -1.
   int64_t staleness_bound;
-  // Values per row. Default: 0, which has to be changed.
+  // Values per row. Must be set to 1 or more. Default: 0.
   uint32_t dim;
   // One of embank_dtype. Default: EMBANK_DTYPE_F32.
   uint32_t dtype;
-  // One of embank_tracking; 8 bytes a row. Default: EMBANK_TRACKING_NONE.
+  // One of embank_tracking. Tracking takes 8 bytes a row. Default: EMBANK_TRACKING_NONE.
   uint32_t tracking;
-  // How the optimizer's vectors are stored: one of embank_dtype but INT8. Default: EMBANK_DTYPE_F32.
+  // How the optimizer's vectors are stored: one of embank_dtype except INT8. Default:
+  // EMBANK_DTYPE_F32.
   uint32_t state_dtype;
-  // The longest gradient of a row: one whose L2 norm is above it is scaled down to it. 0 means no limit.
-  // Default: 0.
+  // The largest L2 norm of a row's gradient; a longer gradient is scaled down to it. 0 means no
+  // limit. Default: 0.
   double clip_row_norm;
-  // What applies gradients. Default: nothing.
+  // The optimizer. Default: none.
   struct embank_optimizer optimizer;
-  // How new rows are filled. Default: uniformly between -0.05 and 0.05.
+  // The initial values of rows. Default: uniform between -0.05 and 0.05.
   struct embank_initializer initializer;
   // How updates are rounded: one of embank_rounding. Default: EMBANK_ROUNDING_BY_DTYPE.
   uint32_t rounding;
-  // Which keys a get gives a row: one of embank_admission. Default: EMBANK_ADMISSION_ALWAYS.
+  // The keys for which a get makes a row: one of embank_admission. Default:
+  // EMBANK_ADMISSION_ALWAYS.
   uint32_t admission;
-  // Of EMBANK_ADMISSION_AFTER_GETS: 1 or more. Default: 0.
+  // For EMBANK_ADMISSION_AFTER_GETS: the number of gets, 1 or more. Default: 0.
   uint32_t admission_gets;
-  // Of EMBANK_ADMISSION_PROBABILITY: above 0, at most 1. Default: 0.
+  // For EMBANK_ADMISSION_PROBABILITY: the probability, above 0 and at most 1. Default: 0.
   float admission_probability;
 } embank_table_settings;
 
-// The settings of a vocabulary. Call embank_vocabulary_settings_init, then change what you like. They are the
-// vocabulary's for good; one that exists is only given out if they are the same.
+// The settings of a vocabulary. Call embank_vocabulary_settings_init, then change fields. They
+// belong to the vocabulary for good; opening a vocabulary with other ones fails.
 typedef struct embank_vocabulary_settings {
   // Set by embank_vocabulary_settings_init.
   size_t size;
-  // The first value's id, at most 2^62; those below are yours, for padding and unknown values. Default: 0.
+  // The first value's id, at most 2^62. Smaller ids are the caller's, for padding and unknown
+  // values. Default: 0.
   uint64_t first_id;
-  // Of EMBANK_UNKNOWN_ID: below first_id. Default: 0.
+  // With EMBANK_UNKNOWN_ID: the id of values without one, below first_id. Must be 0 otherwise.
+  // Default: 0.
   uint64_t unknown_id;
   // One of embank_value_kind. Default: EMBANK_VALUE_KIND_U64.
   uint32_t kind;
   // One of embank_unknown. Default: EMBANK_UNKNOWN_ERROR.
   uint32_t unknown;
-  // The longest byte string that it takes, 1 to 131,072. Default: 1,024.
+  // The largest length of a byte string, 1 to 131,072. Default: 1,024.
   uint32_t value_bytes_max;
-  // 0 or 1: it counts how often values come. Default: 0.
+  // 0 or 1: with 1, the vocabulary counts how often values come. Default: 0.
   uint32_t counts;
 } embank_vocabulary_settings;
 
-// Gets the keys of a batch of rows, lent until it returns. Anything but 0 ends the call.
+// Is called with the keys of a batch of rows, which are valid until it returns. A result other
+// than 0 ends the call.
 typedef int32_t (*embank_on_keys)(void *context, const uint64_t *keys, size_t key_count);
 
-// Gets told how far a call is, in rows, after each batch of them. Anything but 0 ends the call.
+// Is called after each batch of rows with the number of rows done and the number of rows in all. A
+// result other than 0 ends the call.
 typedef int32_t (*embank_on_progress)(void *context, uint64_t rows_done, uint64_t rows_total);
 
-// Which rows are to go: those for which every condition that is set holds. Call embank_eviction_init, then set one at
-// least.
+// The conditions of an eviction. It deletes the rows for which every condition that is set holds.
+// Call embank_eviction_init, then set at least one condition.
 typedef struct embank_eviction {
   // Set by embank_eviction_init.
   size_t size;
-  // Rows whose last use lies so far back or further: in minutes, or in the unit of embank_table_set_time, which is
-  // to be called first, for the time is 0 after an open. For tables that track it. Negative means any age.
-  // Default: -1.
+  // Deletes rows whose last use is at least this long ago: in minutes, or in the unit of
+  // embank_table_set_time. Call embank_table_set_time first, because the time is 0 after an
+  // open. Only for tables that track uses. A negative number is no condition. Default: -1.
   int64_t unused_for;
-  // Rows with fewer uses than this. For tables that track it. Negative means any number. Default: -1.
+  // Deletes rows with fewer uses than this. Only for tables that track uses. A negative number
+  // is no condition. Default: -1.
   int64_t used_fewer_than;
-  // Rows whose vector has an L2 norm below this. 0 means any norm. Default: 0.
+  // Deletes rows whose vector has an L2 norm below this. 0 is no condition. Default: 0.
   float norm_below;
-  // 0 or 1: only counts, and hands out keys. Default: 0.
+  // 0 or 1: with 1, rows are counted and their keys handed out, but no row is deleted. Default:
+  // 0.
   uint32_t dry_run;
-  // Gets the keys that went, or would. Default: NULL.
+  // Is called with the keys of the rows that are deleted, or would be. Default: NULL.
   embank_on_keys gone;
-  // Gets told how far it is. Default: NULL.
+  // Is called with the progress. Default: NULL.
   embank_on_progress progress;
-  // What both get. Default: NULL.
+  // The first argument of both callbacks. Default: NULL.
   void *context;
 } embank_eviction;
 
-// What an eviction did, or would have.
+// The result of an eviction.
 typedef struct embank_evicted {
   // sizeof(embank_evicted), as it was passed.
   size_t size;
-  // The checkpoint whose rows were gone through.
+  // The checkpoint whose rows were examined.
   uint64_t checkpoint;
-  // How many those were.
+  // The number of examined rows.
   uint64_t examined;
-  // Rows that went, or would.
+  // The number of rows that were deleted, or would be.
   uint64_t rows;
-  // Rows that would have gone but for leases on them.
+  // The number of rows that stayed only because leases hold them.
   uint64_t leased;
 } embank_evicted;
 
-// What an export writes. Call embank_export_options_init, then change what you like.
+// The options of an export. Call embank_export_options_init, then change fields.
 typedef struct embank_export_options {
   // Set by embank_export_options_init.
   size_t size;
-  // With dense: how many rows the matrix has; a key beyond is an error. 0 means largest key + 1. Default: 0.
+  // With dense: the number of rows of the matrix; a larger key is an error. 0 means largest key
+  // + 1. Default: 0.
   uint64_t dense_rows;
   // One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
   uint32_t format;
-  // 0 or 1: also the optimizer's state, so that an import restores training exactly, and of a table with tracking
-  // each row's uses and last use. Default: 0.
+  // 0 or 1: with 1, the file also gets the optimizer's state, so that an import restores
+  // training exactly, and for a table with tracking each row's uses and last use. Default: 0.
   uint32_t state;
-  // 0 or 1: one matrix in order of the keys, without them; not for Parquet. Default: 0.
+  // 0 or 1: with 1, the file is one matrix in order of the keys, without the keys. Not for
+  // Parquet. Default: 0.
   uint32_t dense;
-  // With dense, 0 or 1: keys without a row get their initial values; else they are an error. Default: 0.
+  // With dense, 0 or 1: with 1, keys without a row get their initial values; with 0 they are an
+  // error. Default: 0.
   uint32_t fill_missing;
-  // Gets told how far it is. Default: NULL.
+  // Is called with the progress. Default: NULL.
   embank_on_progress progress;
-  // What it gets. Default: NULL.
+  // The first argument of the callback. Default: NULL.
   void *context;
 } embank_export_options;
 
-// What an import takes of a file. Call embank_import_options_init, then change what you like.
+// The options of an import. Call embank_import_options_init, then change fields.
 typedef struct embank_import_options {
   // Set by embank_import_options_init.
   size_t size;
-  // The tensor or column of the keys, for npy the file. NULL means `keys` or `key`; where there is neither, row i is
-  // the row of key i if nothing else in the file may be keys, and else the file is refused. Default: NULL.
+  // The name of the tensor or column of the keys, or for npy the file. NULL means `keys` or
+  // `key`. If the file has neither, row i is the row of key i if nothing else in the file may be
+  // keys; otherwise the file is refused. Default: NULL.
   const char *keys;
-  // The tensor or column of the vectors, for npy the file. NULL means `rows` or `vector`, or the only matrix.
-  // Default: NULL.
+  // The name of the tensor or column of the vectors, or for npy the file. NULL means `rows` or
+  // `vector`, or the only matrix. Default: NULL.
   const char *rows;
   // One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
   uint32_t format;
-  // 0 or 1: the optimizer's state is taken too, and in a table with tracking each row's uses and last use, if the
-  // file has them. Default: 1.
+  // 0 or 1: with 1, the optimizer's state is imported too, and in a table with tracking each
+  // row's uses and last use, if the file has them. Default: 1.
   uint32_t state;
-  // 0 or 1: NaN and infinite values are taken; else they are an error. Default: 0.
+  // 0 or 1: with 1, NaN and infinite values are imported; with 0 they are an error. Default: 0.
   uint32_t non_finite;
-  // 0 or 1: row i is the row of key first_key + i, whatever else is in the file; rows of a further file go on from
-  // there. Default: 0.
+  // 0 or 1: with 1, row i is the row of key first_key + i, whatever else is in the file; rows of
+  // the next file follow. Default: 0.
   uint32_t by_position;
-  // Gets told how far it is. Default: NULL.
+  // Is called with the progress. Default: NULL.
   embank_on_progress progress;
-  // What it gets. Default: NULL.
+  // The first argument of the callback. Default: NULL.
   void *context;
   // With by_position: the key of the first row. Default: 0.
   uint64_t first_key;
 } embank_import_options;
 
-// What an export wrote.
+// The result of an export.
 typedef struct embank_exported {
   // sizeof(embank_exported), as it was passed.
   size_t size;
-  // The checkpoint whose rows they are.
+  // The checkpoint whose rows were written.
   uint64_t checkpoint;
-  // Rows that came from the table.
+  // The number of rows that came from the table.
   uint64_t rows;
-  // Rows of a dense file that have initial values.
+  // The number of rows of a dense file that have initial values.
   uint64_t filled_rows;
-  // Bytes of all files.
+  // The size of all files, in bytes.
   uint64_t bytes;
 } embank_exported;
 
-// What an import put.
+// The result of an import.
 typedef struct embank_imported {
   // sizeof(embank_imported), as it was passed.
   size_t size;
-  // Rows of the file.
+  // The number of rows of the file.
   uint64_t rows;
-  // 1 if they came with the optimizer's state, else 0.
+  // 1 if the file has the optimizer's state, otherwise 0.
   uint64_t with_state;
 } embank_imported;
 
@@ -786,16 +824,16 @@ typedef struct embank_table_stats {
 extern "C" {
 #endif // __cplusplus
 
-// What the last failing call on this thread met, as UTF-8 text that names the thing and the cure; "" if none failed.
-// Valid until the next failing call on this thread, or the thread's end. Copy it where calls move between threads,
-// as in languages with threads of their own.
+// The message of the last failed call of this thread, as UTF-8 text that names the problem and the
+// cure; "" if no call failed. Valid until the next failed call of this thread, or until the thread
+// ends. A language that moves calls between threads must copy it at once.
 const char *embank_last_error_message(void);
 
-// The name of a status without its prefix, such as "LOCKED"; "UNKNOWN" for a number that this library doesn't know.
-// Valid for ever.
+// The name of a status without its prefix, such as "LOCKED". "UNKNOWN" for a number that this
+// library does not know. Always valid.
 const char *embank_status_name(int32_t status);
 
-// The library's version, such as "0.1.0". Valid for ever.
+// The library's version, such as "0.1.0". Always valid.
 const char *embank_version(void);
 
 // Sets every option to its default. `size` is sizeof(embank_bank_options).
@@ -807,7 +845,8 @@ struct embank_optimizer embank_sgd(double learning_rate);
 // torch.optim.Adagrad: eps 1e-10, initial accumulator 0, no decay.
 struct embank_optimizer embank_adagrad(double learning_rate);
 
-// Adagrad with one accumulator a row, FBGEMM's EXACT_ROWWISE_ADAGRAD: eps 1e-8, initial accumulator 0.
+// Adagrad with one accumulator a row, FBGEMM's EXACT_ROWWISE_ADAGRAD: eps 1e-8, initial
+// accumulator 0.
 struct embank_optimizer embank_row_wise_adagrad(double learning_rate);
 
 // torch.optim.Adam: betas 0.9 and 0.999, eps 1e-8, no weight decay.
@@ -837,37 +876,43 @@ struct embank_initializer embank_xavier_uniform(float gain);
 // As torch.nn.init.xavier_normal_; set the fans if they are not the table's dim.
 struct embank_initializer embank_xavier_normal(float gain);
 
-// Sets every setting to its default, the dim to 0. `size` is sizeof(embank_table_settings).
+// Sets every setting to its default, and the dim to 0. `size` is sizeof(embank_table_settings).
 enum embank_status embank_table_settings_init(struct embank_table_settings *settings, size_t size);
 
-// Opens the bank in the directory `path`, or creates it there. An existing bank comes back as its newest completed
-// checkpoint left it; what was written after that is gone. `options` may be NULL for defaults.
+// Opens the bank in the directory `path`, or creates it there. An existing bank comes back as its
+// newest complete checkpoint has it; changes after that checkpoint are gone. `options` may be NULL
+// for defaults.
 enum embank_status embank_bank_open(const char *path,
                                     const struct embank_bank_options *options,
                                     struct embank_bank **bank);
 
-// Opens the bank in the directory `path` to read only, at the checkpoint of that number or, for 0, at the newest one,
-// beside a process that writes it or none. Peek and scan; whatever would write is EMBANK_STATUS_READ_ONLY. The writer
-// keeps the checkpoint as long as the bank is at it. Of `options`, which may be NULL, memory budget and device count.
+// Opens the bank in the directory `path` to read only, also while another process writes it.
+// `checkpoint` is the number of the checkpoint to open, or 0 for the newest. Peeks and scans work;
+// a call that would write returns EMBANK_STATUS_READ_ONLY. The writer keeps the checkpoint until
+// this bank leaves it. Of `options`, which may be NULL, only the memory budget and the device are
+// used.
 enum embank_status embank_bank_open_read_only(const char *path,
                                               const struct embank_bank_options *options,
                                               uint64_t checkpoint,
                                               struct embank_bank **bank);
 
-// Frees the handle. The bank closes when its tables, leases and scans are freed too; another can't open it for writing
-// before that. Takes no checkpoint: changed_since_checkpoint of embank_bank_get_stats says how much would be lost, and
-// embank_bank_checkpoint keeps it.
+// Frees the handle. The bank closes when its tables, leases and scans are freed too; until then no
+// other process can open it for writing. Takes no checkpoint: changed_since_checkpoint of
+// embank_bank_get_stats is the number of changes that would be lost, and embank_bank_checkpoint
+// keeps them.
 void embank_bank_close(struct embank_bank *bank);
 
-// Opens the table `name`, or creates it. A new table is durable with the next checkpoint. A table whose keys are a
-// vocabulary's ids is made by embank_bank_table_of_vocabulary; this function opens one that exists.
+// Opens the table `name`, or creates it. A new table is durable with the next checkpoint.
+// embank_bank_table_of_vocabulary creates a table whose keys are a vocabulary's ids; this function
+// only opens such a table.
 enum embank_status embank_bank_table(const struct embank_bank *bank,
                                      const char *name,
                                      const struct embank_table_settings *settings,
                                      struct embank_table **table);
 
-// As embank_bank_table, for a table whose keys are the ids of the vocabulary of this name: the table takes no other
-// keys, and can't be opened once the vocabulary is renumbered or replaced.
+// Opens or creates a table as embank_bank_table does, whose keys are the ids of the vocabulary
+// with this name. The table refuses other keys, and can't be opened after the vocabulary is
+// renumbered or replaced.
 enum embank_status embank_bank_table_of_vocabulary(const struct embank_bank *bank,
                                                    const char *name,
                                                    const struct embank_table_settings *settings,
@@ -880,60 +925,60 @@ enum embank_status embank_bank_vocabulary(const struct embank_bank *bank,
                                           const struct embank_vocabulary_settings *settings,
                                           struct embank_vocabulary **vocabulary);
 
-// Opens the vocabulary `name` as it is.
+// Opens the vocabulary `name` with the settings that it has.
 enum embank_status embank_bank_open_vocabulary(const struct embank_bank *bank,
                                                const char *name,
                                                struct embank_vocabulary **vocabulary);
 
-// Drops the vocabulary `name`: its values are gone at once, for good with the next checkpoint. Tables that were made for
-// it stay, and can't be opened. Handles of it are still to be freed.
-enum embank_status embank_bank_drop_vocabulary(const struct embank_bank *bank,
-                                               const char *name);
+// Drops the vocabulary `name`. Its values are gone at once, and durably with the next checkpoint.
+// Tables whose keys are its ids stay, and can't be opened. Its handles must still be freed.
+enum embank_status embank_bank_drop_vocabulary(const struct embank_bank *bank, const char *name);
 
 // Lists the names of the bank's vocabularies, in order.
 enum embank_status embank_bank_vocabularies(const struct embank_bank *bank,
                                             struct embank_names **names);
 
-// Opens the table `name` as it is.
+// Opens the table `name` with the settings that it has.
 enum embank_status embank_bank_open_table(const struct embank_bank *bank,
                                           const char *name,
                                           struct embank_table **table);
 
-// Drops the table `name`: its rows are gone at once, for good with the next checkpoint. Handles and leases of it are
-// still to be freed. The name may be used again.
-enum embank_status embank_bank_drop_table(const struct embank_bank *bank,
-                                          const char *name);
+// Drops the table `name`. Its rows are gone at once, and durably with the next checkpoint. Its
+// handles and leases must still be freed. The name can be used again at once.
+enum embank_status embank_bank_drop_table(const struct embank_bank *bank, const char *name);
 
 // Lists the names of the bank's tables, in order.
 enum embank_status embank_bank_tables(const struct embank_bank *bank, struct embank_names **names);
 
-// Makes all tables as they are, and the caller's own bytes, durable together. When the call returns, everything is on
-// stable storage; a crash at any later moment recovers at least this checkpoint. `number` may be NULL.
+// Makes all tables and the caller's own bytes durable together. When the call returns, everything
+// is on stable storage; a crash at any later moment recovers this checkpoint or a later one.
+// `number` gets the checkpoint's number and may be NULL.
 enum embank_status embank_bank_checkpoint(const struct embank_bank *bank,
                                           const void *blob,
                                           size_t blob_size,
                                           uint64_t *number);
 
-// The checkpoint that opening the bank recovered, or that a bank which is open to read only is at, with its blob.
-// Without one, the number is 0 and the blob NULL. Either place may be NULL.
+// The number and the blob of the checkpoint that the bank was opened at, or that a bank open to
+// read only is at now. Without a checkpoint, the number is 0 and the blob NULL. Either place may
+// be NULL.
 enum embank_status embank_bank_recovered(const struct embank_bank *bank,
                                          uint64_t *number,
                                          struct embank_bytes **blob);
 
-// Moves a bank that is open to read only on to its newest checkpoint. `number`, of the one that it is at then, may be
-// NULL.
-enum embank_status embank_bank_refresh(const struct embank_bank *bank,
-                                       uint64_t *number);
+// Moves a bank that is open to read only to its newest checkpoint. `number` gets the number of
+// that checkpoint and may be NULL.
+enum embank_status embank_bank_refresh(const struct embank_bank *bank, uint64_t *number);
 
-// Gives disk space back now, as far as no kept checkpoint holds it. Other calls go on meanwhile.
+// Frees disk space now, except space that a kept checkpoint holds. Other calls go on at the same
+// time.
 enum embank_status embank_bank_compact(const struct embank_bank *bank);
 
-// Forgets what lookahead has queued and not begun to read. `cancelled`, how many keys that were, may be NULL.
-enum embank_status embank_bank_cancel_lookahead(const struct embank_bank *bank,
-                                                size_t *cancelled);
+// Removes the keys from the lookahead queue that are not being read yet. `cancelled` gets their
+// number and may be NULL.
+enum embank_status embank_bank_cancel_lookahead(const struct embank_bank *bank, size_t *cancelled);
 
-// Waits until nothing is pending in the lookahead queue; `idle` is 1 then, and 0 if `timeout_ms` passed first. For
-// tests and measurements: training need not wait.
+// Waits until the lookahead queue is empty. `idle` gets 1 if it is, and 0 if `timeout_ms`
+// milliseconds have passed first. For tests and measurements: training does not need it.
 enum embank_status embank_bank_wait_lookahead(const struct embank_bank *bank,
                                               uint64_t timeout_ms,
                                               uint8_t *idle);
@@ -1084,25 +1129,26 @@ enum embank_status embank_vocabulary_get_settings(const struct embank_vocabulary
                                                   struct embank_vocabulary_settings *settings,
                                                   size_t size);
 
-// The number of values, and the id that the next new one gets. Either place may be NULL.
+// The number of values, and the id that the next new value gets. Either place may be NULL.
 enum embank_status embank_vocabulary_len(const struct embank_vocabulary *vocabulary,
                                          uint64_t *len,
                                          uint64_t *next_id);
 
-// 1: no value is inserted from now on; 0: it grows again.
+// With 1, no value is inserted from now on. With 0, new values are inserted again.
 enum embank_status embank_vocabulary_set_frozen(const struct embank_vocabulary *vocabulary,
                                                 uint32_t frozen);
 
-// The ids of `count` numbers, in a vocabulary of EMBANK_VALUE_KIND_U64. `unknown` is one of embank_unknown_values.
+// The ids of `count` numbers, in a vocabulary of EMBANK_VALUE_KIND_U64. `unknown` is one of
+// embank_unknown_values.
 enum embank_status embank_vocabulary_ids_of_numbers(const struct embank_vocabulary *vocabulary,
                                                     const uint64_t *values,
                                                     size_t count,
                                                     uint32_t unknown,
                                                     uint64_t *ids);
 
-// The ids of `count` byte strings, in a vocabulary of EMBANK_VALUE_KIND_BYTES. They lie one after the other in `bytes`:
-// string i from offsets[i] to offsets[i + 1], so there are count + 1 offsets, as in Arrow's large strings. `unknown` is
-// one of embank_unknown_values.
+// The ids of `count` byte strings, in a vocabulary of EMBANK_VALUE_KIND_BYTES. The strings lie one
+// after the other in `bytes`: string i from offsets[i] to offsets[i + 1]. So there are count + 1
+// offsets, as in Arrow's large strings. `unknown` is one of embank_unknown_values.
 enum embank_status embank_vocabulary_ids_of_bytes(const struct embank_vocabulary *vocabulary,
                                                   const uint64_t *offsets,
                                                   size_t count,
@@ -1123,11 +1169,12 @@ enum embank_status embank_vocabulary_byte_strings(const struct embank_vocabulary
                                                   size_t count,
                                                   struct embank_byte_strings **strings);
 
-// How many there are. 0 for NULL.
+// The number of byte strings. 0 for NULL.
 size_t embank_byte_strings_count(const struct embank_byte_strings *strings);
 
-// The byte string at `place`, from 0, without a NUL behind it; its length goes to `size`, which may be NULL. Valid until
-// the byte strings are freed. NULL where there is none.
+// The byte string at `place`, from 0, without a NUL at its end. Its length goes to `size`, which
+// may be NULL. Valid until embank_byte_strings_free. NULL if `place` is not below the number of
+// byte strings.
 const char *embank_byte_strings_at(const struct embank_byte_strings *strings,
                                    size_t place,
                                    size_t *size);
@@ -1177,8 +1224,8 @@ enum embank_status embank_lease_distinct(const struct embank_lease *lease,
 // Releases the lease, if it has not ended, and frees the handle.
 void embank_lease_free(struct embank_lease *lease);
 
-// Fills `keys` and `rows`, which holds capacity * dim values, with the next rows. `count` is how many those are: fewer
-// than `capacity` at the end only, 0 after the last.
+// Fills `keys` and `rows` with the next rows; `rows` has room for capacity * dim values. `count`
+// gets the number of rows: below `capacity` only at the end, and 0 after the last row.
 enum embank_status embank_scan_next(const struct embank_scan *scan,
                                     uint64_t *keys,
                                     size_t capacity,
@@ -1186,7 +1233,8 @@ enum embank_status embank_scan_next(const struct embank_scan *scan,
                                     size_t rows_len,
                                     size_t *count);
 
-// The number of the checkpoint, how many rows it has in all, and how many are still to come. Any place may be NULL.
+// The number of the checkpoint, the number of its rows of the table, and the number of rows still
+// to come. Any place may be NULL.
 enum embank_status embank_scan_progress(const struct embank_scan *scan,
                                         uint64_t *checkpoint,
                                         uint64_t *rows,
@@ -1198,10 +1246,11 @@ void embank_scan_free(struct embank_scan *scan);
 // Sets every field to its default: no condition. `size` is sizeof(embank_eviction).
 enum embank_status embank_eviction_init(struct embank_eviction *eviction, size_t size);
 
-// Deletes rows by age, frequency or norm, in memory and on disk, while training goes on: of those that the newest
-// checkpoint holds, the ones for which every condition holds now. Rows that were made after it, and rows with
-// outstanding leases, stay. Durable with the next checkpoint. After EMBANK_STATUS_CANCELLED and other failures, what
-// went is gone. `evicted` may be NULL; `evicted_size` is sizeof(embank_evicted).
+// Deletes rows by age, frequency or norm, in memory and on disk, while training goes on. It
+// examines the rows of the newest checkpoint and deletes those for which every condition holds
+// now. Rows that were made later, and rows with outstanding leases, stay. Durable with the next
+// checkpoint. After EMBANK_STATUS_CANCELLED and other failures, the rows that were already deleted
+// stay deleted. `evicted` may be NULL; `evicted_size` is sizeof(embank_evicted).
 enum embank_status embank_table_evict(const struct embank_table *table,
                                       const struct embank_eviction *eviction,
                                       struct embank_evicted *evicted,
@@ -1213,27 +1262,28 @@ enum embank_status embank_export_options_init(struct embank_export_options *opti
 // Sets every option to its default. `size` is sizeof(embank_import_options).
 enum embank_status embank_import_options_init(struct embank_import_options *options, size_t size);
 
-// Writes the table, as the newest checkpoint holds it, to a file, in constant memory, while training goes on. When the
-// call returns, the file is complete and on stable storage, in place of an older one; after a failure there is nothing
-// of it. `options` may be NULL for defaults, and so may `exported`; `exported_size` is sizeof(embank_exported).
+// Writes the rows that the newest checkpoint has of the table to a file, in constant memory, while
+// training goes on. When the call returns, the file is complete and on stable storage, and has
+// replaced an older one. After a failure no part of it is left. `options` may be NULL for
+// defaults, and so may `exported`; `exported_size` is sizeof(embank_exported).
 enum embank_status embank_table_export(const struct embank_table *table,
                                        const char *path,
                                        const struct embank_export_options *options,
                                        struct embank_exported *exported,
                                        size_t exported_size);
 
-// Puts the rows of a file into the table, in constant memory. An export wrote it, or it is a matrix that another
-// program made. A row that is there is replaced. Durable with the next checkpoint; after a failure the batches before
-// it are in the table. `options` may be NULL for defaults, and so may `imported`; `imported_size` is
-// sizeof(embank_imported).
+// Puts the rows of a file into the table, in constant memory. The file is an export, or a matrix
+// that another program made. A row that exists is replaced. Durable with the next checkpoint;
+// after a failure the batches before it are in the table. `options` may be NULL for defaults, and
+// so may `imported`; `imported_size` is sizeof(embank_imported).
 enum embank_status embank_table_import(const struct embank_table *table,
                                        const char *path,
                                        const struct embank_import_options *options,
                                        struct embank_imported *imported,
                                        size_t imported_size);
 
-// As embank_table_import, of `path_count` files or directories, one after another. All of them are looked at before the
-// first row is put.
+// Imports `path_count` files or directories one after another, as embank_table_import does. All of
+// them are checked before the first row is put.
 enum embank_status embank_table_import_files(const struct embank_table *table,
                                              const char *const *paths,
                                              size_t path_count,
@@ -1241,46 +1291,41 @@ enum embank_status embank_table_import_files(const struct embank_table *table,
                                              struct embank_imported *imported,
                                              size_t imported_size);
 
-// The settings of the table that a file was exported from, for embank_bank_table. `found` is 1 then, and 0 where the
-// file doesn't tell them, which leaves `settings` as they are. `format` is one of embank_file_format. `settings` may
-// be NULL; `size` is sizeof(embank_table_settings).
+// The settings of the table that a file was exported from, for embank_bank_table. `found` gets 1
+// if the file has them. Otherwise it gets 0, and `settings` stay unchanged. `format` is one of
+// embank_file_format. `settings` may be NULL; `size` is sizeof(embank_table_settings).
 enum embank_status embank_exported_settings(const char *path,
                                             uint32_t format,
                                             struct embank_table_settings *settings,
                                             size_t size,
                                             uint8_t *found);
 
-// Lists the kept checkpoints of the bank in `path`, oldest first, beside whoever has it open. `count` is how many
-// there are; as many of their numbers as `capacity` allows go to `numbers`.
+// Lists the kept checkpoints of the bank in `path`, oldest first. Another process may have the
+// bank open. `count` gets their number; the first `capacity` numbers go to `numbers`.
 enum embank_status embank_list_checkpoints(const char *path,
                                            uint64_t *numbers,
                                            size_t capacity,
                                            size_t *count);
 
-// Takes the bank in `path`, which nobody has open for writing, back to an older checkpoint for good; the newer ones
-// are gone.
-enum embank_status embank_roll_back(const char *path,
-                                    uint64_t checkpoint);
+// Takes the bank in `path` back to an older checkpoint for good; newer checkpoints are removed. No
+// process may have the bank open for writing.
+enum embank_status embank_roll_back(const char *path, uint64_t checkpoint);
 
-// Copies a checkpoint or, for 0, the newest one of the bank in `path` to the directory `to`, which is a bank of its
-// own then. Works beside whoever has the bank open.
-enum embank_status embank_copy_checkpoint(const char *path,
-                                          uint64_t checkpoint,
-                                          const char *to);
+// Copies a checkpoint of the bank in `path`, or the newest one for 0, to the directory `to`, which
+// is then a bank of its own. Another process may have the bank in `path` open.
+enum embank_status embank_copy_checkpoint(const char *path, uint64_t checkpoint, const char *to);
 
-// Writes what lies between the checkpoints `from` and `to` (0 means the newest) of the bank in `path` to a new file,
-// for embank_apply_delta. Works beside whoever has the bank open.
+// Writes the difference between the checkpoints `from` and `to` (0 means the newest) of the bank
+// in `path` to a new file, for embank_apply_delta. Another process may have the bank open.
 enum embank_status embank_export_delta(const char *path,
                                        uint64_t from,
                                        uint64_t to,
                                        const char *file);
 
-// Takes the bank in `path`, a copy that nobody has open for writing, to the checkpoint that the delta in `file`
-// leads to, and keeps the newest `checkpoints_kept`. EMBANK_STATUS_DELTA_MISMATCH if it does not follow the bank's
-// newest one.
-enum embank_status embank_apply_delta(const char *path,
-                                      const char *file,
-                                      size_t checkpoints_kept);
+// Brings the bank in `path`, a copy, to the checkpoint that the delta in `file` leads to, and
+// keeps its newest `checkpoints_kept` checkpoints. No process may have the copy open for writing.
+// Returns EMBANK_STATUS_DELTA_MISMATCH if the delta does not follow the copy's newest checkpoint.
+enum embank_status embank_apply_delta(const char *path, const char *file, size_t checkpoints_kept);
 
 // The bank's counters. `size` is sizeof(embank_bank_stats).
 enum embank_status embank_bank_get_stats(const struct embank_bank *bank,
@@ -1292,23 +1337,24 @@ enum embank_status embank_table_get_stats(const struct embank_table *table,
                                           struct embank_table_stats *stats,
                                           size_t size);
 
-// All numbers of the bank as text that Prometheus scrapes.
+// All counters of the bank as text in the format of Prometheus.
 enum embank_status embank_bank_prometheus(const struct embank_bank *bank,
                                           struct embank_bytes **text);
 
-// The bytes, with a NUL behind them; valid until they are freed. NULL for NULL.
+// The bytes, followed by a NUL. Valid until embank_bytes_free. NULL for NULL.
 const void *embank_bytes_data(const struct embank_bytes *bytes);
 
-// How many bytes there are, without the NUL. 0 for NULL.
+// The number of bytes, without the NUL. 0 for NULL.
 size_t embank_bytes_size(const struct embank_bytes *bytes);
 
 // Frees the bytes.
 void embank_bytes_free(struct embank_bytes *bytes);
 
-// How many names there are. 0 for NULL.
+// The number of names. 0 for NULL.
 size_t embank_names_count(const struct embank_names *names);
 
-// The name at `place`, from 0, as UTF-8; valid until the names are freed. NULL where there is none.
+// The name at `place`, from 0, as UTF-8. Valid until embank_names_free. NULL if `place` is not
+// below the number of names.
 const char *embank_names_at(const struct embank_names *names, size_t place);
 
 // Frees the names.

@@ -1,23 +1,24 @@
-//! Which keys a get gives a row.
+//! Admission: the keys for which a get makes a row.
 
 use embank::Admission;
 
 use crate::refusals::{beyond_this_header, no_such_number};
 use crate::status::Failure;
 
-/// Which keys a get gives a row. Of the others it returns the initial values, and drops their gradients.
+/// The keys for which a get makes a row. For other keys the get returns the initial values, and
+/// their gradients are dropped.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_admission {
-    /// Every key, with its first get.
+    /// Every key, at its first get.
     Always = 0,
-    /// A key with its admission_gets-th get, counted exactly.
+    /// A key at its get number admission_gets. Gets are counted exactly.
     AfterGets = 1,
-    /// Each get of a key without a row gives it one with admission_probability.
+    /// A key without a row at each get with the probability admission_probability.
     Probability = 2,
 }
 
-/// The kind and its two numbers, as the settings have them.
+/// The kind and its two numbers, in the form of the settings' fields.
 pub(crate) fn from_rust(admission: Admission) -> Result<(u32, u32, f32), Failure> {
     match admission {
         Admission::Always => Ok((embank_admission::Always as u32, 0, 0.0)),

@@ -1,4 +1,4 @@
-//! Banks.
+//! Banks: opened, closed, their tables and vocabularies, checkpoints.
 
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
@@ -24,19 +24,20 @@ pub struct embank_bank {
 /// # Safety
 /// By the header's rules for handles.
 unsafe fn bank_of<'a>(bank: *const embank_bank) -> Result<&'a Bank, Failure> {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the duty of this function's `# Safety` covers the call.
     unsafe { borrowed("bank", bank) }?.inner.get()
 }
 
 /// # Safety
-/// By the header's rules for structs; null is none.
+/// By the header's rules for structs. Null means no options.
 unsafe fn options_of(options: *const embank_bank_options) -> Result<embank::BankOptions, Failure> {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the duty of this function's `# Safety` covers the call.
     unsafe { sized::read_or_defaults(options) }?.to_rust()
 }
 
-/// Opens the bank in the directory `path`, or creates it there. An existing bank comes back as its newest completed
-/// checkpoint left it; what was written after that is gone. `options` may be NULL for defaults.
+/// Opens the bank in the directory `path`, or creates it there. An existing bank comes back as its
+/// newest complete checkpoint has it; changes after that checkpoint are gone. `options` may be NULL
+/// for defaults.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_open(
     path: *const c_char,
@@ -54,9 +55,11 @@ pub unsafe extern "C" fn embank_bank_open(
     })
 }
 
-/// Opens the bank in the directory `path` to read only, at the checkpoint of that number or, for 0, at the newest one,
-/// beside a process that writes it or none. Peek and scan; whatever would write is EMBANK_STATUS_READ_ONLY. The writer
-/// keeps the checkpoint as long as the bank is at it. Of `options`, which may be NULL, memory budget and device count.
+/// Opens the bank in the directory `path` to read only, also while another process writes it.
+/// `checkpoint` is the number of the checkpoint to open, or 0 for the newest. Peeks and scans work;
+/// a call that would write returns EMBANK_STATUS_READ_ONLY. The writer keeps the checkpoint until
+/// this bank leaves it. Of `options`, which may be NULL, only the memory budget and the device are
+/// used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_open_read_only(
     path: *const c_char,
@@ -76,17 +79,19 @@ pub unsafe extern "C" fn embank_bank_open_read_only(
     })
 }
 
-/// Frees the handle. The bank closes when its tables, leases and scans are freed too; another can't open it for writing
-/// before that. Takes no checkpoint: changed_since_checkpoint of embank_bank_get_stats says how much would be lost, and
-/// embank_bank_checkpoint keeps it.
+/// Frees the handle. The bank closes when its tables, leases and scans are freed too; until then no
+/// other process can open it for writing. Takes no checkpoint: changed_since_checkpoint of
+/// embank_bank_get_stats is the number of changes that would be lost, and embank_bank_checkpoint
+/// keeps them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_close(bank: *mut embank_bank) {
     // SAFETY: by the header's rules.
     unsafe { handle::free(bank) };
 }
 
-/// Opens the table `name`, or creates it. A new table is durable with the next checkpoint. A table whose keys are a
-/// vocabulary's ids is made by embank_bank_table_of_vocabulary; this function opens one that exists.
+/// Opens the table `name`, or creates it. A new table is durable with the next checkpoint.
+/// embank_bank_table_of_vocabulary creates a table whose keys are a vocabulary's ids; this function
+/// only opens such a table.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_table(
     bank: *const embank_bank,
@@ -109,8 +114,9 @@ pub unsafe extern "C" fn embank_bank_table(
     })
 }
 
-/// As embank_bank_table, for a table whose keys are the ids of the vocabulary of this name: the table takes no other
-/// keys, and can't be opened once the vocabulary is renumbered or replaced.
+/// Opens or creates a table as embank_bank_table does, whose keys are the ids of the vocabulary
+/// with this name. The table refuses other keys, and can't be opened after the vocabulary is
+/// renumbered or replaced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_table_of_vocabulary(
     bank: *const embank_bank,
@@ -150,7 +156,7 @@ pub unsafe extern "C" fn embank_bank_vocabulary(
     })
 }
 
-/// Opens the vocabulary `name` as it is.
+/// Opens the vocabulary `name` with the settings that it has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_open_vocabulary(
     bank: *const embank_bank,
@@ -167,8 +173,8 @@ pub unsafe extern "C" fn embank_bank_open_vocabulary(
     })
 }
 
-/// Drops the vocabulary `name`: its values are gone at once, for good with the next checkpoint. Tables that were made for
-/// it stay, and can't be opened. Handles of it are still to be freed.
+/// Drops the vocabulary `name`. Its values are gone at once, and durably with the next checkpoint.
+/// Tables whose keys are its ids stay, and can't be opened. Its handles must still be freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_drop_vocabulary(
     bank: *const embank_bank,
@@ -197,7 +203,7 @@ pub unsafe extern "C" fn embank_bank_vocabularies(
     })
 }
 
-/// Opens the table `name` as it is.
+/// Opens the table `name` with the settings that it has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_open_table(
     bank: *const embank_bank,
@@ -214,8 +220,8 @@ pub unsafe extern "C" fn embank_bank_open_table(
     })
 }
 
-/// Drops the table `name`: its rows are gone at once, for good with the next checkpoint. Handles and leases of it are
-/// still to be freed. The name may be used again.
+/// Drops the table `name`. Its rows are gone at once, and durably with the next checkpoint. Its
+/// handles and leases must still be freed. The name can be used again at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_drop_table(
     bank: *const embank_bank,
@@ -244,8 +250,9 @@ pub unsafe extern "C" fn embank_bank_tables(
     })
 }
 
-/// Makes all tables as they are, and the caller's own bytes, durable together. When the call returns, everything is on
-/// stable storage; a crash at any later moment recovers at least this checkpoint. `number` may be NULL.
+/// Makes all tables and the caller's own bytes durable together. When the call returns, everything
+/// is on stable storage; a crash at any later moment recovers this checkpoint or a later one.
+/// `number` gets the checkpoint's number and may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_checkpoint(
     bank: *const embank_bank,
@@ -264,8 +271,9 @@ pub unsafe extern "C" fn embank_bank_checkpoint(
     })
 }
 
-/// The checkpoint that opening the bank recovered, or that a bank which is open to read only is at, with its blob.
-/// Without one, the number is 0 and the blob NULL. Either place may be NULL.
+/// The number and the blob of the checkpoint that the bank was opened at, or that a bank open to
+/// read only is at now. Without a checkpoint, the number is 0 and the blob NULL. Either place may
+/// be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_recovered(
     bank: *const embank_bank,
@@ -287,8 +295,8 @@ pub unsafe extern "C" fn embank_bank_recovered(
     })
 }
 
-/// Moves a bank that is open to read only on to its newest checkpoint. `number`, of the one that it is at then, may be
-/// NULL.
+/// Moves a bank that is open to read only to its newest checkpoint. `number` gets the number of
+/// that checkpoint and may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_refresh(
     bank: *const embank_bank,
@@ -303,7 +311,8 @@ pub unsafe extern "C" fn embank_bank_refresh(
     })
 }
 
-/// Gives disk space back now, as far as no kept checkpoint holds it. Other calls go on meanwhile.
+/// Frees disk space now, except space that a kept checkpoint holds. Other calls go on at the same
+/// time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_compact(bank: *const embank_bank) -> embank_status {
     // SAFETY: by the header's rules.
@@ -313,7 +322,8 @@ pub unsafe extern "C" fn embank_bank_compact(bank: *const embank_bank) -> embank
     })
 }
 
-/// Forgets what lookahead has queued and not begun to read. `cancelled`, how many keys that were, may be NULL.
+/// Removes the keys from the lookahead queue that are not being read yet. `cancelled` gets their
+/// number and may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_cancel_lookahead(
     bank: *const embank_bank,
@@ -328,8 +338,8 @@ pub unsafe extern "C" fn embank_bank_cancel_lookahead(
     })
 }
 
-/// Waits until nothing is pending in the lookahead queue; `idle` is 1 then, and 0 if `timeout_ms` passed first. For
-/// tests and measurements: training need not wait.
+/// Waits until the lookahead queue is empty. `idle` gets 1 if it is, and 0 if `timeout_ms`
+/// milliseconds have passed first. For tests and measurements: training does not need it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_wait_lookahead(
     bank: *const embank_bank,
@@ -349,6 +359,6 @@ pub unsafe extern "C" fn embank_bank_wait_lookahead(
 /// # Safety
 /// By the header's rules for handles.
 pub(crate) unsafe fn stats_of(bank: *const embank_bank) -> Result<embank::BankStats, Failure> {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the duty of this function's `# Safety` covers the call.
     Ok(unsafe { bank_of(bank) }?.stats())
 }

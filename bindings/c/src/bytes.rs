@@ -1,13 +1,13 @@
-//! Bytes and lists of names that a call hands out.
+//! Bytes and lists of names that a call returns.
 
 use std::ffi::{CString, c_char, c_void};
 
 use crate::handle;
 
-/// Bytes that a call hands out. Free with embank_bytes_free.
+/// Bytes that a call returns. Free with embank_bytes_free.
 #[derive(Debug)]
 pub struct embank_bytes {
-    /// A NUL behind the last byte, so that text is a C string.
+    /// The bytes and a NUL, so that text is a C string.
     terminated: Vec<u8>,
 }
 
@@ -20,14 +20,14 @@ impl embank_bytes {
     }
 }
 
-/// The bytes, with a NUL behind them; valid until they are freed. NULL for NULL.
+/// The bytes, followed by a NUL. Valid until embank_bytes_free. NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bytes_data(bytes: *const embank_bytes) -> *const c_void {
     // SAFETY: by the header's rules.
     unsafe { bytes.as_ref() }.map_or(std::ptr::null(), |bytes| bytes.terminated.as_ptr().cast())
 }
 
-/// How many bytes there are, without the NUL. 0 for NULL.
+/// The number of bytes, without the NUL. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bytes_size(bytes: *const embank_bytes) -> usize {
     // SAFETY: by the header's rules.
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn embank_bytes_free(bytes: *mut embank_bytes) {
     unsafe { handle::free(bytes) };
 }
 
-/// Names that a call hands out. Free with embank_names_free.
+/// Names that a call returns. Free with embank_names_free.
 #[derive(Debug)]
 pub struct embank_names {
     names: Vec<CString>,
@@ -49,7 +49,7 @@ pub struct embank_names {
 
 impl embank_names {
     pub(crate) fn new(names: impl Iterator<Item = String>) -> Self {
-        // The store lets no name in that a C string could not hold in full, save for a NUL, where it ends early.
+        // A C string ends at its first NUL, so a name with a NUL in it is cut there.
         let names = names.map(|name| {
             let before = name.split('\0').next().unwrap_or_default().to_owned();
             CString::new(before).expect("there is no NUL before the first one")
@@ -58,14 +58,15 @@ impl embank_names {
     }
 }
 
-/// How many names there are. 0 for NULL.
+/// The number of names. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_names_count(names: *const embank_names) -> usize {
     // SAFETY: by the header's rules.
     unsafe { names.as_ref() }.map_or(0, |names| names.names.len())
 }
 
-/// The name at `place`, from 0, as UTF-8; valid until the names are freed. NULL where there is none.
+/// The name at `place`, from 0, as UTF-8. Valid until embank_names_free. NULL if `place` is not
+/// below the number of names.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_names_at(
     names: *const embank_names,

@@ -1,19 +1,21 @@
-//! Functions of the caller that a call calls.
+//! Callbacks: functions of the caller that a call of the library calls.
 
 use std::ffi::c_void;
 use std::ops::ControlFlow;
 
 use embank::TransferProgress;
 
-/// Gets told how far a call is, in rows, after each batch of them. Anything but 0 ends the call.
+/// Is called after each batch of rows with the number of rows done and the number of rows in all. A
+/// result other than 0 ends the call.
 pub type embank_on_progress =
     Option<unsafe extern "C" fn(context: *mut c_void, rows_done: u64, rows_total: u64) -> i32>;
 
-/// Gets the keys of a batch of rows, lent until it returns. Anything but 0 ends the call.
+/// Is called with the keys of a batch of rows, which are valid until it returns. A result other
+/// than 0 ends the call.
 pub type embank_on_keys =
     Option<unsafe extern "C" fn(context: *mut c_void, keys: *const u64, key_count: usize) -> i32>;
 
-/// Tells how far a call is.
+/// Calls the progress callback.
 ///
 /// # Safety
 /// By the header's rules for callbacks.
@@ -22,12 +24,12 @@ pub(crate) unsafe fn tell(
     context: *mut c_void,
     now: TransferProgress,
 ) -> ControlFlow<()> {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the duty of this function's `# Safety` covers the call.
     let answer = progress.map(|call| unsafe { call(context, now.rows_done, now.rows_total) });
     go_on(answer)
 }
 
-/// Hands out keys.
+/// Calls the callback for keys.
 ///
 /// # Safety
 /// By the header's rules for callbacks.
@@ -36,7 +38,7 @@ pub(crate) unsafe fn hand_out(
     context: *mut c_void,
     keys: &[u64],
 ) -> ControlFlow<()> {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the duty of this function's `# Safety` covers the call.
     let answer = to.map(|call| unsafe { call(context, keys.as_ptr(), keys.len()) });
     go_on(answer)
 }

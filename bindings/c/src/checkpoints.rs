@@ -1,4 +1,4 @@
-//! Kept checkpoints of a bank that need not be open.
+//! Functions on the kept checkpoints of a bank that need not be open.
 
 use std::ffi::c_char;
 
@@ -7,8 +7,8 @@ use embank::Bank;
 use crate::memory::{Lent, Place, path as path_of};
 use crate::status::{call, embank_status};
 
-/// Lists the kept checkpoints of the bank in `path`, oldest first, beside whoever has it open. `count` is how many
-/// there are; as many of their numbers as `capacity` allows go to `numbers`.
+/// Lists the kept checkpoints of the bank in `path`, oldest first. Another process may have the
+/// bank open. `count` gets their number; the first `capacity` numbers go to `numbers`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_list_checkpoints(
     path: *const c_char,
@@ -31,8 +31,8 @@ pub unsafe extern "C" fn embank_list_checkpoints(
     })
 }
 
-/// Takes the bank in `path`, which nobody has open for writing, back to an older checkpoint for good; the newer ones
-/// are gone.
+/// Takes the bank in `path` back to an older checkpoint for good; newer checkpoints are removed. No
+/// process may have the bank open for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_roll_back(path: *const c_char, checkpoint: u64) -> embank_status {
     // SAFETY: by the header's rules.
@@ -42,8 +42,8 @@ pub unsafe extern "C" fn embank_roll_back(path: *const c_char, checkpoint: u64) 
     })
 }
 
-/// Copies a checkpoint or, for 0, the newest one of the bank in `path` to the directory `to`, which is a bank of its
-/// own then. Works beside whoever has the bank open.
+/// Copies a checkpoint of the bank in `path`, or the newest one for 0, to the directory `to`, which
+/// is then a bank of its own. Another process may have the bank in `path` open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_copy_checkpoint(
     path: *const c_char,
@@ -59,8 +59,8 @@ pub unsafe extern "C" fn embank_copy_checkpoint(
     })
 }
 
-/// Writes what lies between the checkpoints `from` and `to` (0 means the newest) of the bank in `path` to a new file,
-/// for embank_apply_delta. Works beside whoever has the bank open.
+/// Writes the difference between the checkpoints `from` and `to` (0 means the newest) of the bank
+/// in `path` to a new file, for embank_apply_delta. Another process may have the bank open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_export_delta(
     path: *const c_char,
@@ -77,9 +77,9 @@ pub unsafe extern "C" fn embank_export_delta(
     })
 }
 
-/// Takes the bank in `path`, a copy that nobody has open for writing, to the checkpoint that the delta in `file`
-/// leads to, and keeps the newest `checkpoints_kept`. EMBANK_STATUS_DELTA_MISMATCH if it does not follow the bank's
-/// newest one.
+/// Brings the bank in `path`, a copy, to the checkpoint that the delta in `file` leads to, and
+/// keeps its newest `checkpoints_kept` checkpoints. No process may have the copy open for writing.
+/// Returns EMBANK_STATUS_DELTA_MISMATCH if the delta does not follow the copy's newest checkpoint.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_apply_delta(
     path: *const c_char,

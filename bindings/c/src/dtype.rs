@@ -1,35 +1,36 @@
-//! How values are stored, and how they are rounded to that.
+//! Dtypes: how values are stored, and how updates are rounded.
 
 use embank::{Dtype, Rounding};
 
 use crate::refusals::{beyond_this_header, no_such_number, same_variants};
 use crate::status::Failure;
 
-/// How a table's values are stored. Rows go in and out as float, whatever they are stored as.
+/// How a table's values are stored. Rows go in and out as float with every dtype.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_dtype {
     /// IEEE 754 single precision.
     F32 = 0,
-    /// IEEE 754 half precision: 11 bits; magnitudes above 65,504 become infinite.
+    /// IEEE 754 half precision: 11 significant bits. Magnitudes above 65,504 become infinite.
     F16 = 1,
-    /// The upper half of an F32: 8 bits, and its range.
+    /// The upper half of an F32: 8 significant bits, and the range of an F32.
     Bf16 = 2,
-    /// Whole numbers from -127 to 127 times a scale of the row, an F32.
+    /// Whole numbers from -127 to 127, multiplied by a scale for each row, which is an F32.
     Int8 = 3,
 }
 
 same_variants!(embank_dtype, Dtype { F32, F16, Bf16, Int8 });
 
-/// How updates are rounded to a dtype below F32. Initial values and puts always round to the nearest.
+/// How updates are rounded to a dtype below F32. Initial values and puts always round to the
+/// nearest.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_rounding {
-    /// Stochastically for INT8, else to the nearest.
+    /// Stochastic for INT8, to the nearest for the other dtypes.
     ByDtype = 0,
-    /// To the nearest, ties to even. What is below half a step is lost.
+    /// To the nearest, ties to even. An update below half a step is lost.
     Nearest = 1,
-    /// Up or down by chance, right on average; reproducible. 4 bytes a row.
+    /// Up or down at random, right on average. Reproducible. Takes 4 bytes a row.
     Stochastic = 2,
 }
 

@@ -1,4 +1,4 @@
-//! Rows that go by age, frequency or norm.
+//! Eviction: deletes rows by age, frequency or norm.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -12,32 +12,35 @@ use crate::sized::{self, Growing, Results, flag};
 use crate::status::{Failure, call, embank_status};
 use crate::table::{embank_table, table_of};
 
-/// Which rows are to go: those for which every condition that is set holds. Call embank_eviction_init, then set one at
-/// least.
+/// The conditions of an eviction. It deletes the rows for which every condition that is set holds.
+/// Call embank_eviction_init, then set at least one condition.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct embank_eviction {
     /// Set by embank_eviction_init.
     pub size: usize,
-    /// Rows whose last use lies so far back or further: in minutes, or in the unit of embank_table_set_time, which is
-    /// to be called first, for the time is 0 after an open. For tables that track it. Negative means any age.
-    /// Default: -1.
+    /// Deletes rows whose last use is at least this long ago: in minutes, or in the unit of
+    /// embank_table_set_time. Call embank_table_set_time first, because the time is 0 after an
+    /// open. Only for tables that track uses. A negative number is no condition. Default: -1.
     pub unused_for: i64,
-    /// Rows with fewer uses than this. For tables that track it. Negative means any number. Default: -1.
+    /// Deletes rows with fewer uses than this. Only for tables that track uses. A negative number
+    /// is no condition. Default: -1.
     pub used_fewer_than: i64,
-    /// Rows whose vector has an L2 norm below this. 0 means any norm. Default: 0.
+    /// Deletes rows whose vector has an L2 norm below this. 0 is no condition. Default: 0.
     pub norm_below: f32,
-    /// 0 or 1: only counts, and hands out keys. Default: 0.
+    /// 0 or 1: with 1, rows are counted and their keys handed out, but no row is deleted. Default:
+    /// 0.
     pub dry_run: u32,
-    /// Gets the keys that went, or would. Default: NULL.
+    /// Is called with the keys of the rows that are deleted, or would be. Default: NULL.
     pub gone: embank_on_keys,
-    /// Gets told how far it is. Default: NULL.
+    /// Is called with the progress. Default: NULL.
     pub progress: embank_on_progress,
-    /// What both get. Default: NULL.
+    /// The first argument of both callbacks. Default: NULL.
     pub context: *mut c_void,
 }
 
-// SAFETY: its size comes first, and then numbers and pointers that may be null; the sizes add up to SIZE_MIN.
+// SAFETY: its size comes first, and then numbers and pointers that may be null; the sizes add up to
+// SIZE_MIN.
 unsafe impl Growing for embank_eviction {
     const NAME: &'static str = "embank_eviction";
     const FILLED_BY: &'static str = "embank_eviction_init";
@@ -76,19 +79,19 @@ fn condition(what: &str, value: i64) -> Result<Option<u32>, Failure> {
     })
 }
 
-/// What an eviction did, or would have.
+/// The result of an eviction.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct embank_evicted {
     /// sizeof(embank_evicted), as it was passed.
     pub size: usize,
-    /// The checkpoint whose rows were gone through.
+    /// The checkpoint whose rows were examined.
     pub checkpoint: u64,
-    /// How many those were.
+    /// The number of examined rows.
     pub examined: u64,
-    /// Rows that went, or would.
+    /// The number of rows that were deleted, or would be.
     pub rows: u64,
-    /// Rows that would have gone but for leases on them.
+    /// The number of rows that stayed only because leases hold them.
     pub leased: u64,
 }
 
@@ -113,10 +116,11 @@ pub unsafe extern "C" fn embank_eviction_init(
     call(|| unsafe { sized::write(eviction, size, &embank_eviction::defaults()) })
 }
 
-/// Deletes rows by age, frequency or norm, in memory and on disk, while training goes on: of those that the newest
-/// checkpoint holds, the ones for which every condition holds now. Rows that were made after it, and rows with
-/// outstanding leases, stay. Durable with the next checkpoint. After EMBANK_STATUS_CANCELLED and other failures, what
-/// went is gone. `evicted` may be NULL; `evicted_size` is sizeof(embank_evicted).
+/// Deletes rows by age, frequency or norm, in memory and on disk, while training goes on. It
+/// examines the rows of the newest checkpoint and deletes those for which every condition holds
+/// now. Rows that were made later, and rows with outstanding leases, stay. Durable with the next
+/// checkpoint. After EMBANK_STATUS_CANCELLED and other failures, the rows that were already deleted
+/// stay deleted. `evicted` may be NULL; `evicted_size` is sizeof(embank_evicted).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_evict(
     table: *const embank_table,
@@ -129,7 +133,8 @@ pub unsafe extern "C" fn embank_table_evict(
         let results = Results::new(evicted, evicted_size)?;
         let table = table_of(table)?;
         let wanted = sized::read(eviction)?;
-        // Rust asks for no answer to the keys, and tells the progress right after them.
+        // The library's callback for keys returns nothing, and its progress callback follows at
+        // once: a refusal of the keys is answered there.
         let ended = Cell::new(ControlFlow::Continue(()));
         let gone = |keys: &[u64]| {
             ended.set(callbacks::hand_out(wanted.gone, wanted.context, keys));

@@ -1,4 +1,4 @@
-//! Tables into files that other programs read, and out of them.
+//! Export and import: tables to and from files that other programs read.
 
 use std::ffi::{c_char, c_void};
 
@@ -13,17 +13,18 @@ use crate::sized::{self, Growing, Results, flag};
 use crate::status::{Failure, call, embank_status};
 use crate::table::{embank_table, table_of};
 
-/// The formats that a table can be written to and read from. docs/export.md tells what lies where in them.
+/// The formats that a table can be written to and read from. docs/export.md describes their
+/// content.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_file_format {
-    /// What the path's suffix says: .safetensors, .npy or .parquet.
+    /// The format of the path's suffix: .safetensors, .npy or .parquet.
     BySuffix = 0,
-    /// One file of tensors.
+    /// One safetensors file.
     Safetensors = 1,
-    /// NumPy's own: several files, but for a dense table without state.
+    /// NumPy's format: several files, or one for a dense table without state.
     Npy = 2,
-    /// Columns. A library that was built without it says so.
+    /// One Parquet file. A library that was built without Parquet returns an error.
     Parquet = 3,
 }
 
@@ -43,30 +44,34 @@ impl embank_file_format {
     }
 }
 
-/// What an export writes. Call embank_export_options_init, then change what you like.
+/// The options of an export. Call embank_export_options_init, then change fields.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct embank_export_options {
     /// Set by embank_export_options_init.
     pub size: usize,
-    /// With dense: how many rows the matrix has; a key beyond is an error. 0 means largest key + 1. Default: 0.
+    /// With dense: the number of rows of the matrix; a larger key is an error. 0 means largest key
+    /// + 1. Default: 0.
     pub dense_rows: u64,
     /// One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
     pub format: u32,
-    /// 0 or 1: also the optimizer's state, so that an import restores training exactly, and of a table with tracking
-    /// each row's uses and last use. Default: 0.
+    /// 0 or 1: with 1, the file also gets the optimizer's state, so that an import restores
+    /// training exactly, and for a table with tracking each row's uses and last use. Default: 0.
     pub state: u32,
-    /// 0 or 1: one matrix in order of the keys, without them; not for Parquet. Default: 0.
+    /// 0 or 1: with 1, the file is one matrix in order of the keys, without the keys. Not for
+    /// Parquet. Default: 0.
     pub dense: u32,
-    /// With dense, 0 or 1: keys without a row get their initial values; else they are an error. Default: 0.
+    /// With dense, 0 or 1: with 1, keys without a row get their initial values; with 0 they are an
+    /// error. Default: 0.
     pub fill_missing: u32,
-    /// Gets told how far it is. Default: NULL.
+    /// Is called with the progress. Default: NULL.
     pub progress: embank_on_progress,
-    /// What it gets. Default: NULL.
+    /// The first argument of the callback. Default: NULL.
     pub context: *mut c_void,
 }
 
-// SAFETY: its size comes first, and then numbers and pointers that may be null; the sizes add up to SIZE_MIN.
+// SAFETY: its size comes first, and then numbers and pointers that may be null; the sizes add up to
+// SIZE_MIN.
 unsafe impl Growing for embank_export_options {
     const NAME: &'static str = "embank_export_options";
     const FILLED_BY: &'static str = "embank_export_options_init";
@@ -104,19 +109,19 @@ impl embank_export_options {
     }
 }
 
-/// What an export wrote.
+/// The result of an export.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct embank_exported {
     /// sizeof(embank_exported), as it was passed.
     pub size: usize,
-    /// The checkpoint whose rows they are.
+    /// The checkpoint whose rows were written.
     pub checkpoint: u64,
-    /// Rows that came from the table.
+    /// The number of rows that came from the table.
     pub rows: u64,
-    /// Rows of a dense file that have initial values.
+    /// The number of rows of a dense file that have initial values.
     pub filled_rows: u64,
-    /// Bytes of all files.
+    /// The size of all files, in bytes.
     pub bytes: u64,
 }
 
@@ -131,37 +136,39 @@ unsafe impl Growing for embank_exported {
     }
 }
 
-/// What an import takes of a file. Call embank_import_options_init, then change what you like.
+/// The options of an import. Call embank_import_options_init, then change fields.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct embank_import_options {
     /// Set by embank_import_options_init.
     pub size: usize,
-    /// The tensor or column of the keys, for npy the file. NULL means `keys` or `key`; where there is neither, row i is
-    /// the row of key i if nothing else in the file may be keys, and else the file is refused. Default: NULL.
+    /// The name of the tensor or column of the keys, or for npy the file. NULL means `keys` or
+    /// `key`. If the file has neither, row i is the row of key i if nothing else in the file may be
+    /// keys; otherwise the file is refused. Default: NULL.
     pub keys: *const c_char,
-    /// The tensor or column of the vectors, for npy the file. NULL means `rows` or `vector`, or the only matrix.
-    /// Default: NULL.
+    /// The name of the tensor or column of the vectors, or for npy the file. NULL means `rows` or
+    /// `vector`, or the only matrix. Default: NULL.
     pub rows: *const c_char,
     /// One of embank_file_format. Default: EMBANK_FILE_FORMAT_BY_SUFFIX.
     pub format: u32,
-    /// 0 or 1: the optimizer's state is taken too, and in a table with tracking each row's uses and last use, if the
-    /// file has them. Default: 1.
+    /// 0 or 1: with 1, the optimizer's state is imported too, and in a table with tracking each
+    /// row's uses and last use, if the file has them. Default: 1.
     pub state: u32,
-    /// 0 or 1: NaN and infinite values are taken; else they are an error. Default: 0.
+    /// 0 or 1: with 1, NaN and infinite values are imported; with 0 they are an error. Default: 0.
     pub non_finite: u32,
-    /// 0 or 1: row i is the row of key first_key + i, whatever else is in the file; rows of a further file go on from
-    /// there. Default: 0.
+    /// 0 or 1: with 1, row i is the row of key first_key + i, whatever else is in the file; rows of
+    /// the next file follow. Default: 0.
     pub by_position: u32,
-    /// Gets told how far it is. Default: NULL.
+    /// Is called with the progress. Default: NULL.
     pub progress: embank_on_progress,
-    /// What it gets. Default: NULL.
+    /// The first argument of the callback. Default: NULL.
     pub context: *mut c_void,
     /// With by_position: the key of the first row. Default: 0.
     pub first_key: u64,
 }
 
-// SAFETY: its size comes first, and then numbers and pointers that may be null; the sizes add up without padding.
+// SAFETY: its size comes first, and then numbers and pointers that may be null; the sizes add up
+// without padding.
 unsafe impl Growing for embank_import_options {
     const NAME: &'static str = "embank_import_options";
     const FILLED_BY: &'static str = "embank_import_options_init";
@@ -186,7 +193,8 @@ unsafe impl Growing for embank_import_options {
 
 impl embank_import_options {
     /// # Safety
-    /// By the header's rules: the names are null or text that ends with a NUL and stays for the time of the call.
+    /// By the header's rules: the names are null or text that ends with a NUL and stays valid
+    /// during the call.
     unsafe fn to_rust(self) -> Result<ImportOptions, Failure> {
         let by_position = flag("by_position", self.by_position)?;
         if !by_position && self.first_key != 0 {
@@ -196,7 +204,7 @@ impl embank_import_options {
             if pointer.is_null() {
                 return Ok(None);
             }
-            // SAFETY: the caller's duty is the same.
+            // SAFETY: the duty of this function's `# Safety` covers the call.
             unsafe { text(what, pointer) }.map(|name| Some(name.to_owned()))
         };
         Ok(ImportOptions {
@@ -210,15 +218,15 @@ impl embank_import_options {
     }
 }
 
-/// What an import put.
+/// The result of an import.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct embank_imported {
     /// sizeof(embank_imported), as it was passed.
     pub size: usize,
-    /// Rows of the file.
+    /// The number of rows of the file.
     pub rows: u64,
-    /// 1 if they came with the optimizer's state, else 0.
+    /// 1 if the file has the optimizer's state, otherwise 0.
     pub with_state: u64,
 }
 
@@ -253,9 +261,10 @@ pub unsafe extern "C" fn embank_import_options_init(
     call(|| unsafe { sized::write(options, size, &embank_import_options::defaults()) })
 }
 
-/// Writes the table, as the newest checkpoint holds it, to a file, in constant memory, while training goes on. When the
-/// call returns, the file is complete and on stable storage, in place of an older one; after a failure there is nothing
-/// of it. `options` may be NULL for defaults, and so may `exported`; `exported_size` is sizeof(embank_exported).
+/// Writes the rows that the newest checkpoint has of the table to a file, in constant memory, while
+/// training goes on. When the call returns, the file is complete and on stable storage, and has
+/// replaced an older one. After a failure no part of it is left. `options` may be NULL for
+/// defaults, and so may `exported`; `exported_size` is sizeof(embank_exported).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_export(
     table: *const embank_table,
@@ -282,10 +291,10 @@ pub unsafe extern "C" fn embank_table_export(
     })
 }
 
-/// Puts the rows of a file into the table, in constant memory. An export wrote it, or it is a matrix that another
-/// program made. A row that is there is replaced. Durable with the next checkpoint; after a failure the batches before
-/// it are in the table. `options` may be NULL for defaults, and so may `imported`; `imported_size` is
-/// sizeof(embank_imported).
+/// Puts the rows of a file into the table, in constant memory. The file is an export, or a matrix
+/// that another program made. A row that exists is replaced. Durable with the next checkpoint;
+/// after a failure the batches before it are in the table. `options` may be NULL for defaults, and
+/// so may `imported`; `imported_size` is sizeof(embank_imported).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_import(
     table: *const embank_table,
@@ -310,8 +319,8 @@ pub unsafe extern "C" fn embank_table_import(
     })
 }
 
-/// As embank_table_import, of `path_count` files or directories, one after another. All of them are looked at before the
-/// first row is put.
+/// Imports `path_count` files or directories one after another, as embank_table_import does. All of
+/// them are checked before the first row is put.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_import_files(
     table: *const embank_table,
@@ -343,9 +352,9 @@ pub unsafe extern "C" fn embank_table_import_files(
     })
 }
 
-/// The settings of the table that a file was exported from, for embank_bank_table. `found` is 1 then, and 0 where the
-/// file doesn't tell them, which leaves `settings` as they are. `format` is one of embank_file_format. `settings` may
-/// be NULL; `size` is sizeof(embank_table_settings).
+/// The settings of the table that a file was exported from, for embank_bank_table. `found` gets 1
+/// if the file has them. Otherwise it gets 0, and `settings` stay unchanged. `format` is one of
+/// embank_file_format. `settings` may be NULL; `size` is sizeof(embank_table_settings).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_exported_settings(
     path: *const c_char,

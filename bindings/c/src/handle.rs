@@ -1,8 +1,9 @@
-//! Handles: what a C pointer to an opaque type points to.
+//! Handles: the targets of C pointers to opaque types.
 //!
-//! A handle is a box that the caller owns. It knows the process that made it: a child made by `fork` shares the
-//! parent's files but has none of its threads, so there every call fails and freeing lets the content leak. Dropping it
-//! would write to the parent's files and wait for threads that do not exist.
+//! A handle is a box that the caller owns. It knows the process that made it. A child made by
+//! `fork` shares the parent's files but has none of its threads, so there every call fails, and
+//! freeing a handle leaks its content: dropping the content would write to the parent's files and
+//! wait for threads that do not exist.
 
 use std::mem;
 use std::process;
@@ -13,7 +14,7 @@ use crate::status::{Failure, embank_status};
 #[derive(Debug)]
 pub(crate) struct Owned<T> {
     process: u32,
-    /// There until the drop.
+    /// Always present until the handle is dropped.
     content: Option<T>,
 }
 
@@ -22,7 +23,7 @@ impl<T> Owned<T> {
         Self { process: process::id(), content: Some(content) }
     }
 
-    /// The content, in the process that made it.
+    /// The content. Fails in a forked child of the process that made it.
     pub(crate) fn get(&self) -> Result<&T, Failure> {
         let here = process::id();
         if here != self.process {
@@ -48,10 +49,10 @@ impl<T> Drop for Owned<T> {
     }
 }
 
-/// A handle that a caller passes in.
+/// The handle that a caller passes in.
 ///
 /// # Safety
-/// `pointer` is null or a handle of this type that is not freed before the call returns.
+/// `pointer` must be null or a handle of this type that is not freed before the call returns.
 pub(crate) unsafe fn borrowed<'a, T>(
     what: &'static str,
     pointer: *const T,
@@ -59,14 +60,15 @@ pub(crate) unsafe fn borrowed<'a, T>(
     if pointer.is_null() {
         return Err(Failure::invalid(format!("the {what} is NULL")));
     }
-    // SAFETY: not null; the caller says that it is one of ours and lives. Handles are only read through `&`.
+    // SAFETY: not null; the caller says that it is one of ours and lives. Handles are only read
+    // through `&`.
     Ok(unsafe { &*pointer })
 }
 
-/// Frees a handle; null is none.
+/// Frees a handle. Null does nothing.
 ///
 /// # Safety
-/// `pointer` is null or a handle of this type, and nobody uses it from now on.
+/// `pointer` must be null or a handle of this type, and must not be used afterwards.
 pub(crate) unsafe fn free<T>(pointer: *mut T) {
     if pointer.is_null() {
         return;

@@ -1,4 +1,4 @@
-//! How new rows are filled.
+//! Initializers: the initial values of rows.
 
 use bytemuck::{Pod, Zeroable};
 use embank::{Fans, Initializer};
@@ -6,19 +6,19 @@ use embank::{Fans, Initializer};
 use crate::refusals::{beyond_this_header, check_zeros, no_such_number};
 use crate::status::Failure;
 
-/// How new rows are filled.
+/// The kinds of initializers.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_initializer_kind {
-    /// With zeros.
+    /// Zeros.
     Zeros = 0,
-    /// With parameters[0].
+    /// Every value is parameters[0].
     Constant = 1,
-    /// Uniformly between parameters[0] and parameters[1].
+    /// Uniform between parameters[0] and parameters[1].
     Uniform = 2,
-    /// From a normal distribution with mean parameters[0] and standard deviation parameters[1].
+    /// Normal with mean parameters[0] and standard deviation parameters[1].
     Normal = 3,
-    /// As Normal, but between parameters[2] and parameters[3].
+    /// Normal, cut off at parameters[2] and parameters[3].
     TruncatedNormal = 4,
     /// torch.nn.init.xavier_uniform_, with gain parameters[0].
     XavierUniform = 5,
@@ -26,17 +26,19 @@ pub enum embank_initializer_kind {
     XavierNormal = 6,
 }
 
-/// How new rows are filled, with its numbers. Make one with embank_uniform and so on; all zeros are one, too.
+/// An initializer with its numbers. Make one with embank_uniform and so on. A struct of zeros is
+/// the initializer with zeros.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct embank_initializer {
     /// One of embank_initializer_kind.
     pub kind: u32,
-    /// As the kind says; the others are zeros.
+    /// The kind's parameters; the other elements are zeros.
     pub parameters: [f32; 7],
-    /// Of the Xavier kinds; 0 means the table's dim. For torch, it is the dim.
+    /// For the Xavier kinds. 0 means the table's dim, which is torch's fan_in of an Embedding.
     pub fan_in: u64,
-    /// Of the Xavier kinds; 0 means the table's dim. For torch, it is the number of rows.
+    /// For the Xavier kinds. 0 means the table's dim; torch's fan_out of an Embedding is its number
+    /// of rows.
     pub fan_out: u64,
 }
 
@@ -107,7 +109,7 @@ impl embank_initializer {
         Ok(made)
     }
 
-    /// Of the library's own initializers, which the header has all the numbers of.
+    /// Converts an initializer of the library. The header has all its numbers.
     fn of(initializer: &Initializer) -> Self {
         Self::from_rust(initializer).unwrap_or(Self::zeroed())
     }

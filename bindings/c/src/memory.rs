@@ -1,4 +1,4 @@
-//! Memory of the caller: buffers, text and places for results, checked as far as they can be.
+//! Memory of the caller: buffers, text and places for results, checked as far as possible.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,7 @@ use bytemuck::Pod;
 
 use crate::status::Failure;
 
-/// A buffer that the caller lends for the time of a call.
+/// A buffer that the caller lends during the call.
 #[derive(Debug)]
 pub(crate) struct Lent<T> {
     what: &'static str,
@@ -18,12 +18,12 @@ pub(crate) struct Lent<T> {
 }
 
 impl<T: Pod> Lent<T> {
-    /// To be read.
+    /// A buffer to read.
     pub(crate) fn new(what: &'static str, pointer: *const T, len: usize) -> Result<Self, Failure> {
         Self::new_mut(what, pointer.cast_mut(), len)
     }
 
-    /// To be written.
+    /// A buffer to write.
     pub(crate) fn new_mut(
         what: &'static str,
         pointer: *mut T,
@@ -49,7 +49,7 @@ impl<T: Pod> Lent<T> {
         Ok(Self { what, pointer, len })
     }
 
-    /// Fails if the two have memory in common, of which one is to be written.
+    /// Fails if a buffer to write overlaps another buffer of the call.
     pub(crate) fn check_apart<U: Pod>(&self, other: &Lent<U>) -> Result<(), Failure> {
         let start = self.pointer.addr();
         let end = self.pointer.addr() + self.len * size_of::<T>();
@@ -67,23 +67,27 @@ impl<T: Pod> Lent<T> {
         self.len
     }
 
-    /// The buffer to read.
+    /// The content of a buffer to read.
     ///
     /// # Safety
-    /// By the header's rules: it lies there for the time of the call, and nobody writes to it meanwhile.
+    /// By the header's rules: the buffer stays valid during the call, and no other code writes to
+    /// it.
     pub(crate) unsafe fn read<'a>(&self) -> &'a [T] {
-        // SAFETY: `new` checked null, alignment and size; the caller answers for the rest. Any bits are a `T`.
+        // SAFETY: `new` checked null, alignment and size; the header's rules cover the rest. Any
+        // bits are a `T`.
         unsafe { slice::from_raw_parts(self.pointer, self.len) }
     }
 
-    /// The buffer to write.
+    /// The content of a buffer to write.
     ///
     /// # Safety
-    /// By the header's rules: it lies there for the time of the call, and nobody looks at it meanwhile. It was
-    /// made by `new_mut`, asked for once, and checked to be apart from the call's other buffers.
+    /// By the header's rules: the buffer stays valid during the call, and no other code reads or
+    /// writes it. It was made by `new_mut`, is requested once, and was checked for overlaps with
+    /// the call's other buffers.
     pub(crate) unsafe fn write<'a>(&self) -> &'a mut [T] {
-        // SAFETY: as in `read`, and no other reference to it is alive. Memory that the caller has not
-        // initialised holds some bits all the same, for it comes from outside of the program that Rust sees.
+        // SAFETY: as in `read`, and no other reference to the buffer is alive. Uninitialised memory
+        // of the caller is no problem: it comes from outside the Rust program, so it holds some
+        // bits.
         unsafe { slice::from_raw_parts_mut(self.pointer, self.len) }
     }
 }
@@ -93,7 +97,7 @@ impl<T: Pod> Lent<T> {
 pub(crate) struct Place<T>(*mut T);
 
 impl<T> Place<T> {
-    /// One that the call can't do without.
+    /// A place that the call needs.
     pub(crate) fn required(what: &'static str, pointer: *mut T) -> Result<Self, Failure> {
         if pointer.is_null() {
             return Err(Failure::invalid(format!("the place for the {what} is NULL")));
@@ -101,7 +105,7 @@ impl<T> Place<T> {
         Self::optional(what, pointer)
     }
 
-    /// One that may be null: then the result is not wanted.
+    /// A place that may be null: then the result is dropped.
     pub(crate) fn optional(what: &'static str, pointer: *mut T) -> Result<Self, Failure> {
         if !pointer.is_aligned() {
             return Err(Failure::invalid(format!("the place for the {what} is misaligned")));
@@ -112,10 +116,11 @@ impl<T> Place<T> {
     /// Writes the result.
     ///
     /// # Safety
-    /// By the header's rules: the pointer is null or good for writing.
+    /// By the header's rules: the pointer is null or valid for writing.
     pub(crate) unsafe fn set(&self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: not null and aligned, as the constructors checked; the caller answers for the rest.
+            // SAFETY: not null and aligned, as the constructors checked; the header's rules cover
+            // the rest.
             unsafe { self.0.write(value) };
         }
     }
@@ -126,22 +131,22 @@ impl<T> Place<T> {
 pub(crate) struct HandlePlace<T>(Place<*mut T>);
 
 impl<T> HandlePlace<T> {
-    /// Null until [`hand_over`](Self::hand_over). To be made before anything else of the call can fail: the header
-    /// promises a null handle after every failure.
+    /// Sets the caller's handle to null until [`hand_over`](Self::hand_over). Must be called before
+    /// the call can fail, because the header promises a null handle after every failure.
     ///
     /// # Safety
-    /// By the header's rules: the pointer is null or good for writing.
+    /// By the header's rules: the pointer is null or valid for writing.
     pub(crate) unsafe fn cleared(
         what: &'static str,
         pointer: *mut *mut T,
     ) -> Result<Self, Failure> {
         let place = Place::required(what, pointer)?;
-        // SAFETY: the caller's duty is the same.
+        // SAFETY: the duty of this function's `# Safety` covers the call.
         unsafe { place.set(std::ptr::null_mut()) };
         Ok(Self(place))
     }
 
-    /// As [`cleared`](Self::cleared); none if the pointer is null, for then the handle is not wanted.
+    /// As [`cleared`](Self::cleared). `None` if the pointer is null: then the handle is not wanted.
     ///
     /// # Safety
     /// As [`cleared`](Self::cleared).
@@ -152,7 +157,7 @@ impl<T> HandlePlace<T> {
         if pointer.is_null() {
             return Ok(None);
         }
-        // SAFETY: the caller's duty is the same.
+        // SAFETY: the duty of this function's `# Safety` covers the call.
         unsafe { Self::cleared(what, pointer) }.map(Some)
     }
 
@@ -161,20 +166,21 @@ impl<T> HandlePlace<T> {
     /// # Safety
     /// As [`cleared`](Self::cleared).
     pub(crate) unsafe fn hand_over(&self, content: T) {
-        // SAFETY: the caller's duty is the same.
+        // SAFETY: the duty of this function's `# Safety` covers the call.
         unsafe { self.0.set(Box::into_raw(Box::new(content))) };
     }
 }
 
-/// Text that is UTF-8.
+/// The caller's text, which must be UTF-8.
 ///
 /// # Safety
-/// By the header's rules: `pointer` is null or text that ends with a NUL and stays for the time of the call.
+/// By the header's rules: `pointer` is null or text that ends with a NUL and stays valid during the
+/// call.
 pub(crate) unsafe fn text<'a>(
     what: &'static str,
     pointer: *const c_char,
 ) -> Result<&'a str, Failure> {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the duty of this function's `# Safety` covers the call.
     let bytes = unsafe { c_string(what, pointer) }?.to_bytes();
     std::str::from_utf8(bytes).map_err(|error| {
         Failure::invalid(format!(
@@ -184,7 +190,7 @@ pub(crate) unsafe fn text<'a>(
     })
 }
 
-/// A path, in whatever bytes the system takes.
+/// The caller's path, in the bytes of the system.
 ///
 /// # Safety
 /// As [`text`].
@@ -192,7 +198,7 @@ pub(crate) unsafe fn path<'a>(
     what: &'static str,
     pointer: *const c_char,
 ) -> Result<&'a Path, Failure> {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the duty of this function's `# Safety` covers the call.
     let bytes = unsafe { c_string(what, pointer) }?.to_bytes();
     if bytes.is_empty() {
         return Err(Failure::invalid(format!("the {what} is empty")));
@@ -206,6 +212,6 @@ unsafe fn c_string<'a>(what: &'static str, pointer: *const c_char) -> Result<&'a
     if pointer.is_null() {
         return Err(Failure::invalid(format!("the {what} is NULL")));
     }
-    // SAFETY: not null; the caller answers for the NUL and the time.
+    // SAFETY: not null; by the header's rules it ends with a NUL and stays valid during the call.
     Ok(unsafe { CStr::from_ptr(pointer) })
 }

@@ -1,4 +1,4 @@
-//! What applies gradients.
+//! Optimizers: how a table turns gradients into new values.
 
 use bytemuck::{Pod, Zeroable};
 use embank::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
@@ -7,11 +7,11 @@ use crate::refusals::{beyond_this_header, check_zeros, no_such_number};
 use crate::sized::flag;
 use crate::status::Failure;
 
-/// What applies gradients. docs/optimizers.md has the formulas.
+/// The kinds of optimizers. docs/optimizers.md has the formulas.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_optimizer_kind {
-    /// Nothing: rows are only put.
+    /// No optimizer: rows are only put.
     None = 0,
     /// torch.optim.SGD.
     Sgd = 1,
@@ -27,46 +27,48 @@ pub enum embank_optimizer_kind {
     Ftrl = 6,
 }
 
-/// An optimizer with its numbers; those that its kind does not have are zeros. Make one with embank_sgd and so on,
-/// which fill in the usual defaults, and change what you like. Kind, initial accumulator, whether there is
-/// momentum and whether Adagrad's rate decays are the table's for good; the rest may change.
+/// An optimizer with its numbers. Numbers that its kind does not have must be zeros. Make one with
+/// embank_sgd and so on, which set the usual defaults, then change fields. The kind, the initial
+/// accumulator, whether there is momentum, and whether Adagrad's rate decays belong to the table
+/// for good. The other numbers may change.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 pub struct embank_optimizer {
     /// One of embank_optimizer_kind.
     pub kind: u32,
-    /// 0 or 1: Nesterov momentum. SGD.
+    /// SGD: 0 or 1, whether momentum is Nesterov's.
     pub nesterov: u32,
-    /// Not negative; FTRL's is above 0.
+    /// The learning rate: not negative, and above 0 for FTRL.
     pub learning_rate: f64,
-    /// All but FTRL.
+    /// The weight decay of every kind but FTRL.
     pub weight_decay: f64,
-    /// SGD.
+    /// SGD: the share of the last step's buffer that stays; 0 means no momentum.
     pub momentum: f64,
-    /// SGD, with momentum.
+    /// SGD with momentum: the share of the gradient that the buffer leaves out.
     pub dampening: f64,
-    /// Adagrad, not row-wise.
+    /// Adagrad: the decay of the learning rate by the row's steps. Must be 0 for row-wise Adagrad.
     pub lr_decay: f64,
-    /// Adam, AdamW.
+    /// Adam and AdamW: the share of the first moment that stays at a step.
     pub beta1: f64,
-    /// Adam, AdamW.
+    /// Adam and AdamW: the share of the second moment that stays at a step.
     pub beta2: f64,
-    /// Keeps a division finite. Adagrad, Adam, AdamW.
+    /// Adagrad, row-wise Adagrad, Adam and AdamW: the number that keeps a division finite.
     pub eps: f64,
-    /// Where a new row's accumulators start. Adagrad, FTRL.
+    /// Adagrad, row-wise Adagrad and FTRL: the accumulators of a new row.
     pub initial_accumulator: f64,
-    /// FTRL.
+    /// FTRL: makes first steps smaller; the paper suggests 1.
     pub beta: f64,
-    /// FTRL.
+    /// FTRL: the penalty that keeps values at zero.
     pub l1: f64,
-    /// FTRL.
+    /// FTRL: the penalty on squares.
     pub l2: f64,
-    /// Zeros: room for the numbers of other optimizers.
+    /// Must be zeros: room for numbers of later optimizers.
     pub reserved: [f64; 5],
 }
 
-/// Makes the conversions. A row has the kind, which has the name of the library's struct and of its variant, and each
-/// number of the struct with the fields of [`embank_optimizer`] that it comes from.
+/// Makes the conversions. An entry has the kind, which is also the name of the library's struct and
+/// variant, and for each number of the struct the fields of [`embank_optimizer`] that it comes
+/// from.
 macro_rules! optimizers {
     ($($kind:ident { $($number:ident: $field:ident $(& $second:ident)?),* $(,)? })*) => {
         impl embank_optimizer {
@@ -83,7 +85,7 @@ macro_rules! optimizers {
                 Ok(made)
             }
 
-            /// What the kind has of the numbers; the others are not looked at.
+            /// Converts the numbers that the kind has, and ignores the others.
             fn of_kind(&self) -> Result<Optimizer, Failure> {
                 if self.kind == embank_optimizer_kind::None as u32 {
                     return Ok(Optimizer::None);
@@ -136,7 +138,7 @@ optimizers! {
     }
 }
 
-/// A number of an optimizer; `C` are the fields that C has it in.
+/// A number of an optimizer. `C` is the type of its fields in C.
 trait Number<C>: Sized {
     fn to_c(self) -> C;
     fn from_c(name: &str, fields: C) -> Result<Self, Failure>;
@@ -182,10 +184,10 @@ impl Number<(u32,)> for bool {
     }
 }
 
-/// The value of one of an optimizer's fields.
+/// The value of a field.
 type FieldValue = fn(&embank_optimizer) -> f64;
 
-/// The fields that some kinds have and others ignore.
+/// The fields that only some kinds use.
 const FIELDS: [(&str, FieldValue); 12] = [
     ("nesterov", |of| of.nesterov.into()),
     ("weight_decay", |of| of.weight_decay),
@@ -205,7 +207,7 @@ impl embank_optimizer {
     pub(crate) fn to_rust(self) -> Result<Optimizer, Failure> {
         check_zeros("embank_optimizer", &self.reserved)?;
         let optimizer = self.of_kind()?;
-        // A number that the kind does not have would be ignored without a word.
+        // Refused, because a number that the kind does not have would be ignored without notice.
         let taken = Self::from_rust(optimizer)?;
         let ignored = |value: FieldValue| value(&self) != 0.0 && value(&taken) == 0.0;
         match FIELDS.into_iter().find(|&(_, value)| ignored(value)) {
@@ -217,7 +219,7 @@ impl embank_optimizer {
         }
     }
 
-    /// Of the library's own optimizers, which the header has all the numbers of.
+    /// Converts an optimizer of the library. The header has all its numbers.
     fn of(optimizer: Optimizer) -> Self {
         Self::from_rust(optimizer).unwrap_or(Self::zeroed())
     }
@@ -235,7 +237,8 @@ pub extern "C" fn embank_adagrad(learning_rate: f64) -> embank_optimizer {
     embank_optimizer::of(Optimizer::adagrad(learning_rate))
 }
 
-/// Adagrad with one accumulator a row, FBGEMM's EXACT_ROWWISE_ADAGRAD: eps 1e-8, initial accumulator 0.
+/// Adagrad with one accumulator a row, FBGEMM's EXACT_ROWWISE_ADAGRAD: eps 1e-8, initial
+/// accumulator 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn embank_row_wise_adagrad(learning_rate: f64) -> embank_optimizer {
     embank_optimizer::of(Optimizer::row_wise_adagrad(learning_rate))
@@ -264,7 +267,7 @@ mod tests {
     use super::*;
     use crate::status::embank_status;
 
-    /// Every number different, so that two of them can't change places.
+    /// Makes every number different, so that two exchanged numbers fail the test.
     fn all() -> [Optimizer; 7] {
         let betas = (0.5, 0.75);
         [

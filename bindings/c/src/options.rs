@@ -1,4 +1,4 @@
-//! How to open a bank: the options, their defaults and their limits.
+//! The options of opening a bank, their defaults and limits.
 
 use std::time::Duration;
 
@@ -8,51 +8,53 @@ use embank::{BankOptions, CompactionOptions, DeviceChoice};
 use crate::sized::{self, Growing, flag};
 use crate::status::{Failure, call, embank_status};
 
-/// What a bank reads and writes its log with.
+/// The system interface that a bank reads and writes its log with.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_device {
-    /// io_uring where the kernel grants it, else threads.
+    /// io_uring if the kernel grants it, otherwise threads.
     Auto = 0,
-    /// io_uring or an error.
+    /// io_uring; opening fails if the kernel refuses it.
     IoUring = 1,
     /// A pool of threads.
     Threads = 2,
 }
 
-/// How to open a bank. Call embank_bank_options_init, then change what you like.
+/// The options of opening a bank. Call embank_bank_options_init, then change fields.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct embank_bank_options {
     /// Set by embank_bank_options_init.
     pub size: usize,
-    /// Memory for everything that the bank keeps: rows, index, buffers and the lookahead queue, in bytes.
-    /// Default: 1 GiB, or a quarter of the memory limit of the process's control group, if that is less.
+    /// The memory budget in bytes: rows, index, buffers and the lookahead queue.
     pub memory_budget_bytes: u64,
-    /// How many of the newest checkpoints stay. Default: 2.
+    /// The number of newest checkpoints that stay. Default: 2.
     pub checkpoints_kept: u64,
-    /// How long a get waits at a staleness bound before it fails, in milliseconds. Default: 60,000.
+    /// The longest time that a get waits at a staleness bound, in milliseconds. Default: 60,000.
     pub wait_timeout_ms: u64,
-    /// How old a lease may become, in milliseconds. One that is older expires with the next get of its table, of
-    /// whatever rows: its counts are given back, and applying or putting it is EMBANK_STATUS_LEASE_EXPIRED. Releasing
-    /// and freeing it do nothing, and are no error. 0 means never. Default: 0.
+    /// The largest age of a lease, in milliseconds. An older lease expires with the next get of its
+    /// table, whichever rows that gets: its counts are given back, and applying or putting it
+    /// returns EMBANK_STATUS_LEASE_EXPIRED. Releasing and freeing it do nothing, and are no error.
+    /// 0 means that no lease expires. Default: 0.
     pub lease_timeout_ms: u64,
-    /// The most keys that looking ahead may have pending. 0 turns it off, negative means what 1/32 of the budget holds.
-    /// Default: -1.
+    /// The largest number of keys in the lookahead queue. 0 turns lookahead off; a negative number
+    /// means as many as fit 1/32 of the budget. Default: -1.
     pub lookahead_queue_keys: i64,
-    /// The most that the log may take on disk, in bytes. 0 means no quota. Default: 0.
+    /// The largest length of the log on disk, in bytes. 0 means no quota. Default: 0.
     pub disk_quota_bytes: u64,
-    /// The most that compaction in the background reads and writes, in bytes a second. 0 means no limit. Default: 0.
+    /// The largest number of bytes that compaction in the background reads and writes in a second.
+    /// 0 means no limit. Default: 0.
     pub compaction_throttle_bytes_per_s: u64,
-    /// The log's length over its rows' beyond which compaction in the background sets to work, 1.1 to 10. Default: 1.4.
+    /// Compaction in the background starts when the log is longer than its rows by this factor, 1.1
+    /// to 10. Default: 1.4.
     pub space_amplification_target: f64,
     /// One of embank_device. Default: EMBANK_DEVICE_AUTO.
     pub device: u32,
-    /// Whether a thread gives disk space back in the background, 0 or 1; else only embank_bank_compact does.
-    /// Default: 0.
+    /// 0 or 1: whether a thread frees disk space in the background. With 0, only
+    /// embank_bank_compact frees space.
     pub background_compaction: u32,
-    /// Whether a bank is made where there is none, 0 or 1. With 0, a mistyped path, or a file system that is not mounted,
-    /// is EMBANK_STATUS_INVALID_ARGUMENT. Default: 1.
+    /// 0 or 1: whether a bank is created if there is none. With 0, a mistyped path or a file system
+    /// that is not mounted is EMBANK_STATUS_INVALID_ARGUMENT. Default: 1.
     pub create: u32,
     /// Threads that share a large batch, the calling one among them; 1 shares nothing. Results are those of one thread,
     /// bit for bit. 0 means the processors that the process may use, at most 16. Default: 0.

@@ -1,13 +1,13 @@
-//! Why numbers that C passes, or would be passed, are refused.
+//! Errors for numbers that C passes, or that the library would pass to C.
 
 use crate::status::{Failure, embank_status};
 
-/// For a number of an enum that this library does not know.
+/// The error for a number of an enum that this library does not know.
 pub(crate) fn no_such_number(name: &str, number: u32) -> Failure {
     Failure::invalid(format!("there is no {name} {number} in Embank {}", env!("CARGO_PKG_VERSION")))
 }
 
-/// Fails unless the numbers that have no meaning yet are zeros.
+/// Fails unless all reserved numbers are zeros.
 pub(crate) fn check_zeros(name: &str, reserved: &[f64]) -> Result<(), Failure> {
     if reserved.iter().all(|&value| value == 0.0) {
         return Ok(());
@@ -17,7 +17,7 @@ pub(crate) fn check_zeros(name: &str, reserved: &[f64]) -> Result<(), Failure> {
     )))
 }
 
-/// For a table of another program with a setting that C has no name for yet.
+/// The error for a table of a newer program with a setting that this header does not have.
 pub(crate) fn beyond_this_header(what: &str, value: &dyn std::fmt::Debug) -> Failure {
     Failure {
         status: embank_status::Other,
@@ -25,7 +25,8 @@ pub(crate) fn beyond_this_header(what: &str, value: &dyn std::fmt::Debug) -> Fai
     }
 }
 
-/// Converts between an enum of C, which structs have as a number, and one of the library with the same variants.
+/// Converts between an enum of C, which structs store as a number, and an enum of the library with
+/// the variants of the same names.
 macro_rules! same_variants {
     ($c:ident, $rust:ident { $($variant:ident),* }) => {
         impl $c {

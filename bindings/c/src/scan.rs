@@ -1,4 +1,4 @@
-//! Going through a table: every row, as a checkpoint holds it.
+//! Scans: every row of a table, as a checkpoint holds it.
 
 use embank::Scan;
 use embank::locks::Mutex;
@@ -7,8 +7,8 @@ use crate::handle::{self, Owned, borrowed};
 use crate::memory::{Lent, Place};
 use crate::status::{Failure, call, embank_status};
 
-/// The rows of a table as the newest checkpoint held them: each once, in no particular order. Free with
-/// embank_scan_free.
+/// The rows of a table as the newest checkpoint held them. Each row comes once, in no particular
+/// order. Free with embank_scan_free.
 #[derive(Debug)]
 pub struct embank_scan {
     inner: Owned<Mutex<Scan>>,
@@ -23,12 +23,12 @@ impl embank_scan {
 /// # Safety
 /// By the header's rules for handles.
 unsafe fn scan_of<'a>(scan: *const embank_scan) -> Result<&'a Mutex<Scan>, Failure> {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the duty of this function's `# Safety` covers the call.
     unsafe { borrowed("scan", scan) }?.inner.get()
 }
 
-/// Fills `keys` and `rows`, which holds capacity * dim values, with the next rows. `count` is how many those are: fewer
-/// than `capacity` at the end only, 0 after the last.
+/// Fills `keys` and `rows` with the next rows; `rows` has room for capacity * dim values. `count`
+/// gets the number of rows: below `capacity` only at the end, and 0 after the last row.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_scan_next(
     scan: *const embank_scan,
@@ -51,7 +51,8 @@ pub unsafe extern "C" fn embank_scan_next(
     })
 }
 
-/// The number of the checkpoint, how many rows it has in all, and how many are still to come. Any place may be NULL.
+/// The number of the checkpoint, the number of its rows of the table, and the number of rows still
+/// to come. Any place may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_scan_progress(
     scan: *const embank_scan,

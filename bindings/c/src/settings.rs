@@ -11,23 +11,24 @@ use crate::refusals::same_variants;
 use crate::sized::{self, Growing};
 use crate::status::{Failure, call, embank_status};
 
-/// Whether rows tell when they were used last, and how often.
+/// Tracking: whether rows record their last use and number of uses, and in which unit of time.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_tracking {
-    /// They don't.
+    /// Rows record nothing.
     None = 0,
-    /// By the system's clock, in minutes.
+    /// Time in minutes, by the system's clock.
     Minutes = 1,
-    /// By what embank_table_set_time was last given.
+    /// Time in the unit of the caller, by the last embank_table_set_time.
     SetTime = 2,
 }
 
 same_variants!(embank_tracking, Tracking { None, Minutes, SetTime });
 
-/// The settings of a table. Call embank_table_settings_init, set the dim, then change what you like. dim, dtypes,
-/// rounding, initializer, seed, tracking, admission and what lies beside a row for the optimizer are the table's for
-/// good; a table that exists is only given out if they are the same. The others hold from the latest call on.
+/// The settings of a table. Call embank_table_settings_init, set the dim, then change fields. dim,
+/// dtypes, rounding, initializer, seed, tracking, admission and the optimizer's state belong to the
+/// table for good; opening a table with other ones fails. The other settings are those of the
+/// latest call.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct embank_table_settings {
@@ -35,31 +36,33 @@ pub struct embank_table_settings {
     pub size: usize,
     /// Seed of the initial values. Default: 0.
     pub seed: u64,
-    /// A get waits while more than this many gets of its row are outstanding: 0 is bulk-synchronous, k
-    /// stale-synchronous, negative asynchronous, which never waits. Default: -1.
+    /// A get waits while more than this many gets of one of its rows are outstanding. A negative
+    /// number means that no get waits. Default: -1.
     pub staleness_bound: i64,
-    /// Values per row. Default: 0, which has to be changed.
+    /// Values per row. Must be set to 1 or more. Default: 0.
     pub dim: u32,
     /// One of embank_dtype. Default: EMBANK_DTYPE_F32.
     pub dtype: u32,
-    /// One of embank_tracking; 8 bytes a row. Default: EMBANK_TRACKING_NONE.
+    /// One of embank_tracking. Tracking takes 8 bytes a row. Default: EMBANK_TRACKING_NONE.
     pub tracking: u32,
-    /// How the optimizer's vectors are stored: one of embank_dtype but INT8. Default: EMBANK_DTYPE_F32.
+    /// How the optimizer's vectors are stored: one of embank_dtype except INT8. Default:
+    /// EMBANK_DTYPE_F32.
     pub state_dtype: u32,
-    /// The longest gradient of a row: one whose L2 norm is above it is scaled down to it. 0 means no limit.
-    /// Default: 0.
+    /// The largest L2 norm of a row's gradient; a longer gradient is scaled down to it. 0 means no
+    /// limit. Default: 0.
     pub clip_row_norm: f64,
-    /// What applies gradients. Default: nothing.
+    /// The optimizer. Default: none.
     pub optimizer: embank_optimizer,
-    /// How new rows are filled. Default: uniformly between -0.05 and 0.05.
+    /// The initial values of rows. Default: uniform between -0.05 and 0.05.
     pub initializer: embank_initializer,
     /// How updates are rounded: one of embank_rounding. Default: EMBANK_ROUNDING_BY_DTYPE.
     pub rounding: u32,
-    /// Which keys a get gives a row: one of embank_admission. Default: EMBANK_ADMISSION_ALWAYS.
+    /// The keys for which a get makes a row: one of embank_admission. Default:
+    /// EMBANK_ADMISSION_ALWAYS.
     pub admission: u32,
-    /// Of EMBANK_ADMISSION_AFTER_GETS: 1 or more. Default: 0.
+    /// For EMBANK_ADMISSION_AFTER_GETS: the number of gets, 1 or more. Default: 0.
     pub admission_gets: u32,
-    /// Of EMBANK_ADMISSION_PROBABILITY: above 0, at most 1. Default: 0.
+    /// For EMBANK_ADMISSION_PROBABILITY: the probability, above 0 and at most 1. Default: 0.
     pub admission_probability: f32,
 }
 
@@ -70,7 +73,7 @@ unsafe impl Growing for embank_table_settings {
     const SIZE_MIN: usize = 240;
 
     fn defaults() -> Self {
-        // All of them are in this header, which the tests hold it to.
+        // The header has all default settings; the tests check that.
         Self::from_rust(&TableConfig::new(0)).unwrap_or(Self::zeroed())
     }
 }
@@ -131,7 +134,7 @@ pub(crate) fn bound_to_rust(bound: i64) -> Result<Option<u32>, Failure> {
     }
 }
 
-/// Sets every setting to its default, the dim to 0. `size` is sizeof(embank_table_settings).
+/// Sets every setting to its default, and the dim to 0. `size` is sizeof(embank_table_settings).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_settings_init(
     settings: *mut embank_table_settings,

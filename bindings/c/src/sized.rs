@@ -1,41 +1,42 @@
 //! Structs that may grow: options, settings and statistics.
 //!
-//! The caller's header may be older or newer than the library, and its struct shorter or longer. Fields are only ever
-//! added at the end, so both sides agree on the shorter one's bytes:
+//! The caller's header may be older or newer than the library, and its struct shorter or longer.
+//! Fields are only added at the end, so both sides agree on the bytes of the shorter struct:
 //!
-//! - What a shorter struct lacks has its default.
-//! - What a longer struct has beyond this library must be zeros, which `..._init` of this library left there: then
-//!   the caller has set nothing that would be ignored. (Linux treats the structs of its newer system calls alike.)
+//! - Fields that a shorter struct does not have get their defaults.
+//! - Bytes of a longer struct that this library does not know must be zeros, as `..._init` of this
+//!   library leaves them. Then the caller has set no field that would be ignored. (Linux treats the
+//!   structs of its newer system calls in this way.)
 
 use std::ptr;
 
 use crate::memory::Lent;
 use crate::status::Failure;
 
-/// A struct whose first field is its size in bytes, as the caller's header has it. Some have pointers, to text and to
-/// functions, so it need not be `Pod`; it is copied as bytes all the same.
+/// A struct whose first field is its size in bytes in the caller's header. Some have pointers to
+/// text and functions, so it need not be `Pod`; it is copied as bytes.
 ///
 /// # Safety
-/// `repr(C)`, a `usize` first, no padding, and none but fields that C can't make invalid: numbers, and pointers that
-/// may be null.
+/// The struct must be `repr(C)`, begin with a `usize`, and have no padding. C must not be able to
+/// make a field invalid: only numbers, and pointers that may be null.
 pub(crate) unsafe trait Growing: Copy {
-    /// As messages name it.
+    /// The struct's name in messages.
     const NAME: &'static str;
-    /// The function that the caller passes its size to.
+    /// The function that the caller passes the struct's size to.
     const FILLED_BY: &'static str;
-    /// Its size in the first version: none is shorter.
+    /// The struct's size in the first version. A smaller size is refused.
     const SIZE_MIN: usize;
 
-    /// Every field at its default. The size is not looked at.
+    /// The struct with every field at its default. The size field is ignored.
     fn defaults() -> Self;
 }
 
-/// No struct is longer: this is no size but a struct that nobody has initialised.
+/// A larger size is refused: it comes from a struct that was not initialised.
 const SIZE_MAX: usize = 4096;
 
 fn check_size<T: Growing>(size: usize) -> Result<(), Failure> {
     const { assert!(T::SIZE_MIN <= size_of::<T>()) };
-    // A size that a compiler gave, so that no field is known in part.
+    // The size must be one that a compiler gives, so that no field is known only in part.
     if (T::SIZE_MIN..=SIZE_MAX).contains(&size) && size.is_multiple_of(align_of::<T>()) {
         return Ok(());
     }
@@ -49,7 +50,7 @@ fn check_size<T: Growing>(size: usize) -> Result<(), Failure> {
 /// Fills the caller's struct of `size` bytes with `value`, and its first field with `size`.
 ///
 /// # Safety
-/// By the header's rules: `pointer` is null or good for writing `size` bytes.
+/// By the header's rules: `pointer` is null or valid for writing `size` bytes.
 pub(crate) unsafe fn write<T: Growing>(
     pointer: *mut T,
     size: usize,
@@ -60,14 +61,16 @@ pub(crate) unsafe fn write<T: Growing>(
     // SAFETY: the caller's duty is the same; there is no other buffer in the call.
     let theirs = unsafe { Lent::new_mut(T::NAME, pointer.cast::<u8>(), size)?.write() };
     let known = size.min(size_of::<T>());
-    // SAFETY: both are at least that long, and `value` is not the caller's memory, which only `theirs` refers to.
+    // SAFETY: both are at least that long, and `value` is not the caller's memory, which only
+    // `theirs` refers to.
     unsafe { ptr::copy_nonoverlapping((&raw const *value).cast(), theirs.as_mut_ptr(), known) };
     theirs[known..].fill(0);
     theirs[..size_of::<usize>()].copy_from_slice(&size.to_ne_bytes());
     Ok(())
 }
 
-/// A struct for the results of a call, looked at before the call does anything. Null if they are not wanted.
+/// The caller's struct for the results of a call, checked before the call changes anything. Null if
+/// the caller does not want them.
 #[derive(Debug)]
 pub(crate) struct Results<T> {
     pointer: *mut T,
@@ -91,21 +94,22 @@ impl<T: Growing> Results<T> {
         if self.pointer.is_null() {
             return Ok(());
         }
-        // SAFETY: the caller's duty is the same.
+        // SAFETY: the duty of this function's `# Safety` covers the call.
         unsafe { write(self.pointer, self.size, value) }
     }
 }
 
-/// The caller's struct, completed with defaults.
+/// Reads the caller's struct, and fills in the defaults of fields that it does not have.
 ///
 /// # Safety
-/// By the header's rules: `pointer` is null or points to a struct of the size that its first field says.
+/// By the header's rules: `pointer` is null or points to a struct of the size that its first field
+/// says.
 pub(crate) unsafe fn read<T: Growing>(pointer: *const T) -> Result<T, Failure> {
     check_pointer(pointer)?;
     // SAFETY: not null and aligned for `T`, whose first field this is.
     let size = unsafe { pointer.cast::<usize>().read() };
     check_size::<T>(size)?;
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the duty of this function's `# Safety` covers the call.
     let theirs = unsafe { Lent::new(T::NAME, pointer.cast::<u8>(), size)?.read() };
     let known = size.min(size_of::<T>());
     if theirs[known..].iter().any(|&byte| byte != 0) {
@@ -116,12 +120,13 @@ pub(crate) unsafe fn read<T: Growing>(pointer: *const T) -> Result<T, Failure> {
         )));
     }
     let mut ours = T::defaults();
-    // SAFETY: both are at least that long, `ours` is new, and the fields are such as C can't make invalid.
+    // SAFETY: both are at least that long, `ours` is new, and the fields are such as C can't make
+    // invalid.
     unsafe { ptr::copy_nonoverlapping(theirs.as_ptr(), (&raw mut ours).cast(), known) };
     Ok(ours)
 }
 
-/// As [`read`]; every field at its default if `pointer` is null.
+/// As [`read`], but with every field at its default if `pointer` is null.
 ///
 /// # Safety
 /// As [`read`].
@@ -129,7 +134,7 @@ pub(crate) unsafe fn read_or_defaults<T: Growing>(pointer: *const T) -> Result<T
     if pointer.is_null() {
         return Ok(T::defaults());
     }
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the duty of this function's `# Safety` covers the call.
     unsafe { read(pointer) }
 }
 
@@ -143,7 +148,8 @@ fn check_pointer<T: Growing>(pointer: *const T) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether the caller's flag is set; anything but 0 and 1 is a struct that nobody has initialised.
+/// True if the caller's flag is 1. A flag other than 0 and 1 comes from a struct that was not
+/// initialised, and is refused.
 pub(crate) fn flag(what: &str, value: u32) -> Result<bool, Failure> {
     match value {
         0 => Ok(false),

@@ -1,4 +1,4 @@
-//! Counters: those that a training loop looks at as structs, and all of them as text.
+//! Counters: the ones for a training loop as structs, and all of them as text.
 
 use bytemuck::Zeroable;
 
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn embank_table_get_stats(
     })
 }
 
-/// All numbers of the bank as text that Prometheus scrapes.
+/// All counters of the bank as text in the format of Prometheus.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_prometheus(
     bank: *const embank_bank,

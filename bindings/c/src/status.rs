@@ -1,4 +1,4 @@
-//! Status codes, the message of the last failure, and the wall that no panic gets through.
+//! Status codes, the message of the last failure, and the barrier that turns a panic into a status.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -7,13 +7,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use embank::Error;
 
-/// How a call went. Numbers never change their meaning; a newer library may return ones that are not listed here.
+/// The result of a call. Numbers never change their meaning. A newer library may return numbers
+/// that are not listed here.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum embank_status {
-    /// It did what it says.
+    /// The call succeeded.
     Ok = 0,
-    /// An argument is NULL, misaligned, overlapping, no UTF-8 or out of its range, or an option or setting is.
+    /// An argument is NULL, misaligned, overlapping, not UTF-8 or out of its range; or an option or
+    /// setting is out of its range.
     InvalidArgument = 1,
     /// A buffer's length does not fit the keys and the table's dim.
     ShapeMismatch = 2,
@@ -21,33 +23,34 @@ pub enum embank_status {
     TableMismatch = 3,
     /// The bank has no table of this name.
     NoSuchTable = 4,
-    /// The table was dropped while this handle or lease of it was around.
+    /// The table of this handle or lease was dropped.
     TableDropped = 5,
     /// The bank holds a table that this version can't read.
     UnreadableTable = 6,
     /// A peek with EMBANK_MISSING_ERROR met keys that have no row.
     MissingRow = 7,
-    /// A get waited for the staleness bound until its time was up. Nothing is held; it may be called again.
+    /// A get waited at the staleness bound for wait_timeout_ms. It holds nothing and can be called
+    /// again.
     StalenessTimeout = 8,
     /// The table has no optimizer that could apply a gradient.
     NoOptimizer = 9,
     /// A gradient is NaN or infinite. No row has been changed.
     NonFiniteGradient = 10,
-    /// The lease was applied, put or released already.
+    /// The lease was already applied, put or released.
     LeaseEnded = 11,
     /// A system call on a file failed.
     Io = 12,
     /// A file is damaged or cut short.
     Damaged = 13,
-    /// The bank is open for writing already, in this process or another.
+    /// The bank is already open for writing, in this process or another.
     Locked = 14,
     /// The bank was opened to read only.
     ReadOnly = 15,
     /// A checkpoint is being read, so it can't be removed.
     BeingRead = 16,
-    /// A delta does not lead on from where the bank is.
+    /// A delta does not follow the bank's newest checkpoint.
     DeltaMismatch = 17,
-    /// The memory budget can't hold what it must; the message names one that would do.
+    /// The memory budget is too small; the message names one that is enough.
     BudgetTooSmall = 18,
     /// The disk quota is used up.
     QuotaExceeded = 19,
@@ -55,35 +58,39 @@ pub enum embank_status {
     Poisoned = 20,
     /// The store contradicts itself: a mistake in Embank. The last checkpoint stands.
     Inconsistent = 21,
-    /// The device was asked for by name and can't be had here.
+    /// The device that was asked for by name can't be used here.
     DeviceUnavailable = 22,
-    /// An earlier lookahead met an error while it read ahead. This call's keys are not queued.
+    /// An earlier lookahead met an error while it read. The keys of this call are not queued.
     LookaheadFailed = 23,
-    /// The handle came from before a fork().
+    /// The handle was made before a fork(), in the parent process.
     Forked = 24,
     /// A panic: a mistake in Embank. Open the bank again from its last checkpoint.
     Internal = 25,
-    /// A failure that has no number of its own yet; see the message.
+    /// A failure that has no number of its own; see the message.
     Other = 26,
-    /// The lease grew older than the bank's lease_timeout_ms, and a get of its table ended it. Nothing was changed.
+    /// The lease grew older than the bank's lease_timeout_ms, and a get of its table ended it.
+    /// Nothing was changed.
     LeaseExpired = 27,
     /// A callback ended the call.
     Cancelled = 28,
-    /// A file can't be imported: it is damaged or doesn't fit the table. The batches before the one that failed are in
-    /// the table.
+    /// A file can't be read as a table: it is damaged, holds values that are not finite, or does
+    /// not tell which of its parts are keys and vectors. The batches before the one that failed are
+    /// in the table.
     UnreadableFile = 29,
-    /// The bank's directory was moved, removed or replaced while the bank was open. Nothing is written.
+    /// The bank's directory was moved, removed or replaced while the bank was open. Nothing is
+    /// written.
     DirectoryMoved = 30,
-    /// A key of a table whose keys are a vocabulary's ids is no id of it. Nothing was read or changed.
-    UnknownId = 31,
-    /// A get would wait for leases of its own thread. Nothing is held. End those leases first; or, if another thread
-    /// ends them, call embank_lease_hand_over.
-    SelfBlocked = 32,
-    /// A row to be put holds a value that is NaN or infinite, or too large for the table's dtype. No row has been
+    /// A key of a table whose keys are a vocabulary's ids is no id of it. Nothing was read or
     /// changed.
+    UnknownId = 31,
+    /// A get would wait for leases of its own thread. Nothing is held. End those leases first; or,
+    /// if another thread ends them, call embank_lease_hand_over.
+    SelfBlocked = 32,
+    /// A row to put has a value that is NaN or infinite, or too large for the table's dtype. No row
+    /// has been changed.
     NonFiniteRow = 33,
-    /// The step of some rows would make them infinite as the table stores them. Those rows are unchanged; all others took
-    /// their step.
+    /// A step would make some rows infinite in the table's dtype. These rows are unchanged; all
+    /// others took their step.
     RowOverflow = 34,
     /// The bank has no vocabulary of this name.
     NoSuchVocabulary = 35,
@@ -91,17 +98,22 @@ pub enum embank_status {
     VocabularyMismatch = 36,
     /// A value has no id in the vocabulary, and its settings give it none.
     UnknownValue = 37,
-    /// The vocabulary was dropped while this handle of it was around.
+    /// The vocabulary of this handle was dropped.
     VocabularyDropped = 38,
     /// The vocabulary is frozen, so no value can be inserted.
     VocabularyFrozen = 39,
-    /// The table's keys are ids of a vocabulary that was renumbered, replaced or dropped since.
+    /// The table's keys are ids of a vocabulary that was renumbered, replaced or dropped since the
+    /// table was made.
     OtherVocabulary = 40,
-    /// The disk has no room for what the call has to write. No row is lost: make room and call again.
+    /// The disk has no room for the data that the call must write. No row is lost: make room and
+    /// call again.
     DiskFull = 41,
+    /// A file can be read, but does not fit the table: another dim, the state of another optimizer,
+    /// ids of another vocabulary. The batches before the one that failed are in the table.
+    FileMismatch = 42,
 }
 
-/// Why a call fails.
+/// The status and the message of a failed call.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: embank_status,
@@ -134,7 +146,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Names of Rust that messages give, and what C calls the same.
+/// Names that messages of the Rust crates use, and the C name of each.
 const RUST_NAMES: [(&str, &str); 9] = [
     ("Missing::Initial", "EMBANK_MISSING_INITIAL"),
     ("Vocabulary::set_frozen", "embank_vocabulary_set_frozen"),
@@ -171,6 +183,7 @@ fn status_of(error: &Error) -> embank_status {
         Error::LookaheadFailed(_) => embank_status::LookaheadFailed,
         Error::Cancelled => embank_status::Cancelled,
         Error::UnreadableFile { .. } => embank_status::UnreadableFile,
+        Error::FileMismatch { .. } => embank_status::FileMismatch,
         Error::NoSuchVocabulary { .. } => embank_status::NoSuchVocabulary,
         Error::VocabularyMismatch { .. } => embank_status::VocabularyMismatch,
         Error::UnknownValue { .. } => embank_status::UnknownValue,
@@ -185,7 +198,7 @@ fn status_of(error: &Error) -> embank_status {
     }
 }
 
-/// For errors that come from the store.
+/// The status of an error of the store.
 fn status_of_store(error: &Error) -> embank_status {
     match error {
         Error::Io { .. } | Error::AddressSpaceRefused { .. } | Error::ThreadRefused { .. } => {
@@ -225,8 +238,8 @@ thread_local! {
     static LAST_MESSAGE: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Runs the body of an exported function. The store keeps its own invariants through a panic, and nothing of this crate
-/// is half done: handles are made whole or not at all.
+/// Runs the body of an exported function, and turns a panic into a status. The store keeps its
+/// invariants through a panic, and this crate makes a handle whole or not at all.
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> embank_status {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return embank_status::Ok,
@@ -236,21 +249,22 @@ pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> embank_status 
     let mut message = failure.message.into_bytes();
     message.retain(|&byte| byte != 0);
     let message = CString::new(message).unwrap_or_default();
-    // A thread that is ending may have no place for it any more; the status says enough then.
+    // A thread that is ending may have no thread-local storage any more. Then the status is the
+    // only report.
     let _ = LAST_MESSAGE.try_with(|last| *last.borrow_mut() = message);
     failure.status
 }
 
-/// What the last failing call on this thread met, as UTF-8 text that names the thing and the cure; "" if none failed.
-/// Valid until the next failing call on this thread, or the thread's end. Copy it where calls move between threads,
-/// as in languages with threads of their own.
+/// The message of the last failed call of this thread, as UTF-8 text that names the problem and the
+/// cure; "" if no call failed. Valid until the next failed call of this thread, or until the thread
+/// ends. A language that moves calls between threads must copy it at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn embank_last_error_message() -> *const c_char {
     LAST_MESSAGE.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The name of a status without its prefix, such as "LOCKED"; "UNKNOWN" for a number that this library doesn't know.
-/// Valid for ever.
+/// The name of a status without its prefix, such as "LOCKED". "UNKNOWN" for a number that this
+/// library does not know. Always valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn embank_status_name(status: i32) -> *const c_char {
     usize::try_from(status)
@@ -260,7 +274,7 @@ pub extern "C" fn embank_status_name(status: i32) -> *const c_char {
         .as_ptr()
 }
 
-/// The library's version, such as "0.1.0". Valid for ever.
+/// The library's version, such as "0.1.0". Always valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn embank_version() -> *const c_char {
     VERSION.as_ptr()
@@ -272,8 +286,8 @@ const VERSION: &CStr =
         Err(_) => panic!("a version has no NUL in it"),
     };
 
-/// By number.
-const NAMES: [&CStr; embank_status::DiskFull as usize + 1] = [
+/// The names of the statuses, by number.
+const NAMES: [&CStr; embank_status::FileMismatch as usize + 1] = [
     c"OK",
     c"INVALID_ARGUMENT",
     c"SHAPE_MISMATCH",
@@ -316,6 +330,7 @@ const NAMES: [&CStr; embank_status::DiskFull as usize + 1] = [
     c"VOCABULARY_FROZEN",
     c"OTHER_VOCABULARY",
     c"DISK_FULL",
+    c"FILE_MISMATCH",
 ];
 
 #[cfg(test)]
@@ -358,10 +373,10 @@ mod tests {
         assert_eq!(name(embank_status::UnreadableFile as i32), "UNREADABLE_FILE");
         assert_eq!(name(embank_status::SelfBlocked as i32), "SELF_BLOCKED");
         assert_eq!(name(embank_status::RowOverflow as i32), "ROW_OVERFLOW");
-        assert_eq!((name(-1), name(42), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
+        assert_eq!((name(-1), name(43), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
     }
 
-    /// Those that `tests/c/abi.c` can't bring about, and those that it can, too.
+    /// Covers errors that `tests/c/abi.c` can't cause, and errors that it can.
     #[test]
     fn every_error_has_its_status() {
         let table = String::from("t");
@@ -396,7 +411,7 @@ mod tests {
                     key: 7,
                     first_id: 0,
                     next_id: 7,
-                    unknown: None,
+                    unknown_id: None,
                 },
                 embank_status::UnknownId,
             ),
@@ -436,6 +451,7 @@ mod tests {
                 Error::UnreadableFile { path: path.clone(), what: text() },
                 embank_status::UnreadableFile,
             ),
+            (Error::FileMismatch { path: path.clone(), what: text() }, embank_status::FileMismatch),
         ];
         let path = || path.clone();
         let of_the_store = [
@@ -499,7 +515,7 @@ mod tests {
         }
     }
 
-    /// What a call is refused for has one number, whatever its name in Rust.
+    /// Refused arguments have one status, whatever the variant in Rust.
     #[test]
     fn refused_arguments_have_one_status() {
         let path = || PathBuf::from("p");

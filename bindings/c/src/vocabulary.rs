@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 
 use bytemuck::{Pod, Zeroable};
 use embank::{
-    ByteBuffer, ByteValues, OwnedValues, UNKNOWN_ID, Unknown, ValueKind, Values, Vocabulary,
+    ByteBuffer, ByteValues, OwnedValues, UNKNOWN_ID, ValueKind, Values, Vocabulary,
     VocabularyConfig,
 };
 
@@ -14,12 +14,12 @@ use crate::refusals::{beyond_this_header, no_such_number};
 use crate::sized::{self, Growing};
 use crate::status::{Failure, call, embank_status};
 
-/// The id that embank_vocabulary_ids_of_numbers and embank_vocabulary_ids_of_bytes give a value without one, with
-/// EMBANK_UNKNOWN_VALUES_MARK.
+/// With EMBANK_UNKNOWN_VALUES_MARK: the id that embank_vocabulary_ids_of_numbers and
+/// embank_vocabulary_ids_of_bytes give a value without an id.
 pub const EMBANK_NO_ID: u64 = 0xFFFF_FFFF_FFFF_FFFF;
 const _: () = assert!(EMBANK_NO_ID == UNKNOWN_ID);
 
-/// What the values of a vocabulary are.
+/// The kinds of values of a vocabulary.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_value_kind {
@@ -29,46 +29,49 @@ pub enum embank_value_kind {
     Bytes = 1,
 }
 
-/// What a vocabulary gives a value that has no id.
+/// The result of looking up a value that has no id.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_unknown {
     /// The call fails with EMBANK_STATUS_UNKNOWN_VALUE.
     Error = 0,
-    /// The unknown_id of the settings.
+    /// The value gets the unknown_id of the settings.
     Id = 1,
 }
 
-/// What a call does about values that have no id.
+/// How a call treats values that have no id.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub enum embank_unknown_values {
     /// They get EMBANK_NO_ID.
     Mark = 0,
-    /// They get what the vocabulary's settings say.
+    /// They get what the vocabulary's settings say (embank_unknown).
     AsSettings = 1,
-    /// They are inserted: each gets the next id. In a frozen vocabulary they get what the settings say.
+    /// They are inserted, and each gets the next id. In a frozen vocabulary they get what the
+    /// settings say.
     Insert = 2,
 }
 
-/// The settings of a vocabulary. Call embank_vocabulary_settings_init, then change what you like. They are the
-/// vocabulary's for good; one that exists is only given out if they are the same.
+/// The settings of a vocabulary. Call embank_vocabulary_settings_init, then change fields. They
+/// belong to the vocabulary for good; opening a vocabulary with other ones fails.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct embank_vocabulary_settings {
     /// Set by embank_vocabulary_settings_init.
     pub size: usize,
-    /// The first value's id, at most 2^62; those below are yours, for padding and unknown values. Default: 0.
+    /// The first value's id, at most 2^62. Smaller ids are the caller's, for padding and unknown
+    /// values. Default: 0.
     pub first_id: u64,
-    /// Of EMBANK_UNKNOWN_ID: below first_id. Default: 0.
+    /// With EMBANK_UNKNOWN_ID: the id of values without one, below first_id. Must be 0 otherwise.
+    /// Default: 0.
     pub unknown_id: u64,
     /// One of embank_value_kind. Default: EMBANK_VALUE_KIND_U64.
     pub kind: u32,
     /// One of embank_unknown. Default: EMBANK_UNKNOWN_ERROR.
     pub unknown: u32,
-    /// The longest byte string that it takes, 1 to 131,072. Default: 1,024.
+    /// The largest length of a byte string, 1 to 131,072. Default: 1,024.
     pub value_bytes_max: u32,
-    /// 0 or 1: it counts how often values come. Default: 0.
+    /// 0 or 1: with 1, the vocabulary counts how often values come. Default: 0.
     pub counts: u32,
 }
 
@@ -79,17 +82,16 @@ unsafe impl Growing for embank_vocabulary_settings {
     const SIZE_MIN: usize = 40;
 
     fn defaults() -> Self {
-        // Both kinds are in this header.
+        // The header has both kinds of values.
         Self::from_rust(&VocabularyConfig::u64()).unwrap_or(Self::zeroed())
     }
 }
 
 impl embank_vocabulary_settings {
     fn from_rust(config: &VocabularyConfig) -> Result<Self, Failure> {
-        let (unknown, unknown_id) = match config.unknown {
-            Unknown::Error => (embank_unknown::Error, 0),
-            Unknown::Id(id) => (embank_unknown::Id, id),
-            other => return Err(beyond_this_header("unknown value's id", &other)),
+        let (unknown, unknown_id) = match config.unknown_id {
+            None => (embank_unknown::Error, 0),
+            Some(id) => (embank_unknown::Id, id),
         };
         let kind = match config.kind {
             ValueKind::U64 => embank_value_kind::U64,
@@ -117,14 +119,14 @@ impl embank_vocabulary_settings {
             BYTES => VocabularyConfig::bytes(),
             other => return Err(no_such_number("embank_value_kind", other)),
         };
-        let unknown = match self.unknown {
+        let unknown_id = match self.unknown {
             ERROR if self.unknown_id != 0 => {
                 return Err(Failure::invalid(
                     "unknown_id is set, which EMBANK_UNKNOWN_ERROR does not use; set EMBANK_UNKNOWN_ID, or 0",
                 ));
             }
-            ERROR => Unknown::Error,
-            ID => Unknown::Id(self.unknown_id),
+            ERROR => None,
+            ID => Some(self.unknown_id),
             other => return Err(no_such_number("embank_unknown", other)),
         };
         let counts = match self.counts {
@@ -132,7 +134,8 @@ impl embank_vocabulary_settings {
             1 => true,
             other => return Err(Failure::invalid(format!("counts is 0 or 1, found {other}"))),
         };
-        let config = config.first_id(self.first_id).unknown(unknown).counts(counts);
+        let mut config = config.first_id(self.first_id).counts(counts);
+        config.unknown_id = unknown_id;
         Ok(config.value_bytes_max(self.value_bytes_max))
     }
 }
@@ -165,7 +168,7 @@ impl embank_vocabulary {
 unsafe fn vocabulary_of<'a>(
     vocabulary: *const embank_vocabulary,
 ) -> Result<&'a Vocabulary, Failure> {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the duty of this function's `# Safety` covers the call.
     unsafe { borrowed("vocabulary", vocabulary) }?.inner.get()
 }
 
@@ -174,7 +177,7 @@ unsafe fn vocabulary_of<'a>(
 pub(crate) unsafe fn config_of(
     settings: *const embank_vocabulary_settings,
 ) -> Result<VocabularyConfig, Failure> {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: the duty of this function's `# Safety` covers the call.
     unsafe { sized::read(settings) }?.to_rust()
 }
 
@@ -199,7 +202,7 @@ pub unsafe extern "C" fn embank_vocabulary_get_settings(
     })
 }
 
-/// The number of values, and the id that the next new one gets. Either place may be NULL.
+/// The number of values, and the id that the next new value gets. Either place may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_vocabulary_len(
     vocabulary: *const embank_vocabulary,
@@ -217,7 +220,7 @@ pub unsafe extern "C" fn embank_vocabulary_len(
     })
 }
 
-/// 1: no value is inserted from now on; 0: it grows again.
+/// With 1, no value is inserted from now on. With 0, new values are inserted again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_vocabulary_set_frozen(
     vocabulary: *const embank_vocabulary,
@@ -233,7 +236,7 @@ pub unsafe extern "C" fn embank_vocabulary_set_frozen(
     })
 }
 
-/// Looks values up, inserting them if `unknown` says so.
+/// Looks values up, and inserts new ones if `unknown` says so.
 fn ids_of<'v>(
     vocabulary: &Vocabulary,
     values: impl Into<Values<'v>>,
@@ -252,7 +255,8 @@ fn ids_of<'v>(
     Ok(())
 }
 
-/// The ids of `count` numbers, in a vocabulary of EMBANK_VALUE_KIND_U64. `unknown` is one of embank_unknown_values.
+/// The ids of `count` numbers, in a vocabulary of EMBANK_VALUE_KIND_U64. `unknown` is one of
+/// embank_unknown_values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_vocabulary_ids_of_numbers(
     vocabulary: *const embank_vocabulary,
@@ -271,9 +275,9 @@ pub unsafe extern "C" fn embank_vocabulary_ids_of_numbers(
     })
 }
 
-/// The ids of `count` byte strings, in a vocabulary of EMBANK_VALUE_KIND_BYTES. They lie one after the other in `bytes`:
-/// string i from offsets[i] to offsets[i + 1], so there are count + 1 offsets, as in Arrow's large strings. `unknown` is
-/// one of embank_unknown_values.
+/// The ids of `count` byte strings, in a vocabulary of EMBANK_VALUE_KIND_BYTES. The strings lie one
+/// after the other in `bytes`: string i from offsets[i] to offsets[i + 1]. So there are count + 1
+/// offsets, as in Arrow's large strings. `unknown` is one of embank_unknown_values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_vocabulary_ids_of_bytes(
     vocabulary: *const embank_vocabulary,
@@ -348,21 +352,22 @@ fn of_the_other_kind(vocabulary: &Vocabulary, call: &str) -> Failure {
     ))
 }
 
-/// Byte strings that a call hands out. Free with embank_byte_strings_free.
+/// Byte strings that a call returns. Free with embank_byte_strings_free.
 #[derive(Debug)]
 pub struct embank_byte_strings {
     strings: ByteBuffer,
 }
 
-/// How many there are. 0 for NULL.
+/// The number of byte strings. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_byte_strings_count(strings: *const embank_byte_strings) -> usize {
     // SAFETY: by the header's rules.
     unsafe { strings.as_ref() }.map_or(0, |of| of.strings.len())
 }
 
-/// The byte string at `place`, from 0, without a NUL behind it; its length goes to `size`, which may be NULL. Valid until
-/// the byte strings are freed. NULL where there is none.
+/// The byte string at `place`, from 0, without a NUL at its end. Its length goes to `size`, which
+/// may be NULL. Valid until embank_byte_strings_free. NULL if `place` is not below the number of
+/// byte strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_byte_strings_at(
     strings: *const embank_byte_strings,

@@ -1,9 +1,10 @@
-//! Is `include/embank.h` what the sources say, and `src/counters.rs` what the library counts?
+//! Tests that `include/embank.h` is what cbindgen makes of the sources, and that `src/counters.rs`
+//! has the library's counters.
 
 use std::path::Path;
 use std::{env, fs};
 
-/// In the order in which the header tells of them.
+/// The sources, in the order of the header.
 const SOURCES: [&str; 20] = [
     "status.rs",
     "options.rs",
@@ -32,7 +33,7 @@ mod counters;
 #[test]
 fn the_counters_and_the_header_are_up_to_date() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // First, for the header is made from it.
+    // The counters come first, because the header is made from them.
     let path = root.join("src/counters.rs");
     let found = fs::read_to_string(&path).unwrap_or_default();
     assert_or_bless(&path, &counters::source(&found));
@@ -49,7 +50,7 @@ fn the_counters_and_the_header_are_up_to_date() {
     assert_or_bless(&root.join("include/embank.h"), &made);
 }
 
-/// Fails unless the file holds `made`, which it does afterwards with EMBANK_BLESS=1.
+/// Fails unless the file holds `made`. With EMBANK_BLESS=1 the file is overwritten first.
 fn assert_or_bless(path: &Path, made: &str) {
     if env::var_os("EMBANK_BLESS").is_some() {
         fs::write(path, made).expect("the file can be written");
@@ -57,7 +58,7 @@ fn assert_or_bless(path: &Path, made: &str) {
     let found = fs::read_to_string(path).unwrap_or_default();
     assert!(
         found == made,
-        "{} is not what it should be: `EMBANK_BLESS=1 cargo test -p embank-c --test header` makes it anew, \
+        "{} is not what it should be: `EMBANK_BLESS=1 cargo test -p embank-c --test header` makes it again, \
          then look at the difference, for the header is a promise",
         path.display()
     );

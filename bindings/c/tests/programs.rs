@@ -1,7 +1,8 @@
-//! Do programs in C and C++ that use the header and link the libraries work? `c/abi.c` is the test of the ABI, linked
-//! statically; `../examples/train.cpp` is the tutorial, linked dynamically.
+//! Tests that programs in C and C++ work with the header and the libraries. `c/abi.c` tests the
+//! ABI, linked statically. `../examples/train.cpp` is the tutorial, linked dynamically.
 //!
-//! They are built with `cc` and `c++`, or what `CC` and `CXX` name. Without a C++ compiler the tutorial is left out.
+//! They are built with `cc` and `c++`, or the commands in `CC` and `CXX`. Without a C++ compiler
+//! the tutorial is left out.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -13,22 +14,22 @@ use std::process::{Command, Output};
 use embank_kv::{Store, StoreOptions};
 use tempfile::TempDir;
 
-// Cargo builds the library before this test because it is named here.
+// Named here so that Cargo builds the library before this test.
 use embank_c as _;
 
 const SOURCES: &str = env!("CARGO_MANIFEST_DIR");
 
-/// What the Rust standard library needs of the system, on Linux.
+/// The system libraries that Rust's standard library needs on Linux.
 const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lrt"];
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
-/// The folder of libembank_c.a and libembank_c.so, built with this test.
+/// The folder with libembank_c.a and libembank_c.so.
 fn libraries() -> PathBuf {
     env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
-/// `usual`, or the command that the variable holds, which may have arguments.
+/// The command in the variable, which may have arguments, or `usual`.
 fn compiler(variable: &str, usual: &str) -> Command {
     let named = env::var(variable).unwrap_or_default();
     let mut words = named.split_whitespace();
@@ -54,7 +55,7 @@ fn include_and_source(command: &mut Command, source: &str, to: &Path) {
     command.arg(Path::new(SOURCES).join(source)).arg("-o").arg(to);
 }
 
-/// A bank with a table that some other program made with the store under it.
+/// Makes a bank with a table that was made by the store without the crate `embank`.
 fn foreign_bank(folder: &TempDir) -> PathBuf {
     let path = folder.path().join("foreign");
     let store = Store::open(&path, &StoreOptions::default()).unwrap();

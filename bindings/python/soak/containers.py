@@ -1,7 +1,8 @@
-"""Trains small banks as restricted containers would run them, and prints what became of each.
+"""Trains small banks under the restrictions of containers, and prints a result for each.
 
-Each line is a process of its own under one restriction. It must train and come back with every row, or end with a clear
-error before training begins. Needs root, control groups and mount namespaces; what can't be set up is left out.
+Each line is a process under one restriction. It must train and return every row, or end with a
+clear error before training begins. The script needs root, control groups and mount namespaces. It
+leaves out restrictions that it can't set up.
 
     python bindings/python/soak/containers.py
 """
@@ -32,7 +33,9 @@ NOBODY = 65_534
 
 
 def train(directory: str, budget: Optional[str], ballast: Optional[str]) -> None:
-    """Trains a bank in `directory`; half way a file `ballast` takes all room of the disk, and is removed again."""
+    """Trains a bank in `directory`. Half way a file `ballast` fills the disk, and is then
+    removed.
+    """
     import numpy as np
 
     import embank
@@ -75,7 +78,7 @@ def train(directory: str, budget: Optional[str], ballast: Optional[str]) -> None
 
 
 def check(table, expected) -> None:
-    """Each row is the number of its gradients."""
+    """Checks that each row is the number of its gradients."""
     import numpy as np
 
     keys = np.flatnonzero(expected).astype(np.uint64)
@@ -133,7 +136,7 @@ def limit(which: int, most: int) -> Callable[[], None]:
 
 
 def close_standard_streams() -> None:
-    """The report goes through another descriptor."""
+    """The report goes through a descriptor of its own."""
     os.dup2(1, 9)
     for descriptor in (0, 1, 2):
         os.close(descriptor)
@@ -141,7 +144,7 @@ def close_standard_streams() -> None:
 
 
 def become_nobody() -> None:
-    # The packages may lie where this user can't read.
+    # This user may have no access to the folder of the packages.
     import datetime  # noqa: F401
 
     import numpy as np  # noqa: F401
@@ -170,7 +173,9 @@ RESTRICTIONS: dict[str, Callable[[], None]] = {
 
 
 def run(title: str, directory: Path, restrictions: list[str], **options: Optional[str]) -> bool:
-    """Trains in a process with these restrictions. Returns whether it trained or gave a clear error at once."""
+    """Trains in a process with these restrictions. Returns True if it trained, or ended at once
+    with a clear error.
+    """
     command = [sys.executable, __file__, "--train", str(directory), "--restrict", ",".join(restrictions)]
     for name, value in options.items():
         command += [] if value is None else [f"--{name}", value]
@@ -271,7 +276,9 @@ def main() -> int:
 
 
 def again(directory: str, budget: Optional[str]) -> None:
-    """Goes on with a bank that is there: checkpoints come and go, and what can't be removed is told."""
+    """Trains an existing bank on: checkpoints come and go, and files that can't be removed are
+    reported.
+    """
     import numpy as np
 
     import embank

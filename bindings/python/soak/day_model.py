@@ -1,7 +1,9 @@
-"""The model of `thirty_days.py`: tables as dictionaries, by the rules of docs/life.md, one Get after the other.
+"""The model of `thirty_days.py`: tables as dictionaries, by the rules of docs/life.md, one get
+after the other.
 
-It shares the settings and the stream with the trainer, and initial values with the store. All else is its own:
-which keys get a row, their uses, the rows, what an eviction takes, the order of the samples, the dense part.
+It shares the settings and the stream with the trainer, and the initial values with the store. It
+computes everything else itself: which keys get a row, their uses, the rows, the rows that an
+eviction deletes, the order of the samples, the dense part.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _64_BITS = (1 << 64) - 1
 
 
 class Evicted(NamedTuple):
-    """What an eviction takes from a table."""
+    """The rows that an eviction deletes from a table."""
 
     keys: list[int]
     counts: int
@@ -51,7 +53,7 @@ class TableModel:
         self.initial: dict[int, Row] = {}
 
     def get(self, keys: list[int], earlier: Iterable[int] = ()) -> None:
-        """A Get for training. `earlier`: the keys that the same loss has got before."""
+        """A get for training. `earlier` has the keys that this loss has got before."""
         decided = set(earlier)
         open_keys = [key for key in keys if key not in self.rows and key not in decided]
         if open_keys:
@@ -71,11 +73,13 @@ class TableModel:
         return self.probability is None or _draw(days.TABLE_SEED, key, number) < self.probability
 
     def row(self, key: int) -> Row:
-        """What a read gives."""
+        """The rows that a read returns."""
         return self.rows.get(key, self.initial[key])
 
     def shorten(self, keys: list[int]) -> dict[int, Row]:
-        """What a forward pass with `max_norm` gives. Rows that are there change; that is no use."""
+        """The rows that a forward pass with `max_norm` returns. It shortens rows that exist,
+        which does not count as a use.
+        """
         shown = torch.from_numpy(np.stack([self.row(key) for key in keys]))
         norms = torch.linalg.vector_norm(shown, 2.0, dim=1)
         long = norms > days.MAX_NORM
@@ -127,7 +131,9 @@ class TableModel:
 
 
 def _draw(seed: int, key: int, number: int) -> float:
-    """The number from 0 to 1 that admission by chance draws (embedding/src/table/admission.rs)."""
+    """The number from 0 to 1 that decides admission by probability
+    (embedding/src/table/admission.rs).
+    """
     mixed = seed
     for word in (key, number):
         mixed = ((mixed ^ word) + 0x9E37_79B9_7F4A_7C15) & _64_BITS
@@ -204,7 +210,7 @@ class Model:
                 parts = data[f"{module} parts"][at]
                 if module == "word":
                     parts = np.broadcast_to(parts[:, :1], keys.shape)
-                    # One after the other, as the bag adds them.
+                    # Added in the order in which the bag adds them.
                     output = (output[:, 0] + output[:, 1]) + output[:, 2]
                 if module == "user":
                     user_rows = torch.from_numpy(output[:, 0].copy())
@@ -221,7 +227,7 @@ class Model:
 
 
 def _add_gradients(gradients: dict[int, Row], keys: Any, parts: Any) -> None:
-    """Adds the part of each place to the gradient of its key. All sums are exact."""
+    """Adds the gradient of each place to the gradient of its key. All sums are exact."""
     sums: dict[int, float] = {}
     for key, part in zip(keys.reshape(-1).tolist(), parts.reshape(-1).tolist()):
         sums[key] = sums.get(key, 0.0) + part

@@ -28,7 +28,7 @@ class Trainer:
     def __init__(self, settings: days.Settings, day: int) -> None:
         self.settings, self.day = settings, day
         torch.manual_seed(settings.seed)
-        # Many of the rows lie on disk.
+        # The budget is small, so that many rows lie on disk.
         self.bank = embank.Bank(settings.bank, memory_budget="4MiB", compaction=True)
         self.tables: dict[str, embank.Table] = {}
         self.model = torch.nn.ModuleDict()
@@ -167,7 +167,7 @@ class Trainer:
 def dense_loss(
     top: torch.nn.Linear, rows: torch.Tensor, data: dict[str, Any], at: Any
 ) -> torch.Tensor:
-    """What the dense part learns: from rows, which get no gradient by it."""
+    """The target of the dense part, made from rows that get no gradient from it."""
     target = torch.from_numpy(data["user parts"][at][:, :1])
     loss: torch.Tensor = (top(rows) - target).square().mean()
     return loss

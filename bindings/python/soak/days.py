@@ -1,4 +1,4 @@
-"""The stream and the settings of `thirty_days.py`: what the trainer and the model of it both go by."""
+"""The stream and the settings that the trainer and the model of `thirty_days.py` share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EVICT_EVERY_DAYS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the supervisor tells each day's process."""
+    """The settings that the supervisor passes to each day's process."""
 
     seed: int
     bank: str
@@ -80,7 +80,7 @@ PROBES = [
 
 
 def evictions(settings: Settings, day: int) -> list[Eviction]:
-    """What goes at the end of a day, in each table."""
+    """The evictions at the end of a day, for each table."""
     if day % settings.evict_every_days != 0:
         return []
     return [Eviction(2 * settings.evict_every_days, None), Eviction(1, 2)]
@@ -105,12 +105,12 @@ def open_table(bank: embank.Bank, name: str) -> embank.Table:
 
 
 def pool(settings: Settings, day: int) -> int:
-    """The number of keys that have come by the end of a day, in each table."""
+    """The number of keys that have appeared by the end of a day, in each table."""
     return int(settings.keys * GROWTH ** (day - 1))
 
 
 def keys_of(ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Keys as hashes are: all over the 64 bits. Distinct for distinct ids."""
+    """Keys that are spread over 64 bits as hashes are. Distinct for distinct ids."""
     return (ids.astype(np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)).view(np.int64)
 
 
@@ -119,16 +119,16 @@ COLUMNS = {"user": 2, "again": 2, "item": 2, "word": 3, "tag": 1}
 
 
 def day_of(settings: Settings, day: int) -> dict[str, NDArray[Any]]:
-    """The samples of a day: keys `(samples, columns)`, and the part of the gradient of each key.
+    """The samples of a day: keys `(samples, columns)`, and the gradient's factor for each key.
 
-    A twentieth of the day's keys are new, each comes one to four times. The rest are old: by Zipf's law
-    over ranks that stay, so most old keys are rare.
+    A twentieth of the day's keys are new; each comes one to four times. The others are old, by
+    Zipf's law over fixed ranks, so most old keys are rare.
     """
     rng = np.random.default_rng([settings.seed, day])
     samples = settings.steps * settings.batch_size
     found: dict[str, NDArray[Any]] = {"sample": np.arange(samples)}
     known, before = pool(settings, day), pool(settings, day - 1) if day > 1 else 0
-    # Ranks by a hash, so new keys come in at any rank.
+    # Ranks come from a hash, so that new keys get any rank.
     ranked = np.argsort(keys_of(np.arange(known)), kind="stable")
     for name, columns in COLUMNS.items():
         places = samples * columns
@@ -142,9 +142,9 @@ def day_of(settings: Settings, day: int) -> dict[str, NDArray[Any]]:
         parts = rng.integers(1, 33, (samples, columns)) * rng.choice([-1, 1], (samples, columns))
         found[f"{name} parts"] = (parts / 64).astype(np.float32)
     if settings.shared:
-        # Half of the second module's keys are those of the first.
+        # Half of the second module's keys are keys of the first module.
         found["again"][:, 0] = found["user"][:, 0]
     else:
-        # Keys of its own, so that no loss counts a key twice.
+        # This module has keys of its own, so that no loss counts a key twice.
         found["again"] = found["again"] ^ np.int64(1 << 40)
     return found

@@ -1,10 +1,11 @@
-"""Files as pandas, Polars, DuckDB and Spark write them by default, read by a pipeline: its values must be the writer's own, or
-its error must name the column and a cure.
+"""Reads files that pandas, Polars, DuckDB and Spark write by default with a pipeline. The values
+must equal the writer's, or the error must name the column and a cure.
 
     python bindings/python/soak/file_kinds.py
 
-Needs embank and pyarrow, and of pandas, Polars, DuckDB and PySpark (with Java) those that are to be tried. Prints a table, a line for each
-kind of file; fails at the first value that differs and at an error without column or cure.
+Needs embank and pyarrow. It tries those of pandas, Polars, DuckDB and PySpark (with Java) that are
+installed. Prints a line for each kind of file. Fails at the first wrong value, and at an error
+without column or cure.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 
 
 def frame() -> dict[str, list[Any]]:
-    """A column of each kind, as Python's own values."""
+    """A column of each kind, as Python values."""
     at = range(ROWS)
     return {
         "int": [n * 7919 - 500 for n in at],
@@ -45,7 +46,7 @@ def frame() -> dict[str, list[Any]]:
 
 
 def fields(text: bool) -> dict[str, Field]:
-    """How each column is declared: text files have whole floats and dates as words."""
+    """The field of each column. Text files write whole floats, and dates as words."""
     when: Any = "bytes" if text else "int64"
     return {
         "int": Field("int", "int64"),
@@ -61,7 +62,7 @@ def fields(text: bool) -> dict[str, Field]:
 
 
 def read(path: Path, field: Field) -> np.ndarray[Any, Any]:
-    """A column of a file, as numbers: of text, the hash."""
+    """A column of a file as numbers; the hash of each value for text."""
     if field.kind == "bytes":
         column, dtype = Column(field.name, fill_missing(""), hash_(), modulus(1 << 30)), "i64"
     elif field.kind == "float32":
@@ -74,7 +75,7 @@ def read(path: Path, field: Field) -> np.ndarray[Any, Any]:
 
 
 def hashes(words: list[str]) -> np.ndarray[Any, Any]:
-    """What a pipeline makes of words in plain quoted text."""
+    """The values that a pipeline makes of words in plain quoted text."""
     quoted = "".join('"' + word.replace('"', '""') + '",0\n' for word in words)
     column = Column("w", fill_missing(""), hash_(), modulus(1 << 30))
     spec = Spec([Field("w", "bytes"), Field("_", "skip")], [column], [Output("x", ["w"], "i64")])
@@ -83,7 +84,7 @@ def hashes(words: list[str]) -> np.ndarray[Any, Any]:
 
 
 def expected(kind: str, values: list[Any], words: Optional[list[str]]) -> np.ndarray[Any, Any]:
-    """The writer's own values; `words` are the file's, where the column is text in it."""
+    """The writer's values. `words` are the words of the file for columns that are text in it."""
     if words is not None:
         return hashes(words)
     if kind in ("text", "category"):
@@ -98,7 +99,7 @@ def expected(kind: str, values: list[Any], words: Optional[list[str]]) -> np.nda
 
 
 def csv_words(path: Path) -> dict[str, list[str]]:
-    """The words of a CSV file, by Python's own reader."""
+    """The words of a CSV file, read by Python's csv module."""
     import csv
 
     with path.open(newline="") as file:
@@ -176,7 +177,8 @@ def spark_files(table: dict[str, list[Any]], folder: Path) -> Iterator[Path]:
         path = folder / f"spark.{codec}.parquet"
         data.write.option("compression", codec).parquet(str(path))
         yield path
-    # Spark's own default has no header and escapes quotes by backslashes: see `refuses_spark_defaults`.
+    # Spark by default writes no header and escapes quotes with backslashes: see
+    # `refuses_spark_defaults`.
     path = folder / "spark.csv"
     data.drop("list").write.option("header", True).option("escape", '"').csv(str(path))
     yield path
@@ -187,7 +189,9 @@ def spark_files(table: dict[str, list[Any]], folder: Path) -> Iterator[Path]:
 
 
 def refuses_spark_defaults(path: Path) -> None:
-    """A directory without a header is an error that says so, not a table without its first row."""
+    """Checks that a directory without a header is an error, and not a table without its first
+    row.
+    """
     try:
         read(path, fields(True)["int"])
     except (embank.PipelineError, ValueError) as error:
@@ -197,7 +201,7 @@ def refuses_spark_defaults(path: Path) -> None:
 
 
 def check(path: Path, name: str, values: list[Any], words: Optional[list[str]]) -> str:
-    """How a column of a file is read: `=`, or the error that names column and cure."""
+    """The result of reading a column of a file: `=`, or the error that names column and cure."""
     is_text = words is not None
     field = fields(is_text)[name]
     if is_text and name in ("int", "nullable", "float", "decimal"):

@@ -1,8 +1,8 @@
 """The samplers and streams that `resumes.py` stops and resumes.
 
-Each entry of `KINDS` makes a loader whose batches are lists of sample numbers, in an order that comes from
-one source of random numbers. `Kind.repeats` says whether docs/python.md promises that a resumed pass
-repeats the order. For the others a resumed pass may be refused.
+Each entry of `KINDS` makes a loader whose batches are lists of sample numbers. Their order comes
+from one source of random numbers. `Kind.repeats` says whether docs/python.md promises that a
+resumed pass repeats the order. A resumed pass of any other kind may be refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Made = tuple[Iterable[Any], Optional[torch.Generator]]
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The numbers that a case gives its loader."""
+    """The numbers that a case passes to its loader."""
 
     samples: int
     batch_size: int
@@ -49,8 +49,8 @@ class Kind:
     repeats: bool = True
     """Whether a resumed pass must repeat the order. If not, it may be refused."""
     draws: frozenset[str] = frozenset()
-    """The global generators that the loader draws from during a pass. If the training loop draws from one of them
-    too, a resumed pass may be refused."""
+    """The global generators that the loader draws from during a pass. If the training loop draws
+    from one of them too, a resumed pass may be refused."""
     once: bool = True
     """Whether an unbroken pass has each sample exactly once. If not, it has the samples that the sampler draws."""
     ordered: bool = True
@@ -97,7 +97,7 @@ class Batches(Shuffled):
 
 
 class Drawn:
-    """A sampler that draws each index when it is asked for it."""
+    """A sampler that draws each index when the loader asks for it."""
 
     def __init__(self, samples: int, below: Callable[[int], int]) -> None:
         self.samples, self.below = samples, below
@@ -195,7 +195,7 @@ class Numbers(Dataset[int]):
 
 
 class Augmented(Numbers):
-    """Sample i is i, and costs a draw by Python's `random` in the process that reads it."""
+    """Sample i is i. Reading it draws a number by Python's `random` in the worker that reads it."""
 
     def __getitem__(self, at: Any) -> Any:
         random.random()
@@ -211,7 +211,7 @@ class Slow(Numbers):
 
 
 class PassOrder(Shuffled):
-    """A sampler whose order follows from the number of the pass alone, as that of a `DistributedSampler` does."""
+    """A sampler whose order follows from the number of the pass, like a `DistributedSampler`."""
 
     def __init__(self, samples: int) -> None:
         super().__init__(samples, self._of_pass)
@@ -247,7 +247,7 @@ def below_by_torch(count: int) -> int:
 
 
 def generator(seed: int = 5) -> torch.Generator:
-    """A generator with a fixed seed, as a training script makes it."""
+    """A generator with a fixed seed, like the one of a training script."""
     return torch.Generator().manual_seed(seed)
 
 
@@ -256,7 +256,7 @@ def loader_of(shape: Shape, **options: Any) -> DataLoader[int]:
 
 
 def named(make: Callable[[Shape, torch.Generator], Iterable[Any]]) -> Callable[[Shape], Made]:
-    """The loader with a generator of its own, which `ResumableLoader` is given too."""
+    """A loader with a generator of its own, which `ResumableLoader` gets too."""
 
     def made(shape: Shape) -> Made:
         own = generator()
@@ -266,7 +266,7 @@ def named(make: Callable[[Shape, torch.Generator], Iterable[Any]]) -> Callable[[
 
 
 def plain(make: Callable[[Shape], Iterable[Any]]) -> Callable[[Shape], Made]:
-    """The loader alone."""
+    """A loader without a generator."""
     return lambda shape: (make(shape), None)
 
 
@@ -282,7 +282,7 @@ def _unnamed(shape: Shape, **options: Any) -> DataLoader[int]:
 
 
 def _iterated_before(shape: Shape) -> DataLoader[int]:
-    """A loader whose workers have had a pass before `ResumableLoader` gets it."""
+    """A loader whose workers have made a pass before `ResumableLoader` gets it."""
     loader = _unnamed(shape, num_workers=shape.workers, persistent_workers=True)
     for _ in loader:
         pass
@@ -418,7 +418,7 @@ KINDS: dict[str, Kind] = {
     "chunks by Python": Kind(plain(Chunks), draws=_PYTHON),
     "texts in the order of a set": Kind(plain(Words), same_process=False),
     "generator function": Kind(
-        # Called here: what a generator function returns can be gone through once.
+        # Called here, because the result of a generator function can be iterated once only.
         plain(
             lambda shape: batched(
                 streamed(range(shape.samples), random.randrange), shape.batch_size
@@ -463,7 +463,7 @@ KINDS: dict[str, Kind] = {
                 shape, shuffle=True, num_workers=shape.workers, persistent_workers=True
             )
         ),
-        # The first pass of an iterator with workers draws a number more than the later ones.
+        # The first pass of an iterator with workers draws one number more than later passes.
         repeats=False,
         workers=True,
     ),
@@ -479,7 +479,8 @@ KINDS: dict[str, Kind] = {
                 persistent_workers=True,
             )
         ),
-        # Its workers draw on from one pass to the next, and those of another process begin anew.
+        # Its workers continue their random sequence in the next pass, and the workers of another
+        # process begin it again.
         repeats=False,
         workers=True,
     ),

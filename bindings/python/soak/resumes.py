@@ -1,14 +1,16 @@
 """Stops training passes at random and resumes them, over many kinds of samplers and streams.
 
-A case draws a kind of loader, stops, read-ahead, and what the training loop draws, from one seed. It runs the passes
-once unbroken and once with the stops, and compares them. Each stop begins anew as another process would: the
-random generators are somewhere else and the loader is made again. For some cases the last part runs in a process of
-its own, which resumes from a bank; for some, the loader that was stopped is resumed itself.
+A case draws a kind of loader, stops, read-ahead, and the random draws of the training loop from one
+seed. It runs the passes once without a stop and once with the stops, and compares them. After each
+stop the case acts as another process would: the random generators have another state and the loader
+is made again. For some cases the last part runs in a process of its own, which resumes from a bank.
+For others, the loader that was stopped is resumed itself.
 
-A case passes in one of two ways. The resumed run hands out the batches of the unbroken run in its order. Or, where
-docs/python.md does not promise that, the resumed pass raises `ValueError` before its first batch and names the cure.
-Anything else fails: a sample that comes twice or never, another order, another error, a refusal of a kind that must
-repeat. A failure prints its case and the command that runs it again.
+A case passes in one of two ways. Either the resumed run hands out the batches of the unbroken run
+in its order. Or, if docs/python.md does not promise that, the resumed pass raises `ValueError`
+before its first batch and names the cure. Everything else fails: a sample that comes twice or
+never, another order, another error, a refusal of a kind that must repeat. A failure prints its case
+and the command that runs it again.
 
 The program ends with 0 if all cases passed, with 1 if one failed, and with 2 for wrong arguments.
 """
@@ -54,7 +56,7 @@ SEEDS_A_RUN = 1_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is run, all of it drawn from `seed`."""
+    """A case, drawn from `seed`."""
 
     seed: int
     kind_name: str
@@ -107,8 +109,8 @@ def case_of(seed: int, names: list[str]) -> Case:
         where = "the same object" if place < OTHER_PROCESS_SHARE + SAME_OBJECT_SHARE else "here"
     case = Case(seed, name, shape, draws, (), (), where, rng.random() < 0.5)
     batches = -(-shape.samples // shape.batch_size)
-    # What may be refused has its stops in one pass: a refusal ends the case, and the order of
-    # a later pass is one of the process.
+    # A kind that may be refused has all its stops in one pass. A refusal ends the case, and the
+    # order of a later pass may be one of the process.
     passes = range(kind.passes)
     if case.may_be_refused:
         passes = range(kind.passes)[-1:] if rng.random() < 0.6 else range(1)
@@ -127,7 +129,7 @@ def case_of(seed: int, names: list[str]) -> Case:
 
 @dataclasses.dataclass
 class Record:
-    """What a run has handed out, and drawn after each batch, by pass."""
+    """The batches that a run has handed out, and the numbers drawn after each, by pass."""
 
     batches: list[list[list[int]]]
     drawn: list[list[list[float]]]
@@ -146,7 +148,7 @@ class Failure(Exception):
 
 
 def begin_process(seed: int) -> None:
-    """Leaves the global generators as a new process leaves them that seeds them with `seed`."""
+    """Seeds the global generators with `seed`, as a new process does."""
     random.seed(seed)
     np.random.seed(seed % (1 << 32))
     torch.manual_seed(seed)
@@ -170,13 +172,13 @@ def loader_of(
 
 
 def numbers(batch: Any) -> list[int]:
-    """The samples of a batch, whatever form it has."""
+    """The samples of a batch of any form."""
     items = batch.tolist() if isinstance(batch, torch.Tensor) else list(batch)
     return [int(str(item).rsplit(" ", 1)[-1]) for item in items]
 
 
 def set_pass(loader: embank.torch.ResumableLoader[Any], number: int) -> None:
-    """Tells the sampler the number of the pass, as loops over a `DistributedSampler` do."""
+    """Calls `set_epoch` with the number of the pass, as loops over a `DistributedSampler` do."""
     of: Any = loader.loader
     of = getattr(of, "loader", of)
     sampler = getattr(of, "sampler", None)
@@ -200,7 +202,7 @@ def run_part(
     stop: Optional[tuple[int, int]],
     resumed: bool,
 ) -> Optional[Iterator[Any]]:
-    """Trains from where the loader is to `stop`, or to the end.
+    """Trains from the loader's position to `stop`, or to the end.
 
     Returns the iteration that was stopped, if it had begun.
     """
@@ -304,10 +306,10 @@ def resume_from_bank(case: Case, bank_path: Path, record: Record) -> None:
 
 
 def check(case: Case, wanted: Record, found: Record) -> None:
-    """Raises `Failure` unless the broken run is as the unbroken one."""
+    """Raises `Failure` unless the run with stops equals the unbroken one."""
     compared = range(case.kind.passes)
     if case.may_be_refused:
-        # The order of another pass may be one of the process.
+        # The order of a later pass may be one of the process.
         compared = range(case.stops[-1][0], case.stops[-1][0] + 1)
     for number in range(case.kind.passes):
         samples = [sample for batch in found.batches[number] for sample in batch]
@@ -326,7 +328,7 @@ def check(case: Case, wanted: Record, found: Record) -> None:
 
 
 def run_in_child(cases: Path) -> None:
-    """What the program does in another process: resumes cases, and prints what comes of each."""
+    """The part that runs in another process: resumes cases, and prints the result of each."""
     names = list(KINDS)
     for line in cases.read_text().splitlines():
         given = json.loads(line)
@@ -344,7 +346,7 @@ def run_in_child(cases: Path) -> None:
 
 
 class Soak:
-    """Runs cases, and counts what comes of them."""
+    """Runs cases, and counts their results."""
 
     def __init__(self, names: list[str], directory: Path) -> None:
         self.names = names

@@ -1,17 +1,20 @@
 """Trains for thirty simulated days, a process a day, and compares the bank with a model each day.
 
-Each day a new process opens the bank, resumes, and trains on a stream in which a twentieth of the keys is new and the
-old ones come by Zipf's law. There are a table with admission by count, which two modules share and one of them shortens
-by `max_norm`, one with admission by chance, one that admits every key, and from day 10 on another. The tables track
-uses by `set_time(day)`. Every three days the process evicts rows that are old or rarely used. On day 20 the process is
-killed at a random moment, and the day goes on from its last checkpoint.
+Each day a new process opens the bank, resumes, and trains on a stream. A twentieth of the stream's
+keys are new; old keys come by Zipf's law. There is a table with admission by count, which two
+modules share and one of them shortens by `max_norm`. There is a table with admission by
+probability, one that admits every key, and from day 10 on a fourth. The tables track uses by
+`set_time(day)`. Every three days the process evicts rows that are old or rarely used. On day 20 the
+process is killed at a random moment, and the day continues from its last checkpoint.
 
-The model is dictionaries in plain Python, which are never interrupted. At the end of each day it must agree with the
-bank: which keys have a row, each row (bit for bit, or within one unit in the last place), what each module gave in each
-step, what evictions took and dry runs name, and the dense part. The program ends with 0 if it did, with 1 at the first
+The model is dictionaries in plain Python, and is never interrupted. At the end of each day it must
+agree with the bank on five things: which keys have a row; each row (bit for bit, or within one unit
+in the last place); the output of each module in each step; the rows that evictions deleted and dry
+runs named; and the dense part. The program ends with 0 if they agree, with 1 at the first
 difference, and with 2 for wrong arguments.
 
-Seconds, rows and the size of the bank are printed for each day and summed up at the end. Nothing is asked of them.
+Seconds, rows and the size of the bank are printed for each day and summed up at the end. They have
+no limit.
 """
 
 from __future__ import annotations
@@ -42,23 +45,23 @@ FIRST_KEYS_SHOWN = 5
 
 
 class Difference(Exception):
-    """The bank is not as the model says."""
+    """The bank differs from the model."""
 
 
 class DayCost(NamedTuple):
     seconds: float
     live_rows: int
-    """Counts before admission are rows too."""
+    """The counts of keys before admission are rows too."""
     live_bytes: int
     held_bytes: int
-    """Of the log, only for the checkpoints that are kept."""
+    """Bytes of the log that only kept checkpoints need."""
     bank_bytes: int
 
 
 def run_day(settings: days.Settings, day: int, report: Path, kill: Optional[random.Random]) -> bool:
-    """Runs the process of a day; with `kill`, kills it at a random moment.
+    """Runs the process of a day. With `kill`, kills it at a random moment.
 
-    Returns whether it came to its end.
+    Returns True if the process ended by itself.
     """
     command = [sys.executable, day_trainer.__file__, settings.encoded(), str(day), str(report)]
     last_step = None if kill is None else kill.randrange(1, settings.steps + 1)
@@ -82,7 +85,7 @@ def run_day(settings: days.Settings, day: int, report: Path, kill: Optional[rand
 
 
 def compare(model: Model, day: int, report: Path) -> dict[str, Any]:
-    """Raises `Difference` unless the report of a day is as the model says. Returns the report."""
+    """Raises `Difference` if the report of a day differs from the model. Returns the report."""
     found: dict[str, Any] = json.loads(report.read_text())
     for step, crcs in found["crcs"].items():
         for name, crc in crcs.items():
@@ -104,7 +107,7 @@ def compare(model: Model, day: int, report: Path) -> dict[str, Any]:
 
 
 def _compare_evictions(model: Model, day: int, found: list[dict[str, Any]]) -> None:
-    # A process that was killed after the evictions has taken its report along.
+    # A process that was killed after the evictions has written no report of them.
     for (name, (keys, counts)), of in zip(model.evicted, found):
         where = f"day {day}, eviction from table {name!r}"
         _compare_keys(f"{where}, dry run", keys, of["dry"])
@@ -144,7 +147,9 @@ def _compare_rows(where: str, table: TableModel, keys: Any, rows: Any) -> None:
 
 
 def _ordered(values: Any) -> Any:
-    """Integers in the order of the floats, neighbours for neighbours."""
+    """Maps floats to integers in their order, so that neighbouring floats are neighbouring
+    integers.
+    """
     bits = np.ascontiguousarray(values, np.float32).view(np.int32).astype(np.int64)
     return np.where(bits < 0, -(bits & 0x7FFF_FFFF), bits)
 

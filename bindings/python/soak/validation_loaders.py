@@ -1,4 +1,5 @@
-"""Trains with lookahead while validation loaders fork workers, and fails if a pass stands still.
+"""Trains with lookahead while validation loaders fork workers, and fails if a pass makes no
+progress.
 
 The workers never touch the bank. `python soak/validation_loaders.py --budget 16MiB --minutes 60`.
 """
@@ -21,7 +22,8 @@ from embank.torch import Embedding, LookaheadLoader
 ROWS = 400_000
 DIM = 16
 BATCH = 512
-# A validation pass takes a second or two. After this time the stacks of all threads are printed, and the run ends.
+# Seconds. A validation pass takes 1 to 2 s. After this time the stacks of all threads are printed,
+# and the run ends.
 STALL_S = 180
 
 

@@ -1,7 +1,7 @@
 //! NumPy arrays in and out.
 //!
-//! In: a C-contiguous, aligned array of the right dtype is borrowed as a slice; anything else is
-//! converted once. Out: see [`Rows`].
+//! Arguments: a C-contiguous, aligned array of the right dtype is borrowed as a slice; any other is
+//! converted once. Results: see [`Rows`].
 
 use embank::UniqueKeys;
 use numpy::{
@@ -16,7 +16,7 @@ use pyo3::types::{IntoPyDict, PyList, PySlice, PyTuple};
 /// Keys as Python passed them: borrowed, or converted once.
 #[derive(Debug)]
 pub(crate) enum Keys<'py> {
-    /// int64, whose bits are taken for the key's.
+    /// int64. A negative key stands for the key with the same 64 bits.
     Signed(PyReadonlyArray1<'py, i64>),
     /// uint64.
     Unsigned(PyReadonlyArray1<'py, u64>),
@@ -31,12 +31,13 @@ impl<'py> Keys<'py> {
         Self::named("keys", object)
     }
 
-    /// As [`new`](Self::new), for numbers that errors call something else.
+    /// Reads numbers that errors call `what`, with the rules of [`new`](Self::new).
     pub(crate) fn named(what: &str, object: &Bound<'py, PyAny>) -> PyResult<Self> {
         let py = object.py();
         let array = as_array(object)?;
         let kind = array.dtype().kind();
-        // An empty list becomes an array of float64, though it holds nothing that is no integer.
+        // NumPy makes an empty list an array of float64. It has no value that is not an integer, so
+        // it is accepted.
         let empty_list = array.is_empty() && !object.is_instance_of::<PyUntypedArray>();
         if !matches!(kind, b'i' | b'u') && !empty_list {
             return Err(PyTypeError::new_err(format!(
@@ -60,7 +61,7 @@ impl<'py> Keys<'py> {
         }
     }
 
-    /// The keys, one for each place of the batch.
+    /// The keys, one for each row of the batch.
     pub(crate) fn as_slice(&self) -> PyResult<&[u64]> {
         match self {
             Keys::Signed(array) => Ok(bytemuck::cast_slice(array.as_slice()?)),
@@ -127,19 +128,20 @@ pub(crate) fn weights<'py>(
     Ok(array.cast_into::<PyArray1<f32>>()?.try_readonly()?)
 }
 
-/// An array of rows, float32 `(keys, dim)`, for the store to fill: a fresh one, or the caller's.
+/// An array of rows, float32 `(keys, dim)`, that the store fills: a fresh one, or the caller's
+/// `out`.
 ///
-/// NumPy zeroes a fresh one. The store takes a `&mut [f32]`, which may not point to memory that was never
-/// written, so an array from `numpy.empty` would not be sound. It costs little: 4 of the 1,070 us that
-/// a get of 4,096 rows of 16 columns took from memory.
+/// A fresh array is made with `numpy.zeros`. The store takes a `&mut [f32]`, which may not point to
+/// memory that was never written, so an array from `numpy.empty` would not be sound. Zeroing takes
+/// less than 1% of a get's time.
 #[derive(Debug)]
 pub(crate) struct Rows<'py>(PyReadwriteArray2<'py, f32>);
 
 impl<'py> Rows<'py> {
-    /// The rows of `out`, or a fresh array where the caller gave none.
+    /// The rows of `out`, or a fresh array without `out`.
     ///
     /// # Errors
-    /// As [`given`](Self::given); `MemoryError` when there is no memory for a fresh one.
+    /// Those of [`given`](Self::given); `MemoryError` if a fresh array can't be allocated.
     pub(crate) fn new(
         py: Python<'py>,
         out: Option<&Bound<'py, PyAny>>,
@@ -159,7 +161,7 @@ impl<'py> Rows<'py> {
         Ok(Rows(array.cast_into::<PyArray2<f32>>()?.try_readwrite()?))
     }
 
-    /// As [`new`](Self::new), where `out` may have more rows than there are keys: the first ones are taken.
+    /// The first `keys` rows of `out`, which may have more rows, or a fresh array without `out`.
     pub(crate) fn first_of(
         py: Python<'py>,
         out: Option<&Bound<'py, PyAny>>,
@@ -176,11 +178,11 @@ impl<'py> Rows<'py> {
         Self::borrow(first.cast_into::<PyArray2<f32>>()?)
     }
 
-    /// The caller's array, if the store can write rows of `dim` values right into it.
+    /// The caller's array, if the store can write rows of `dim` values directly into it.
     ///
     /// # Errors
-    /// `TypeError` unless it is a NumPy array of float32, `ValueError` unless it is C-contiguous and has rows of
-    /// `dim`.
+    /// `TypeError` unless it is a NumPy array of float32, `ValueError` unless it is C-contiguous
+    /// and has rows of `dim`.
     fn given(out: &Bound<'py, PyAny>, dim: usize) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let array = out.cast::<PyUntypedArray>().map_err(|_| {
             PyTypeError::new_err(format!(
@@ -240,8 +242,8 @@ fn out_shape(keys: &str, dim: usize, found: &[usize]) -> PyErr {
     ))
 }
 
-/// `object` as a NumPy array: itself, or one that shares its memory if it knows how to (`__array__`, or else
-/// `__dlpack__`), or a new one.
+/// `object` as a NumPy array. A NumPy array is returned itself. An object with `__array__` or
+/// `__dlpack__` shares its memory with the result. Any other object is copied.
 fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     static FROM_DLPACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -258,7 +260,8 @@ fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArr
     Ok(asarray.call1((object,))?.cast_into::<PyUntypedArray>()?)
 }
 
-/// `array` itself when a slice of `wanted` can be borrowed from it, else one converted copy.
+/// Returns `array` itself if a slice of `wanted` can be borrowed from it, otherwise a converted
+/// copy.
 fn contiguous<'py>(
     array: &Bound<'py, PyUntypedArray>,
     wanted: Bound<'py, numpy::PyArrayDescr>,

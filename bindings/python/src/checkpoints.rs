@@ -1,4 +1,4 @@
-//! Kept checkpoints of a bank that need not be open.
+//! Functions on the kept checkpoints of a bank that need not be open.
 
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
@@ -11,19 +11,21 @@ use crate::{errors, scalars};
 
 /// Lists the kept checkpoints of a bank, oldest first.
 ///
-/// Works beside whoever has the bank open, and changes nothing.
+/// Another process may have the bank open. Changes nothing.
 ///
 /// Args:
 ///     path: The bank's directory.
 ///
 /// Returns:
-///     A dictionary for each: `number`; `id`, a random number that tells it from others of that number, in copies of
-///     the bank and after a roll back; `time`, when it was taken, in seconds since 1970; `blob_bytes`;
-///     `file_bytes` of its own files and those that it shares with others; `tables`, from name to rows.
+///     A dictionary for each checkpoint: `number`; `id`, a random number that differs between
+///     checkpoints with this number in copies of the bank and after a roll back; `time`, when it
+///     was taken, in seconds since 1970; `blob_bytes`; `pinned`; `file_bytes`, the size of its
+///     files, with files that it shares with other checkpoints; `tables`, the number of rows by
+///     table name.
 ///
 /// Raises:
 ///     ValueError: There is no bank.
-///     StoreIOError: It can't be read.
+///     StoreIOError: The bank can't be read.
 ///
 /// >>> import embank
 /// >>> with embank.Bank("kept.bank", memory_budget="16MiB") as bank:
@@ -56,20 +58,21 @@ pub(crate) fn list_checkpoints(py: Python<'_>, path: PathBuf) -> PyResult<Bound<
     Ok(list)
 }
 
-/// The id of a checkpoint that holds a state of a bank.
+/// Returns the id that a checkpoint has if it holds a state of a bank.
 ///
-/// A program that keeps `Bank.state_id` in a file of its own finds by it the checkpoint that belongs to the file,
-/// whether it was taken before or after. A state of which no kept checkpoint has the id is in none.
+/// A program that keeps `Bank.state_id` in a file of its own finds the checkpoint of the file with
+/// it, no matter which of the two was written first. If no kept checkpoint has the id, no
+/// checkpoint holds the state.
 ///
 /// Args:
-///     state_id: What `Bank.state_id` was.
+///     state_id: An earlier value of `Bank.state_id`.
 ///     checkpoint: The number of a checkpoint.
 ///
 /// Returns:
-///     What `list_checkpoints` gives as its `id` if it holds that state.
+///     The `id` that `list_checkpoints` shows for the checkpoint if it holds this state.
 ///
 /// Raises:
-///     ValueError: `state_id` is no state of a bank.
+///     ValueError: `state_id` is not the text of a state.
 ///
 /// >>> import embank
 /// >>> with embank.Bank("states.bank", memory_budget="16MiB") as bank:
@@ -92,20 +95,21 @@ pub(crate) fn checkpoint_id(
 
 /// Takes a bank back to an older checkpoint for good.
 ///
-/// All newer checkpoints are removed, and there is no way back; copy the bank first if in doubt.
+/// All newer checkpoints are removed, and this can't be undone. Copy the bank first if in doubt.
 ///
 /// Args:
-///     path: The directory of a bank that nobody has open for writing.
-///     checkpoint: The number of a kept checkpoint; its newer ones must not be read by anybody.
+///     path: The directory of a bank that is not open for writing.
+///     checkpoint: The number of a kept checkpoint. No process may read a newer one.
 ///
 /// Returns:
-///     The numbers of the checkpoints that are gone, the newest first; they are given anew.
+///     The numbers of the removed checkpoints, the newest first. Later checkpoints get these
+///     numbers again.
 ///
 /// Raises:
 ///     ValueError: There is no bank, or no such checkpoint.
 ///     Locked: The bank is open.
-///     EmbankError: Somebody reads a newer checkpoint.
-///     Damaged, StoreIOError: The checkpoint does not verify; nothing has changed.
+///     EmbankError: A process reads a newer checkpoint.
+///     Damaged, StoreIOError: The checkpoint does not verify. Nothing has changed.
 ///
 /// >>> import embank
 /// >>> with embank.Bank("back.bank", memory_budget="16MiB") as bank:
@@ -122,23 +126,24 @@ pub(crate) fn roll_back(
     py.detach(|| Bank::roll_back(path, checkpoint)).map_err(|e| errors::to_python(py, &e))
 }
 
-/// Copies a checkpoint to another directory, a bank of its own then.
+/// Copies a checkpoint to another directory, which is then a bank of its own.
 ///
-/// Works beside whoever has the bank open. On the same file system, files that never change are shared (hard
-/// links), so it takes seconds and hardly any space; that is no backup against a bad disk. To another file system
-/// everything is copied.
+/// Another process may have the bank open. On one file system, the copy shares the files that never
+/// change (hard links), so it takes seconds and little space. Such a copy does not protect against
+/// a bad disk. To another file system all files are copied.
 ///
 /// Args:
 ///     path: The bank's directory.
-///     to: The copy's; must be empty or not there.
-///     checkpoint: The checkpoint's number; the newest by default.
+///     to: The directory of the copy. It must be empty or not exist.
+///     checkpoint: The checkpoint's number. Default: the newest.
 ///
 /// Returns:
 ///     The number of the checkpoint that was copied.
 ///
 /// Raises:
-///     ValueError: There is no bank or no such checkpoint, or `to` holds something.
-///     Damaged, StoreIOError: A file can't be read or written; nothing but an empty `LOCK` is left in `to`.
+///     ValueError: There is no bank or no such checkpoint, or `to` is not empty.
+///     Damaged, StoreIOError: A file can't be read or written. At most an empty `LOCK` stays in
+///         `to`.
 ///
 /// >>> import embank
 /// >>> with embank.Bank("first.bank", memory_budget="16MiB") as bank:
@@ -161,22 +166,24 @@ pub(crate) fn copy_checkpoint(
     Ok(copied.map_err(|e| errors::to_python(py, &e))?.checkpoint)
 }
 
-/// Writes what lies between two checkpoints to a file, for a copy of the bank.
+/// Writes the difference between two checkpoints to a file. `apply_delta` brings a copy of the bank
+/// forward with it.
 ///
-/// Works beside whoever has the bank open. It takes what changed: the log's pages, parts of the index, the blob.
+/// Another process may have the bank open. The file holds what changed: pages of the log, parts of
+/// the index, and the blob.
 ///
 /// Args:
 ///     path: The bank's directory.
-///     file: The file to write; must not be there.
-///     since: The checkpoint that the copy is at; kept by the bank still.
-///     to: The checkpoint that the delta leads to; the newest by default.
+///     file: The file to write. It must not exist.
+///     since: The checkpoint that the copy is at. The bank must still keep it.
+///     to: The checkpoint that the delta leads to. Default: the newest.
 ///
 /// Returns:
 ///     The number of the checkpoint that the delta leads to.
 ///
 /// Raises:
-///     ValueError: There is no bank or no such checkpoint, or the file is there.
-///     Damaged, StoreIOError: Something can't be read or written; no file is left.
+///     ValueError: There is no bank or no such checkpoint, or the file exists.
+///     Damaged, StoreIOError: A file can't be read or written. No file is left.
 ///
 /// >>> import embank
 /// >>> with embank.Bank("train.bank", memory_budget="16MiB") as bank:
@@ -207,25 +214,26 @@ pub(crate) fn export_delta(
     Ok(made.map_err(|e| errors::to_python(py, &e))?.to)
 }
 
-/// Takes a copy of a bank to the checkpoint that a delta leads to.
+/// Brings a copy of a bank to the checkpoint that a delta leads to.
 ///
-/// Those who have the copy open with `read_only=True` stay where they are until they `refresh`. After an error or a
-/// crash the copy is where it was, or at the new checkpoint if only the last sync failed.
+/// A `Bank` that has the copy open with `read_only=True` stays at its checkpoint until `refresh`.
+/// After an error or a crash the copy is at its old checkpoint, or at the new one if only the last
+/// sync failed.
 ///
 /// Args:
-///     path: The copy's directory; nobody has it open for writing.
+///     path: The directory of the copy, which must not be open for writing.
 ///     file: The delta. It must follow the copy's newest checkpoint.
-///     checkpoints_kept: How many of the newest checkpoints stay; 2 by default.
+///     checkpoints_kept: The number of newest checkpoints that stay in the copy. Default: 2.
 ///
 /// Returns:
-///     The number of the checkpoint that the copy is at then.
+///     The number of the checkpoint that the copy is at.
 ///
 /// Raises:
-///     DeltaMismatch: The delta follows another checkpoint, was applied before, or is of another lineage: the copy, or
-///         the bank after a roll back, has gone on by itself.
+///     DeltaMismatch: The delta follows another checkpoint, was applied before, or comes from
+///         another history: the copy, or the bank after a roll back, has changed on its own.
 ///     ValueError: There is no bank.
 ///     Locked: The copy is open for writing.
-///     Damaged, StoreIOError: The delta is damaged, or something can't be read or written.
+///     Damaged, StoreIOError: The delta is damaged, or a file can't be read or written.
 ///
 /// See `export_delta` for an example.
 #[pyfunction]

@@ -18,6 +18,7 @@ import_exception!(embank.errors, Damaged);
 import_exception!(embank.errors, DeltaMismatch);
 import_exception!(embank.errors, DeviceUnavailable);
 import_exception!(embank.errors, EmbankError);
+import_exception!(embank.errors, FileMismatch);
 import_exception!(embank.errors, LeaseExpired);
 import_exception!(embank.errors, DirectoryMoved);
 import_exception!(embank.errors, DiskFull);
@@ -38,8 +39,9 @@ import_exception!(embank.errors, UnknownValue);
 import_exception!(embank.errors, UnreadableFile);
 import_exception!(embank.errors, VocabularyMismatch);
 
-/// Names of Rust that messages give, and what Python calls the same.
-const RUST_NAMES: [(&str, &str); 8] = [
+/// Names that messages of the Rust crates use, and the Python name of each. A name that begins
+/// another one comes after it.
+const RUST_NAMES: [(&str, &str); 11] = [
     ("Missing::Initial", "missing=\"initial\""),
     ("Vocabulary::set_frozen", "vocabulary.frozen = False"),
     ("VocabularyConfig::counts", "counts=True"),
@@ -48,6 +50,9 @@ const RUST_NAMES: [(&str, &str); 8] = [
     ("Bank::open_table_unchecked", "`embank export`"),
     ("Tracking::SetTime", "tracking=\"set_time\""),
     ("DeviceChoice::Auto", "device=\"auto\""),
+    ("set_frozen(false)", "vocabulary.frozen = False"),
+    ("Pipeline::with_bank", "Pipeline(spec, bank=bank)"),
+    ("Bank::checkpoint", "bank.checkpoint"),
 ];
 
 fn in_names_of_python(text: String) -> String {
@@ -78,6 +83,11 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
             UnreadableFile::new_err(text),
             [("path", path.to_string_lossy().into_py_any(py))],
         ),
+        Error::FileMismatch { path, .. } => with_attributes(
+            py,
+            FileMismatch::new_err(text),
+            [("path", path.to_string_lossy().into_py_any(py))],
+        ),
         Error::ConfigMismatch { .. } | Error::OtherVocabulary { .. } => {
             TableMismatch::new_err(text)
         }
@@ -103,7 +113,7 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
-/// The exception for what goes wrong between leases.
+/// The exception for an error of leases and staleness bounds.
 fn lease_to_python(py: Python<'_>, error: &Error, text: String) -> PyErr {
     match error {
         Error::StalenessTimeout { table, key, outstanding, bound, waited, .. } => with_attributes(
@@ -158,7 +168,7 @@ fn bad_row(py: Python<'_>, text: String, report: &embank_pipeline::BadRowReport)
 /// The exception for a pipeline's error.
 pub(crate) fn pipeline_to_python(py: Python<'_>, error: &embank_pipeline::Error) -> PyErr {
     use embank_pipeline::Error;
-    let text = error.to_string();
+    let text = in_names_of_python(error.to_string());
     match error {
         Error::Spec(_) | Error::Inputs(_) => SpecError::new_err(text),
         Error::Bank(error) => to_python(py, error),
@@ -174,7 +184,7 @@ pub(crate) fn pipeline_to_python(py: Python<'_>, error: &embank_pipeline::Error)
     }
 }
 
-/// For errors that come from the store.
+/// The exception for an error of the store.
 fn store_to_python(py: Python<'_>, error: &Error, text: String) -> PyErr {
     match error {
         Error::Io { path, source, .. } => {
@@ -252,7 +262,7 @@ fn store_to_python(py: Python<'_>, error: &Error, text: String) -> PyErr {
     }
 }
 
-/// An `OSError` takes (errno, text, file name), and its `str()` shows all three.
+/// A `StoreIOError`. An `OSError` takes (errno, text, file name), and its `str()` shows all three.
 fn io_error(source: &io::Error, text: String, path: Option<String>) -> PyErr {
     match (source.raw_os_error(), path) {
         (Some(errno), Some(path)) => StoreIOError::new_err((errno, text, path)),
@@ -274,7 +284,7 @@ fn with_attributes<const N: usize>(
     error
 }
 
-/// A panic of the store is a bug of ours, and Python sees an error like any other.
+/// The exception for a panic of the store, which is a bug of Embank. Python never sees a panic.
 pub(crate) fn from_panic(panic: &(dyn Any + Send)) -> PyErr {
     let what = panic
         .downcast_ref::<&str>()
@@ -286,34 +296,36 @@ pub(crate) fn from_panic(panic: &(dyn Any + Send)) -> PyErr {
     ))
 }
 
-/// Warns of changes that were lost with the bank that was at `path`. Fails if the program takes warnings for errors.
+/// Warns of changes that were lost when the bank at `path` closed. Fails if Python turns the
+/// warning into an error.
 pub(crate) fn warn_unsaved(py: Python<'_>, path: &Path, unsaved: Unsaved) -> PyResult<()> {
     let text = format!("{}, or close it with close(checkpoint=...)", unsaved.describe(path));
-    // A path has no NUL.
+    // The text has no NUL, because a path has none.
     let text = CString::new(text).unwrap_or_default();
     PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &text, 1)
 }
 
-/// Warns at the line that called. Fails if the program takes warnings for errors.
+/// Shows a `UserWarning` at the caller's line. Fails if Python turns the warning into an error.
 pub(crate) fn warn_user(py: Python<'_>, text: &str) -> PyResult<()> {
     // The texts have no NUL.
     let text = CString::new(text).unwrap_or_default();
     PyErr::warn(py, &py.get_type::<PyUserWarning>(), &text, 1)
 }
 
-/// For calls on an object that the bank was taken back from.
+/// The exception for a call on a table or vocabulary that the checkpoint of a roll back does not
+/// have.
 pub(crate) fn not_in_checkpoint() -> PyErr {
     NoSuchTable::new_err(
-        "the bank was taken back to a checkpoint that does not have this table or vocabulary: make it anew",
+        "the bank was taken back to a checkpoint that does not have this table or vocabulary: create it again",
     )
 }
 
-/// For calls on a bank after its `close()`.
+/// The exception for a call on a bank after its `close()`.
 pub(crate) fn bank_closed() -> PyErr {
     PyValueError::new_err("bank is closed")
 }
 
-/// For `close()` in a call on the same bank, which it would wait for.
+/// The exception for `close()` inside a call on the bank, which would wait for itself.
 pub(crate) fn closed_within_call() -> PyErr {
     PyRuntimeError::new_err(
         "close() was called inside another call on this bank, as by a progress function: close it when that call has \
@@ -321,7 +333,7 @@ pub(crate) fn closed_within_call() -> PyErr {
     )
 }
 
-/// For calls in a child process on the parent's bank.
+/// The exception for a call in a forked child on a bank of the parent.
 pub(crate) fn forked(opened_in: u32, here: u32) -> PyErr {
     PyRuntimeError::new_err(format!(
         "this bank was opened in process {opened_in} and does not survive the fork into process \

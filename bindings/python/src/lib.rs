@@ -1,25 +1,36 @@
 //! The extension module `embank._embank`: Embank's banks, tables and pipelines for Python.
 //!
-//! This crate turns Python objects into arguments of the crates `embank` and `embank-pipeline` and their results into
-//! Python objects. It decides nothing else, with two exceptions that a language with exceptions and a garbage
-//! collector asks for: a bank can be closed while tables and leases of it are alive (`cell`),
-//! and a forked child is kept off its parent's bank.
+//! This crate turns Python objects into arguments of the crates `embank` and `embank-pipeline`, and
+//! their results into Python objects. It adds two rules that Python needs: a bank can be closed
+//! while its tables and leases are alive (`cell`), and a forked child is refused its parent's bank.
 //!
 //! # Arrays and the GIL
 //!
-//! Every call into the store runs with the GIL released, so other Python threads run meanwhile.
-//! Three rules keep that sound:
+//! Every call into the store runs with the GIL released, so that other Python threads run. Three
+//! rules keep that sound:
 //!
-//! - Rows go out into an array that this crate has just allocated and that no Python code has seen;
-//!   it is handed over when the store is done.
-//! - Keys, rows and gradients that come in are borrowed where they are C-contiguous, aligned and of
-//!   the right dtype, and converted once otherwise. The borrow is registered with rust-numpy, so no
-//!   extension built on it can take the same memory for writing.
-//! - Python code in another thread could still write to such an array, as it could during any NumPy
-//!   call that releases the GIL. The package's documentation forbids it. The store reads each
-//!   element through bounds-checked safe code, so the damage is a wrong row, not wild memory.
+//! - The store writes rows into an array that this crate has just allocated. No Python code sees
+//!   the array until the store is done.
+//! - Keys, rows and gradients are borrowed if the array is C-contiguous, aligned and of the right
+//!   dtype. Otherwise they are converted once. The borrow is registered with rust-numpy, so no
+//!   extension that uses it can borrow the memory for writing.
+//! - Python code in another thread could still write to a borrowed array, as it could during any
+//!   NumPy call that releases the GIL. The package's documentation forbids that. The store reads
+//!   each element through bounds-checked safe code, so such a write makes a wrong row, not invalid
+//!   memory access.
 //!
-//! There is no `unsafe` in this crate but for one block, where memory goes to libraries of Arrow (`pipeline::arrow`).
+//! The only `unsafe` block of this crate is in `pipeline::arrow`, where memory goes to libraries of
+//! Arrow.
+//!
+//! Where to look:
+//!
+//! - `bank/`, `table/`, `lease.rs`, `vocabulary.rs`, `pipeline/`: the classes of these names.
+//! - `settings/`: optimizers, initializers, dtypes and other settings of a table.
+//! - `checkpoints.rs`: functions on the checkpoints of a bank that is not open.
+//! - `cell/`: the handles behind the Python objects, and how a bank closes.
+//! - `arrays.rs`, `scalars.rs`: arguments from NumPy arrays, integers and sizes.
+//! - `errors.rs`: the Python exception for each error.
+//! - `signals.rs`, `stats.rs`: Ctrl-C during waits, and counters as dictionaries.
 #![deny(unsafe_code)]
 
 mod arrays;

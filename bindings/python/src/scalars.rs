@@ -6,10 +6,11 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
 
-/// An unsigned argument. Python's own message for -1 would be an `OverflowError` about C types.
+/// An unsigned integer argument. It is checked here, because Python's own error for -1 is an
+/// `OverflowError` about C types.
 ///
 /// # Errors
-/// `ValueError` when it is out of `0..=max`, `TypeError` when it is no integer.
+/// `ValueError` if it is not in `0..=max`, `TypeError` if it is no integer.
 pub(crate) fn unsigned(what: &str, value: &Bound<'_, PyAny>, max: u64) -> PyResult<u64> {
     let refuse = || PyValueError::new_err(format!("{what} must be from 0 to {max}, not {value}"));
     if value.is_instance_of::<PyBool>() {
@@ -32,7 +33,8 @@ pub(crate) fn unsigned_32(what: &str, value: &Bound<'_, PyAny>) -> PyResult<u32>
     Ok(u32::try_from(number).expect("at most u32::MAX was let through"))
 }
 
-/// One key: an integer from -2^63 to 2^64 - 1, where a negative one stands for the same 64 bits.
+/// One key: an integer from -2^63 to 2^64 - 1. A negative integer stands for the key with the same
+/// 64 bits.
 pub(crate) fn key(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     if let Ok(signed) = value.extract::<i64>() {
         return Ok(signed as u64);
@@ -47,7 +49,7 @@ pub(crate) fn seconds(what: &str, value: f64) -> PyResult<Duration> {
     })
 }
 
-/// Size suffixes; the binary ones first, because messages suggest them.
+/// Size suffixes and their bytes. The binary suffixes come first, because messages suggest them.
 const UNITS: [(&str, u64); 11] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
@@ -99,7 +101,8 @@ fn parse_size(text: &str) -> Option<u64> {
     (bytes < u64::MAX as f64).then_some(bytes as u64)
 }
 
-/// The double that prints like `value` does, so that 0.1 set as float32 reads back as 0.1.
+/// The f64 with the shortest decimal text of `value`, so that 0.1 set as an f32 is read back as
+/// 0.1.
 pub(crate) fn shortest(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }

@@ -5,23 +5,24 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 
-/// Time between two looks at pending signals while a call waits for a pipeline.
+/// A call that waits for a pipeline checks for pending signals this often.
 pub(crate) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 thread_local! {
-    /// What a signal handler has raised in this thread, on its way to the caller.
+    /// The exception that a signal handler raised in this thread, until a call returns it to
+    /// Python.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// Has calls that wait run Python's signal handlers.
+/// Makes waiting calls of the store run Python's signal handlers.
 pub(crate) fn handle_while_waiting() {
     embank::check_while_waiting(handler_raised);
 }
 
-/// Runs the handlers of pending signals; true if one raised.
+/// Runs the handlers of pending signals. True if one raised.
 fn handler_raised() -> bool {
-    // Python runs handlers in its main thread alone. Another thread must not ask for the interpreter here, which may be
-    // at its end.
+    // Python runs signal handlers only in its main thread. Another thread must not take the GIL
+    // here, because the interpreter may be ending.
     if rustix::thread::gettid() != rustix::process::getpid() {
         return false;
     }
@@ -34,17 +35,17 @@ fn handler_raised() -> bool {
     ends
 }
 
-/// Whether a handler has raised in this call: it waits no more.
+/// True if a handler has raised in this call. The call must then stop waiting.
 pub(crate) fn has_raised() -> bool {
     RAISED.with_borrow(Option::is_some)
 }
 
-/// What a handler has raised in a wait of a call that went on to its end.
+/// Takes the exception that a handler raised during a wait of a call that has succeeded since.
 pub(crate) fn raised_in_passing() -> Option<PyErr> {
     RAISED.take()
 }
 
-/// What a handler has raised in this thread, `KeyboardInterrupt` if nothing is known of it.
+/// Takes the exception that a handler raised in this thread; `KeyboardInterrupt` if there is none.
 pub(crate) fn take_raised(text: String) -> PyErr {
     RAISED.take().unwrap_or_else(|| pyo3::exceptions::PyKeyboardInterrupt::new_err(text))
 }

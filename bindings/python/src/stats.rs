@@ -4,9 +4,9 @@ use embank::{BankStats, LeaseInfo, SpaceHolder, StalenessHistogram, TableStats};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList};
 
-/// The shape that the type stub's `BankStats` describes.
+/// The bank's counters as the dictionary that the type stub's `_BankStats` describes.
 ///
-/// The numbers come by the tables of the crates `embank-kv` and `embank`, in which each has its place.
+/// The crates `embank-kv` and `embank` list all counters in tables, each with its group and name.
 pub(crate) fn bank<'py>(
     py: Python<'py>,
     stats: &BankStats,
@@ -38,7 +38,7 @@ pub(crate) fn bank<'py>(
     Ok(all)
 }
 
-/// The dictionary of a group, which is made where it is missing.
+/// The dictionary of a group. It is made at the first use.
 fn group<'py>(all: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyDict>> {
     if let Some(found) = all.get_item(name)? {
         return Ok(found.cast_into()?);
@@ -48,7 +48,7 @@ fn group<'py>(all: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyDic
     Ok(made)
 }
 
-/// What the type stub's `_SpaceHolder` describes, one for each.
+/// A list with the dictionary that the type stub's `_SpaceHolder` describes for each holder.
 pub(crate) fn space_holders(py: Python<'_>, holders: &[SpaceHolder]) -> PyResult<Py<PyAny>> {
     let list = PyList::empty(py);
     for holder in holders {
@@ -63,7 +63,7 @@ pub(crate) fn space_holders(py: Python<'_>, holders: &[SpaceHolder]) -> PyResult
     Ok(list.into_any().unbind())
 }
 
-/// The shape that the type stub's `TableStats` describes.
+/// A table's counters as the dictionary that the type stub's `_TableStats` describes.
 pub(crate) fn table<'py>(py: Python<'py>, stats: &TableStats) -> PyResult<Bound<'py, PyDict>> {
     let all = PyDict::new(py);
     for field in stats.fields() {
@@ -73,12 +73,12 @@ pub(crate) fn table<'py>(py: Python<'py>, stats: &TableStats) -> PyResult<Bound<
     Ok(all)
 }
 
-/// Rows by the largest clock of their bucket.
+/// For each bucket of clocks, its largest clock and the number of rows in it.
 fn staleness<'py>(py: Python<'py>, histogram: &StalenessHistogram) -> PyResult<Bound<'py, PyDict>> {
     histogram.buckets().collect::<Vec<_>>().into_py_dict(py)
 }
 
-/// What the type stub's `LeaseInfo` describes.
+/// A list with the dictionary that the type stub's `_LeaseInfo` describes for each lease.
 pub(crate) fn leases<'py>(
     py: Python<'py>,
     leases: &[LeaseInfo],

@@ -13,10 +13,12 @@ use crate::bank::PyBank;
 use crate::cell::{BankCell, VocabularyId};
 use crate::{errors, scalars};
 
-/// A vocabulary of a bank: values to ids, dense, in order of first appearance, and back. Made by `Bank.vocabulary`.
+/// A vocabulary of a bank. It maps values to dense ids, in order of first appearance, and ids back
+/// to values. Made by `Bank.vocabulary`.
 ///
-/// Values are a 1-D array of integers, or, of kind "bytes", a list of `bytes` and `str` (UTF-8). Ids are uint64 arrays.
-/// What a call writes is durable with the bank's next checkpoint. Thread safe; one thread at a time inserts.
+/// Values are a 1-D array of integers, or for kind "bytes" a list of `bytes` and `str` (UTF-8). Ids
+/// are uint64 arrays. What a call writes is durable with the bank's next checkpoint. Threads may
+/// share a vocabulary; one thread at a time inserts.
 ///
 /// >>> import embank
 /// >>> bank = embank.Bank("vocabulary.bank", memory_budget="16MiB")
@@ -39,7 +41,7 @@ pub(crate) struct PyVocabulary {
     config: VocabularyConfig,
 }
 
-/// The settings' beginning: the kind of values.
+/// The default settings of a vocabulary with values of this kind.
 pub(crate) fn config(kind: &str) -> PyResult<VocabularyConfig> {
     match kind {
         "u64" => Ok(VocabularyConfig::u64()),
@@ -116,7 +118,7 @@ impl PyVocabulary {
         Ok(GivenValues::Strings(strings))
     }
 
-    /// Ids for each value, by a call that writes them.
+    /// Returns an id for each value. `call` writes the ids.
     fn ids_by<'py, R: Send>(
         &self,
         values: &Bound<'py, PyAny>,
@@ -133,13 +135,13 @@ impl PyVocabulary {
 
 #[pymethods]
 impl PyVocabulary {
-    /// Its name.
+    /// The vocabulary's name.
     #[getter]
     fn name(&self) -> &str {
         &self.name
     }
 
-    /// Of its values: "u64" or "bytes".
+    /// The kind of its values: "u64" or "bytes".
     #[getter]
     fn kind(&self) -> &'static str {
         if self.config.kind == ValueKind::U64 { "u64" } else { "bytes" }
@@ -151,14 +153,15 @@ impl PyVocabulary {
         self.config.first_id
     }
 
-    /// The id that the next new value gets: a dense matrix of the ids needs so many rows.
+    /// The id that the next new value gets. A dense matrix with a row for each id needs this many
+    /// rows.
     #[getter]
     fn next_id(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |vocabulary| Ok(vocabulary.next_id()))
     }
 
-    /// Whether it takes no new values: for serving, and once a model's tables have their size. May be set; durable with
-    /// the next checkpoint.
+    /// Whether the vocabulary refuses new values. Set it to True for serving, and when a model's
+    /// tables have their final size. Durable with the next checkpoint.
     #[getter]
     fn frozen(&self, py: Python<'_>) -> PyResult<bool> {
         self.with(py, |vocabulary| Ok(vocabulary.is_frozen()))
@@ -169,7 +172,8 @@ impl PyVocabulary {
         self.with(py, |vocabulary| vocabulary.set_frozen(frozen))
     }
 
-    /// One number for all values and their order: equal for equal vocabularies, of any bank.
+    /// A hash of all values and their order. Equal vocabularies have equal fingerprints, in any
+    /// bank.
     #[getter]
     fn fingerprint(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |vocabulary| Ok(vocabulary.fingerprint()))
@@ -179,12 +183,14 @@ impl PyVocabulary {
         self.with(py, |vocabulary| Ok(vocabulary.len() as usize))
     }
 
-    /// The ids of the values, `embank.UNKNOWN_ID` (2**64 - 1) where there is none. Writes nothing.
+    /// The ids of the values; `embank.UNKNOWN_ID` (2**64 - 1) for a value without an id. Writes
+    /// nothing.
     fn ids<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray1<u64>>> {
         self.ids_by(values, |vocabulary, values, ids| vocabulary.ids(values, ids))
     }
 
-    /// The same, with `unknown_id` where there is none.
+    /// The ids of the values; the vocabulary's `unknown_id` for a value without an id. Writes
+    /// nothing.
     ///
     /// Raises:
     ///     UnknownValue: A value has no id, and the vocabulary was made without `unknown_id`.
@@ -192,12 +198,13 @@ impl PyVocabulary {
         self.ids_by(values, |vocabulary, values, ids| vocabulary.lookup(values, ids))
     }
 
-    /// The same, after giving ids to new values, in the order of the batch. A frozen vocabulary gives none and does as
-    /// `lookup`.
+    /// The ids of the values. New values get the next ids, in the order of the batch. A frozen
+    /// vocabulary inserts nothing and works as `lookup`.
     ///
     /// Raises:
-    ///     ValueError: A byte string is too long; nothing was inserted.
-    ///     UnknownValue: It is frozen, lacks a value, and was made without `unknown_id`.
+    ///     ValueError: A byte string is longer than `value_bytes_max`; nothing was inserted.
+    ///     UnknownValue: The vocabulary is frozen, was made without `unknown_id`, and does not have
+    ///         one of the values.
     fn ids_or_insert<'py>(
         &self,
         values: &Bound<'py, PyAny>,
@@ -205,7 +212,7 @@ impl PyVocabulary {
         self.ids_by(values, |vocabulary, values, ids| vocabulary.ids_or_insert(values, ids))
     }
 
-    /// The values of ids: a uint64 array, or a list of `bytes`.
+    /// The values of the ids: a uint64 array, or a list of `bytes`.
     ///
     /// Raises:
     ///     UnknownValue: An id was never given out.
@@ -222,7 +229,8 @@ impl PyVocabulary {
         }
     }
 
-    /// Adds one to the count of each id of the batch, or its part of `counts`. Ids below `first_id` are passed over.
+    /// Adds 1 to the count of each id, or the number at the id's place in `counts`. Ids below
+    /// `first_id` are not counted.
     ///
     /// Raises:
     ///     UnknownValue: An id was never given out; nothing was counted.
@@ -239,7 +247,7 @@ impl PyVocabulary {
         })
     }
 
-    /// How often each id was counted.
+    /// The count of each id.
     ///
     /// Raises:
     ///     UnknownValue: An id was never given out.
@@ -251,11 +259,12 @@ impl PyVocabulary {
         Ok(PyArray1::from_vec(py, counts))
     }
 
-    /// Keeps the values that were counted so often, and numbers them anew, densely in their old order. Ids from before
-    /// are worth nothing afterwards; tables of the vocabulary can't be opened any more.
+    /// Keeps the values that were counted at least `min_count` times, and gives them new dense ids
+    /// in their old order. Earlier ids are invalid afterwards, and tables of the vocabulary can't
+    /// be opened any more.
     ///
     /// Returns:
-    ///     How many values stayed, and how many did not.
+    ///     The number of values that stayed, and the number of values that were removed.
     fn keep_frequent(&self, py: Python<'_>, min_count: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
         let min_count = scalars::unsigned("min_count", min_count, u64::MAX)?;
         let kept = self.with(py, |vocabulary| vocabulary.keep_frequent(min_count))?;

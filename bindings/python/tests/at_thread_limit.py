@@ -1,6 +1,7 @@
-"""A process that gets no further thread, run by test_thread_limit.py.
+"""The process of test_thread_limit.py, which gets no further thread.
 
-It prints "passed", or "no other user". The superuser has no limit of threads, so it becomes another user first.
+It prints "passed", or "no other user". The superuser has no limit of threads, so the process
+becomes another user first.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ ROWS = 40_000
 
 
 def become_another_user() -> bool:
-    """False if the system does not let the superuser do so."""
+    """Returns False if the system does not let the superuser become another user."""
     if os.geteuid() == 0:
-        # Of no other process of this machine, so that this process's threads alone count.
+        # A user without another process on this machine, so that only this process's threads count.
         user = 100_000 + os.getpid()
         try:
             os.setresuid(user, user, user)
@@ -34,7 +35,7 @@ def become_another_user() -> bool:
 
 
 def allow_threads(more: int | None) -> None:
-    """As many more than there are, or what the system allows."""
+    """Sets the limit to the present number of threads and `more`, or to the system's limit."""
     now = len(os.listdir("/proc/self/task"))
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     resource.setrlimit(resource.RLIMIT_NPROC, (hard if more is None else now + more, hard))
@@ -49,7 +50,7 @@ def threads_named(begin: str) -> int:
 
 
 def await_no_thread_named(begin: str) -> None:
-    """The system lists a thread for a moment after it has been joined."""
+    """The system may list a thread for a moment after it has been joined."""
     deadline = time.monotonic() + 60
     while threads_named(begin) > 0:
         assert time.monotonic() < deadline, begin
@@ -102,7 +103,7 @@ def main(folder: Path, is_alone: bool) -> None:
         check_refused(str(error), "thread of the run")
 
     if is_alone:
-        # No other process of this user: one thread for the run, and none for its workers.
+        # This user has no other process: one thread for the run, and none for its workers.
         allow_threads(1)
         assert pipeline.run(lines).rows == 10_000
     allow_threads(None)

@@ -1,4 +1,4 @@
-"""What the tests share: a bank in a fresh directory."""
+"""Fixtures of the tests: a bank in a fresh directory, and a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import embank
 
 BUDGET = "16MiB"
 
-# A shell starts what it runs in the background with SIGINT ignored, and then an interrupt ends nothing.
+# A shell starts background programs with SIGINT ignored. Then an interrupt would not end a call.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -1,6 +1,6 @@
 """Forks children while a bank works, and fails if a child does not return from `fork`.
 
-`python tests/forking.py LOAD FORKS DIRECTORY`. It runs without torch, so that a fork is quick.
+`python tests/forking.py LOAD FORKS DIRECTORY`. It does not import torch, so that a fork is quick.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from embank.pipeline import Column, Field, Output, Pipeline, Spec, vocabulary
 ROWS = 60_000
 DIM = 8
 BATCH = 500
-# A child that has not ended after this time hangs: `fork` and `_exit` take milliseconds.
+# Seconds. `fork` and `_exit` take milliseconds, so a child that has not ended after this time
+# hangs.
 CHILD_MS_MAX = 60_000
 
 Step = Callable[[], object]
@@ -37,7 +38,7 @@ def spec() -> Spec:
 
 
 def loads(bank: embank.Bank) -> dict[str, list[Step]]:
-    """Maps the name of each load to what its threads repeat."""
+    """The loads by name. A thread repeats the function of its load."""
     table = bank.table("rows", dim=DIM, optimizer=embank.Adagrad(lr=0.1), staleness_bound=4)
     random = np.random.default_rng(7)
 
@@ -59,7 +60,8 @@ def loads(bank: embank.Bank) -> dict[str, list[Step]]:
         lease.apply(ones(len(lease)))
 
     def grow() -> None:
-        # The index doubles as rows come, and shrinks never: a table is dropped before it fills the disk.
+        # The index doubles when rows come and never shrinks, so a table is dropped before it fills
+        # the disk.
         new = bank.table("new", dim=1)
         for first in range(0, 100_000, 5_000):
             new.put(np.arange(first, first + 5_000), np.ones((5_000, 1), np.float32))
@@ -84,7 +86,7 @@ def loads(bank: embank.Bank) -> dict[str, list[Step]]:
 
 
 def fork_and_wait() -> bool:
-    """Forks a child that ends at once. Returns whether it ended."""
+    """Forks a child that ends at once. Returns True if it ended."""
     child = os.fork()
     if child == 0:
         os._exit(0)

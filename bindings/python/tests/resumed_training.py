@@ -1,7 +1,7 @@
 """A training run that `test_training_state.py` starts in processes of its own.
 
-`python resumed_training.py BANK END` trains, saves after every second step, and at step `END`
-stops as a crash would. A run that comes to its end prints a digest of everything that was learnt.
+`python resumed_training.py BANK END` trains, saves after every second step, and at step `END` ends
+as a crash would. A run that ends by itself prints a digest of everything that it learnt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keys that get no row before they are admitted."""
+"""Tests admission: keys that get no row before they are admitted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Wrong arguments get an error that teaches, and change nothing."""
+"""Tests that wrong arguments raise an error with a cure, and change nothing."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Callable
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import embank
+from embank.pipeline import Column, Field, Output, Pipeline, Spec, vocabulary
 
 
 def ones(*shape: int) -> Any:
@@ -243,7 +245,7 @@ def test_settings_print_and_compare() -> None:
 
 
 def test_messages_name_what_python_has(tmp_path: Path) -> None:
-    """They named Rust's functions."""
+    """Messages once named Rust's functions."""
     told = []
     with embank.Bank(tmp_path / "bank", memory_budget="16MiB") as bank:
         words = bank.vocabulary("word", "bytes")
@@ -268,3 +270,21 @@ def test_messages_name_what_python_has(tmp_path: Path) -> None:
                 call()
             told.append(str(raised.value))
     assert not [text for text in told if "::" in text]
+
+
+def test_messages_of_pipelines_name_what_python_has(tmp_path: Path) -> None:
+    spec = Spec(
+        fields=[Field("word", "bytes", required=True)],
+        columns=[Column("word", vocabulary("word"))],
+        outputs=[Output("ids", ["word"], "i64")],
+    )
+    with pytest.raises(embank.SpecError, match=re.escape("Pipeline(spec, bank=bank)")) as without_bank:
+        Pipeline(spec)
+    with embank.Bank(tmp_path / "bank", memory_budget="16MiB") as bank:
+        pipeline = Pipeline(spec, bank=bank)
+        pipeline.run(b"red\n")
+        bank.open_vocabulary("word").frozen = True
+        with pytest.raises(embank.UnknownValue, match="vocabulary.frozen = False") as unknown:
+            pipeline.run(b"green\n")
+    for raised in (without_bank, unknown):
+        assert not re.search(r"::|set_frozen", str(raised.value))

@@ -1,4 +1,4 @@
-"""Arrays in and out without a copy: the caller's buffers, DLPack, torch and NumPy."""
+"""Tests that arrays go in and out without a copy: the caller's buffers, DLPack, torch and NumPy."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_buffer_over_the_keys_is_refused(table: embank.Table) -> None:
 
 
 class OnlyDLPack:
-    """An array of some other library: it knows DLPack and nothing of NumPy."""
+    """An array of another library, which has DLPack and no NumPy."""
 
     def __init__(self, array: Any) -> None:
         self._array = array

@@ -1,4 +1,4 @@
-"""A run that is resumed with a model whose features came, went or changed places."""
+"""Tests resuming a run with a model whose features came, went or changed places."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ RATES = {"user": 0.5, "item": 0.25, "shop": 0.125, "time": 0.0625}
 
 
 class Model(nn.Module):
-    """Features, each with a tower of its own; towers of one shape, so that a mix-up raises nothing."""
+    """Features, each with a tower of its own. The towers have one shape, so that a mix-up raises
+    no error.
+    """
 
     def __init__(self, bank: embank.Bank, names: str) -> None:
         super().__init__()
@@ -35,7 +37,7 @@ class Model(nn.Module):
 
     def forward(self, keys: Any) -> Any:
         rows = self.rows(dict.fromkeys(self.towers, keys))
-        # In a fixed order: sums of floats depend on it.
+        # A fixed order, because sums of floats depend on it.
         return sum((self.towers[name](rows[name]) * len(name)).sum() for name in sorted(rows))
 
 
@@ -72,7 +74,7 @@ class Run:
         return {group["table"]: float(group["lr"]) for group in self.tables.param_groups}
 
     def end(self) -> dict[str, Any]:
-        """All that training has made of it."""
+        """Everything that training has changed in it."""
         found = {name: of.tolist() for name, of in sorted(self.model.state_dict().items()) if "extra" not in name}
         for table in sorted(self.model.rows.tables(), key=lambda table: table.name):
             found[table.name] = table.peek([0, 1, 2, 3]).tolist()
@@ -86,7 +88,7 @@ def opened(path: Path) -> Iterator[embank.Bank]:
 
 
 def saved_run(path: Path, names: str, schedule: Any = None) -> tuple[dict[str, Any], dict[str, float]]:
-    """The momenta and the learning rates when it was saved."""
+    """The momenta and the learning rates at the time of the save."""
     with opened(path) as bank:
         run = Run(bank, names, schedule)
         run.train()
@@ -95,7 +97,7 @@ def saved_run(path: Path, names: str, schedule: Any = None) -> tuple[dict[str, A
 
 
 def rest(bank: embank.Bank, names: str, schedule: Any = None) -> dict[str, Any]:
-    """Resumes, trains on, and tells the end."""
+    """Resumes, trains on, and returns the final state."""
     run = Run(bank, names, schedule)
     assert embank.torch.resume(bank, **run.parts) == {"step": 3}
     run.train(4)
@@ -128,7 +130,9 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_a_reordered_model_goes_on_as_it_was(tmp_path: Path, schedule: Any) -> None:
-    """It was refused, and past that each tower had the momentum of another, and each table its learning rate."""
+    """`resume` once refused this. Without the refusal each tower had the momentum of another,
+    and each table another's learning rate.
+    """
     ends = []
     for at, names in enumerate(("user item shop", "shop user item", "item shop user")):
         path = tmp_path / str(at)
@@ -139,7 +143,7 @@ def test_a_reordered_model_goes_on_as_it_was(tmp_path: Path, schedule: Any) -> N
 
 
 def test_only_the_order_of_parameters_may_have_changed(tmp_path: Path) -> None:
-    """Without a collection nothing was refused: the momenta went to other parameters."""
+    """Without a collection nothing once was refused: the momenta went to other parameters."""
     with opened(tmp_path / "bank") as bank:
         model = nn.ModuleDict({name: nn.Linear(2, 1) for name in "ab"})
         dense = torch.optim.Adam([{"params": model["a"].parameters(), "lr": 0.5}, {"params": model["b"].parameters()}])
@@ -200,7 +204,7 @@ def test_features_that_both_have_are_resumed(tmp_path: Path, names: str) -> None
 
 
 def test_a_parameter_of_another_shape_begins_anew(tmp_path: Path) -> None:
-    """The layer behind the features, say, when one is added."""
+    """An example is the layer behind the features, when a feature is added."""
 
     class Top(nn.Module):
         def __init__(self, bank: embank.Bank, names: str) -> None:
@@ -232,7 +236,7 @@ def test_a_parameter_of_another_shape_begins_anew(tmp_path: Path) -> None:
 
 
 def test_a_part_may_be_resumed_alone(tmp_path: Path) -> None:
-    """The model, to evaluate it: every part had to be made anew for it."""
+    """Only the model is resumed, to evaluate it. Once every part had to be made for that."""
     saved_run(tmp_path / "bank", "user item")
     with opened(tmp_path / "bank") as bank:
         model = Model(bank, "item user")
@@ -242,7 +246,7 @@ def test_a_part_may_be_resumed_alone(tmp_path: Path) -> None:
 
 
 def test_a_feature_of_another_table_is_told(tmp_path: Path) -> None:
-    """Two features that had changed tables were taken for the same."""
+    """Two features that had exchanged tables once were taken for unchanged."""
 
     def collection(bank: embank.Bank, a: str, b: str) -> Any:
         tables = {name: bank.table(name, dim=2, optimizer=embank.SGD(lr=1.0)) for name in (a, b)}
@@ -272,7 +276,7 @@ def test_modules_of_tables_that_come_and_go_are_named_by_their_tables(tmp_path: 
 
 
 def test_a_checkpoint_without_names_is_resumed_by_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a version that noted none."""
+    """A checkpoint of a version that noted no names."""
     monkeypatch.setattr(embank.torch.training_state, "parameter_names", lambda parts: {})
     momenta, _ = saved_run(tmp_path / "bank", "user item")
     with opened(tmp_path / "bank") as bank:

@@ -1,4 +1,6 @@
-"""A bank holds the directory that it opened: chdir, links and moved directories never lead it to another one."""
+"""Tests that a bank keeps the directory that it opened: chdir, links and moved directories never
+lead it to another one.
+"""
 
 import subprocess
 import sys
@@ -24,7 +26,7 @@ def holds(path, value):
 
 
 def test_chdir_takes_a_bank_nowhere(tmp_path):
-    """In a process of its own, as the working directory is the process's."""
+    """Runs in a process of its own, because the working directory belongs to the process."""
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     make(tmp_path / "there/clicks.bank", 7.0)

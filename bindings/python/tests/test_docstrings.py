@@ -1,4 +1,4 @@
-"""The examples in docstrings run and print what they say."""
+"""Tests that the examples in docstrings run and print what they say."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import embank
 def modules() -> list[ModuleType]:
     found = [embank]
     for info in pkgutil.walk_packages(embank.__path__, "embank.", onerror=lambda name: None):
-        # The compiled classes say that they are of `embank`, and are found there.
+        # The compiled classes have `embank` as their module, and are found there.
         if not info.name.endswith("._embank"):
             try:
                 found.append(importlib.import_module(info.name))
@@ -29,7 +29,7 @@ def modules() -> list[ModuleType]:
 def test_examples(
     module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # Examples open banks at relative paths.
+    monkeypatch.chdir(tmp_path)  # In a fresh directory, because examples open banks at relative paths.
     assert doctest.testmod(module).failed == 0
 
 

@@ -1,4 +1,4 @@
-"""Feeds and runs that look values up and teach the vocabulary nothing."""
+"""Tests feeds and runs that look values up without inserting them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVAL = b"".join(b"%d\tw%d\n" % (value, value) for value in range(40, 60))
 
 
 def spec(first_id: int = 1, unknown: Optional[int] = 0) -> Spec:
-    settings: dict[str, Any] = {"first_id": first_id, "out_of_vocabulary": unknown}
+    settings: dict[str, Any] = {"first_id": first_id, "unknown_id": unknown}
     return Spec(
         fields=[Field("site", "int32", required=True), Field("word", "bytes", required=True)],
         columns=[
@@ -45,7 +45,7 @@ EXPECTED = [[value + 1] * 2 if value < 50 else [0, 0] for value in range(40, 60)
 
 
 def test_evaluation_teaches_the_vocabulary_nothing(bank: embank.Bank) -> None:
-    """It inserted what was unknown: 502 values became 590."""
+    """An evaluation once inserted unknown values: 502 values became 590."""
     pipeline = Pipeline(spec(), bank=bank)
     pipeline.run(TRAIN)
     state = bank.state_id
@@ -73,7 +73,7 @@ def test_feeds_that_learn_and_do_not_go_on_side_by_side(bank: embank.Bank) -> No
             with pytest.raises(RuntimeError, match="has a run under way"):
                 pipeline.run(EVAL)
             assert ids(learning) == [[value + 1] * 2 for value in range(51, 60)]
-            # What is learnt meanwhile is known to a feed that is asked for later.
+            # A feed that is made later knows the values that were learnt before it.
             assert ids(one) == EXPECTED[1:]
             assert len(ids(two)) == 20
     assert ids(pipeline.feed(EVAL, learn=False)) == [[value + 1] * 2 for value in range(40, 60)]
@@ -105,7 +105,7 @@ def test_feeds_in_threads_beside_one_that_learns(bank: embank.Bank) -> None:
 
 @pytest.mark.parametrize("learn", [None, False])
 def test_a_bank_to_read_is_only_looked_up_in(tmp_path: Path, learn: Optional[bool]) -> None:
-    """A value that was unknown raised `ReadOnly`, which named the bank."""
+    """An unknown value once raised `ReadOnly`, which named the bank."""
     with embank.Bank(tmp_path / "bank", memory_budget="16MiB") as bank:
         pipeline = Pipeline(spec(), bank=bank)
         pipeline.run(TRAIN)
@@ -137,7 +137,7 @@ def test_an_unknown_value_names_value_column_and_cure(tmp_path: Path, read_only:
         for rows, column, value in ((EVAL, "site", "50"), (b"3\tnew\n", "word", '"new"')):
             with pytest.raises(embank.UnknownValue, match=f"column \"{column}\" has value {value} in row") as raised:
                 ids(pipeline.feed(rows, learn=None if read_only else False))
-            assert "first_id=1, out_of_vocabulary=0" in str(raised.value)
+            assert "first_id=1, unknown_id=0" in str(raised.value)
             assert str(path) not in str(raised.value)
         bank.close()
 
@@ -153,7 +153,7 @@ def test_closing_the_bank_ends_feeds_that_learn_nothing(tmp_path: Path) -> None:
         next(feed)
     with pytest.raises(ValueError, match="bank is closed"):
         pipeline.feed(EVAL, learn=False)
-    # No handle of its files is left: it can be opened again.
+    # No handle of the bank is left, so it can be opened again.
     embank.Bank(tmp_path / "bank", memory_budget="16MiB").close()
 
 
@@ -162,7 +162,7 @@ def test_a_pipeline_without_a_bank_evaluates_too() -> None:
         [Field("site", "int32", required=True)],
         [Column("site", modulus(100), vocabulary("site"))],
         [Output("ids", ["site"], "i64")],
-        vocabularies=[VocabularySpec("site", first_id=1, out_of_vocabulary=0)],
+        vocabularies=[VocabularySpec("site", first_id=1, unknown_id=0)],
     )
     pipeline = Pipeline(site)
     pipeline.run(b"7\n9\n")

@@ -1,4 +1,4 @@
-"""Rows that go by age, frequency or norm."""
+"""Tests eviction: rows that are deleted by age, frequency or norm."""
 
 from __future__ import annotations
 

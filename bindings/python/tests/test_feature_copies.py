@@ -1,4 +1,4 @@
-"""Feature stores that are pickled for other processes, and copied."""
+"""Tests feature stores that are pickled for other processes, and copied."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def pickled(store: FeatureStore) -> FeatureStore:
 
 
 def fetch(store: FeatureStore, nodes: list[int]) -> Any:
-    """What the workers of a loader do: at module level, for they import it."""
+    """The work of a loader's workers. At module level, because they import it."""
     return store.get_tensor("paper", "x", torch.tensor(nodes))
 
 
 @pytest.mark.parametrize(("method", "read_only"), [("spawn", False), ("forkserver", True)])
 def test_workers_of_loaders_fetch_features(tmp_path: Path, method: str, read_only: bool) -> None:
-    """The bank of the store could not be pickled, so no such loader started."""
+    """A store's bank once could not be pickled, so no such loader started."""
     with embank.Bank(tmp_path / "own", memory_budget="16MiB") as bank:
         FeatureStore(bank, "own features")["paper", "x", None] = VALUES
         bank.checkpoint()
@@ -82,7 +82,7 @@ def test_a_copy_opens_its_bank_at_first_use(tmp_path: Path, monkeypatch: pytest.
         store["paper", "x", None] = VALUES
         bank.checkpoint()
     monkeypatch.chdir("/")
-    # The process that has the bank open need not live any more.
+    # The process that has the bank open may have ended.
     assert torch.equal(copied["paper", "x", None], VALUES)
     assert copied._bank.stats()["memory"]["budget_bytes"] == 17 << 20
     assert "1 attributes" in repr(copied)
@@ -148,7 +148,7 @@ CHANGES = [put_more, put_again, put_less, put_another, embed, remove, remove_row
 def test_a_copy_refuses_what_no_checkpoint_has(
     bank: embank.Bank, store: FeatureStore, change: Callable[[FeatureStore], None]
 ) -> None:
-    """The features as of the last checkpoint would be trained with, without a word."""
+    """A worker would train with the features of the last checkpoint, without notice."""
     store["paper", "x", None] = VALUES
     bank.checkpoint()
     change(store)
@@ -191,7 +191,7 @@ def test_training_does_not_keep_copies_from_opening(bank: embank.Bank, store: Fe
 
 @pytest.fixture
 def numbered(tmp_path: Path) -> Iterator[tuple[embank.Bank, FeatureStore]]:
-    """A bank of which checkpoint n holds n in every row."""
+    """A bank whose checkpoint n holds n in every row."""
     with embank.Bank(tmp_path / "own", memory_budget="16MiB", checkpoints_kept=3) as bank:
         store = FeatureStore(bank)
         for number in (1, 2):

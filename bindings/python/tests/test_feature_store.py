@@ -1,4 +1,4 @@
-"""The features of PyTorch Geometric in tables, beside its own in memory."""
+"""Tests features of PyTorch Geometric in tables, beside its own feature store in memory."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_parts_are_written_removed_and_updated(store: FeatureStore) -> None:
     store["paper", "x", torch.tensor([1, 5])] = torch.ones(2, 2)
     assert store.get_tensor_size("paper", "x") == (6, 2)
     with pytest.raises(embank.MissingRow):
-        store["paper", "x", 4]  # between those that were put
+        store["paper", "x", 4]  # keys between the ones that were put
     assert store.update_tensor(torch.full((1, 2), 3.0), "paper", "x", slice(0, 1))
     assert store["paper", "x", torch.tensor([0, 1, 2, 5])][:, 0].tolist() == [3.0, 1.0, 0.0, 1.0]
     assert store.remove_tensor("paper", "x", torch.tensor([1]))
@@ -130,7 +130,7 @@ def test_one_row_comes_without_a_dimension(store: FeatureStore, number: Any) -> 
 
 
 def test_an_index_outside_writes_and_removes_nothing(store: FeatureStore) -> None:
-    """-1 wrote the row of key 2^64 - 1."""
+    """The index -1 once wrote the row of key 2^64 - 1."""
     store["paper", "x", None] = torch.zeros(4, 2)
     for index in (-1, torch.tensor([0, -3])):
         rows = torch.ones(2) if isinstance(index, int) else torch.ones(2, 2)
@@ -148,7 +148,7 @@ def test_an_index_outside_writes_and_removes_nothing(store: FeatureStore) -> Non
 
 
 def test_putting_all_replaces_all(store: FeatureStore) -> None:
-    """Rows behind those of the new tensor stayed, and the old size."""
+    """Rows behind the new tensor once stayed, and the old size too."""
     store["paper", "x", None] = torch.zeros(5, 2)
     store["paper", "x", None] = torch.ones(3, 2)
     assert store.get_tensor_size("paper", "x") == (3, 2)
@@ -175,7 +175,7 @@ def test_embeddings_without_an_optimizer_read_as_initial(store: FeatureStore) ->
 
 
 def test_a_run_with_embeddings_is_resumed(tmp_path: Path) -> None:
-    """The size was written anew, which is a change that nobody may make before `resume`."""
+    """The size once was written again, which is a change that must not happen before `resume`."""
     for run in range(2):
         with embank.Bank(tmp_path / "own", memory_budget="16MiB") as bank:
             module = FeatureStore(bank).add_embedding(
@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_named(store: FeatureStore) -> None:
 
 
 def test_loaders_build_batches_from_it(store: FeatureStore) -> None:
-    """What PyTorch Geometric's node loaders call with the nodes that they sampled."""
+    """The call of PyTorch Geometric's node loaders with the nodes that they sampled."""
     x, z = torch.randn(6, 3), torch.randn(6, 2)
     store[None, "x", None] = x
     store[None, "z", None] = z
@@ -240,7 +240,9 @@ EDGES: list[Any] = [
 
 @pytest.mark.parametrize(("group", "name"), EDGES, ids=str)
 def test_batches_have_no_edge_attributes_of_nodes(store: FeatureStore, group: Any, name: str) -> None:
-    """A batch of a homogeneous graph had the rows of its nodes' numbers as attributes of its edges."""
+    """A batch of a homogeneous graph once had rows with its nodes' numbers as attributes of its
+    edges.
+    """
     x, edges = torch.randn(6, 3), torch.randn(8, 2)
     store[None, "x", None] = x
     store[group, name, None] = edges
@@ -248,7 +250,7 @@ def test_batches_have_no_edge_attributes_of_nodes(store: FeatureStore, group: An
     data = filter_custom_store(store, None, nodes, row, col, torch.tensor([7, 2]))
     assert torch.equal(data.x, x[nodes]) and data.num_nodes == 3
     assert sorted(data.keys()) == ["edge_index", "num_nodes", "x"]
-    # What a loader adds, and a transform does with it.
+    # The attribute that a loader adds, and the transform that uses it.
     data.e_id = torch.tensor([7, 2])
     for attr in store.get_all_edge_tensor_attrs():
         data[f"{attr.attr_name} of edges"] = store[attr.group_name, attr.attr_name, data.e_id]

@@ -1,4 +1,4 @@
-"""Export and import: files that safetensors, NumPy and Polars open, with what peek shows."""
+"""Tests export and import: other programs open the files, and find the rows that peek shows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def filled(bank: embank.Bank) -> tuple[embank.Table, Any]:
 
 
 def opened(suffix: str, path: Path) -> tuple[Any, Any]:
-    """Keys and rows of an export, as those who know nothing of Embank read it."""
+    """The keys and rows of an export, read without Embank."""
     if suffix == "safetensors":
         from safetensors.numpy import load_file
 
@@ -55,6 +55,72 @@ def test_an_export_opens_elsewhere_and_equals_peek(tmp_path: Path, suffix: str) 
         found, rows = opened(suffix, path)
         assert sorted(found.tolist()) == sorted(keys.tolist())
         np.testing.assert_array_equal(rows, table.peek(found, missing="error"))
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_table_is_made_as_the_file_says(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"item.{suffix}"
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        table = bank.table("item", dim=3, dtype="float16", optimizer=embank.Adam(lr=0.25), seed=8)
+        table.apply_gradients([4, 5], np.ones((2, 3), np.float32))
+        bank.checkpoint()
+        table.export(path, state=True)
+        rows = table.peek([5, 4, 6])
+    with embank.Bank(tmp_path / "other", memory_budget="4MiB") as bank:
+        copy = bank.table_as_exported("item", path)
+        assert (copy.dim, copy.dtype, copy.optimizer) == (3, "float16", embank.Adam(lr=0.25))
+        assert len(copy) == 0
+        assert copy.import_from(path) == {"rows": 2, "with_state": True}
+        np.testing.assert_array_equal(copy.peek([5, 4, 6]), rows)  # key 6 has its initial row
+        with pytest.raises(embank.TableMismatch):
+            bank.table("other", dim=2)
+            bank.table_as_exported("other", path)
+
+
+def test_a_table_is_made_of_a_file_without_its_vocabulary(tmp_path: Path) -> None:
+    path = tmp_path / "word.safetensors"
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        bank.vocabulary("word", "bytes").ids_or_insert(["red"])
+        table = bank.table("word", dim=1, vocabulary="word")
+        table.put([0], [[2.0]])
+        bank.checkpoint()
+        table.export(path)
+    with embank.Bank(tmp_path / "other", memory_budget="4MiB") as bank:
+        with pytest.raises(embank.TableMismatch, match="vocabulary"):
+            bank.table_as_exported("word", path)
+        table = bank.table_as_exported("word", path, vocabulary=False)
+        assert table.import_from(path)["rows"] == 1
+
+
+def test_a_readable_file_that_does_not_fit_is_a_mismatch(tmp_path: Path) -> None:
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        table, _ = filled(bank)
+        path = tmp_path / "item.safetensors"
+        table.export(path, state=True)
+        with pytest.raises(embank.FileMismatch, match="import into a table of dim 6") as caught:
+            bank.table("narrow", dim=5).import_from(path)
+        assert caught.value.path == str(path)
+        with pytest.raises(embank.FileMismatch, match="the state of Adagrad, and .* SGD") as caught:
+            bank.table("sgd", dim=6, optimizer=embank.SGD(momentum=0.9)).import_from(path)
+        assert "::" not in str(caught.value) and "{" not in str(caught.value)
+        np.save(tmp_path / "plain.npy", np.ones((2, 3), np.float32))
+        with pytest.raises(embank.FileMismatch, match="does not tell the settings"):
+            bank.table_as_exported("plain", tmp_path / "plain.npy")
+        assert "plain" not in bank.tables()
+
+
+def test_parquets_settings_are_in_the_metadata_that_pyarrow_shows(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    with embank.Bank(tmp_path / "bank", memory_budget="4MiB") as bank:
+        table, _ = filled(bank)
+        path = tmp_path / "item.parquet"
+        table.export(path)
+        metadata = parquet.read_table(path).schema.metadata
+        assert metadata[b"embank.table"] == b"item"
+        assert metadata[b"embank.dim"] == b"6"
+        # The file's own metadata, which parquet-tools and DuckDB show.
+        assert parquet.ParquetFile(path).metadata.metadata[b"embank.dim"] == b"6"
+        assert bank.table_as_exported("copy", path).dim == 6
 
 
 def test_a_dense_export_is_an_embeddings_weight(tmp_path: Path) -> None:
@@ -149,7 +215,7 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
 
 
 def taken(bank: embank.Bank, path: Any, **options: Any) -> dict[int, list[float]]:
-    """What an import puts into an empty table of dim 3: rows of the keys below 1,000."""
+    """The rows that an import puts into an empty table of dim 3, for keys below 1,000."""
     bank.drop_table("t") if "t" in bank.tables() else None
     table = bank.table("t", dim=3)
     table.import_from(path, **options)
@@ -164,7 +230,7 @@ RIGHT = {int(key): [float(key)] * 3 for key in KEYS}
 
 @pytest.mark.parametrize("kind", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])
 def test_small_integers_are_keys(tmp_path: Path, kind: str) -> None:
-    """Keys of 16 bits were ignored, and key 0 had the row of key 70."""
+    """Keys of 16 bits once were ignored, and key 0 had the row of key 70."""
     from safetensors.numpy import save_file
 
     save_file({"keys": KEYS.astype(kind), "rows": VALUES}, tmp_path / "x.safetensors")
@@ -239,7 +305,7 @@ table.export(sys.argv[2], progress=lambda done, total: os.kill(os.getpid(), int(
 
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_an_export_that_a_signal_ends_leaves_nothing(tmp_path: Path, suffix: str) -> None:
-    """Its hidden files stayed for ever."""
+    """The hidden files of an interrupted export once stayed for ever."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         out = tmp_path / f"out-{number}"
         out.mkdir()

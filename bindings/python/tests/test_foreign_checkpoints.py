@@ -1,4 +1,6 @@
-"""State dicts in files that Embank does not write: those of torch, safetensors, Lightning and accelerate."""
+"""Tests state dicts in files that Embank does not write: those of torch, safetensors, Lightning
+and accelerate.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def of_file(file: bytes) -> Any:
 
 
 def test_a_state_dict_without_a_checkpoint_warns_at_the_line_that_asks(tmp_path: Path) -> None:
-    """It was made in silence, and could never be loaded."""
+    """The state dict once was made without a warning, and could never be loaded."""
     with opened(tmp_path / "bank") as (bank, model):
         train(model)
         for wrapped in (model, nn.Sequential(nn.ModuleList([model]))):
@@ -78,7 +80,7 @@ def test_what_goes_into_a_checkpoint_does_not_warn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("checkpoints", [0, 1, 2])
 def test_a_state_of_the_same_rows_is_taken_while_the_bank_is_open(tmp_path: Path, checkpoints: int) -> None:
-    """It was refused unless a checkpoint had come before it."""
+    """It once was refused unless a checkpoint had been taken before it."""
     with opened(tmp_path / "bank") as (bank, model):
         train(model)
         state = quiet(model)
@@ -93,7 +95,7 @@ def test_a_state_of_the_same_rows_is_taken_while_the_bank_is_open(tmp_path: Path
 
 
 def test_a_save_right_after_a_state_dict_belongs_to_it(tmp_path: Path) -> None:
-    """In a later process, read only too, after a roll back, and in a copy."""
+    """It loads in a later process, read-only too, after a roll back, and in a copy."""
     path = tmp_path / "bank"
     with opened(path) as (bank, model):
         train(model)
@@ -116,7 +118,9 @@ def test_a_save_right_after_a_state_dict_belongs_to_it(tmp_path: Path) -> None:
 
 
 def test_a_plain_checkpoint_right_after_a_state_dict_belongs_to_it(tmp_path: Path) -> None:
-    """A later process refused the file: only `embank.torch.save` noted which state dicts belong to a checkpoint."""
+    """A later process once refused the file: only `embank.torch.save` noted which state dicts
+    belong to a checkpoint.
+    """
     path = tmp_path / "bank"
     with opened(path) as (bank, model):
         train(model)
@@ -151,7 +155,7 @@ def test_a_plain_checkpoint_after_a_row_changed_does_not(tmp_path: Path) -> None
 
 
 def test_a_reader_that_moved_on_refuses_the_state_of_before(tmp_path: Path) -> None:
-    """Its `state_id` stays, for it changes no row."""
+    """The reader's `state_id` stays when it moves on, because a reader changes no row."""
     with opened(tmp_path / "bank") as (bank, model):
         train(model)
         bank.checkpoint()
@@ -167,13 +171,13 @@ def test_a_reader_that_moved_on_refuses_the_state_of_before(tmp_path: Path) -> N
 
 
 def test_a_state_dict_holds_tensors_alone(tmp_path: Path) -> None:
-    """safetensors, and so accelerate, failed at the dictionary in it."""
+    """safetensors, and so accelerate, once failed at the dictionary in a state dict."""
     with opened(tmp_path / "bank") as (bank, model):
         train(model)
         bank.checkpoint()
         state = model.state_dict()
         assert {type(value) for value in state.values()} == {torch.Tensor}
-        # As a framework may cast or copy what it saves.
+        # A framework may cast or copy the tensors that it saves.
         for cast in (torch.float32, torch.bfloat16, torch.int64):
             model.load_state_dict({name: value.clone().to(cast) for name, value in state.items()})
         for broken in (torch.zeros(3, dtype=torch.uint8), torch.ones(2, 2), b"{}", None, 7):
@@ -182,7 +186,9 @@ def test_a_state_dict_holds_tensors_alone(tmp_path: Path) -> None:
 
 
 def test_a_state_dict_of_before_is_read(tmp_path: Path) -> None:
-    """Its part was a dictionary, without the features of collections."""
+    """In an older version the state of a table was a dictionary, without the features of
+    collections.
+    """
     with opened(tmp_path / "bank") as (bank, model):
         number = bank.checkpoint()
         (of,) = embank.list_checkpoints(bank.path)

@@ -1,4 +1,6 @@
-"""Files as other programs write them, from Python: headers, formats by name, encodings, settings of fields."""
+"""Tests files of other programs, from Python: headers, formats by name, encodings, settings of
+fields.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from embank.pipeline import Column, Field, Output, Pipeline, Spec, fill_missing,
 
 
 def spec(*fields: Field, **settings: Any) -> Spec:
-    """Whole numbers, filled with 0."""
+    """Columns of whole numbers; missing values are filled with 0."""
     names = [one.name for one in fields]
     wide = [one.kind == "uint64" for one in fields]
     columns = [
@@ -34,7 +36,7 @@ def rows(pipeline: Pipeline, inputs: Any, **how: Any) -> list[list[int]]:
 
 
 def test_columns_are_found_by_name(tmp_path: Path) -> None:
-    """The second file's columns came out swapped, and the third's first row was gone."""
+    """The second file's columns once came out swapped, and the third's first row was lost."""
     files = {"a.csv": "user,item\n1,100\n", "b.csv": "item,user\n300,3\n", "c.csv": "5,500\n6,600\n"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -94,7 +96,7 @@ def test_columns_of_parquet_and_arrow(tmp_path: Path) -> None:
     for unit, expected in (("s", 1), ("ms", 1500), ("us", 1_500_000), ("ns", 1_500_000_000)):
         field = Field("t", "int64", time_unit=unit)  # type: ignore[arg-type]
         assert rows(Pipeline(spec(field)), tmp_path / "s.parquet") == [[expected]]
-    # A file from before the column was there.
+    # A file that was written before the column existed.
     parquet.write_table(table.drop_columns("item"), tmp_path / "old.parquet")
     pipeline = Pipeline(pairs())
     report = pipeline.run([tmp_path / "t.parquet", tmp_path / "old.parquet"])
@@ -147,7 +149,9 @@ def test_float_columns_with_missing_values() -> None:
 
 
 def test_times_of_spark_do_not_wrap(tmp_path: Path) -> None:
-    """Of 96 bits; the last day of the year 9999, which many tables have for "never", became another date."""
+    """Timestamps of 96 bits. The last day of the year 9999, which many tables use for "never",
+    once became another date.
+    """
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     days = ["1500-01-01", "1969-12-31", "2026-11-25", "9999-12-31"]
     times = np.array(days, "datetime64[us]")

@@ -1,4 +1,4 @@
-"""A child returns from `fork`, whatever the bank's threads do meanwhile.
+"""Tests that a child returns from `fork` while the bank's threads work.
 
 More forks: `EMBANK_TEST_FORKS=10000 python -m pytest tests/test_fork.py`.
 """

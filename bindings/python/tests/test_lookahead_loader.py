@@ -1,4 +1,6 @@
-"""`LookaheadLoader`: the loader's batches in order, their keys announced early."""
+"""Tests `LookaheadLoader`: the batches keep the loader's order, and their keys are announced
+early.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from embank.torch import LookaheadLoader  # noqa: E402
 
 
 class Announcements:
-    """Stands for a table that writes down what is announced."""
+    """A stand-in for a table that records what is announced."""
 
     def __init__(self) -> None:
         self.keys: list[list[int]] = []
@@ -70,7 +72,7 @@ def test_batches_come_in_order_and_the_next_are_announced_by_threes(depth: int) 
             assert batch == at
             calls = math.ceil((at + depth) / 3)
             assert table.keys == [[1, 2, 3], [4, 5, 6], [7, 8]][:calls]
-            # One a step, so that nobody waits for three.
+            # Depth 1 announces one batch a step, so that the test need not wait for three.
             assert drawn == list(range(min(at + depth + 3, 9)))
         assert at == 8
 
@@ -94,7 +96,7 @@ def test_what_was_announced_is_cancelled_if_the_rest_cannot_be() -> None:
     def fails(keys: Any) -> int:
         raise OSError("the disk is gone")
 
-    # As keys of a wrong type are refused by both.
+    # Keys of a wrong type, which both refuse.
     setattr(other, "lookahead", fails)
     setattr(other, "cancel_lookahead", fails)
     loader: Any = LookaheadLoader(
@@ -150,7 +152,8 @@ def test_keys_of_every_form_and_table_are_counted(bank: embank.Bank) -> None:
     batches = [torch.arange(6).view(2, 3) + step for step in range(5)]
     seen = list(LookaheadLoader(batches, keys, depth=2))
     assert all(got is made for got, made in zip(seen, batches))
-    # Of batches that are announced together, what is in several counts once: of the users, 1 to 8, and 4 to 9.
+    # If batches are announced together, a key in several of them counts once: of the users, 1 to 8,
+    # and 4 to 9.
     assert bank.stats()["lookahead"]["requested"] == (8 + 6) + (6 + 2)
 
 
@@ -212,7 +215,7 @@ def test_a_depth_that_changes_leaves_no_batch_unannounced(monkeypatch: Any) -> N
 
 
 def test_a_data_loader_with_workers(bank: embank.Bank, table: embank.Table) -> None:
-    """Workers are forked while the bank is open; they carry keys and never touch it."""
+    """Workers are forked while the bank is open. They make keys and never touch the bank."""
     data = torch.utils.data.TensorDataset(torch.arange(40))
     loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=2)
     ahead = LookaheadLoader(loader, lambda batch: {table: batch[0]}, depth=3)
@@ -243,7 +246,9 @@ def test_what_was_announced_and_not_handed_out_is_cancelled(stop: str) -> None:
 
 
 def test_a_pass_that_is_given_up_frees_its_source_at_once() -> None:
-    """A failure that waits for its turn refers to the frames that refer to the source."""
+    """A stored failure refers to frames that refer to the source, and must not keep the source
+    alive.
+    """
 
     class Source:
         def __iter__(self) -> Iterator[int]:

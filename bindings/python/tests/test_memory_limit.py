@@ -1,4 +1,6 @@
-"""The default budget follows the memory limit of the control group; a budget above it is warned of."""
+"""Tests that the default budget follows the memory limit of the control group, and that a larger
+budget warns.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder, with a limit of 64 MiB."""
+    """A folder that stands for a control group with a limit of 64 MiB."""
     files = {
         "proc/self/cgroup": "0::/box\n",
         "proc/self/mountinfo": "35 24 0:30 / /groups rw - cgroup2 cgroup2 rw\n",

@@ -1,4 +1,6 @@
-"""Optimizers in the store beside torch.optim; bench/python/training/optimizers.py is the long version."""
+"""Tests optimizers in the store beside torch.optim. bench/python/training/optimizers.py is the
+long version.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,21 @@ def trained(path: Path, optimizer: Any, start: Any, gradients: Any) -> Any:
         table.put([5], start)
         for gradient in gradients:
             table.apply_gradients([5], gradient.reshape(1, DIM))
-            # Another row, stepped oftener, must not count.
+            # Another row takes more steps, which must not count for this one.
             table.apply_gradients([6, 7], np.ones((2, DIM), np.float32))
         return table.peek([5])[0]
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam", "AdamW"])
+def test_learning_rates_default_to_those_of_torch(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    peer = getattr(torch.optim, name)([torch.nn.Parameter(torch.zeros(1))])
+    assert getattr(embank, name)().lr == peer.defaults["lr"]
+
+
+def test_learning_rates_without_a_peer_in_torch_have_a_default() -> None:
+    assert embank.RowWiseAdagrad().lr == 0.01  # FBGEMM's learning_rate
+    assert embank.FTRL().lr == 0.001  # tf.keras.optimizers.Ftrl's learning_rate
 
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adagrad", "adam", "adamw"])

@@ -1,4 +1,6 @@
-"""Pipelines: batches from the background, their arrays, specs, errors, ending early."""
+"""Tests pipelines: batches from the background, their arrays, specs, errors, and ending a feed
+early.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +158,7 @@ def test_one_run_at_a_time() -> None:
     feed.close()
     assert feed.report is None and next(feed, None) is None
     for _ in pipeline.feed(text(10_000), batch_rows=2):
-        break  # the iterator goes, and its run with it
+        break  # dropping the iterator ends its run
     assert pipeline.run(text(3)).rows == 3
 
 
@@ -289,11 +291,11 @@ def test_what_a_path_raises_comes_through() -> None:
 
 
 def test_an_interrupt_ends_a_long_run() -> None:
-    # Far more rows than are read before the interrupt is seen.
+    # More rows than the run reads before it sees the interrupt.
     rows = text(200_000)
     pipeline = Pipeline(numbers(), threads=1)
     with pytest.raises(KeyboardInterrupt):
-        while True:  # the interrupt may come between two runs, and where Python has to ignore it
+        while True:  # the interrupt may come between two runs, and at a moment when Python ignores it
             timer = threading.Timer(0.05, _thread.interrupt_main)
             timer.start()
             pipeline.run([rows] * 20)
@@ -322,7 +324,9 @@ def test_an_interrupt_ends_the_wait_for_a_pipe(silent_pipe: str) -> None:
 
 
 def test_a_feed_of_a_silent_pipe_can_be_closed_and_dropped(silent_pipe: str) -> None:
-    """It waited for the pipe, with the GIL held, while its writer in another thread wanted that."""
+    """A run once waited for a named pipe with the GIL held, while the pipe's writer in another
+    thread wanted the GIL.
+    """
     pipeline = Pipeline(numbers())
     feed = pipeline.feed(silent_pipe)
     feed.close()
@@ -333,7 +337,7 @@ def test_a_feed_of_a_silent_pipe_can_be_closed_and_dropped(silent_pipe: str) -> 
 
 
 def test_an_interrupt_in_a_stream_of_arrow_arrives(silent_pipe: str) -> None:
-    """It was a failure of the stream, and nothing else."""
+    """Ctrl-C once was only a failure of the stream."""
     pyarrow = pytest.importorskip("pyarrow")
     stream = pyarrow.RecordBatchReader.from_stream(Pipeline(numbers()).feed(silent_pipe))
     timer = threading.Timer(0.05, _thread.interrupt_main)
@@ -355,7 +359,8 @@ def test_a_forked_child_is_kept_off() -> None:
     child = os.fork()
     if child == 0:
         refused = 0
-        # The last two waited for ever for who had the lock when the process was forked.
+        # The last two calls once waited for ever for a lock that another thread had held at the
+        # fork.
         for call in (lambda: next(feed), lambda: pipeline.feed(b""), feed.close,
                      lambda: feed.position, lambda: feed.report):
             try:
@@ -363,7 +368,7 @@ def test_a_forked_child_is_kept_off() -> None:
             except RuntimeError as error:
                 refused += "fork" in str(error)
         shown = "another process" in repr(feed)
-        del feed  # and does not wait for threads that are not there
+        del feed  # and does not wait for threads that do not exist in the child
         os._exit(0 if refused == 5 and shown else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert next(feed)["f"].tolist() == [[0.0], [1.0]]

@@ -1,4 +1,6 @@
-"""Pipelines whose vocabularies lie in a bank: checkpoints in the loop, thresholds, and how they end with the bank."""
+"""Tests pipelines whose vocabularies lie in a bank: checkpoints in the loop, thresholds, and how
+they end with the bank.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ BUDGET = "16MiB"
 
 
 def spec(**settings: Any) -> Spec:
-    """A number whose range is known, one whose is not, and text."""
+    """Columns with a number of known range, a number of any range, and text."""
     return Spec(
         fields=[Field("n", "int32", required=True), Field("w", "bytes", required=True)],
         columns=[
@@ -44,7 +46,7 @@ def spec(**settings: Any) -> Spec:
 
 
 def text(rows: int) -> bytes:
-    """Row `n` has a value that no row before it has."""
+    """Rows of which row `n` has a value that no earlier row has."""
     return "".join(f"{n * 7 % 65536}\tw{n}\n" for n in range(rows)).encode()
 
 
@@ -87,7 +89,9 @@ def test_without_a_bank_it_says_so() -> None:
 
 
 def train(path: Path, rows: bytes, steps: int, taken: list[list[int]]) -> bool:
-    """Trains for some steps with a checkpoint at each second, and dies; whether it came to the end."""
+    """Trains for some steps with a checkpoint at each second one, and ends as a crash does.
+    Returns True if it reached the end of the input.
+    """
     with open_bank(path) as bank:
         done = int(bank.recovered.blob) if bank.recovered else 0
         del taken[done:]
@@ -111,7 +115,7 @@ def test_checkpoints_of_the_bank_in_the_loop_have_what_was_handed_out(tmp_path: 
     while not train(tmp_path / "bank", rows, 4, taken):
         deaths += 1
     assert deaths > 3
-    # As if it had never died.
+    # The result equals that of an unbroken run.
     assert taken == [[n, n, n] for n in range(500)]
 
 
@@ -138,7 +142,7 @@ def test_thresholds(tmp_path: Path, with_bank: bool) -> None:
         fields=[Field("n", "int32", required=True)],
         columns=[Column("n", modulus(10), vocabulary("n"))],
         outputs=[Output("ids", ["n"], "i64")],
-        vocabularies=[VocabularySpec("n", counts=True, first_id=1, out_of_vocabulary=0)],
+        vocabularies=[VocabularySpec("n", counts=True, first_id=1, unknown_id=0)],
     )
     with open_bank(tmp_path / "bank") as bank:
         pipeline = Pipeline(one, bank=bank if with_bank else None)
@@ -151,7 +155,7 @@ def test_thresholds(tmp_path: Path, with_bank: bool) -> None:
         if with_bank:
             assert bank.open_vocabulary("n").frozen
             assert bank.open_vocabulary("n").counts([1, 2]).tolist() == [3, 2]
-        # The same by itself.
+        # A feed does it by itself.
         own = one.to_dict() | {"vocabularies": [VocabularySpec("m", 2, 0, 1).to_dict()]}
         own["columns"] = [Column("n", modulus(10), vocabulary("m"), field="n")]
         own["columns"] = Spec([], own["columns"], []).to_dict()["columns"]
@@ -176,7 +180,7 @@ def test_closing_the_bank_closes_its_files_though_pipelines_are_around(tmp_path:
             for _ in range(taken):
                 next(feed)
         bank.close()
-        # The lock is free, so all handles have gone.
+        # The lock is free, so no handle is left.
         again = open_bank(tmp_path / "bank")
         calls: list[Callable[[], object]] = [
             lambda: pipeline.feed(b""), lambda: pipeline.run(b""), lambda: pipeline.generate(b""),
@@ -235,8 +239,8 @@ def test_closing_beside_a_silent_pipe(tmp_path: Path) -> None:
 
 def test_closing_beside_a_thread_that_waits_for_a_batch(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "bank")
-    # Far more rows to count, before the first batch, than are counted when the end comes.
-    slow = spec(min_count=2, first_id=1, out_of_vocabulary=0)
+    # More rows than the run counts before the end of this test.
+    slow = spec(min_count=2, first_id=1, unknown_id=0)
     pipeline = Pipeline(slow, bank=bank, threads=1, chunk_bytes=1000)
     feed = pipeline.feed([text(20_000)] * 500, batch_rows=1)
     waiting = threading.Event()
@@ -273,7 +277,7 @@ def test_closing_ends_a_long_run(tmp_path: Path, what: str) -> None:
     def call() -> None:
         began.set()
         try:
-            while True:  # the end comes in one of these, or between two of them
+            while True:  # the bank closes in one of these calls, or between two
                 getattr(pipeline, what)([rows] * 50)
         except ValueError as error:
             outcome.append(str(error))
@@ -295,7 +299,7 @@ def test_a_signal_handler_that_closes_the_bank_in_a_run_is_refused(tmp_path: Pat
     timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGUSR1))
     try:
         timer.start()
-        # In a run it is refused, between two of them not.
+        # During a run it is refused, between two runs it is not.
         with pytest.raises((RuntimeError, ValueError), match="inside another call|bank is closed"):
             while True:
                 pipeline.run([rows] * 50)
@@ -326,7 +330,7 @@ def test_a_forked_child_is_kept_off(tmp_path: Path) -> None:
                 call()
             except RuntimeError as error:
                 refused += "fork" in str(error)
-        del feed, pipeline, words, bank, calls, call  # and nobody waits, or writes
+        del feed, pipeline, words, bank, calls, call  # and no call waits or writes
         os._exit(0 if refused == 8 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert next(feed)["ids"].tolist() == [[0, 0, 0], [1, 1, 1]]

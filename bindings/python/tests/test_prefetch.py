@@ -1,4 +1,4 @@
-"""Rows that are read in the background into a buffer."""
+"""Tests prefetches: rows that are read in the background into a buffer."""
 
 from __future__ import annotations
 

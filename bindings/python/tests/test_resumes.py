@@ -1,4 +1,4 @@
-"""A small run of `soak/resumes.py`: random resumes over many kinds of samplers and streams."""
+"""Runs a small `soak/resumes.py`: random resumes over many kinds of samplers and streams."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def test_random_resumes_repeat_the_order_or_are_refused() -> None:
 def test_an_order_that_is_not_compared_is_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A planted fault: the resumed pass compares nothing, as before it kept a digest of its order."""
+    """A planted fault must be found: the resumed pass compares nothing, as before it kept a
+    digest of its order.
+    """
     note = Order.note
 
     def unchecked(order: Order, drawn: object) -> None:

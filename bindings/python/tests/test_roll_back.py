@@ -1,4 +1,6 @@
-"""Pinned checkpoints, and going back to one with the bank open: the best epoch, early stopping."""
+"""Tests pinned checkpoints, and going back to one with the bank open: the best epoch, early
+stopping.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def test_everything_is_as_the_checkpoint_has_it(bank: embank.Bank) -> None:
     assert not lease.held
     with pytest.raises(ValueError):
         lease.apply([[1.0]])
-    # As an unbroken run from there: the optimizer's state went back, too.
+    # It equals an unbroken run from there: the optimizer's state went back, too.
     table.apply_gradients([1], [[1.0]])
     assert np.allclose(table.peek([1])[0, 0], before[0][0] - 0.25 / np.sqrt(2), atol=1e-6)
     assert bank.checkpoint() == best + 1
@@ -92,7 +94,7 @@ def test_a_table_that_the_checkpoint_lacks_is_gone_for_its_objects(bank: embank.
         later.peek([1])
     with pytest.raises(embank.NoSuchTable, match="taken back"):
         words.ids(["a"])
-    # Another table may come to have its number: the old object never shows that one.
+    # Another table may get its number. The old object never shows that table.
     other = bank.table("other", dim=1)
     other.put([1], [[2.0]])
     with pytest.raises(embank.NoSuchTable):
@@ -120,7 +122,7 @@ def test_a_reader_of_a_newer_checkpoint_is_in_the_way(bank: embank.Bank) -> None
             bank.roll_back(first)
         with pytest.raises(embank.ReadOnly):
             reader.roll_back(first)
-    # It is open at its newest checkpoint.
+    # The bank is open at its newest checkpoint.
     assert table.peek([1], missing="error").tolist() == [[1.0]]
     assert bank.roll_back(first) == [2]
     assert not table.contains([1]).any()

@@ -1,4 +1,4 @@
-"""Rows in and out of a table, by NumPy."""
+"""Tests rows in and out of a table, with NumPy arrays."""
 
 from __future__ import annotations
 
@@ -203,3 +203,19 @@ def test_rows_are_stored_in_the_dtype_asked_for(bank: embank.Bank) -> None:
         bank.table("other", dim=8, dtype="float64")
     with pytest.raises(ValueError, match="stochastic"):
         bank.table("other", dim=8, dtype="int8", rounding="up")  # type: ignore[arg-type]
+
+
+def test_len_counts_rows_without_a_scan(bank: embank.Bank, table: embank.Table) -> None:
+    assert len(table) == 0
+    assert table, "a table without rows is a table"
+    table.put([1, 2, 1], np.ones((3, 4), np.float32))
+    table.get([2, 3]).release()
+    assert len(table) == 3  # no checkpoint is needed, as for a scan
+    table.peek([9])
+    table.delete([1, 9])
+    assert len(table) == 2
+    other = bank.table("other", dim=4)
+    assert (len(other), len(table)) == (0, 2)
+    bank.drop_table("item")
+    with pytest.raises(embank.NoSuchTable):
+        len(table)

@@ -1,4 +1,6 @@
-"""Feeds of another process: `embank serve` and `embank.pipeline.connect`; batches for libraries of Arrow."""
+"""Tests feeds of another process, `embank serve` and `embank.pipeline.connect`, and batches for
+libraries of Arrow.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def command() -> str:
-    """The program `embank`, which `cargo xtask test` builds and names."""
+    """The path of the program `embank`, which `cargo xtask test` builds."""
     named = os.environ.get("EMBANK_COMMAND", str(ROOT / "target/debug/embank"))
     if not Path(named).exists():
         pytest.fail(f"{named} is not there: `cargo build --package embank-cli` makes it")
@@ -61,7 +63,7 @@ def text(rows: int) -> bytes:
 
 @contextmanager
 def serving(folder: Path, rows: bytes, *options: str, bad_rows: Any = "fail") -> Iterator[str]:
-    """The address of a server of rows."""
+    """The address of a server that serves these rows."""
     (folder / "spec.json").write_text(numbers(bad_rows).to_json())
     (folder / "rows.tsv").write_bytes(rows)
     arguments = [command(), "serve", "spec.json", "rows.tsv", *options]
@@ -96,7 +98,9 @@ def test_batches_are_those_of_a_feed_in_this_process(tmp_path: Path) -> None:
 
 
 def test_an_epoch_teaches_the_servers_vocabulary_only_if_it_may(tmp_path: Path) -> None:
-    """The server's vocabulary has no id for unknown values, so an evaluation of a new one fails by the value."""
+    """The server's vocabulary has no `unknown_id`, so an evaluation fails at a new value and
+    names it.
+    """
     with serving(tmp_path, text(20), "--batch-rows", "5") as address:
         with pytest.raises(embank.PipelineError, match='column "[a-z]+" has value .* learns nothing in this run'):
             list(connect(address, learn=False))
@@ -120,7 +124,7 @@ def test_a_feed_goes_on_where_another_stopped(tmp_path: Path) -> None:
 
 def test_arrays_are_of_the_feeds_kinds_and_may_be_changed(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    # Far more than gRPC's usual limit of 4 MiB, in one message.
+    # More than gRPC's default limit of 4 MiB, in one message.
     with serving(tmp_path, text(300_000), "--batch-rows", "300000") as address:
         batch = next(connect(address))
     gc.collect()
@@ -151,7 +155,7 @@ def test_batches_larger_than_a_limit_come_in_parts(tmp_path: Path) -> None:
 
 def test_a_bad_row_is_raised_as_one(tmp_path: Path) -> None:
     with serving(tmp_path, text(1000) + b"4\tzz\n", "--batch-rows", "10") as address:
-        for _ in range(2):  # the server goes on
+        for _ in range(2):  # the server keeps running
             feed = connect(address)
             with pytest.raises(embank.BadRow, match=r"^rows\.tsv:1001:3: ") as bad:
                 list(feed)
@@ -192,14 +196,14 @@ def test_a_feed_that_nobody_has_any_more_ends(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_feed_is_no_finished_one(tmp_path: Path) -> None:
-    """It kept the server, and looked as if it had come to its end."""
+    """A failed feed once kept the server, and looked as if it had ended."""
     with serving(tmp_path, text(200_000), "--batch-rows", "64", "--wait", "60") as address:
         feed = connect(address)
         next(feed)
         reader: Any = feed._reader
 
         class Interrupted:
-            """As Ctrl-C while a batch is awaited: it is raised when that has come."""
+            """Stands for Ctrl-C while a batch is awaited: it is raised when the batch arrives."""
 
             cancel = reader.cancel
 
@@ -215,7 +219,7 @@ def test_an_interrupted_feed_is_no_finished_one(tmp_path: Path) -> None:
                 next(feed)
         with pytest.raises(RuntimeError, match="interrupted"):
             list(feed)
-        # The server is free though the feed is still here.
+        # The server is free although the feed object still exists.
         rest = connect(address, skip_rows=feed.position)
         assert next(rest)["f"][0] == 64 and feed.report is None
         rest.close()
@@ -224,7 +228,9 @@ def test_an_interrupted_feed_is_no_finished_one(tmp_path: Path) -> None:
 def test_a_batch_that_nobody_got_is_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Interrupted when it had come, it was lost, and the feed went on behind it."""
+    """A batch that was interrupted when it had arrived once was lost, and the feed continued
+    behind it.
+    """
     with serving(tmp_path, text(200_000), "--batch-rows", "64", "--wait", "60") as address:
         feed = connect(address)
         next(feed)
@@ -243,13 +249,15 @@ def test_a_batch_that_nobody_got_is_not_counted(
 
 
 def test_a_signals_handler_may_close_a_feed(tmp_path: Path) -> None:
-    """It waited for the lock that its own thread held."""
+    """`close` once waited for the lock that its own thread held."""
     with serving(tmp_path, text(200_000), "--batch-rows", "64", "--wait", "60") as address:
         feed = connect(address)
         reader: Any = feed._reader
 
         class Signalled:
-            """As a signal while a batch is awaited: its handler runs when that has come."""
+            """Stands for a signal while a batch is awaited: its handler runs when the batch
+            arrives.
+            """
 
             cancel = reader.cancel
 
@@ -275,10 +283,10 @@ def test_an_epoch_whose_rows_have_come_does_not_fail_at_its_report(
             body = answer
 
         class Other:
-            """A server that has gone, or is of another version."""
+            """A server that has ended, or is of another version."""
 
             def do_action(self, action: str, options: Any) -> Any:
-                # It would wait for ever.
+                # Such a server never answers.
                 assert options is not None
                 if answer is None:
                     raise pyarrow.flight.FlightUnavailableError("gone")
@@ -302,7 +310,9 @@ def test_an_epoch_whose_rows_have_come_does_not_fail_at_its_report(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_is_kept_off(tmp_path: Path) -> None:
-    """It got rows of its parent's, or both stood still. As a program, so that the child ends as one does."""
+    """A forked child once got rows of its parent's epoch, or both hung. A program of its own, so
+    that the child ends as a child does.
+    """
     script = """
 import gc, os, sys
 import pyarrow
@@ -313,8 +323,8 @@ first = next(feed)["f"][:, 0].tolist()
 next(other)
 child = os.fork()
 if child == 0:
-    refused = 0
-    for call in (next, list, pyarrow.RecordBatchReader.from_stream, pyarrow.RecordBatchReader.from_stream):
+    refused = 0 for call in (next, list, pyarrow.RecordBatchReader.from_stream,
+    pyarrow.RecordBatchReader.from_stream):
         try:
             call(feed)
         except RuntimeError as error:
@@ -341,7 +351,7 @@ assert sum(len(batch["f"]) for batch in other) == 20_000 - 64
 
 
 def test_a_pipe_is_not_served(tmp_path: Path) -> None:
-    """The first client got a part of it, the next ones empty epochs."""
+    """The first of several clients once got a part of the epoch, and the next ones empty epochs."""
     (tmp_path / "spec.json").write_text(numbers().to_json())
     os.mkfifo(tmp_path / "rows.tsv")
     arguments = [command(), "serve", "spec.json", "rows.tsv"]
@@ -421,7 +431,7 @@ def test_arrays_of_your_own_go_to_arrow_too() -> None:
 
 
 def test_an_array_that_lies_askew_is_refused() -> None:
-    """It was a panic."""
+    """This once was a panic."""
     askew = np.zeros(64, np.uint8)[1:49].view(np.int64).reshape(3, 2)
     assert not askew.flags.aligned
     with pytest.raises(TypeError, match='"w" is not aligned in memory: np.require'):
@@ -453,4 +463,4 @@ def test_a_bad_row_ends_a_stream() -> None:
     reader = pyarrow.RecordBatchReader.from_stream(pipeline.feed(text(5) + b"x\t1\n"))
     with pytest.raises(Exception, match="bytes:6:1: "):
         reader.read_all()
-    assert pipeline.run(text(3)).rows == 3  # and the pipeline is back
+    assert pipeline.run(text(3)).rows == 3  # and the pipeline can run again

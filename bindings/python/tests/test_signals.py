@@ -1,4 +1,6 @@
-"""Does a call that waits in Rust answer Ctrl-C, and does what a signal handler raises come out of it?"""
+"""Tests that Ctrl-C ends a call that waits in Rust, and that an exception of a signal handler
+comes out of the call.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ import embank
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[embank.Table]:
-    """Rows that another thread holds, at the bound: a Get waits for ten minutes."""
+    """Rows that another thread holds at the bound, so that a get waits for ten minutes."""
     with embank.Bank(tmp_path / "bank", memory_budget="16MiB", wait_timeout=600.0) as bank:
         table = bank.table("t", dim=2, optimizer=embank.SGD(lr=1.0), staleness_bound=0)
         held: list[Any] = []
@@ -33,7 +35,7 @@ def table(tmp_path: Path) -> Iterator[embank.Table]:
 
 
 def signalled_once_it_waits(table: embank.Table) -> threading.Thread:
-    """Sends SIGINT to this process when a Get waits for its rows."""
+    """Sends SIGINT to this process while a get waits for its rows."""
 
     waits = table.bank.stats()["waits"]
 
@@ -48,7 +50,7 @@ def signalled_once_it_waits(table: embank.Table) -> threading.Thread:
 
 
 def test_ctrl_c_ends_a_wait(table: embank.Table) -> None:
-    """It was heard when the wait was over, after the bank's wait_timeout."""
+    """Ctrl-C once took effect only after the bank's wait_timeout."""
     for keys in (np.array([1]), np.arange(100)):
         sender = signalled_once_it_waits(table)
         with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Scanning and dropping tables, compaction, the disk quota, and what the statistics say of them."""
+"""Tests scanning and dropping tables, compaction, the disk quota, and their statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`SparseOptimizer` beside `torch.optim` over parameters: accumulation, clipping, schedules, scaling."""
+"""Tests `SparseOptimizer` beside `torch.optim` over parameters: accumulation, clipping,
+schedules, scaling.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ ROWS = 30
 
 
 def rows_of(out: Any) -> Any:
-    """What a module returned, summed: a tensor, or the tensors of a collection."""
+    """The sum of a module's output: a tensor, or the tensors of a collection."""
     return sum(each.sum() for each in out.values()) if isinstance(out, dict) else out.sum()
 
 
@@ -33,7 +35,7 @@ MODULES: dict[str, Any] = {
 
 
 def looked_up(module: Any, keys: list[list[int]]) -> Any:
-    """The module's forward pass over `keys`, whatever form it takes them in."""
+    """The module's forward pass over `keys`, in the form that the module takes."""
     batch = torch.tensor(keys)
     return rows_of(module({"f": batch} if hasattr(module, "features") else batch))
 
@@ -52,7 +54,9 @@ class Model(torch.nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 def twins(bank: embank.Bank, kind: str, lr: float) -> tuple[Any, Any, Any, Any, Any]:
-    """Both models with equal weights, our tables' optimizer, the dense one's, and torch's of all."""
+    """Both models with equal weights, the optimizers of our tables and dense part, and torch's
+    optimizer.
+    """
     optimizer = {"SGD": embank.SGD(lr=lr), "Adagrad": embank.Adagrad(lr=lr)}[kind]
     torch_optimizer = {"SGD": torch.optim.SGD, "Adagrad": torch.optim.Adagrad}[kind]
     tables = [bank.table(name, dim=dim, optimizer=optimizer) for name, dim in (("w", 4), ("t", 3))]
@@ -217,7 +221,7 @@ def test_leases_count_for_the_bound_until_the_step(module: Any) -> None:
 
 
 def test_forwards_before_the_first_backward_count_for_the_bound(module: Any) -> None:
-    """The second one waited for the first until its timeout."""
+    """The second forward pass once waited for the first until its timeout."""
     tables = embank.torch.SparseOptimizer(module)
     module.table.staleness_bound = 0
     loss = module(torch.tensor([1, 2])).sum()
@@ -225,12 +229,12 @@ def test_forwards_before_the_first_backward_count_for_the_bound(module: Any) -> 
         module(torch.tensor([2, 3]))
     assert loss.requires_grad
     del loss
-    module(torch.tensor([2, 3])).sum().backward()  # a graph that is dropped counts no more
+    module(torch.tensor([2, 3])).sum().backward()  # a dropped graph does not count any more
     tables.detach()
 
 
 def test_a_row_deleted_before_a_merged_step_stays_deleted(module: Any) -> None:
-    """As it does for one lease; the merged step made it anew."""
+    """The step of several leases must do what the step of one does. It once made the row again."""
     tables = embank.torch.SparseOptimizer(module)
     for _ in range(2):
         module(torch.tensor([1, 2])).sum().backward()
@@ -327,7 +331,9 @@ def test_a_gradient_that_was_taken_away_is_told(module: Any) -> None:
 def test_every_module_over_a_table_waits_for_its_optimizer(
     bank: embank.Bank, module: Any, kind: str, handle: str, later: bool
 ) -> None:
-    """A module that the optimizer had not been given stepped by itself: its rows took two steps."""
+    """A module that was not passed to the optimizer once stepped by itself, so its rows took two
+    steps.
+    """
     table = {
         "same": lambda: module.table,
         "table again": lambda: bank.table(
@@ -374,7 +380,7 @@ def test_a_feature_store_that_trains_is_taken_over(bank: embank.Bank) -> None:
 
 
 def test_a_second_optimizer_over_a_table_is_refused(bank: embank.Bank, module: Any) -> None:
-    """Two were accepted, and each step set the learning rate of the last one."""
+    """Two optimizers once were accepted, and each step set the learning rate of the last one."""
     free = bank.table("free", dim=1, optimizer=embank.SGD(lr=1.0))
     tables = embank.torch.SparseOptimizer(module, lr=0.25)
     other = torch.nn.ModuleList(
@@ -385,7 +391,7 @@ def test_a_second_optimizer_over_a_table_is_refused(bank: embank.Bank, module: A
     )
     with pytest.raises(ValueError, match=r"table 'item' of .* has a SparseOptimizer .*detach\(\)"):
         embank.torch.SparseOptimizer(other, lr=2.0)
-    # A refused one has taken nothing.
+    # A refused optimizer has taken no table.
     other[0](torch.tensor([1])).sum().backward()
     embank.torch.SparseOptimizer(other[0]).detach()
     tables.detach()
@@ -393,7 +399,9 @@ def test_a_second_optimizer_over_a_table_is_refused(bank: embank.Bank, module: A
 
 
 def test_a_discarded_optimizer_with_a_schedule_makes_room(module: Any) -> None:
-    """A schedule and its optimizer refer to each other, so only the cyclic collector ends them."""
+    """A schedule and its optimizer refer to each other, so only the cyclic garbage collector
+    frees them.
+    """
     gc.disable()
     try:
         tables: Any = embank.torch.SparseOptimizer(module, lr=0.25)
@@ -408,7 +416,9 @@ def test_a_discarded_optimizer_with_a_schedule_makes_room(module: Any) -> None:
 
 
 def test_the_optimizer_of_the_backward_pass_gets_the_gradient(module: Any) -> None:
-    """The optimizer of the forward pass got it: the row stepped at once, or its step was lost."""
+    """The gradient once went to the optimizer of the forward pass: the row stepped at once, or
+    its step was lost.
+    """
     before = module(torch.tensor([1])).sum()
     tables = embank.torch.SparseOptimizer(module)
     before.backward()

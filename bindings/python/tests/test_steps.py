@@ -1,4 +1,4 @@
-"""A step of several tables: all or none, finite rows, and keys that two modules share."""
+"""Tests a step of several tables: all or none, finite rows, and keys that two modules share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def nothing_moved(of: dict[str, embank.Table]) -> None:
 
 
 def bad_loss(parts: list[Any]) -> Any:
-    """Its gradient is NaN for the second part alone: the square root of zero."""
+    """A loss whose gradient is NaN for the second part: the square root of zero."""
     first, second, third = parts
     return first.sum() + second.pow(2).sum().sqrt() + third.sum()
 
@@ -78,7 +78,7 @@ def test_a_nan_of_one_table_changes_no_table_of_a_sparse_optimizer(bank: embank.
     with pytest.raises(ValueError, match='"b"'):
         optimizer.step()
     nothing_moved(of)
-    # The gradients are forgotten: the next step is an ordinary one.
+    # The gradients were dropped, so the next step is an ordinary one.
     sum(module(torch.tensor([1])).sum() for module in modules).backward()
     optimizer.step()
     assert [table.peek([1]).tolist() for table in of.values()] == [[[-1, -1]]] * 3
@@ -161,7 +161,7 @@ def test_max_norm_admits_no_key_and_counts_one_get(bank: embank.Bank, module: An
     for admitted in (False, False, True):
         short(keys).sum().backward()
         assert table.contains([5, 6]).tolist() == [admitted] * 2
-    # The row that the last pass made was shortened before its step, to a norm of 1.
+    # The row that the last pass made was shortened to a norm of 1 before its step.
     assert np.allclose(table.peek([5]), 0.5 - 0.1 * (1 if module is Embedding else 0.5), atol=1e-6)
 
 

@@ -1,4 +1,6 @@
-"""Numbers of dropped tables are used again; objects of dropped tables do not come to mean new ones."""
+"""Tests that numbers of dropped tables are used again, and that objects of dropped tables never
+show new tables.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,11 @@ def test_objects_of_dropped_tables_stay_refused_when_their_number_is_used_again(
         bank.checkpoint()
         bank.compact()
         bank.checkpoint()
-        # A bank had 65,535 tables in its life.
+        # A bank once could make only 65,535 tables in its life.
         for _ in range(65_530):
             bank.table("tmp", dim=4)
             bank.drop_table("tmp")
-        # After two numbers that no table had, "tmp" gets that of `old`.
+        # After two fresh numbers, "tmp" gets the number of `old`.
         new = [
             bank.table(name, **settings)
             for name in ("first", "second", "tmp", "third", "fourth")
@@ -75,7 +77,7 @@ def test_objects_of_dropped_tables_stay_refused_when_their_number_is_used_again(
         with pytest.raises(ValueError, match="comes twice"):
             embank.get_many([(new[0], [1]), (new[0], [2])])
         uses.pop()
-        # A roll back gives the objects of the checkpoint's tables their handles anew, and no others.
+        # After a roll back the objects of the checkpoint's tables work again, and no others.
         checkpoint = bank.checkpoint()
         new[0].put([1], one)
         assert bank.roll_back(checkpoint) == []

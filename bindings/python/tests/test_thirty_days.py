@@ -1,4 +1,4 @@
-"""A small run of `soak/thirty_days.py`: two days, with a new feature, a kill and evictions."""
+"""Runs a small `soak/thirty_days.py`: two days, with a new feature, a kill and evictions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL = ["--seed", "1", "--keys", "600", "--steps", "12", "--batch-size", "32"]
 
 
 def test_two_days_end_as_the_model_says() -> None:
-    # On a busy machine a day may end before its kill comes: then another run has another moment.
+    # On a busy machine a day may end before the kill. Then another run tries another moment.
     for seed in range(1, 6):
         done = subprocess.run(
             [sys.executable, "thirty_days.py", *SMALL, "--seed", str(seed), "--days", "2"]
@@ -38,7 +38,9 @@ def test_two_days_end_as_the_model_says() -> None:
 def test_a_wrong_rule_of_admission_is_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A planted fault: the model admits a key with its second Get, the table with its third."""
+    """A planted fault must be found: the model admits a key with its second get, the table with
+    its third.
+    """
     monkeypatch.setattr(days, "ADMIT_AFTER_GETS", 2)
     assert thirty_days.main([*SMALL, "--days", "1", "--directory", str(tmp_path)]) == 1
     assert "FAILED with seed 1: day 1" in capsys.readouterr().out

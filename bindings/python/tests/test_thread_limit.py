@@ -1,4 +1,6 @@
-"""At a limit of threads an open bank goes on, and what needs a thread says which limit to raise."""
+"""Tests that an open bank works at a limit of threads, and that a call that needs a thread names
+the limit to raise.
+"""
 
 from __future__ import annotations
 

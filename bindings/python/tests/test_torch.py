@@ -1,4 +1,4 @@
-"""`embank.torch` beside `torch.nn`: the same numbers, with the table in the store."""
+"""Tests `embank.torch` beside `torch.nn`: the numbers are equal, with the table in the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS, DIM = 50, 6
 
 
 def twin(bank: embank.Bank, optimizer: Any, mode: Any, **options: Any) -> tuple[Any, Any]:
-    """A table's module and torch's own, with the same initial weights."""
+    """A table's module and torch's own, with equal initial weights."""
     table = bank.table(f"twin {mode}", dim=DIM, optimizer=optimizer, seed=3)
     weights = torch.from_numpy(table.initial(np.arange(ROWS)))
     ours = embank.torch.EmbeddingBag(table, mode=mode, **options)
@@ -49,7 +49,7 @@ def test_a_hundred_steps_equal_torch(
     dense = torch_optimizer(theirs.parameters())
     random = torch.Generator().manual_seed(5)
     for step in range(100):
-        # Few keys, so that bags and batches repeat them; empty bags among them.
+        # Few keys, so that bags and batches repeat them, and some empty bags.
         count = int(torch.randint(0, 40, (), generator=random))
         keys = torch.randint(0, 12 if step % 2 else ROWS, (count,), generator=random)
         cuts = torch.randint(0, count + 1, (7,), generator=random).sort().values
@@ -145,7 +145,7 @@ def test_an_embedding_equals_torch(bank: embank.Bank) -> None:
 
 @pytest.fixture
 def bag(table: embank.Table) -> Any:
-    """Sums over the table of ones whose rate is 0.5."""
+    """A module that sums rows of a table of ones, whose learning rate is 0.5."""
     return embank.torch.EmbeddingBag(table, mode="sum")
 
 
@@ -195,7 +195,7 @@ def test_several_forwards_before_the_backward(bag: Any) -> None:
 
 
 def two_towers(left: Any, right: Any) -> Any:
-    """A loss that stands on two forward passes over one table, of keys that overlap."""
+    """A loss over two forward passes of one table, whose keys overlap."""
     first, second = left(torch.tensor([[3, 1], [1, 2]])), right(torch.tensor([[2, 2], [5, 1]]))
     return (first * second).sum() + first.square().sum()
 
@@ -204,7 +204,7 @@ def two_towers(left: Any, right: Any) -> Any:
 def test_forwards_of_one_backward_are_one_step(
     bank: embank.Bank, optimizer: Any, torch_optimizer: Callable[..., Any]
 ) -> None:
-    """They were a step each, which SGD alone does not tell from one."""
+    """Each forward pass once was a step of its own, which SGD alone can't tell from one step."""
     ours, theirs = twin(bank, optimizer, "sum")
     other = embank.torch.Embedding(ours.table)  # another module over the same table
     dense = torch_optimizer(theirs.parameters())
@@ -219,7 +219,7 @@ def test_forwards_of_one_backward_are_one_step(
 
 
 def test_threads_do_not_share_a_step(bank: embank.Bank) -> None:
-    """Each backward pass gathers for itself, whatever runs beside it."""
+    """Each backward pass gathers gradients for itself, also while another one runs."""
     table = bank.table("adagrad", dim=1, optimizer=embank.Adagrad(lr=1.0), initializer=embank.Zeros())
     module = embank.torch.Embedding(table)
     together = threading.Barrier(2)
@@ -238,7 +238,7 @@ def test_threads_do_not_share_a_step(bank: embank.Bank) -> None:
 
 
 class Fails(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
-    """Raises in the backward pass, which comes to it last."""
+    """Raises in its backward pass, which runs last."""
 
     @staticmethod
     def forward(context: Any, value: Any) -> Any:
@@ -250,7 +250,7 @@ class Fails(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
 
 
 def test_a_backward_that_fails_changes_nothing(bag: Any) -> None:
-    """Whatever was gathered before the error goes with the pass."""
+    """The gradients that were gathered before the error are dropped."""
     early = Fails.apply(torch.ones(1, requires_grad=True))
     loss = early.sum() + bag(torch.tensor(KEYS)).sum() + bag(torch.tensor([[1]])).sum()
     with pytest.raises(RuntimeError, match="of ours"):
@@ -271,7 +271,9 @@ def test_a_nan_of_one_forward_refuses_the_step_of_all(bag: Any) -> None:
 
 
 def test_a_backward_inside_another_is_a_step_of_its_own(bank: embank.Bank) -> None:
-    """Reentrant checkpointing looks up again in the backward pass, and has a pass of its own for it."""
+    """Reentrant checkpointing looks rows up again in the backward pass, which has a pass of its
+    own for them.
+    """
     table = bank.table("adagrad", dim=1, optimizer=embank.Adagrad(lr=1.0), initializer=embank.Zeros())
     module = embank.torch.Embedding(table)
     scale = torch.ones(1, requires_grad=True)
@@ -342,7 +344,7 @@ def test_a_frozen_module_peeks_until_it_thaws(bag: Any) -> None:
 
 
 def test_a_copied_model_shares_its_tables(bag: Any) -> None:
-    """What averages of weights begin with; a table could not be copied."""
+    """Averages of weights begin with a deep copy. A table once could not be copied."""
     tables = embank.torch.SparseOptimizer(bag)
     copied = copy.deepcopy(torch.nn.Sequential(bag, torch.nn.Linear(4, 1)))
     assert copied[0].table is bag.table and copied[0].mode == "sum"
@@ -353,7 +355,9 @@ def test_a_copied_model_shares_its_tables(bag: Any) -> None:
 
 
 def test_a_dense_part_learns_beside_the_table(bank: embank.Bank) -> None:
-    """A model with one parameter of torch's and one table: both move, and only one is a parameter."""
+    """A model with one parameter of torch and one table. Both change in training, and only the
+    first is a parameter.
+    """
     torch.manual_seed(1)
     table = bank.table("u", dim=DIM, optimizer=embank.Adagrad(lr=0.1))
     model = torch.nn.Sequential(embank.torch.EmbeddingBag(table), torch.nn.Linear(DIM, 1))
@@ -402,7 +406,9 @@ def test_wrong_inputs(bag: Any, arguments: Any, error: type[Exception], message:
 
 @pytest.mark.parametrize("offsets", [[0, 9], [1, 2], [0, 2, 1]])
 def test_offsets_are_checked_with_padding_too(table: embank.Table, offsets: list[int]) -> None:
-    """Before the padding is taken out: an offset behind a padded first key went through."""
+    """Offsets are checked before the padding keys are removed. Once an offset behind a padded
+    first key was accepted.
+    """
     bag = embank.torch.EmbeddingBag(table, padding_idx=7)
     with pytest.raises(ValueError, match="offsets must begin with 0"):
         bag(torch.tensor([7, 2]), torch.tensor(offsets))

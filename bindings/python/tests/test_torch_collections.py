@@ -1,4 +1,4 @@
-"""Several tables in one module: one call for all, one step for each."""
+"""Tests several tables in one module: one call for all, one step for each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import embank.torch  # noqa: E402
 
 @pytest.fixture
 def tables(bank: embank.Bank) -> list[embank.Table]:
-    """"a" of 2 columns and "b" of 3, all ones, SGD with a rate of 0.5."""
+    """Tables "a" of 2 columns and "b" of 3, all ones, SGD with a rate of 0.5."""
     options: Any = {"optimizer": embank.SGD(lr=0.5), "initializer": embank.Constant(1.0)}
     return [bank.table("a", dim=2, **options), bank.table("b", dim=3, **options)]
 

@@ -1,4 +1,6 @@
-"""Do the modules behave as torch's own where a training loop casts, copies, records and sets defaults?"""
+"""Tests that the modules behave like torch's when a training loop casts, copies, records and
+sets defaults.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def modules(bank: embank.Bank) -> list[tuple[Any, Any]]:
 
 
 class Alone(nn.Module):
-    """A model whose argument is a tensor, as recorders want it."""
+    """A model whose argument is a tensor, which recorders need."""
 
     def __init__(self, module: Any, argument: Any) -> None:
         super().__init__()
@@ -78,7 +80,7 @@ RECORDERS: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("record", RECORDERS.values(), ids=RECORDERS)
 def test_what_records_a_call_is_refused(bank: embank.Bank, record: Any, train: bool) -> None:
-    """A traced model answered with the rows of its example, whatever keys it got."""
+    """A traced model once returned the rows of its example for any keys."""
     for module, argument in modules(bank):
         model = Alone(module, argument).train(train)
         with pytest.raises(Exception, match="record the part of the model behind the tables"):
@@ -87,7 +89,7 @@ def test_what_records_a_call_is_refused(bank: embank.Bank, record: Any, train: b
 
 
 def test_a_compiled_model_still_trains(bank: embank.Bank) -> None:
-    """torch.compile records no rows: it leaves the look-up to Python."""
+    """`torch.compile` records no rows: it leaves the lookup to Python."""
     rows = table(bank)
     model = torch.compile(Alone(embank.torch.Embedding(rows), KEYS), backend="eager")
     for keys in (KEYS, KEYS + 10):
@@ -99,7 +101,7 @@ def test_a_compiled_model_still_trains(bank: embank.Bank) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_a_cast_module_gives_that_dtype(bank: embank.Bank, dtype: Any) -> None:
-    """`half()` and its like did nothing, so the layer behind failed."""
+    """`half()` and the other casts once did nothing, so the next layer failed."""
     for module, argument in modules(bank):
         model = Alone(module, argument)
         assert model(KEYS).dtype == torch.float32
@@ -111,12 +113,12 @@ def test_a_cast_module_gives_that_dtype(bank: embank.Bank, dtype: Any) -> None:
         assert model.eval()(KEYS).dtype == dtype
         assert model.float()(KEYS).dtype == torch.float32
         bank.checkpoint()
-        # It has no values, and is in no checkpoint.
+        # A module has no values, so no checkpoint has its dtype.
         assert list(model.state_dict()) == ["module._extra_state"]
 
 
 def test_defaults_of_torch_change_nothing(bank: embank.Bank) -> None:
-    """Rows went to the default device before they were put."""
+    """Rows once went to the default device before they were put."""
     matrix = torch.arange(8.0).reshape(2, 4)
     torch.set_default_device("meta")
     torch.set_default_dtype(torch.float64)
@@ -139,7 +141,7 @@ def test_a_module_tells_its_dim(bank: embank.Bank) -> None:
 
 
 def test_an_optimizer_of_tables_is_not_copied(bank: embank.Bank) -> None:
-    """The copy shared the tables, and failed at its first step."""
+    """The copy once shared the tables, and failed at its first step."""
     optimizer = embank.torch.SparseOptimizer(embank.torch.Embedding(table(bank)))
     with pytest.raises(TypeError, match=r"can't be copied.*state_dict\(\)"):
         copy.deepcopy(optimizer)

@@ -1,4 +1,4 @@
-"""State dicts refer to checkpoints, and load only where the rows are."""
+"""Tests that state dicts refer to checkpoints, and load only if the bank has the rows."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def test_rows_that_went_on_are_told_with_the_way_back(tmp_path: Path) -> None:
     with opened(tmp_path / "bank") as (bank, model):
         model.load_state_dict(loaded(state))
         train(model)
-        assert bank.checkpoint() == second, "the number is given anew, the id is not"
+        assert bank.checkpoint() == second, "a new checkpoint gets the number again, and another id"
 
 
 def unsaved() -> Any:
-    """State dicts that no checkpoint holds warn."""
+    """A state dict that no checkpoint holds warns."""
     return pytest.warns(UserWarning, match=r"no checkpoint of .* holds the rows of table 't'.*call bank\.checkpoint\(\)")
 
 
@@ -130,7 +130,9 @@ def test_a_state_dict_in_the_blob_belongs_to_the_checkpoint(tmp_path: Path) -> N
 
 
 def test_an_older_state_dict_in_the_blob_is_refused(tmp_path: Path) -> None:
-    """The best so far, say: it loaded over the rows of the checkpoint that it was kept in."""
+    """A state dict that is kept in a later checkpoint, for example of the best epoch. It once
+    loaded over the later rows.
+    """
     with opened(tmp_path / "bank") as (bank, model):
         train(model)
         with unsaved():
@@ -142,7 +144,7 @@ def test_an_older_state_dict_in_the_blob_is_refused(tmp_path: Path) -> None:
         assert values is not None
         with pytest.raises(ValueError, match="had changed since the last checkpoint"):
             model.load_state_dict(values["best"])
-        # Of an earlier opening, too.
+        # Also a state dict of an earlier opening.
         embank.torch.save(bank, model=model, best=values["best"])
     with opened(tmp_path / "bank") as (bank, model):
         values = embank.torch.resume(bank, model=model)

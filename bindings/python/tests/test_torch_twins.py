@@ -1,7 +1,7 @@
-"""Random modules, calls and gradients, each beside its twin in `torch.nn` with `torch.optim`.
+"""Tests random modules, calls and gradients, each beside its twin in `torch.nn` with `torch.optim`.
 
-Each seed draws a module with its options and trains both for some steps: the outputs, the gradients of weights
-of single keys, and in the end the rows must agree.
+Each seed draws a module with its options and trains both for some steps. The outputs, the gradients
+of weights of single keys, and the final rows must agree.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def common_options(random: random.Random) -> dict[str, Any]:
 def twins(
     bank: embank.Bank, random: random.Random, ours: Any, theirs: Any, options: dict[str, Any]
 ) -> tuple[Any, Any, Any]:
-    """A table's module, torch's own with equal weights, and that one's optimizer."""
+    """A table's module, torch's own with equal weights, and the optimizer of torch's."""
     dim = random.choice([1, 3, 8])
     optimizer, torch_optimizer = optimizers(random)
     table = bank.table("twin", dim=dim, optimizer=optimizer, seed=random.randrange(1000))
@@ -112,7 +112,7 @@ def call(choose: random.Random, mode: str, include_last_offset: bool) -> tuple[A
     if choose.random() < 0.4 and not include_last_offset:
         return some_keys(choose, (choose.randrange(6), choose.randrange(1, 5))), None, weighted
     keys = some_keys(choose, (choose.randrange(20),))
-    # Sorted cuts repeat: empty bags at both ends and between.
+    # Cuts can repeat, so there are empty bags at both ends and between.
     cuts = sorted(choose.randrange(len(keys) + 1) for _ in range(choose.randrange(6)))
     offsets = torch.tensor([0, *cuts, *([len(keys)] if include_last_offset else [])])
     return keys, offsets.to(keys.dtype), weighted
@@ -143,7 +143,8 @@ def test_a_bag(bank: embank.Bank, seed: int) -> None:
         loss(wanted, scale).backward()
         loss(got, scale).backward()
         if module.scale_grad_by_freq:
-            # Not torch's own option, whose bags divide by the counts of other keys (2.11, CPU).
+            # Torch's own option is not used: its bags divide by the counts of other keys (2.11,
+            # CPU).
             counts = torch.bincount(keys.reshape(-1).long(), minlength=ROWS).clamp(min=1)
             twin.weight.grad /= counts.unsqueeze(1)
         optimizer.step()
@@ -154,7 +155,7 @@ def test_a_bag(bank: embank.Bank, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(15))
 def test_a_collection_of_bags(bank: embank.Bank, seed: int) -> None:
-    """Features that share tables: one step of each table for the sum of their gradients."""
+    """Features that share tables take one step of each table, with the sum of their gradients."""
     choose = random.Random(seed)
     torch.manual_seed(seed)
     optimizer, torch_optimizer = optimizers(choose)

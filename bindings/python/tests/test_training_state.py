@@ -1,4 +1,4 @@
-"""A run that is saved in one process and resumed in another ends as if it had never stopped."""
+"""Tests that a run that is saved in one process and resumed in another ends as an unbroken one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(path: Path, end: int) -> str:
 
 
 def test_runs_in_several_processes_end_bit_for_bit_as_one(tmp_path: Path) -> None:
-    """Stopped in the middle of a pass, at its last batch, and between two saves."""
+    """The run is stopped in the middle of a pass, at its last batch, and between two saves."""
     whole = run(tmp_path / "whole", 0)
     assert len(whole) == 64
     for ends in ((4, 12), (6, 9), (17,)):
@@ -94,7 +94,7 @@ def test_a_bank_that_went_on_is_not_resumed(tmp_path: Path) -> None:
 
 
 def test_a_model_over_two_banks_is_not_saved(tmp_path: Path) -> None:
-    """It was, and could not be resumed."""
+    """Such a model once was saved, and could not be resumed."""
     with opened(tmp_path / "one") as bank, opened(tmp_path / "two") as other:
         model = torch.nn.ModuleList(
             embank.torch.Embedding(of.table("t", dim=1, optimizer=embank.SGD(lr=1.0)))
@@ -106,7 +106,7 @@ def test_a_model_over_two_banks_is_not_saved(tmp_path: Path) -> None:
 
 
 def test_pretrained_rows_are_not_put_again(tmp_path: Path) -> None:
-    """They were, over what was learnt, and the run could not be resumed."""
+    """Pretrained rows once were put over trained rows, and the run could not be resumed."""
     matrix = torch.zeros(4, 2)
 
     def model_of(bank: embank.Bank) -> Any:
@@ -138,7 +138,7 @@ def test_names_must_be_those_that_were_saved(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["get", "put", "backward"])
 def test_changed_rows_without_a_checkpoint_are_not_resumed(tmp_path: Path, how: str) -> None:
-    """It returned None, as for a bank that nothing was done with, and the run trained on."""
+    """`resume` once returned None, as for a bank without changes, and the run trained on."""
     with opened(tmp_path / "bank") as bank:
         table = bank.table("t", dim=1, optimizer=embank.SGD(lr=1.0))
         assert embank.torch.resume(bank) is None, "a table without rows changes nothing"
@@ -155,7 +155,7 @@ def test_changed_rows_without_a_checkpoint_are_not_resumed(tmp_path: Path, how: 
 
 
 def test_what_prepares_a_new_run_is_no_change(tmp_path: Path) -> None:
-    """Pretrained rows, features and vocabularies are there before `resume` can be asked."""
+    """A run fills pretrained rows, features and vocabularies before it can call `resume`."""
     pytest.importorskip("torch_geometric")
     from embank.pipeline import Column, Field, Output, Pipeline, Spec, vocabulary
     from embank.torch.geometric import FeatureStore
@@ -186,7 +186,7 @@ def test_what_prepares_a_new_run_is_no_change(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trains", [False, True])
 def test_a_save_is_not_resumed_by_the_process_that_took_it(tmp_path: Path, trains: bool) -> None:
-    """It returned None, which says that a new run begins, though there was a checkpoint."""
+    """`resume` once returned None, as for a new run, though there was a checkpoint."""
     with opened(tmp_path / "bank") as bank:
         table = bank.table("t", dim=1, optimizer=embank.SGD(lr=1.0))
         number = embank.torch.save(bank, step=1)
@@ -272,7 +272,7 @@ def archive(state: Any) -> bytes:
     ids=["empty", "text", "another dict", "a list", "another format", "cut short"],
 )
 def test_a_blob_of_somebody_else_is_told(tmp_path: Path, blob: bytes, reason: str) -> None:
-    """The reason was empty for an empty blob, the usual one of `bank.checkpoint()`."""
+    """The reason once was empty for an empty blob, which `bank.checkpoint()` writes."""
     with opened(tmp_path / "bank") as bank:
         bank.checkpoint(blob)
     with opened(tmp_path / "bank") as bank:
@@ -291,7 +291,7 @@ def test_what_could_not_be_read_back_is_not_saved(tmp_path: Path) -> None:
 
 
 def loaders(seed: int) -> list[Any]:
-    """Loaders that draw their order in different ways, and the generator of each."""
+    """Loaders that draw their order in different ways, with the generator of each."""
     data = torch.arange(20)
     own = torch.Generator().manual_seed(seed)
     chosen = torch.utils.data.RandomSampler(range(20), replacement=True, num_samples=40)
@@ -332,7 +332,9 @@ def test_a_loader_goes_on_where_it_was(which: int, stop: int) -> None:
 
 
 def test_own_draws_are_repeated_however_far_a_loader_is_read_ahead() -> None:
-    """A loader that draws for every batch, read ahead by other depths before and after."""
+    """A loader that draws for every batch, with other depths of lookahead before and after the
+    resume.
+    """
 
     class Drawing:
         def __init__(self, generator: Any, ahead: int) -> None:
@@ -360,7 +362,7 @@ def test_own_draws_are_repeated_however_far_a_loader_is_read_ahead() -> None:
 
 
 def test_a_pass_that_is_left_early_has_ended() -> None:
-    """A resumed run took it up where it was left, while one that went on began a new one."""
+    """A resumed run once continued the pass that the unbroken run had ended."""
     first = embank.torch.ResumableLoader([[0, 1], [2, 3], [4, 5], [6, 7]])
     for _ in range(2):
         for batch in first:
@@ -442,7 +444,9 @@ def shuffled_by_python(order: list[int]) -> list[int]:
 
 
 class Stream:
-    """Samples that leave a shuffling buffer, one draw each, while the training loop goes on."""
+    """The samples of a shuffling buffer, which draws once for each, while the training loop
+    draws too.
+    """
 
     def __init__(self, draw: Any, length: int) -> None:
         self.draw, self.length = draw, length
@@ -458,7 +462,9 @@ class Stream:
 
 
 def resumed_anywhere(make: Any, stop: int, ahead: int, model: Any) -> list[Any]:
-    """The batches of a pass that a process begins and another one ends, each of which seeds what it likes."""
+    """The batches of a pass that one process begins and another ends. Each process has seeds of
+    its own.
+    """
 
     def loader_of() -> Any:
         loader = make()
@@ -518,7 +524,9 @@ REPEATED = {
 @pytest.mark.parametrize("ahead", [0, 3])
 @pytest.mark.parametrize("make", REPEATED.values(), ids=REPEATED)
 def test_a_resumed_pass_hands_out_every_sample_once(make: Any, ahead: int) -> None:
-    """A shuffle by Python or NumPy was not repeated: some samples came twice and others never."""
+    """A shuffle by Python or NumPy once was not repeated: some samples came twice and others
+    never.
+    """
     for stop in range(1, 10):
         seen = resumed_anywhere(make, stop, ahead, lambda: torch.rand(3))
         assert flat(seen) == list(range(40)), f"stopped after {stop} batches"
@@ -526,10 +534,12 @@ def test_a_resumed_pass_hands_out_every_sample_once(make: Any, ahead: int) -> No
 
 @pytest.mark.parametrize("ahead", [0, 3])
 def test_an_order_that_cannot_be_repeated_is_told(ahead: int) -> None:
-    """Of a sampler with a generator of its own, and of a stream whose draws come between those of the model."""
+    """For a sampler with a generator of its own, and for a stream whose draws come between those
+    of the model.
+    """
 
     def of_its_own() -> Any:
-        # Another process goes on elsewhere in its sequence, or begins it anew.
+        # Another process is at another place of its random sequence, or begins it again.
         own = np.random.default_rng(random.randrange(1 << 30))
         return DataLoader(torch.arange(40), batch_size=4, sampler=OwnOrder(own.permutation, 40))
 
@@ -552,7 +562,7 @@ def test_an_order_that_cannot_be_repeated_is_told(ahead: int) -> None:
 
 
 def test_the_digest_of_an_order_tells_values_apart() -> None:
-    """Each of these is another batch, in each way that a batch can hold it."""
+    """Each of these batches differs from the others, in each form of a batch."""
 
     @dataclasses.dataclass
     class Pair:
@@ -577,7 +587,7 @@ def test_the_digest_of_an_order_tells_values_apart() -> None:
 
 
 def test_a_state_without_an_order_is_taken() -> None:
-    """Of a version that remembered torch's generator alone."""
+    """A state of a version that remembered torch's generator only."""
     torch.manual_seed(1)
     loader = DataLoader(torch.arange(12), batch_size=3, shuffle=True)
     began_with = torch.get_rng_state()
@@ -588,7 +598,9 @@ def test_a_state_without_an_order_is_taken() -> None:
 
 
 def test_an_iteration_outside_of_a_pass_is_not_noted() -> None:
-    """It went on with the digest of the pass before it, which could raise for an order that belongs to no pass."""
+    """The digest once continued that of the pass before, so it could raise for an order of no
+    pass.
+    """
     data = DataLoader(torch.arange(12), batch_size=3, shuffle=True)
     loader = embank.torch.ResumableLoader(data)
     batches = iter(loader)
@@ -608,7 +620,7 @@ def test_a_sampler_that_is_noted_stays_what_it_is() -> None:
 
 
 class Stretch:
-    """Shuffles by a generator that the test does not name to the loader."""
+    """Shuffles with a generator that `ResumableLoader` does not get."""
 
     def __init__(self) -> None:
         self.generator = torch.Generator()
@@ -627,7 +639,7 @@ def test_workers_do_not_hide_another_order(persistent: bool) -> None:
     data = torch.utils.data.DataLoader(
         range(40), batch_size=4, sampler=Stretch(), num_workers=2, persistent_workers=persistent  # type: ignore[arg-type]
     )
-    for _ in data:  # with persistent workers, the iteration keeps the sampler that it began with
+    for _ in data:  # persistent workers keep the sampler of their first pass
         pass
     loader = embank.torch.ResumableLoader(data)
     batches = iter(loader)

@@ -1,4 +1,4 @@
-"""The type stubs say what the classes are."""
+"""Tests that the type stubs describe the classes."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ def _with_body(stub: str, node: ast.ClassDef, body: list[str]) -> str:
 
 
 def _with_keys(stub: str, name: str, found: Mapping[str, object]) -> str:
-    """The stub whose `TypedDict` of this name has the keys of a dictionary. Keys that it has keep their place and type;
-    those that it lacks come at the end, with the type of their value."""
+    """The stub with the keys of a dictionary in the `TypedDict` of this name. Keys that it has
+    keep their place and type. New keys come at the end, with the type of their value.
+    """
     node = _classes(stub)[name]
     fields = {
         field.target.id: ast.unparse(field.annotation)
@@ -101,7 +102,9 @@ def _with_alias(stub: str, name: str, value: str) -> str:
 
 
 def _optimizer_body(cls: type) -> list[str]:
-    """The stub's lines for an optimizer, by the signature of its class and the settings of an object."""
+    """The stub's lines for an optimizer, made from the signature of its class and the settings
+    of an object.
+    """
     source = f"def new{cls.__text_signature__}: ..."
     signature = ast.parse(source).body[0]
     assert isinstance(signature, ast.FunctionDef)
@@ -113,7 +116,7 @@ def _optimizer_body(cls: type) -> list[str]:
     for name in names:
         value = getattr(made, name)
         default = ast.get_source_segment(source, defaults[name]) if name in defaults else None
-        # Text signatures leave out tuples.
+        # A text signature shows a tuple as "...".
         settings[name] = (kinds[type(value)], repr(value) if default == "..." else default)
     lines = ["    def __new__(\n", "        cls,\n"]
     for name, (kind, default) in settings.items():
@@ -129,7 +132,7 @@ def _with_optimizers(stub: str) -> str:
     optimizers = {
         name: value
         for name, value in vars(_embank).items()
-        if isinstance(value, type) and (value.__text_signature__ or "").startswith("(lr,")
+        if isinstance(value, type) and (value.__text_signature__ or "").startswith("(lr=")
     }
     assert "SGD" in optimizers
     assert optimizers.keys() <= set(embank.__all__)
@@ -144,7 +147,7 @@ def _with_optimizers(stub: str) -> str:
 
 
 def _with_dtypes(stub: str, bank: embank.Bank) -> str:
-    """The stub with the dtypes: the names that the refusal of another name tells."""
+    """The stub with the dtypes: the names in the refusal of another name."""
     with pytest.raises(ValueError) as refusal:
         bank.table("of no dtype", dim=1, dtype="none")
     names = re.findall('"[^"]+"', str(refusal.value))
@@ -162,7 +165,7 @@ def test_the_stub_has_the_numbers_optimizers_and_dtypes_of_the_library(
     if "EMBANK_BLESS" in os.environ:
         STUB.write_text(made, encoding="utf-8")
     assert STUB.read_text(encoding="utf-8") == made, (
-        "EMBANK_BLESS=1 python -m pytest bindings/python/tests/test_typing.py makes _embank.pyi anew; then look at the "
+        "EMBANK_BLESS=1 python -m pytest bindings/python/tests/test_typing.py makes _embank.pyi again; then look at the "
         "difference"
     )
 

@@ -1,4 +1,4 @@
-"""What closing a bank loses is told, and can be kept."""
+"""Tests that a closed bank says which changes are lost, and that they can be saved."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_checkpoint_that_fails_leaves_the_bank_open(tmp_path: Path) -> None:
 
 
 def site_spec() -> Spec:
-    """Numbers of a known range, whose ids the pipeline gives."""
+    """A column of numbers of a known range, whose ids the pipeline gives."""
     return Spec(
         fields=[Field("site", "int32", required=True)],
         columns=[Column("site", modulus(100), vocabulary("site"))],
@@ -112,7 +112,7 @@ def test_close_with_a_checkpoint_saves_the_pipelines_first(tmp_path: Path) -> No
     evaluating = pipeline.feed(b"5\n", learn=False, batch_rows=1)
     feed = pipeline.feed(b"5\n6\n7\n", batch_rows=1, save_each_batch=False)
     assert next(feed)["ids"].tolist() == [[0]]
-    # The bank lacks values that the feed has numbered, so it is not closed.
+    # The bank does not have all values that the feed has numbered, so it is not closed.
     with pytest.raises(RuntimeError, match="does not save each batch"):
         bank.close(checkpoint=b"")
     assert not bank.closed and bank.last_checkpoint is None
@@ -159,7 +159,7 @@ def test_changes_of_calls_that_close_waits_for_count(tmp_path: Path) -> None:
     got: list[str] = []
 
     def get_another() -> None:
-        # Blocked until the bank's close gives the lease back, and then makes a row.
+        # Waits until the bank's close gives the lease back, and then makes a row.
         try:
             table.get([1, 2]).release()
         except ValueError as error:

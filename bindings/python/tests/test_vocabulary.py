@@ -1,4 +1,4 @@
-"""Vocabularies of a bank: values to ids and back, counts, thresholds, settings, closing."""
+"""Tests vocabularies of a bank: values to ids and back, counts, thresholds, settings, closing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_counts_and_a_threshold(bank: embank.Bank) -> None:
     assert items.ids([5, 6, 7]).tolist() == [0, 1, embank.UNKNOWN_ID]
     with pytest.raises(embank.TableMismatch, match="renumbered"):
         bank.open_table("item")
-    # Its rows would be taken for other values'.
+    # Its rows would belong to other values.
     with pytest.raises(embank.TableMismatch, match="renumbered"):
         table.peek([0])
     with pytest.raises(ValueError, match="has no counts"):
@@ -164,7 +164,7 @@ def test_modules_say_which_key_is_no_id(bank: embank.Bank) -> None:
             module(keys.view(1, 2))
     padded = embank.torch.Embedding(table, padding_idx=-1)
     assert padded(keys)[1].tolist() == [0.0, 0.0], "padding is no key"
-    # Looking ahead makes no row, so a loader need not know of padding.
+    # Lookahead makes no row, so a loader may announce padding keys.
     assert table.lookahead(np.array([0, embank.UNKNOWN_ID], np.uint64)) == 0
 
 
@@ -173,7 +173,7 @@ def test_an_import_names_the_row_of_a_key_that_is_no_id(bank: embank.Bank, tmp_p
     words.ids_or_insert(["red", "green"])
     table = bank.table("word", dim=2, vocabulary="word")
     np.save(tmp_path / "rows.npy", np.ones((3, 2), np.float32))
-    with pytest.raises(embank.UnreadableFile, match="row 2.*key 2 is no id"):
+    with pytest.raises(embank.FileMismatch, match="row 2.*key 2 is no id"):
         table.import_from(tmp_path / "rows.npy")
     words.ids_or_insert(["blue"])
     table.import_from(tmp_path / "rows.npy")

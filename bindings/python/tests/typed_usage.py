@@ -1,6 +1,6 @@
-"""A program that uses the whole package; `mypy --strict` must find nothing to say.
+"""A program that uses the whole package. `mypy --strict` must find no error in it.
 
-`test_typing.py` runs the checker over it. It is not run itself.
+`test_typing.py` runs mypy over it. The program itself is never run.
 """
 
 from __future__ import annotations
@@ -148,12 +148,15 @@ def number_in_a_bank(path: Path, bank: embank.Bank) -> int:
     words.count(ids, [1, 2])
     words.frozen = len(words) > 10 or words.ids(["blue"])[0] == embank.UNKNOWN_ID
     rows: embank.Table = bank.table("word", dim=4, vocabulary="word")
+    exported: embank.Table = bank.table_as_exported("copy", path, format="npy", vocabulary=False)
+    count: int = len(exported)
+    print(count, bool(rows), embank.Adam(), embank.SGD(momentum=0.9))
     print(words.values(ids), words.counts(ids), rows.peek(words.lookup([b"red"])).shape)
     spec = Spec(
         [Field("word", "bytes")],
         [Column("word", vocabulary("word"))],
         [Output("ids", ["word"], "i64")],
-        vocabularies=[VocabularySpec("word", min_count=2, first_id=1, out_of_vocabulary=0)],
+        vocabularies=[VocabularySpec("word", min_count=2, first_id=1, unknown_id=0)],
     )
     pipeline = Pipeline(spec, bank=bank)
     kept: int = pipeline.generate(path).rows and pipeline.keep_frequent(2)[0][1]

@@ -290,7 +290,7 @@ pub enum Error {
     #[error(
         "table {table:?}: key {key}{} is no id of vocabulary {vocabulary:?}, whose ids end before {next_id}; {}",
         if *key == UNKNOWN_ID { " (UNKNOWN_ID, for a value without an id)" } else { "" },
-        cure(*key, *unknown, *first_id)
+        cure(*key, *unknown_id, *first_id)
     )]
     KeyIsNoId {
         /// The table.
@@ -304,7 +304,7 @@ pub enum Error {
         /// The id that the next new value gets.
         next_id: u64,
         /// The id that the vocabulary's lookups give to values without one, if they do.
-        unknown: Option<u64>,
+        unknown_id: Option<u64>,
     },
     /// A byte string is longer than the vocabulary takes. Nothing of the batch was inserted.
     #[error(
@@ -396,7 +396,18 @@ pub enum Error {
         /// What the bank has instead.
         found: String,
     },
-    /// A file can't be imported. Rows of the batches before the one that failed are in the table.
+    /// A file can be read, but its rows do not fit the table: another dim, the state of another optimizer, ids of another
+    /// vocabulary; or the file tells no settings to make a table with. Rows of the batches before the one that failed are
+    /// in the table.
+    #[error("{} does not fit: {what}", path.display())]
+    FileMismatch {
+        /// The file.
+        path: PathBuf,
+        /// What the file holds, what the table needs, and what to do.
+        what: String,
+    },
+    /// A file can't be read as a table: it is damaged, has values that are not finite, or does not tell which of its parts
+    /// are keys and vectors. Rows of the batches before the one that failed are in the table.
     #[error("{} can't be imported: {what}", path.display())]
     UnreadableFile {
         /// The file.

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::files::batch::{ReadBatch, RowFile, rows_per_batch};
 use crate::files::inputs::{self, Source};
 use crate::files::settings::HeldValues;
-use crate::files::{FileFormat, npy_set, safetensors, settings, unreadable};
+use crate::files::{FileFormat, file_mismatch, npy_set, safetensors, settings, unreadable};
 use crate::keys::UniqueKeys;
 use crate::row::config::TableConfig;
 use crate::row::tracking::{TRACKING_BYTES, Tracking};
@@ -91,12 +91,14 @@ impl Table {
     /// in the table.
     ///
     /// # Errors
-    /// [`UnreadableFile`](crate::Error::UnreadableFile) names the file, and row and column where it
-    /// is damaged, is of another dim, has the state of another optimizer, was exported from a table of another
-    /// vocabulary than the table's, or of one with other values, has keys that are no ids of the table's vocabulary, or
-    /// holds what is not finite, or where it does not tell which of its parts are keys and vectors;
-    /// [`InvalidOption`](crate::Error::InvalidOption) for a suffix that says no format; a failure of the
-    /// store.
+    /// [`UnreadableFile`](crate::Error::UnreadableFile) if the file is damaged, holds a value that is not finite, or does
+    /// not tell which of its parts are keys and vectors. It names the file, and where it can the row and the column.
+    ///
+    /// [`FileMismatch`](crate::Error::FileMismatch) if the file does not fit the table: its vectors have another dim, its
+    /// state is another optimizer's, its keys are no ids of the table's vocabulary, or it was exported from a table of
+    /// another vocabulary or of a vocabulary with other values.
+    ///
+    /// [`InvalidOption`](crate::Error::InvalidOption) for a suffix that says no format; a failure of the store.
     ///
     /// # Examples
     /// See [`export`](Self::export).
@@ -125,9 +127,9 @@ impl Table {
     /// the first row is put, and each is open only while it is read.
     ///
     /// # Errors
-    /// As [`import`](Self::import); [`UnreadableFile`](crate::Error::UnreadableFile) also where one file has the
-    /// optimizer's state and another has not, or files without keys come without
-    /// [`first_key`](ImportOptions::first_key).
+    /// As [`import`](Self::import). [`FileMismatch`](crate::Error::FileMismatch) also if one file has the optimizer's state
+    /// and another has not. [`UnreadableFile`](crate::Error::UnreadableFile) also if a file has no keys and
+    /// [`first_key`](ImportOptions::first_key) is not set.
     ///
     /// # Examples
     /// ```
@@ -213,10 +215,10 @@ impl Table {
             match with_state {
                 Some((state, other)) if state != opened.with_state => {
                     let what = format!(
-                        "{} has the optimizer's state and it has not, or the other way round; import without the state",
+                        "one of it and {} has the optimizer's state, and the other has not; import without the state",
                         other.display()
                     );
-                    return Err(unreadable(path, what));
+                    return Err(file_mismatch(path, what));
                 }
                 _ => with_state = Some((opened.with_state, path)),
             }
@@ -313,13 +315,13 @@ impl Table {
             return Ok(false);
         }
         if file.columns() != self.dim() {
-            return Err(unreadable(
+            return Err(file_mismatch(
                 path,
                 format!(
-                    "its vectors have {} values, those of table {:?} have {}; make a table of that dim",
-                    file.columns(),
+                    "its vectors have {found} values, and those of table {:?} have {}; import into a table of dim {found}",
                     self.name(),
-                    self.dim()
+                    self.dim(),
+                    found = file.columns(),
                 ),
             ));
         }
@@ -333,15 +335,15 @@ impl Table {
         }
         let whose = other.map_or_else(
             || format!("{found} values of optimizer state a row"),
-            |held| format!("the state of {:?}", held.optimizer),
+            |held| format!("the state of {}", held.optimizer.name()),
         );
-        Err(unreadable(
+        Err(file_mismatch(
             path,
             format!(
-                "it has {whose}, and table {:?} has {:?} with {wanted}; import without the state, or into a table with \
-                 that optimizer",
+                "it has {whose}, and table {:?} keeps {wanted} values of state a row for its optimizer, {}; import \
+                 without the state, or into a table with the file's optimizer",
                 self.name(),
-                config.optimizer
+                config.optimizer.name()
             ),
         ))
     }
@@ -357,7 +359,7 @@ impl Table {
                     theirs.name,
                     self.name()
                 );
-                Err(unreadable(path, what))
+                Err(file_mismatch(path, what))
             }
             _ => Ok(()),
         }
@@ -384,7 +386,7 @@ impl Table {
         }
         let what = found
             .map_or_else(|| format!("only {} of them", vocabulary.len()), |_| "others".to_owned());
-        Err(unreadable(
+        Err(file_mismatch(
             path,
             format!(
                 "its rows are for ids of the {len} values that vocabulary {:?} had, and that of table {:?} has {what} \
@@ -403,7 +405,7 @@ impl Table {
             Error::KeyIsNoId { key, .. } => keys.iter().position(|of| of == key).unwrap_or(0),
             _ => 0,
         };
-        Err(unreadable(path, format!("row {}: {error}", first + row as u64)))
+        Err(file_mismatch(path, format!("row {}: {error}", first + row as u64)))
     }
 
     fn put_imported(&self, batch: &ReadBatch, taken: Taken) -> Result<()> {

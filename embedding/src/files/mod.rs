@@ -22,6 +22,7 @@
 //! A dense file has no keys: row i is the row of key i, as state dicts of PyTorch have it. The npy file is `x.npy`
 //! itself then. Vectors of int8 have a tensor `scales` too, in safetensors; see [`batch::parts_of`].
 
+mod as_exported;
 pub(crate) mod batch;
 pub(crate) mod element;
 pub(crate) mod export;
@@ -95,6 +96,11 @@ pub(crate) fn io_error(operation: &'static str, path: &Path, source: std::io::Er
 /// A file whose content is not what it should be.
 pub(crate) fn unreadable(path: &Path, what: impl Into<String>) -> Error {
     Error::UnreadableFile { path: path.to_owned(), what: what.into() }
+}
+
+/// A readable file whose rows do not fit the table that they were to be put into.
+pub(crate) fn file_mismatch(path: &Path, what: impl Into<String>) -> Error {
+    Error::FileMismatch { path: path.to_owned(), what: what.into() }
 }
 
 /// Opens a file to read, and says how long it is.

@@ -77,6 +77,9 @@ impl ParquetWriter {
             fields.push(Field::new(column_name(part), kind, false));
         }
         let row_bytes = 8 + parts.iter().map(Part::row_bytes).sum::<usize>();
+        // Twice: as the file's own metadata, and in the Arrow schema that the writer stores, which is where readers that
+        // restore that schema (pyarrow, Polars) look for it.
+        let schema = Arc::new(Schema::new_with_metadata(fields, pairs.clone()));
         let pairs = pairs.into_iter().map(|(name, value)| KeyValue::new(name, value)).collect();
         let properties = WriterProperties::builder()
             .set_dictionary_enabled(false)
@@ -84,7 +87,6 @@ impl ParquetWriter {
             .set_max_row_group_row_count(Some((ROW_GROUP_BYTES / row_bytes).max(1)))
             .set_key_value_metadata(Some(pairs))
             .build();
-        let schema = Arc::new(Schema::new(fields));
         let path = output.path().to_owned();
         let writer = ArrowWriter::try_new(output, Arc::clone(&schema), Some(properties))
             .map_err(|error| write_error(&path, error))?;

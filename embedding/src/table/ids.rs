@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::table::Table;
-use crate::vocabulary::unknown::Unknown;
 use crate::vocabulary::{Vocabulary, VocabularyShared};
 
 impl Table {
@@ -48,10 +47,7 @@ impl Table {
             key: keys.iter().copied().find(|&key| key >= end).unwrap_or_default(),
             first_id: config.first_id,
             next_id: end,
-            unknown: match config.unknown {
-                Unknown::Id(id) => Some(id),
-                Unknown::Error => None,
-            },
+            unknown_id: config.unknown_id,
         }
     }
 

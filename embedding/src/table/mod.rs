@@ -125,6 +125,28 @@ impl Table {
         self.shared.layout.dim
     }
 
+    /// The number of rows, without a scan: the store counts them. Exact while no other thread makes or deletes rows of the
+    /// table. In a bank that is open to read only it is the number in the checkpoint.
+    ///
+    /// # Errors
+    /// [`TableDropped`](crate::Error::TableDropped).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("user", TableConfig::new(1))?;
+    /// table.put(&[1, 2, 1], &[0.5, 1.5, 2.5])?;
+    /// assert_eq!(table.rows()?, 2);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn rows(&self) -> Result<u64> {
+        let rows = self.context().store.rows(self.shared.id);
+        rows.map_err(|error| self.in_terms_of_the_table(error))
+    }
+
     /// The table's settings as they are now.
     #[must_use]
     pub fn config(&self) -> TableConfig {

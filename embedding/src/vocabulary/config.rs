@@ -1,6 +1,5 @@
 //! What a vocabulary is: the settings that a caller gives.
 
-use super::unknown::Unknown;
 use crate::error::{Error, Result};
 
 /// The largest `first_id`.
@@ -38,13 +37,13 @@ impl ValueKind {
 ///
 /// # Examples
 /// ```
-/// use embank::{Unknown, ValueKind, VocabularyConfig};
+/// use embank::{ValueKind, VocabularyConfig};
 ///
 /// // 0 is padding, 1 stands for words that are not known.
-/// let config = VocabularyConfig::bytes().first_id(2).unknown(Unknown::Id(1)).counts(true);
+/// let config = VocabularyConfig::bytes().first_id(2).unknown_id(1).counts(true);
 /// assert_eq!((config.kind, config.first_id), (ValueKind::Bytes, 2));
 /// config.validate("words")?;
-/// assert!(VocabularyConfig::u64().unknown(Unknown::Id(0)).validate("ids").is_err());
+/// assert!(VocabularyConfig::u64().unknown_id(0).validate("ids").is_err());
 /// # Ok::<(), embank::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,8 +53,10 @@ pub struct VocabularyConfig {
     pub kind: ValueKind,
     /// The first value's id, at most 2^62; those below are the caller's, for padding and unknown values. Default: 0.
     pub first_id: u64,
-    /// What values get that have no id. Default: an error.
-    pub unknown: Unknown,
+    /// The id that [`Vocabulary::lookup`](crate::Vocabulary::lookup) gives values without an id, as does
+    /// [`ids_or_insert`](crate::Vocabulary::ids_or_insert) of a frozen vocabulary; below `first_id`. Default: `None`, and
+    /// these calls fail with [`Error::UnknownValue`].
+    pub unknown_id: Option<u64>,
     /// Whether it counts how often values come. Default: no.
     pub counts: bool,
     /// The longest byte string that it takes, 1 to 131,072. The bank's pages set a limit too: some 4,000 bytes at a
@@ -65,7 +66,7 @@ pub struct VocabularyConfig {
 
 impl VocabularyConfig {
     fn new(kind: ValueKind) -> Self {
-        Self { kind, first_id: 0, unknown: Unknown::Error, counts: false, value_bytes_max: 1024 }
+        Self { kind, first_id: 0, unknown_id: None, counts: false, value_bytes_max: 1024 }
     }
 
     /// A vocabulary of numbers with every other setting at its default.
@@ -87,10 +88,10 @@ impl VocabularyConfig {
         self
     }
 
-    /// Sets what values get that have no id.
+    /// Sets the id of values without an id of their own.
     #[must_use]
-    pub fn unknown(mut self, unknown: Unknown) -> Self {
-        self.unknown = unknown;
+    pub fn unknown_id(mut self, id: u64) -> Self {
+        self.unknown_id = Some(id);
         self
     }
 
@@ -137,12 +138,13 @@ impl VocabularyConfig {
                 "value_bytes_max must be 1 to {VALUE_BYTES_MAX}, found {found}"
             ));
         }
-        match self.unknown {
-            Unknown::Id(id) if id >= self.first_id => refuse(format!(
-                "the id of unknown values must be below first_id, lest it be a value's: it is {id} and first_id {}",
+        match self.unknown_id {
+            Some(id) if id >= self.first_id => refuse(format!(
+                "unknown_id must be below first_id, because ids from first_id on belong to values: unknown_id is {id}, \
+                 first_id is {}",
                 self.first_id
             )),
-            Unknown::Id(_) | Unknown::Error => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -170,7 +172,10 @@ impl VocabularyConfig {
         [
             format!("{} values", self.kind.name()),
             format!("first_id {}", self.first_id),
-            format!("unknown {:?}", self.unknown),
+            match self.unknown_id {
+                Some(id) => format!("unknown_id {id}"),
+                None => "no unknown_id".to_owned(),
+            },
             format!("counts {}", self.counts),
             match self.kind {
                 // Numbers have no length.
@@ -192,8 +197,8 @@ mod tests {
             VocabularyConfig::bytes().first_id(FIRST_ID_MAX + 1),
             VocabularyConfig::bytes().value_bytes_max(0),
             VocabularyConfig::bytes().value_bytes_max(VALUE_BYTES_MAX + 1),
-            VocabularyConfig::u64().unknown(Unknown::Id(0)),
-            VocabularyConfig::u64().first_id(2).unknown(Unknown::Id(2)),
+            VocabularyConfig::u64().unknown_id(0),
+            VocabularyConfig::u64().first_id(2).unknown_id(2),
         ] {
             let refused = bad.validate("v");
             assert!(matches!(refused, Err(Error::InvalidVocabulary { .. })), "{bad:?}");

@@ -3,7 +3,6 @@
 use embank_kv::metadata;
 
 use super::config::{ValueKind, VocabularyConfig};
-use super::unknown::Unknown;
 
 /// Kinds of tables, as `crate::row::descriptor` has those of embedding tables.
 const VOCABULARY: u16 = 3;
@@ -92,7 +91,7 @@ impl Founding {
             (tag::COUNTS, vec![u8::from(config.counts)]),
             (tag::VALUE_BYTES_MAX, config.value_bytes_max.to_le_bytes().to_vec()),
         ];
-        if let Unknown::Id(id) = config.unknown {
+        if let Some(id) = config.unknown_id {
             settings.push((tag::UNKNOWN_ID, id.to_le_bytes().to_vec()));
         }
         metadata::encode(&(VOCABULARY, VERSION, metadata::encode(&settings)))
@@ -127,7 +126,7 @@ impl Founding {
                 tag::IDENTITY => identity = number(bytes, 8)?,
                 tag::SEED => seed = number(bytes, 8)?,
                 tag::FIRST_ID => config.first_id = number(bytes, 8)?,
-                tag::UNKNOWN_ID => config.unknown = Unknown::Id(number(bytes, 8)?),
+                tag::UNKNOWN_ID => config.unknown_id = Some(number(bytes, 8)?),
                 tag::COUNTS => config.counts = number(bytes, 1)? != 0,
                 tag::VALUE_BYTES_MAX => config.value_bytes_max = number(bytes, 4)? as u32,
                 unknown if unknown & tag::MAY_BE_SKIPPED != 0 => {}
@@ -233,7 +232,7 @@ mod tests {
     fn descriptors_and_headers_come_back() {
         for config in [
             VocabularyConfig::u64(),
-            VocabularyConfig::bytes().first_id(9).unknown(Unknown::Id(3)).counts(true),
+            VocabularyConfig::bytes().first_id(9).unknown_id(3).counts(true),
             VocabularyConfig::bytes().value_bytes_max(77),
         ] {
             let founding = Founding { config, identity: 5, seed: u64::MAX };

@@ -40,7 +40,6 @@ mod rows;
 mod scan;
 pub(crate) mod shared;
 mod summary;
-pub(crate) mod unknown;
 pub(crate) mod verify;
 
 use std::fmt;
@@ -55,7 +54,6 @@ pub(crate) use numbering::is_name_of_a_part;
 pub use scan::{VocabularyChunk, VocabularyScan};
 pub(crate) use shared::VocabularyShared;
 pub use summary::VocabularySummary;
-pub use unknown::Unknown;
 pub use verify::{VerifiedVocabulary, VocabularyProgress};
 
 use crate::context::Context;
@@ -222,10 +220,10 @@ impl Vocabulary {
     /// # Examples
     /// ```
     /// # let dir = tempfile::tempdir().unwrap();
-    /// use embank::{Bank, BankOptions, ByteBuffer, Unknown, VocabularyConfig};
+    /// use embank::{Bank, BankOptions, ByteBuffer, VocabularyConfig};
     ///
     /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
-    /// let config = VocabularyConfig::bytes().first_id(1).unknown(Unknown::Id(0));
+    /// let config = VocabularyConfig::bytes().first_id(1).unknown_id(0);
     /// let words = bank.vocabulary("word", config)?;
     /// let mut ids = [7; 2];
     /// words.ids_or_insert(&ByteBuffer::from_iter(["red"]), &mut ids[..1])?;
@@ -306,12 +304,12 @@ impl Vocabulary {
         frozen: bool,
     ) -> Result<()> {
         let Some(&first) = unknown.first() else { return Ok(()) };
-        match self.config().unknown {
-            Unknown::Id(id) => {
+        match self.config().unknown_id {
+            Some(id) => {
                 unknown.iter().for_each(|&place| ids[place as usize] = id);
                 Ok(())
             }
-            Unknown::Error => Err(Error::UnknownValue {
+            None => Err(Error::UnknownValue {
                 vocabulary: self.name().to_owned(),
                 value: values.show(first as usize),
                 position: first as usize,

@@ -8,7 +8,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::hash::CLASHING_SEED;
-use super::{ByteBuffer, OwnedValues, Unknown, ValueKind, Vocabulary, VocabularyConfig};
+use super::{ByteBuffer, OwnedValues, ValueKind, Vocabulary, VocabularyConfig};
 use crate::bank::Bank;
 use crate::error::Error;
 use crate::keys::UNKNOWN_ID;
@@ -146,7 +146,7 @@ impl Tested {
             ValueKind::U64 => VocabularyConfig::u64(),
             ValueKind::Bytes => VocabularyConfig::bytes(),
         };
-        config.first_id(FIRST_ID).unknown(Unknown::Id(1)).counts(true)
+        config.first_id(FIRST_ID).unknown_id(1).counts(true)
     }
 
     fn open(&mut self, dir: &Path) {

@@ -508,7 +508,7 @@ fn a_table_is_opened_with_its_vocabulary_alone() {
     kept.export(&file, &ExportOptions::default()).unwrap();
     let bound = other.table("bound", asked).unwrap();
     match bound.import(&file, &ImportOptions::default()) {
-        Err(Error::UnreadableFile { what, .. }) => assert!(what.contains("vocabulary"), "{what}"),
+        Err(Error::FileMismatch { what, .. }) => assert!(what.contains("vocabulary"), "{what}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(unbound.import(&file, &ImportOptions::default()).unwrap().rows, 1);

@@ -400,8 +400,13 @@ fn state_of_another_optimizer_is_refused_in_every_format() {
         let path = test.dir.path().join("t").with_extension(suffix);
         let options = ExportOptions { state: true, dense, ..Default::default() };
         from.export(&path, &options).unwrap();
-        let error = into.import(&path, &ImportOptions::default()).unwrap_err().to_string();
-        assert!(error.contains("the state of Adagrad"), "{suffix}: {error}");
+        let error = into.import(&path, &ImportOptions::default()).unwrap_err();
+        assert!(matches!(error, Error::FileMismatch { .. }), "{suffix}: {error:?}");
+        let error = error.to_string();
+        assert!(
+            error.contains("the state of Adagrad,") && !error.contains("{"),
+            "{suffix}: {error}"
+        );
         let options = ImportOptions { state: false, ..Default::default() };
         assert!(!into.import(&path, &options).unwrap().with_state);
     }
@@ -540,6 +545,48 @@ fn of_equal_keys_the_last_row_stays() {
     assert_eq!(rows_of(&table, &[4, 5]), [3.0, 2.0]);
 }
 
+#[test]
+fn a_file_of_another_dim_does_not_fit_and_is_not_called_unreadable() {
+    let test = new_bank();
+    let from = table(&test.bank, TableConfig::new(3));
+    from.put(&[1], &values(3)).unwrap();
+    test.bank.checkpoint(b"").unwrap();
+    let into = test.bank.table("into", TableConfig::new(2)).unwrap();
+    for suffix in formats() {
+        let path = test.dir.path().join("t").with_extension(suffix);
+        from.export(&path, &ExportOptions::default()).unwrap();
+        match into.import(&path, &ImportOptions::default()) {
+            Err(Error::FileMismatch { what, .. }) => {
+                assert!(what.contains("dim 3"), "{suffix}: {what}");
+            }
+            other => panic!("{suffix}: {other:?}"),
+        }
+        assert_eq!(into.rows().unwrap(), 0);
+    }
+}
+
+#[test]
+fn a_table_is_made_with_the_settings_of_a_file() {
+    let test = new_bank();
+    let from = trained(&test.bank, "from", config().optimizer(Optimizer::adam(0.25)).seed(9));
+    for suffix in formats() {
+        let path = test.dir.path().join("t").with_extension(suffix);
+        from.export(&path, &ExportOptions { state: true, ..Default::default() }).unwrap();
+        let copy = test.bank.table_as_exported(suffix, &path, None, |_| ()).unwrap();
+        assert_eq!(copy.config(), from.config(), "{suffix}");
+        assert_eq!(copy.rows().unwrap(), 0);
+        assert!(copy.import(&path, &ImportOptions::default()).unwrap().with_state);
+        assert_eq!(copy.rows().unwrap(), from.rows().unwrap(), "{suffix}");
+    }
+    // A dense npy matrix by itself has no place for settings.
+    let path = test.dir.path().join("dense.npy");
+    let dense = Some(DenseRows { fill_missing: true, ..DenseRows::default() });
+    from.export(&path, &ExportOptions { dense, ..Default::default() }).unwrap();
+    let error = test.bank.table_as_exported("dense", &path, None, |_| ()).unwrap_err();
+    assert!(matches!(error, Error::FileMismatch { .. }), "{error:?}");
+    assert!(!test.bank.tables().iter().any(|table| table.name == "dense"));
+}
+
 /// Every cut and many changed bytes: an error or other values, never a panic.
 #[test]
 fn damaged_files_are_refused_or_read_and_nothing_else() {
@@ -559,7 +606,10 @@ fn damaged_files_are_refused_or_read_and_nothing_else() {
             assert!(
                 matches!(
                     error,
-                    Error::UnreadableFile { .. } | Error::InvalidArgument(_) | Error::Io { .. }
+                    Error::UnreadableFile { .. }
+                        | Error::FileMismatch { .. }
+                        | Error::InvalidArgument(_)
+                        | Error::Io { .. }
                 ),
                 "{suffix} cut to {length}: {error}"
             );
@@ -573,7 +623,9 @@ fn damaged_files_are_refused_or_read_and_nothing_else() {
                 let options = ImportOptions { non_finite: true, ..Default::default() };
                 match into.import(&path, &options) {
                     Ok(imported) => assert_eq!(imported.rows, 3, "{suffix} {at} {flip}"),
-                    Err(Error::UnreadableFile { what, .. }) => assert!(!what.is_empty()),
+                    Err(Error::UnreadableFile { what, .. } | Error::FileMismatch { what, .. }) => {
+                        assert!(!what.is_empty())
+                    }
                     Err(other) => panic!("{suffix} {at} {flip}: {other}"),
                 }
             }

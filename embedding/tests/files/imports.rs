@@ -57,7 +57,9 @@ fn two(test: &TestBank) -> Table {
 
 fn refusal(result: embank::Result<embank::Imported>) -> String {
     match result {
-        Err(Error::UnreadableFile { path, what }) => format!("{}: {what}", path.display()),
+        Err(Error::UnreadableFile { path, what } | Error::FileMismatch { path, what }) => {
+            format!("{}: {what}", path.display())
+        }
         Err(
             error @ (Error::InvalidArgument(_)
             | Error::InvalidOption { .. }

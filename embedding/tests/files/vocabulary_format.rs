@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::fixture::copy;
 use crate::common::small_options;
-use embank::{Bank, ByteBuffer, TableConfig, UNKNOWN_ID, Unknown, Values, VocabularyConfig};
+use embank::{Bank, ByteBuffer, TableConfig, UNKNOWN_ID, Values, VocabularyConfig};
 
 /// The version of vocabularies' descriptors that this build writes.
 const DESCRIPTOR: u32 = 1;
@@ -40,7 +40,7 @@ fn strings(range: std::ops::Range<usize>) -> ByteBuffer {
 }
 
 fn write(bank: &Bank) {
-    let config = VocabularyConfig::bytes().first_id(2).unknown(Unknown::Id(1)).counts(true);
+    let config = VocabularyConfig::bytes().first_id(2).unknown_id(1).counts(true);
     let words = bank.vocabulary("words", config).unwrap();
     let mut ids = vec![0; 100];
     words.ids_or_insert(&strings(0..100), &mut ids).unwrap();

@@ -23,7 +23,7 @@ fn open(path: &Path) -> Bank {
 
 fn refused(result: Result<embank::Imported, Error>) -> String {
     match result {
-        Err(Error::UnreadableFile { what, .. }) => what,
+        Err(Error::FileMismatch { what, .. }) => what,
         other => panic!("{other:?}"),
     }
 }

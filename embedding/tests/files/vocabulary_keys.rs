@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::common::{TestBank, new_bank};
 use embank::{
     Error, ExportOptions, FileFormat, ImportOptions, Initializer, Missing, Optimizer, Table,
-    TableConfig, UNKNOWN_ID, Unknown, Vocabulary, VocabularyConfig,
+    TableConfig, UNKNOWN_ID, Vocabulary, VocabularyConfig,
 };
 
 fn rows(test: &TestBank, vocabulary: &str) -> Table {
@@ -29,7 +29,7 @@ fn two_values(config: VocabularyConfig) -> (TestBank, Vocabulary, Table) {
 
 fn is_refused<T: std::fmt::Debug>(result: embank::Result<T>, bad: u64) {
     match result.unwrap_err() {
-        Error::KeyIsNoId { table, vocabulary, key, first_id: 0, next_id: 2, unknown: None } => {
+        Error::KeyIsNoId { table, vocabulary, key, first_id: 0, next_id: 2, unknown_id: None } => {
             assert_eq!((table.as_str(), vocabulary.as_str(), key), ("rows", "word", bad));
         }
         other => panic!("{other}"),
@@ -82,7 +82,7 @@ fn the_message_names_the_id_and_the_cure() {
     let text = table.put(&[7], &[0.0]).unwrap_err().to_string();
     assert!(text.contains("key 7 is no id") && text.contains("end before 2"), "{text}");
 
-    let config = VocabularyConfig::u64().first_id(1).unknown(Unknown::Id(0));
+    let config = VocabularyConfig::u64().first_id(1).unknown_id(0);
     let (_test, _, table) = two_values(config);
     let text = table.put(&[UNKNOWN_ID], &[0.0]).unwrap_err().to_string();
     assert!(text.contains("lookup, which gives id 0"), "{text}");
@@ -91,7 +91,7 @@ fn the_message_names_the_id_and_the_cure() {
 /// Ids below the first one are the caller's own: for padding, and for unknown values.
 #[test]
 fn ids_below_the_first_one_are_taken() {
-    let config = VocabularyConfig::u64().first_id(2).unknown(Unknown::Id(1));
+    let config = VocabularyConfig::u64().first_id(2).unknown_id(1);
     let (_test, words, table) = two_values(config);
     let mut ids = [0; 3];
     words.lookup(&[900, 7, 800], &mut ids).unwrap();
@@ -204,7 +204,7 @@ fn an_import_names_the_row_of_a_key_that_is_no_id() {
         let file = test.dir.path().join(format!("free.{suffix}"));
         free.export(&file, &ExportOptions::default()).unwrap();
         let error = table.import(&file, &ImportOptions::default()).unwrap_err();
-        assert!(matches!(error, Error::UnreadableFile { .. }), "{error}");
+        assert!(matches!(error, Error::FileMismatch { .. }), "{error}");
         let text = error.to_string();
         assert!(text.contains("row ") && text.contains("no id of vocabulary"), "{text}");
         assert_eq!(table.contains(&[7]).unwrap(), [false]);

@@ -42,7 +42,7 @@ struct Made {
 struct OneVocabulary {
     of: u8,
     min_count: u64,
-    out_of_vocabulary: Option<u64>,
+    unknown_id: Option<u64>,
     first_id: u64,
     counts: bool,
     value_bytes_max: Option<u32>,
@@ -104,7 +104,7 @@ impl Made {
         let outputs = outputs.collect();
         let vocabularies = self.vocabularies.iter().take(4).map(|of| VocabularySpec {
             min_count: of.min_count % 4,
-            out_of_vocabulary: of.out_of_vocabulary,
+            unknown_id: of.unknown_id,
             first_id: of.first_id,
             counts: of.counts,
             value_bytes_max: of.value_bytes_max,

@@ -43,7 +43,7 @@ impl Pipeline {
 
     /// Keeps the values that came so often, numbered anew in their old order, and freezes: in all vocabularies that
     /// count and are not frozen yet. Other values get the vocabulary's
-    /// [id for them](crate::VocabularySpec::out_of_vocabulary). Ids from before are worth nothing afterwards.
+    /// [id for them](crate::VocabularySpec::unknown_id). Ids from before are worth nothing afterwards.
     ///
     /// [`run`](Self::run) does it by itself where there is a [`min_count`](crate::VocabularySpec::min_count).
     ///
@@ -61,7 +61,7 @@ impl Pipeline {
     ///
     /// let site = Column::field("site").then(Operator::Modulus(100)).then(Operator::Vocabulary("site".to_owned()));
     /// let new = VocabularySpec::new("site");
-    /// let settings = VocabularySpec { counts: true, first_id: 1, out_of_vocabulary: Some(0), ..new };
+    /// let settings = VocabularySpec { counts: true, first_id: 1, unknown_id: Some(0), ..new };
     /// let spec = Spec {
     ///     fields: vec![Field::new("site", FieldKind::Int32).required()],
     ///     columns: vec![site],

@@ -142,7 +142,7 @@ impl Pipeline {
     ///
     /// A run or feed knows the values that have ids when [`run`](Self::run) or [`feed`](Self::feed) is called; what this
     /// pipeline learns meanwhile is unknown to it. So its batches are the same with any number of threads. An unknown value gets the vocabulary's
-    /// [id for such values](crate::VocabularySpec::out_of_vocabulary), and without one ends the run with
+    /// [id for such values](crate::VocabularySpec::unknown_id), and without one ends the run with
     /// [`Error::UnknownValue`]. A [`keep_frequent`](Self::keep_frequent) meanwhile ends it with
     /// [`Error::VocabularyRenumbered`].
     ///
@@ -160,7 +160,7 @@ impl Pipeline {
     ///     fields: vec![Field::new("site", FieldKind::Int32).required()],
     ///     columns: vec![site],
     ///     outputs: vec![Output::new("ids", Dtype::I32, ["site"])],
-    ///     vocabularies: vec![VocabularySpec { first_id: 1, out_of_vocabulary: Some(0), ..new }],
+    ///     vocabularies: vec![VocabularySpec { first_id: 1, unknown_id: Some(0), ..new }],
     ///     ..Spec::default()
     /// };
     /// let mut pipeline = Pipeline::new(&spec, &Default::default())?;

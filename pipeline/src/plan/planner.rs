@@ -100,10 +100,10 @@ fn check_vocabularies(spec: &Spec, used: &[NamedVocabulary]) -> Result<()> {
                 "it has settings for vocabulary {name:?}, which no column uses"
             ));
         }
-        if settings.min_count > 0 && settings.out_of_vocabulary.is_none() {
+        if settings.min_count > 0 && settings.unknown_id.is_none() {
             return refused(format!(
                 "vocabulary {name:?} has a min_count, so it needs an id for the values that come less often: \
-                 out_of_vocabulary 0 and first_id 1, for example"
+                 unknown_id 0 and first_id 1, for example"
             ));
         }
     }

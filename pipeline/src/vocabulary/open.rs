@@ -1,6 +1,6 @@
 //! Opens the vocabularies of a pipeline, or makes them.
 
-use embank::{Bank, Error as BankError, Unknown, ValueKind, Vocabulary, VocabularyConfig};
+use embank::{Bank, Error as BankError, ValueKind, Vocabulary, VocabularyConfig};
 
 use super::memory::{MemoryNumbering, MemorySettings, new_table};
 use super::numbering::{Ids, Numbering};
@@ -52,11 +52,8 @@ fn memory_settings(name: &str, config: &VocabularyConfig, range: u32) -> Result<
             config.first_id
         ))
     })?;
-    let unknown = match config.unknown {
-        // Below the first id, which has 32 bits.
-        Unknown::Id(id) => u32::try_from(id).ok(),
-        _ => None,
-    };
+    // Below the first id, which has 32 bits.
+    let unknown = config.unknown_id.and_then(|id| u32::try_from(id).ok());
     Ok(MemorySettings { name: name.to_owned(), first_id, unknown, counts: config.counts })
 }
 
@@ -102,13 +99,12 @@ fn config_of(plan: &VocabularyPlan, kind: ValueKind, bytes_max: Option<u32>) -> 
         config = config.value_bytes_max(bytes_max);
     }
     let Some(settings) = &plan.settings else { return config };
-    let VocabularySpec { min_count, out_of_vocabulary, first_id, counts, value_bytes_max, .. } =
-        *settings;
+    let VocabularySpec { min_count, unknown_id, first_id, counts, value_bytes_max, .. } = *settings;
     if let Some(bytes_max) = value_bytes_max {
         config = config.value_bytes_max(bytes_max);
     }
-    if let Some(id) = out_of_vocabulary {
-        config = config.unknown(Unknown::Id(id));
+    if let Some(id) = unknown_id {
+        config = config.unknown_id(id);
     }
     config.first_id(first_id).counts(counts || min_count > 0)
 }

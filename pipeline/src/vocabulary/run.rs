@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use embank::{Unknown, Vocabulary, VocabularyIdentity};
+use embank::{Vocabulary, VocabularyIdentity};
 
 use super::direct::{DirectTable, NO_LIMIT};
 use super::numbering::{Ids, Numbering};
@@ -59,9 +59,9 @@ impl RunNumbering {
     pub(crate) fn learning(numbering: &Numbering, counts: bool) -> Self {
         let (ids, on_unseen) = match &numbering.ids {
             Ids::Bank(vocabulary) => {
-                let on_unseen = match vocabulary.config().unknown {
+                let on_unseen = match vocabulary.config().unknown_id {
                     // Nothing has to wait for its turn then.
-                    Unknown::Id(id) if vocabulary.is_frozen() => OnUnseen::Id(id),
+                    Some(id) if vocabulary.is_frozen() => OnUnseen::Id(id),
                     _ => OnUnseen::Number,
                 };
                 (RunIds::bank(vocabulary, u64::MAX), on_unseen)
@@ -78,10 +78,7 @@ impl RunNumbering {
             Ids::Bank(vocabulary) => {
                 // Before the values: a renumbering in between is seen as one.
                 let evaluates = Evaluated::InBank(vocabulary.identity());
-                let unknown = match vocabulary.config().unknown {
-                    Unknown::Id(id) => Some(id),
-                    _ => None,
-                };
+                let unknown = vocabulary.config().unknown_id;
                 (RunIds::bank(vocabulary, vocabulary.next_id()), unknown, evaluates)
             }
             Ids::Memory(memory) => {

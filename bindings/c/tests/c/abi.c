@@ -1,6 +1,6 @@
-/* Does each function of embank.h do what it says, and does each error come as its code? In C11, against the static
- * library; bindings/c/tests/programs.rs builds it and runs it with an empty folder and with a bank that holds a table
- * which is none of Embank's. A failed check ends it with its line. */
+/* Tests every function of embank.h, and that each error has its status. In C11, against the static
+ * library. bindings/c/tests/programs.rs builds it, and runs it with an empty folder and with a bank
+ * whose table another program made. A failed check prints its line and ends the test. */
 
 #define _POSIX_C_SOURCE 200809L
 
@@ -29,7 +29,7 @@
 
 #define GOOD(call) CHECK((call) == EMBANK_STATUS_OK)
 
-/* The status, and a message that speaks of `word`. */
+/* Checks the status, and that the message has `word` in it. */
 #define BAD(status, word, call)                                                                               \
     do {                                                                                                      \
         CHECK((call) == (status));                                                                            \
@@ -38,7 +38,7 @@
 
 static char folder[512];
 
-/* A path in the folder, good until the fourth call after this one. */
+/* A path in the test's folder. Valid until the fourth call after this one. */
 static const char *in_folder(const char *name) {
     static char paths[4][1024];
     static int next;
@@ -101,7 +101,7 @@ static void rows_and_leases(void) {
     GOOD(embank_table_peek(table, keys, 3, rows, 6, EMBANK_MISSING_ERROR, NULL));
     CHECK(rows[0] == 0.0f && rows[2] == 0.5f && rows[4] == 0.0f);
 
-    /* One row per distinct key, and where each key's is. */
+    /* One row per distinct key, and the place of each key's row. */
     size_t count = 0;
     uint64_t distinct[2];
     uint32_t places[3];
@@ -126,13 +126,13 @@ static void rows_and_leases(void) {
     GOOD(embank_lease_put_distinct(lease, ones, 4));
     embank_lease_free(lease);
 
-    /* Freeing gives the counts back. */
+    /* Freeing a lease gives its counts back. */
     GOOD(embank_table_get(table, keys, 1, rows, 2, &lease));
     embank_lease_free(lease);
     GOOD(embank_table_outstanding(table, 7, &outstanding));
     CHECK(outstanding == 0);
 
-    /* Without leases. */
+    /* Calls without leases. */
     const float row[2] = {8, 9};
     const uint64_t other = 3;
     uint8_t present[3];
@@ -152,7 +152,7 @@ static void rows_and_leases(void) {
     const uint64_t both[2] = {3, 7};
     GOOD(embank_table_contains(table, both, 2, present));
     CHECK(present[0] == 0 && present[1] == 1);
-    /* An empty batch is a batch. */
+    /* An empty batch is allowed. */
     GOOD(embank_table_get(table, NULL, 0, NULL, 0, &lease));
     GOOD(embank_lease_apply(lease, NULL, 0));
     embank_lease_free(lease);
@@ -256,7 +256,7 @@ static void checkpoints(void) {
     GOOD(embank_bank_checkpoint(bank, "step 1", 6, &number));
     CHECK(number == 1);
 
-    /* A reader beside it, which stays where it is until it is moved on. */
+    /* A reader beside the writer stays at its checkpoint until embank_bank_refresh. */
     embank_bank *reader;
     embank_table *read_only;
     GOOD(embank_bank_open_read_only(in_folder("checkpoints"), NULL, 0, &reader));
@@ -294,10 +294,10 @@ static void checkpoints(void) {
     GOOD(embank_apply_delta(in_folder("copy"), in_folder("delta"), 2));
     BAD(EMBANK_STATUS_DELTA_MISMATCH, "delta", embank_apply_delta(in_folder("copy"), in_folder("delta"), 2));
 
-    /* Going back, which nobody may be in the way of. */
+    /* Going back, which is refused while the bank is open. */
     BAD(EMBANK_STATUS_LOCKED, "is open for writing in this process", embank_roll_back(in_folder("checkpoints"), 1));
     embank_bank_close(bank);
-    embank_table_free(table); /* the bank is closed only now */
+    embank_table_free(table); /* this closes the bank */
     BAD(EMBANK_STATUS_BEING_READ, "read", embank_roll_back(in_folder("checkpoints"), 1));
     embank_table_free(read_only);
     embank_bank_close(reader);
@@ -325,7 +325,7 @@ static void tables_and_lookahead(void) {
     CHECK(embank_names_at(names, 2) == NULL);
     embank_names_free(names);
 
-    /* Other handles are the same table. */
+    /* Two handles of one table. */
     const uint64_t key = 5;
     const float row[2] = {1, 2};
     float rows[2];
@@ -346,7 +346,7 @@ static void tables_and_lookahead(void) {
     embank_lease_free(lease);
     embank_table_free(item);
 
-    /* Many more rows than memory holds; then the first come back ahead of their use. */
+    /* Many more rows than memory holds. Lookahead brings the first ones back before their use. */
     enum { ROWS = 200000, BATCH = 1000 };
     static uint64_t keys[BATCH];
     static float values[BATCH * 2];
@@ -371,7 +371,7 @@ static void tables_and_lookahead(void) {
     embank_bank_close(bank);
 }
 
-/* What callbacks were told, and what they answer. */
+/* The arguments that callbacks got, and the results that they return. */
 struct told {
     uint64_t keys[8], rows_done, rows_total;
     size_t key_count;
@@ -439,7 +439,7 @@ static void evictions(void) {
     GOOD(embank_table_contains(table, keys, 3, present));
     CHECK(present[0] == 1 && present[1] == 1 && present[2] == 1);
 
-    /* A callback ends it: the one that gets the keys, then the one that is told how far it is. */
+    /* Each callback ends the eviction: first the one for keys, then the one for progress. */
     told.answer = -1;
     evicted.rows = 77;
     BAD(EMBANK_STATUS_CANCELLED, "ended", embank_table_evict(table, &eviction, &evicted, sizeof evicted));
@@ -448,7 +448,7 @@ static void evictions(void) {
     BAD(EMBANK_STATUS_CANCELLED, "ended", embank_table_evict(table, &eviction, NULL, 0));
     CHECK(told.calls == 2);
 
-    /* Rows with leases stay. */
+    /* Rows with leases are not evicted. */
     float row;
     embank_lease *lease;
     GOOD(embank_table_get(table, keys, 1, &row, 1, &lease));
@@ -468,7 +468,7 @@ static void evictions(void) {
     embank_bank_close(bank);
 }
 
-/* Out of the table and into `into`; the rows of keys 0 and 2 are there then. */
+/* Exports the table and imports it into `into`, which then has the rows of keys 0 and 2. */
 static void goes_out_and_in(const embank_table *table, const char *name, embank_table *into) {
     const uint64_t keys[2] = {0, 2}, one = 1;
     float before[4], after[4];
@@ -537,8 +537,8 @@ static void files(void) {
         BAD(invalid, "without Parquet", embank_table_export(table, in_folder(names[2]), NULL, NULL, 0));
     }
 
-    /* One matrix, of which nothing tells the settings: every row has its key's place, and initial values where there
-     * was none. */
+    /* A dense matrix, which has no settings. Row i is the row of key i; a key without a row has its
+     * initial values. */
     GOOD(embank_export_options_init(&out, sizeof out));
     out.format = EMBANK_FILE_FORMAT_NPY;
     out.dense = 1;
@@ -575,7 +575,7 @@ static void files(void) {
     BAD(invalid, "path is NULL",
         (parts[1] = NULL, embank_table_import_files(into, parts, 2, &in, NULL, 0)));
 
-    /* Names of tensors, and what can't be. */
+    /* Names of tensors, and options that are refused. */
     GOOD(embank_import_options_init(&in, sizeof in));
     in.keys = "keys";
     in.rows = "rows";
@@ -639,7 +639,7 @@ static void bad_arguments(void) {
     BAD(EMBANK_STATUS_SHAPE_MISMATCH, "4", embank_table_get_distinct(table, keys, 2, rows, 3, NULL, &lease));
     BAD(EMBANK_STATUS_MISSING_ROW, "key 1", embank_table_peek(table, keys, 2, rows, 4, EMBANK_MISSING_ERROR, NULL));
 
-    /* Structs: one that nobody initialised, a size that is none, fields of a newer header. */
+    /* Structs: an uninitialised one, an invalid size, fields of a newer header. */
     embank_bank_options options;
     embank_table_settings settings = settings_of(2);
     struct { embank_bank_options known; uint64_t newer; } newer;
@@ -669,7 +669,7 @@ static void bad_arguments(void) {
     BAD(invalid, "embank_optimizer_kind 77", embank_bank_table(bank, "new", &settings, &none));
     CHECK(none == NULL);
 
-    /* NULL is free, and has nothing in it. */
+    /* NULL can be freed, and is empty. */
     embank_lease_free(NULL);
     embank_scan_free(NULL);
     embank_bytes_free(NULL);
@@ -683,7 +683,7 @@ static void bad_arguments(void) {
     embank_table_free(NULL);
 }
 
-/* Preset to garbage, a handle is NULL after every failure: of an argument before it, after it, and of the call. */
+/* Every failure sets the handle to NULL: of an argument before or after it, and of the call. */
 static void handles_after_failures(void) {
 #define NO_HANDLE(handle, call)                                                                               \
     do {                                                                                                      \
@@ -729,7 +729,7 @@ static void handles_after_failures(void) {
 #undef NO_HANDLE
 }
 
-/* What a table is, is told as it was set, and setting it again changes nothing. */
+/* A table's settings are read back as they were set, and opening it with them works. */
 static void dtypes_and_admission(void) {
     embank_bank *bank = open_bank("dtypes");
     const uint32_t dtypes[4] = {EMBANK_DTYPE_F32, EMBANK_DTYPE_F16, EMBANK_DTYPE_BF16, EMBANK_DTYPE_INT8};
@@ -767,7 +767,7 @@ static void dtypes_and_admission(void) {
         embank_table_free(table);
     }
 
-    /* Settings that are told and set again keep gradients short. */
+    /* Settings that were read back and set again still limit gradients. */
     embank_table_settings settings = settings_of(2);
     settings.clip_row_norm = 1.0;
     GOOD(embank_bank_table(bank, "clipped", &settings, &table));
@@ -870,7 +870,7 @@ static void training_errors(void) {
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, get_in_another_thread, table) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
-    CHECK(strstr(embank_last_error_message(), "bound") == NULL); /* that was the other thread's */
+    CHECK(strstr(embank_last_error_message(), "bound") == NULL); /* the message belongs to the other thread */
     embank_lease *again = lease;
     BAD(EMBANK_STATUS_SELF_BLOCKED, "own thread", embank_table_get(table, &key, 1, row, 2, &again));
     CHECK(again == NULL);
@@ -878,7 +878,7 @@ static void training_errors(void) {
     BAD(EMBANK_STATUS_STALENESS_TIMEOUT, "bound", embank_table_get(table, &key, 1, row, 2, &again));
     BAD(EMBANK_STATUS_NON_FINITE_GRADIENT, "column 1", embank_lease_apply(lease, nan, 2));
     embank_lease_free(lease);
-    GOOD(embank_table_get(table, &key, 1, row, 2, &lease)); /* its count went back */
+    GOOD(embank_table_get(table, &key, 1, row, 2, &lease)); /* its count was given back */
     embank_lease_free(lease);
 
     settings.optimizer.kind = EMBANK_OPTIMIZER_KIND_NONE;
@@ -886,7 +886,7 @@ static void training_errors(void) {
     BAD(EMBANK_STATUS_NO_OPTIMIZER, "plain", embank_table_apply_gradients(plain, &key, 1, row, 2));
     embank_table_free(plain);
 
-    /* A lease that grew too old gives way to others. */
+    /* A get ends a lease that is older than the lease timeout. */
     embank_bank_options options;
     embank_bank *impatient;
     embank_table *expiring;
@@ -903,7 +903,7 @@ static void training_errors(void) {
     embank_lease_free(lease);
     embank_lease_free(second);
 
-    /* Nobody needs to want its row: gets of another end it. Releasing it is no error, for there is nothing left. */
+    /* A get of another row ends it too. Releasing it is no error and does nothing. */
     const uint64_t other_key = 2;
     embank_table_stats counters;
     GOOD(embank_table_get_stats(expiring, &counters, sizeof counters));
@@ -930,7 +930,7 @@ static void training_errors(void) {
     embank_table_free(expiring);
     embank_bank_close(impatient);
 
-    /* A child of a fork is kept off, and frees nothing. */
+    /* In a forked child calls fail, and freeing does nothing. */
     GOOD(embank_table_get(table, &key, 1, row, 2, &lease));
     fflush(NULL);
     pid_t child = fork();
@@ -976,7 +976,7 @@ static void disk_errors(const char *foreign) {
     BAD(EMBANK_STATUS_INVALID_ARGUMENT, "is a file", embank_bank_open("/dev/null/bank", NULL, &other));
     BAD(EMBANK_STATUS_UNREADABLE_TABLE, "vocabulary", embank_bank_open(foreign, NULL, &other));
 
-    /* A quota, used up by rows that are all alive. */
+    /* Current rows use up the whole quota. */
     GOOD(embank_bank_options_init(&options, sizeof options));
     options.memory_budget_bytes = 1 << 20;
     options.disk_quota_bytes = 2 << 20;
@@ -993,7 +993,7 @@ static void disk_errors(const char *foreign) {
     embank_table_free(filling);
     embank_bank_close(other);
 
-    /* A file that can't grow, as on a full disk: the write fails, and then no more is written. */
+    /* A file that can't grow, as on a full disk: the write fails, and the bank writes nothing more. */
     struct rlimit limit, none;
     CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
     none = limit;
@@ -1002,7 +1002,7 @@ static void disk_errors(const char *foreign) {
     CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
     row[0] = 3;
     GOOD(embank_table_put(table, &key, 1, row, 2));
-    /* Index and log are written side by side: until the log's write has failed, too, it is the index's error. */
+    /* Index and log are written side by side: the first error may be the index's. */
     status = EMBANK_STATUS_IO;
     for (int tries = 0; status == EMBANK_STATUS_IO && tries < 1000; tries++) {
         status = embank_bank_checkpoint(bank, NULL, 0, NULL);
@@ -1013,7 +1013,7 @@ static void disk_errors(const char *foreign) {
     embank_table_free(table);
     embank_bank_close(bank);
 
-    /* The checkpoint before is good; and a flipped bit in it is told. */
+    /* The checkpoint before the failure is good; a flipped bit in it is reported. */
     bank = open_bank("disk");
     GOOD(embank_bank_open_table(bank, "user", &table));
     GOOD(embank_table_peek(table, &key, 1, row, 2, EMBANK_MISSING_ERROR, NULL));
@@ -1074,7 +1074,7 @@ static void vocabularies(void) {
     CHECK(back[0] == 900 && back[1] == 800);
     GOOD(embank_vocabulary_ids_of_numbers(numbers, NULL, 0, EMBANK_UNKNOWN_VALUES_INSERT, NULL));
 
-    /* What does not fit. */
+    /* Arguments that do not fit. */
     const uint64_t wrong_offsets[2] = {0, 11}, no_id = 7;
     BAD(EMBANK_STATUS_INVALID_ARGUMENT, "offset",
         embank_vocabulary_ids_of_bytes(words, wrong_offsets, 1, "redbluered", 10, EMBANK_UNKNOWN_VALUES_MARK, ids));
@@ -1106,7 +1106,7 @@ static void vocabularies(void) {
     GOOD(embank_vocabulary_set_frozen(numbers, 0));
     BAD(EMBANK_STATUS_INVALID_ARGUMENT, "frozen", embank_vocabulary_set_frozen(numbers, 2));
 
-    /* A table whose keys are ids. Its settings were refused by embank_bank_table. */
+    /* A table whose keys are ids. embank_bank_table must accept its settings. */
     embank_table_settings of_table = settings_of(2), told;
     embank_table *table, *again;
     embank_bytes *name;

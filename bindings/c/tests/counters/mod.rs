@@ -1,19 +1,19 @@
-//! Makes `src/counters.rs` from the tables of numbers of the crates `embank-kv` and `embank`.
+//! Makes `src/counters.rs` from the tables of counters of the crates `embank-kv` and `embank`.
 //!
-//! C knows a number by its place in a struct, so fields keep the order in which the file has them. A number that the
-//! file lacks comes at the end.
+//! C finds a counter by its place in a struct, so fields keep the order of the file. A new counter
+//! comes at the end.
 
 use embank::{BankStats, TableStats};
 
-/// A field of a struct of C.
+/// A field of a struct in C.
 struct CField {
     name: String,
     docs: Vec<String>,
-    /// How Rust reads it from `now`, the snapshot.
+    /// The Rust expression that reads it from `now`, the snapshot.
     value: String,
 }
 
-/// The file's text; `found` is what it holds now.
+/// The text of the file. `found` is its present text.
 pub(crate) fn source(found: &str) -> String {
     let bank = Struct {
         name: "embank_bank_stats",
@@ -46,7 +46,7 @@ fn bank_fields() -> Vec<CField> {
         docs: vec![" Gauge: what is taken of the memory budget, in bytes.".to_owned()],
         value: "now.memory_used_bytes()".to_owned(),
     }];
-    // Those without a place are for monitoring alone.
+    // Counters without a place are only for monitoring.
     for (prefix, path, numbers) in [
         ("", "now.store", stats.store.fields()),
         ("lookahead_", "now.lookahead", stats.lookahead.fields()),
@@ -76,7 +76,7 @@ fn table_fields() -> Vec<CField> {
     numbers.iter().map(field).collect()
 }
 
-/// A line of documentation without links to items of Rust, and with C's names of a bank's functions.
+/// A line of documentation without links to Rust items, and with the C names of functions.
 fn without_links(line: &str) -> String {
     let mut text = String::new();
     let mut rest = line;
@@ -126,7 +126,7 @@ impl Struct {
         )
     }
 
-    /// The fields that the file has, in its order, and then those that it lacks.
+    /// The fields of the file in its order, then new ones.
     fn in_order(&self, found: &str) -> Vec<&CField> {
         let declaration = format!("pub struct {} {{", self.name);
         let body = found.split_once(&declaration).map_or("", |(_, body)| body);

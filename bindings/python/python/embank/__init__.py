@@ -1,8 +1,8 @@
 """Embedding tables larger than memory.
 
 A `Bank` is a directory that holds many tables under one memory budget. A `Table` maps 64-bit keys
-to rows of float32, with its optimizer in the store. `Table.get` hands out rows with a `Lease`; a
-gradient goes back through it:
+to rows of float32, and keeps its optimizer's state in the store. `Table.get` returns rows with a
+`Lease`, which takes the gradient:
 
 >>> import numpy as np
 >>> with Bank("quick.bank", memory_budget="16MiB") as bank:
@@ -12,16 +12,16 @@ gradient goes back through it:
 ...     users.peek([7, 9])[:, 0].tolist()
 [0.0, 0.5]
 
-`embank.torch` has modules for PyTorch, `embank.pipeline` makes batches of raw rows. Without
-`embank.torch`, all needs NumPy alone.
+`embank.torch` has modules for PyTorch, and `embank.pipeline` makes batches of raw rows. Everything
+but `embank.torch` needs only NumPy.
 
-**Threads.** Every object may be shared between threads, and the GIL is released while the store
-works. An array that is passed in is read without a copy where it can be: don't write to it from
-another thread until the call returns.
+**Threads.** Threads may share every object, and the GIL is released while the store works. The
+store reads an array that is passed in without a copy if it can: no other thread may write to it
+until the call returns.
 
-**Processes.** One process has a bank open. An open bank doesn't survive `fork`: in the child every
-call on it raises `RuntimeError`, and the bank's lock stays with the parent alone. So keep banks out
-of `DataLoader` workers' hands, or open them in the worker with `read_only=True`.
+**Processes.** One process has a bank open for writing. An open bank does not survive `fork`: in the
+child every call on it raises `RuntimeError`, and only the parent has the bank's lock. So
+`DataLoader` workers must not use the parent's bank. They can open it with `read_only=True`.
 """
 
 from ._embank import (
@@ -68,6 +68,7 @@ from .errors import (
     DirectoryMoved,
     DiskFull,
     EmbankError,
+    FileMismatch,
     LeaseExpired,
     Locked,
     MissingRow,
@@ -88,7 +89,7 @@ from .errors import (
 )
 
 UNKNOWN_ID = 2**64 - 1
-"""What `Vocabulary.ids` gives values that have no id."""
+"""The id that `Vocabulary.ids` returns for a value without an id."""
 
 from . import pipeline  # noqa: E402, F401  (makes batches with the classes above)
 
@@ -111,6 +112,7 @@ __all__ = [
     "DirectoryMoved",
     "DiskFull",
     "EmbankError",
+    "FileMismatch",
     "Lease",
     "LeaseExpired",
     "Locked",

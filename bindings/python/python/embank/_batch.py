@@ -1,4 +1,4 @@
-"""Batches of a pipeline, made here or elsewhere."""
+"""Batches of a pipeline, from this process or another."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ else:
 
 
 class Batch(_Base):
-    """Some rows: a dict of arrays `(rows, columns)` by output name.
+    """Rows of a pipeline: a dict of arrays `(rows, columns)` by output name.
 
-    The arrays own the memory that the pipeline wrote: nothing was copied, and they are yours to
-    change and keep. `"f32"` is float32, `"i32"` int32, `"i64"` int64, `"bits32"` uint32.
+    The arrays own the memory that the pipeline wrote, without a copy. The caller may change and
+    keep them. `"f32"` is float32, `"i32"` int32, `"i64"` int64, `"bits32"` uint32.
 
     >>> batch = next(Pipeline(criteo(100)).feed(b"1" + b"\\t7" * 39 + b"\\n"))
     >>> {name: (array.dtype.name, array.shape) for name, array in batch.items()}
@@ -31,15 +31,16 @@ class Batch(_Base):
     __slots__ = ()
 
     def torch(self) -> dict[str, torch.Tensor]:
-        """The same as tensors, which share the arrays' memory. Needs PyTorch."""
+        """The batch as tensors that share the arrays' memory. Needs PyTorch."""
         import torch
 
         return {name: torch.from_numpy(array) for name, array in self.items()}
 
     def arrow(self) -> ArrowBatch:
-        """The same for libraries of Arrow, in the arrays' memory: `pyarrow.record_batch(batch.arrow())`.
+        """The batch for libraries of Arrow, in the arrays' memory:
+        `pyarrow.record_batch(batch.arrow())`.
 
-        A column for each output: lists of as many values as the matrix has columns.
+        Each output is a column of fixed-size lists; a list is a row of the output's matrix.
         """
         return ArrowBatch(
             {name: np.require(array, requirements=["C", "A"]) for name, array in self.items()}

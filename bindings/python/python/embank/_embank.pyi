@@ -13,12 +13,13 @@ from .pipeline import Batch, Spec
 __version__: str
 
 _Path = Union[str, PathLike[str]]
+
 class _SupportsDLPack(Protocol):
     def __dlpack__(self) -> object: ...
 
 _Keys = Union[ArrayLike, _SupportsDLPack]
 _Values = Union[ArrayLike, _SupportsDLPack]
-# A name, or NumPy's or PyTorch's object for it.
+# The name of a dtype, or NumPy's or PyTorch's object for it.
 _Dtype = Optional[object]
 _DtypeName = Literal["float32", "float16", "bfloat16", "int8"]
 _Optimizer = Union[SGD, Adagrad, RowWiseAdagrad, Adam, AdamW, FTRL]
@@ -212,7 +213,7 @@ class _LeaseInfo(TypedDict):
 class SGD:
     def __new__(
         cls,
-        lr: float,
+        lr: float = 0.001,
         momentum: float = 0.0,
         dampening: float = 0.0,
         nesterov: bool = False,
@@ -233,7 +234,7 @@ class SGD:
 class Adagrad:
     def __new__(
         cls,
-        lr: float,
+        lr: float = 0.01,
         eps: float = 1e-10,
         initial_accumulator_value: float = 0.0,
         lr_decay: float = 0.0,
@@ -254,7 +255,7 @@ class Adagrad:
 class RowWiseAdagrad:
     def __new__(
         cls,
-        lr: float,
+        lr: float = 0.01,
         eps: float = 1e-8,
         initial_accumulator_value: float = 0.0,
         weight_decay: float = 0.0,
@@ -272,7 +273,7 @@ class RowWiseAdagrad:
 class Adam:
     def __new__(
         cls,
-        lr: float,
+        lr: float = 0.001,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
@@ -290,7 +291,7 @@ class Adam:
 class AdamW:
     def __new__(
         cls,
-        lr: float,
+        lr: float = 0.001,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
@@ -308,7 +309,7 @@ class AdamW:
 class FTRL:
     def __new__(
         cls,
-        lr: float,
+        lr: float = 0.001,
         beta: float = 0.0,
         l1: float = 0.0,
         l2: float = 0.0,
@@ -648,6 +649,8 @@ class Table:
     def outstanding(self, key: int) -> Optional[int]: ...
     def outstanding_leases(self) -> list[_LeaseInfo]: ...
     def stats(self) -> _TableStats: ...
+    def __len__(self) -> int: ...
+    def __bool__(self) -> Literal[True]: ...
     def __copy__(self) -> Self: ...
     def __deepcopy__(self, memo: dict[int, object]) -> Self: ...
 
@@ -655,14 +658,14 @@ _RawValues = Union[_Keys, Iterable[Union[bytes, str]]]
 
 @final
 class Vocabulary:
-    """Values to dense ids, in order of first appearance, and back. Made by `Bank.vocabulary`."""
+    """Maps values to dense ids, and ids back to values. Made by `Bank.vocabulary`."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The vocabulary's name."""
     @property
     def kind(self) -> Literal["u64", "bytes"]:
-        """Of its values."""
+        """The kind of its values."""
     @property
     def first_id(self) -> int:
         """The first value's id."""
@@ -671,27 +674,27 @@ class Vocabulary:
         """The id that the next new value gets."""
     @property
     def frozen(self) -> bool:
-        """Whether it takes no new values."""
+        """Whether the vocabulary refuses new values."""
     @frozen.setter
     def frozen(self, frozen: bool) -> None: ...
     @property
     def fingerprint(self) -> int:
-        """One number for all values and their order."""
+        """A hash of all values and their order."""
     def __len__(self) -> int: ...
     def ids(self, values: _RawValues) -> NDArray[np.uint64]:
-        """The values' ids, `UNKNOWN_ID` where there is none."""
+        """The ids of the values; `UNKNOWN_ID` for a value without an id."""
     def lookup(self, values: _RawValues) -> NDArray[np.uint64]:
-        """The values' ids, `unknown_id` where there is none."""
+        """The ids of the values; the vocabulary's `unknown_id` for a value without an id."""
     def ids_or_insert(self, values: _RawValues) -> NDArray[np.uint64]:
-        """The values' ids; new values get some."""
+        """The ids of the values. New values get the next ids."""
     def values(self, ids: _Keys) -> Union[NDArray[np.uint64], list[bytes]]:
-        """The values of ids."""
+        """The values of the ids."""
     def count(self, ids: _Keys, counts: Optional[_Keys] = None) -> None:
-        """Adds one to the count of each id, or its part of `counts`."""
+        """Adds 1 to the count of each id, or the number at the id's place in `counts`."""
     def counts(self, ids: _Keys) -> NDArray[np.uint64]:
-        """How often each id was counted."""
+        """The count of each id."""
     def keep_frequent(self, min_count: int) -> tuple[int, int]:
-        """Keeps the values that were counted so often: how many stayed, and how many did not."""
+        """Keeps the values counted at least `min_count` times; returns (kept, removed)."""
 
 @final
 class Bank:
@@ -742,6 +745,14 @@ class Bank:
         state_dtype: _Dtype = None,
         rounding: Optional[Literal["nearest", "stochastic"]] = None,
         vocabulary: Optional[str] = None,
+    ) -> Table: ...
+    def table_as_exported(
+        self,
+        name: str,
+        path: _Path,
+        *,
+        format: Optional[Literal["safetensors", "npy", "parquet"]] = None,
+        vocabulary: bool = True,
     ) -> Table: ...
     def open_table(self, name: str) -> Table: ...
     def vocabulary(
@@ -814,32 +825,32 @@ _Input = Union[str, PathLike[str], bytes]
 
 @final
 class RunReport:
-    """What came of a run."""
+    """The result of a run."""
 
     @property
     def rows(self) -> int:
-        """Rows that came out."""
+        """Rows that the run made."""
     @property
     def bad_rows(self) -> int:
-        """Rows that were left out as bad ones."""
+        """Bad rows, which were left out."""
     @property
     def bad_lines(self) -> int:
-        """Lines that those span: more, where a quote is open at a line's end."""
+        """Lines of input that the bad rows span."""
     @property
     def first_bad_rows(self) -> list[str]:
-        """The first ten of those: file, line, column and what is wrong."""
+        """The first ten bad rows: file, line, column and the problem."""
     @property
     def missing_columns(self) -> int:
-        """Columns that files of Parquet or Arrow lack, each file's own counted."""
+        """Columns that files of Parquet or Arrow do not have, counted for each file."""
     @property
     def first_missing_columns(self) -> list[str]:
-        """The first ten of those: file and column."""
+        """The first ten missing columns: file and column."""
     @property
     def bytes(self) -> int:
         """Bytes of input."""
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration of the run."""
 
 @final
 class ArrowBatch:
@@ -858,12 +869,12 @@ class Feed:
 
     @property
     def position(self) -> int:
-        """Rows that were handed out, and those that were skipped before them."""
+        """The number of rows that were skipped and handed out."""
     @property
     def report(self) -> Optional[RunReport]:
-        """What came of the run once the feed has come to its end."""
+        """The report of the run after its last batch, otherwise None."""
     def close(self) -> None:
-        """Ends the run: there are no more batches."""
+        """Ends the run. The feed yields no batch any more."""
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_stream__(self, requested_schema: Optional[object] = None) -> object: ...
     def __iter__(self) -> Self: ...
@@ -879,7 +890,7 @@ class Feed:
 
 @final
 class Pipeline:
-    """Text to numbers in one pass: decodes, fills, scales, hashes and numbers categories."""
+    """Turns text into numbers in one pass: decodes, fills, scales, hashes, numbers categories."""
 
     def __new__(
         cls,
@@ -895,7 +906,7 @@ class Pipeline:
     ) -> Self: ...
     @property
     def outputs(self) -> dict[str, list[str]]:
-        """Names of the outputs, and for each the columns' names from left to right."""
+        """The outputs' names, and for each output the names of its columns."""
     def feed(
         self,
         inputs: Union[_Input, Iterable[_Input]],
@@ -910,7 +921,7 @@ class Pipeline:
         save_each_batch: bool = True,
         learn: Optional[bool] = None,
     ) -> Feed:
-        """Batches of exactly `batch_rows` rows, made in the background. With `learn=False` nothing is inserted."""
+        """Batches of exactly `batch_rows` rows. With `learn=False` nothing is inserted."""
     def run(
         self,
         inputs: Union[_Input, Iterable[_Input]],
@@ -918,16 +929,16 @@ class Pipeline:
         threads: Optional[int] = None,
         learn: Optional[bool] = None,
     ) -> RunReport:
-        """Runs over the inputs without handing anything out: fills the vocabularies, unless `learn=False`."""
+        """Runs over the inputs without batches: fills the vocabularies, unless `learn=False`."""
     def generate(
         self, inputs: Union[_Input, Iterable[_Input]], *, threads: Optional[int] = None
     ) -> RunReport:
-        """Numbers the values of the inputs, and counts them in vocabularies that count."""
+        """Gives ids to the values of the inputs, and counts them in vocabularies that count."""
     def keep_frequent(self, min_count: int) -> list[tuple[str, int, int]]:
-        """Keeps the values that came so often, and freezes: name, values kept, values removed."""
+        """Keeps values that came at least `min_count` times; [(name, kept, removed), ...]."""
     def save(self) -> None:
-        """Gives the bank the values that it lacks; durable with its next checkpoint."""
+        """Saves the new values in the bank; durable with the bank's next checkpoint."""
     def checkpoint(self, blob: Optional[bytes] = None) -> int:
         """Saves, and takes a checkpoint of the bank."""
     def vocabularies(self) -> dict[str, NDArray[np.uint32]]:
-        """Vocabularies of a known range, and for each its values by their ids."""
+        """The values of each vocabulary with a known range, in the order of their ids."""

@@ -1,4 +1,4 @@
-"""The client of `embank serve`: batches of a pipeline that runs elsewhere."""
+"""The client of `embank serve`: batches of a pipeline that runs in another process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _Made = TypeVar("_Made")
 
 _REPORT_SECONDS_MAX = 10.0
-"""Seconds to wait for the report of a server that has stopped, when all its rows have come."""
+"""The longest time that a feed waits for the server's report after the last row. A server that
+has stopped sends none.
+"""
 
 
 def connect(
@@ -35,22 +37,25 @@ def connect(
     seed: Optional[int] = None,
     learn: Optional[bool] = None,
 ) -> RemoteFeed:
-    """Begins an epoch of a pipeline that runs elsewhere, as `embank serve`: a feed of its batches.
+    """Begins an epoch of a pipeline that another process serves with `embank serve`. Returns a feed
+    of its batches.
 
     Args:
-        address: As the server prints it: `"grpc://host:port"`.
-        skip_rows: Rows at the beginning that are not handed out: `feed.position` of an earlier feed,
-            of this server or another one with the same inputs and options, to go on where it stopped.
-        seed: Of the shuffle. Default: the server's.
-        learn: Whether new values get ids at the server, as of `Pipeline.feed`. Default: True, unless the server looks
-            values up in a bank.
+        address: The address that the server prints: `"grpc://host:port"`.
+        skip_rows: The number of rows at the beginning that are not handed out. To go on where an
+            earlier feed stopped, pass its `position`; the server must have the inputs and options
+            of the earlier one. Default: 0.
+        seed: The seed of the shuffle. Default: the server's.
+        learn: Whether new values get ids at the server, as in `Pipeline.feed`. Default: True,
+            unless the server only looks values up in a bank.
 
-    One client at a time takes an epoch. While another one does, this waits (10 s, or as the server
-    says), and then raises `RuntimeError`. Nothing is encrypted, and nobody is asked who they are.
+    One client at a time takes an epoch. While another client takes one, this call waits (10 s, or
+    the server's `--wait`), and then raises `RuntimeError`. The connection is not encrypted, and the
+    server does not check who connects.
 
     Raises:
         ImportError: pyarrow is not installed.
-        ConnectionError: Nobody serves at the address.
+        ConnectionError: No server answers at the address.
         RuntimeError: Another client is taking an epoch.
     """
     try:
@@ -72,33 +77,35 @@ def connect(
 
 @dataclass(frozen=True)
 class RemoteReport:
-    """What came of a run elsewhere."""
+    """The result of a run in another process."""
 
     rows: int
-    """Rows that came out."""
+    """Rows that the run made."""
     bad_rows: int
-    """Rows that were left out as bad ones."""
+    """Bad rows, which were left out."""
     first_bad_rows: list[str]
-    """The first ten of those: file, line, column and what is wrong."""
+    """The first ten bad rows: file, line, column and the problem."""
     bytes: int
     """Bytes of input."""
     seconds: float
-    """How long it took."""
+    """Duration of the run."""
 
 
 def _keep_forever(
     something: Any, increment: Any = ctypes.pythonapi.Py_IncRef, reference: Any = ctypes.py_object
 ) -> None:
-    """Nothing destroys it any more, not even the end of the program."""
+    """Makes sure that the object is never destroyed, not even at the end of the program."""
     increment(reference(something))
 
 
 class RemoteFeed:
-    """Batches of a pipeline that runs elsewhere. Made by `connect`; used as a `Feed` is.
+    """Batches of a pipeline that runs in another process. Made by `connect`, and used like a
+    `Feed`.
 
-    The arrays of a batch are in the memory of the message that brought it: they are yours to change
-    and keep. Thread safe. Ctrl-C takes effect when the next batch has come, and ends the epoch: the
-    feed then raises `RuntimeError`, which says how to go on. Like a `Feed`, it does not survive a fork.
+    The arrays of a batch are in the memory of the message that brought it. The caller may change
+    and keep them. Threads may share the feed. Ctrl-C takes effect when the next batch arrives, and
+    ends the epoch: the feed then raises `RuntimeError`, whose text says how to go on. The feed does
+    not survive a fork.
     """
 
     def __init__(self, client: Any, reader: Any, position: int) -> None:
@@ -109,29 +116,34 @@ class RemoteFeed:
         self._position = position
         self._report: Optional[RemoteReport] = None
         self._reading = threading.RLock()
-        """Held while a message is awaited; a signal's handler may close the feed meanwhile."""
+        """Held while a thread waits for a message. Reentrant, because a signal handler in that
+        thread may close the feed.
+        """
         self._schema: Any = reader.schema
 
     @property
     def position(self) -> int:
-        """Rows that were handed out, and those that were skipped before them: `skip_rows` of another
-        feed that is to go on from here."""
+        """The number of rows that were skipped and handed out. `connect(...,
+        skip_rows=position)` goes on with the next row.
+        """
         return self._position
 
     @property
     def report(self) -> Optional[RemoteReport]:
-        """What came of the run once the feed has come to its end; None before, and if it didn't. None
-        also if the server was gone by then: the rows had all come."""
+        """The report of the run after its last batch. None before that, and if the feed was
+        closed earlier. Also None if the server was gone when the last row had arrived.
+        """
         return self._report
 
     def close(self) -> None:
-        """Ends the epoch, here and at the server. A second call does nothing, nor does one in a forked
-        child: the epoch is its parent's."""
+        """Ends the epoch, here and at the server. A second call does nothing. A call in a forked
+        child does nothing either: the epoch belongs to the parent.
+        """
         if self._process != os.getpid():
             return
         reader, self._reader = self._reader, None
         if reader is not None:
-            # Whoever waits for a message in another thread gets a failure, and ends.
+            # A thread that waits for a message gets an error, and ends its call.
             reader.cancel()
             with self._reading:
                 self._client.close()
@@ -143,7 +155,9 @@ class RemoteFeed:
         return self._next(_batch_of)
 
     def _next(self, make: Callable[[Any], _Made]) -> _Made:
-        """What is made of the next batch, which comes as pyarrow's. Until that is there, it counts as not handed out."""
+        """Returns what `make` makes of the next batch. The batch counts as handed out after
+        `make` has returned.
+        """
         self._check_process()
         with self._reading:
             reader = self._reader
@@ -165,13 +179,14 @@ class RemoteFeed:
                 raise
             except BaseException as error:
                 failed = _is_of_arrow(error)
-                if self._reader is None and failed:  # closed meanwhile, by another thread
+                if self._reader is None and failed:  # another thread has closed the feed
                     raise StopIteration from None
                 if not failed:
-                    # A chunk may have come that nobody got.
+                    # A batch may have arrived that no caller got.
                     self._interrupted, self._position = True, position
                 self._reader = None
-                # The server has the epoch until it is told: closing the client does not end a call.
+                # Cancels the call: the server keeps the epoch until the call is cancelled, and
+                # closing the client does not cancel it.
                 with suppress(Exception):
                     reader.cancel()
                 with suppress(Exception):
@@ -179,13 +194,15 @@ class RemoteFeed:
                 _raise(error)
 
     def _ended(self) -> Optional[RemoteReport]:
-        """What the server says of the run. The rows are all here, so it is no failure if it says nothing."""
+        """The server's report of the run. None if the server does not send one, which is no
+        failure: all rows have arrived.
+        """
         self._reader = None
         try:
             options = import_module("pyarrow.flight").FlightCallOptions(timeout=_REPORT_SECONDS_MAX)
             answer = next(iter(self._client.do_action("report", options=options)))
             told = json.loads(bytes(answer.body))
-            # A later server may say more.
+            # A later version of the server may send more fields.
             return RemoteReport(**{one.name: told[one.name] for one in fields(RemoteReport)})
         except Exception:
             return None
@@ -204,7 +221,7 @@ class RemoteFeed:
         return self._schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: Optional[object] = None) -> object:
-        """The batches that are left, for libraries of Arrow, without a copy."""
+        """The remaining batches for libraries of Arrow, without a copy."""
         self._check_process()
         pyarrow: Any = import_module("pyarrow")
 
@@ -231,14 +248,16 @@ class RemoteFeed:
     ) -> None:
         self.close()
 
-    # Defaults, since at a program's end the module's names may be gone before its feeds.
+    # Default arguments, because the module's names may be gone when the program ends before its
+    # feeds do.
     def __del__(
         self, getpid: Callable[[], int] = os.getpid, keep: Callable[[Any], None] = _keep_forever
     ) -> None:
         if self._process == getpid():
             self.close()
             return
-        # Their destructors would end the parent's call, or wait for threads that are not in this process.
+        # In a forked child the destructors of these objects would end the parent's call, or wait
+        # for threads that do not exist here.
         keep(self._reader)
         keep(self._client)
 
@@ -247,9 +266,9 @@ class RemoteFeed:
 
 
 class _Memory:
-    """A buffer of pyarrow's as NumPy sees memory, which keeps it.
+    """Shows a buffer of pyarrow to NumPy as memory, and keeps the buffer alive.
 
-    pyarrow calls what came over the network read-only; nobody else has it, so here it is not.
+    pyarrow marks a message as read-only. Only this feed has it, so the memory is shown as writable.
     """
 
     def __init__(self, buffer: Any, begin: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
@@ -260,13 +279,13 @@ class _Memory:
 
 
 def _batch_of(data: Any) -> Batch:
-    """A batch of pyarrow's as ours."""
+    """A batch of pyarrow as a `Batch`."""
     columns = zip(data.schema.names, data.columns)
     return Batch({name: _matrix(column) for name, column in columns})
 
 
 def _matrix(column: Any) -> NDArray[Any]:
-    """A column of lists as a matrix; a copy only where the message lies askew in memory."""
+    """A column of lists as a matrix. It is copied only if the message is not aligned in memory."""
     values = column.flatten()
     dtype = np.dtype(values.type.to_pandas_dtype())
     shape = (len(column), column.type.list_size)
@@ -277,14 +296,16 @@ def _matrix(column: Any) -> NDArray[Any]:
 
 
 def _is_of_arrow(error: BaseException) -> bool:
-    """Whether the server or the connection failed; else a signal's handler has raised, as Ctrl-C does."""
+    """True if the server or the connection failed. Otherwise a signal handler has raised, for
+    example for Ctrl-C.
+    """
     pyarrow: Any = import_module("pyarrow")
     flight: Any = import_module("pyarrow.flight")
     return isinstance(error, (pyarrow.ArrowException, flight.FlightError))
 
 
 def _raise(error: BaseException) -> NoReturn:
-    """Raises what the server failed at as a feed in this process would."""
+    """Raises the exception that a feed of this process raises for the server's error."""
     flight: Any = import_module("pyarrow.flight")
     if not _is_of_arrow(error):
         raise error

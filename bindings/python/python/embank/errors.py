@@ -1,8 +1,8 @@
-"""What can go wrong, and what to do about it.
+"""The exceptions of the package, and what to do about each.
 
 Everything that the store refuses or fails at is an `EmbankError`. A wrong argument is a
-`ValueError` (a value, a shape, a closed bank) or a `TypeError` (a dtype, a kind of object), and
-leaves the bank, the table and the lease as they were.
+`ValueError` (a value, a shape, a closed bank) or a `TypeError` (a dtype, a kind of object). It
+leaves the bank, the table and the lease unchanged.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ __all__ = [
     "DirectoryMoved",
     "DiskFull",
     "EmbankError",
+    "FileMismatch",
     "LeaseExpired",
     "Locked",
     "MissingRow",
@@ -39,14 +40,14 @@ __all__ = [
 
 
 class EmbankError(Exception):
-    """The base of every error of the store."""
+    """The base class of every error of the store."""
 
 
 class StalenessTimeout(EmbankError):
-    """A row stayed at its staleness bound for the whole of the bank's `wait_timeout`.
+    """A row stayed at its staleness bound for the whole `wait_timeout` of the bank.
 
-    Some lease on the row was neither applied, put nor released. No count was taken by the call
-    that raised this: it may be tried again.
+    A lease on the row was not applied, put or released in this time. The call that raised this took
+    no count, so it can be repeated.
     """
 
     table: str
@@ -54,21 +55,22 @@ class StalenessTimeout(EmbankError):
     key: int
     """The row's key, from 0 to 2**64 - 1."""
     outstanding: int
-    """Leases that hold the row."""
+    """The number of leases that hold the row."""
     bound: int
     """The table's staleness bound."""
     waited_seconds: float
-    """How long the call waited."""
+    """The duration of the wait."""
 
 
 class SelfBlocked(StalenessTimeout):
-    """A get would wait for leases of its own thread, so it failed at once. No count was taken.
+    """A get would wait for leases of its own thread, so it failed at once. It took no count.
 
-    A `StalenessTimeout`, so that a program which releases leases at one and tries again does so here too. `outstanding`
-    is `held` here, and `waited_seconds` is 0.
+    It is a `StalenessTimeout`, so a program that releases leases after one and tries again handles
+    this error too. `outstanding` equals `held`, and `waited_seconds` is 0.
 
-    The thread holds more leases on the row than the table's `staleness_bound` lets through. Apply, put or release them
-    first, or raise the bound. If another thread ends them, call `hand_over` on each lease before that thread gets it.
+    The thread holds more leases on the row than the table's `staleness_bound` allows. Apply, put or
+    release them first, or raise the bound. If another thread will end them, call `hand_over` on
+    each lease before that thread gets it.
     """
 
     table: str
@@ -76,74 +78,78 @@ class SelfBlocked(StalenessTimeout):
     key: int
     """The row's key, from 0 to 2**64 - 1."""
     held: int
-    """Leases of this thread that hold the row."""
+    """The number of leases of this thread that hold the row."""
     bound: int
     """The table's staleness bound."""
 
 
 class LeaseExpired(EmbankError):
-    """A lease was kept for longer than the bank's `lease_timeout`, and others were let through.
+    """A lease was held for longer than the bank's `lease_timeout`, and another get of its table
+    ended it.
 
-    Its counts are given back, and the call that raised this has changed nothing: get the rows again
-    and compute the update anew.
+    Its counts were given back, and the call that raised this changed nothing. Get the rows again
+    and compute the update again.
     """
 
     table: str
     """The table's name."""
     keys: int
-    """Distinct keys of the lease."""
+    """The number of distinct keys of the lease."""
     age_seconds: float
-    """How long ago it was taken."""
+    """The age of the lease."""
 
 
 class MissingRow(EmbankError):
-    """A row that was never written was read with `missing="error"`."""
+    """A call with `missing="error"` read a row that was never written."""
 
     table: str
     """The table's name."""
     key: int
-    """The first such key, from 0 to 2**64 - 1."""
+    """The first key without a row, from 0 to 2**64 - 1."""
     count: int
-    """How many keys of the call have no row."""
+    """The number of keys of the call without a row."""
 
 
 class NoSuchTable(EmbankError):
-    """No table of that name is in the bank, or in its newest checkpoint; or the table was dropped."""
+    """The bank, or its newest checkpoint, has no table of this name. Also raised for a table
+    that was dropped.
+    """
 
 
 class TableMismatch(EmbankError):
-    """The table exists with another dim, optimizer kind, seed or initializer; the text names both.
+    """The table exists with another dim, optimizer kind, seed or initializer. The text names both.
 
-    Or the vocabulary whose ids are its keys was renumbered or made anew since.
+    Also raised if the vocabulary whose ids are the table's keys was renumbered or replaced since
+    the table was made.
     """
 
 
 class NoSuchVocabulary(EmbankError):
-    """No vocabulary of that name is in the bank; or it was dropped."""
+    """The bank has no vocabulary of this name, or the vocabulary was dropped."""
 
 
 class VocabularyMismatch(EmbankError):
-    """The vocabulary exists with other settings; the text names both."""
+    """The vocabulary exists with other settings. The text names both."""
 
 
 class UnknownValue(EmbankError, LookupError):
-    """A vocabulary has no id for a value, or never gave out an id; the text names the first.
+    """A vocabulary has no id for a value, or never gave out an id. The text names the first one.
 
-    Also for a key of a table with `vocabulary=` that is no id of it: nothing was read or changed.
+    Also raised for a key that is no id of the table's vocabulary. Nothing was read or changed.
     """
 
 
 class BudgetTooSmall(EmbankError):
-    """The memory budget can't hold what it must."""
+    """The memory budget is smaller than the bank needs."""
 
     budget_bytes: int
-    """The budget given, in bytes."""
+    """The budget that was passed, in bytes."""
     needed_bytes: int
-    """The smallest budget that would do, in bytes."""
+    """The smallest budget that is enough, in bytes."""
 
 
 class Damaged(EmbankError):
-    """Bytes on disk are cut short, or do not match their checksum or format."""
+    """A file is cut short, or its bytes do not match their checksum or format."""
 
     path: str
     """The file."""
@@ -152,76 +158,89 @@ class Damaged(EmbankError):
 
 
 class DeltaMismatch(EmbankError):
-    """A delta does not lead on from the checkpoint that the bank is at; the text tells both."""
+    """A delta does not follow the checkpoint that the bank is at. The text names both."""
 
 
 class Locked(EmbankError):
-    """Another process, or another `Bank` of this one, has the bank open for writing. The text names the
-    process and its command line where the system tells them."""
+    """Another process, or another `Bank` of this process, has the bank open for writing. The
+    text names the process and its command line if the system tells them.
+    """
 
 
 class DirectoryMoved(EmbankError):
-    """The bank's directory was moved, removed or replaced by another while the bank was open.
+    """The bank's directory was moved, removed or replaced while the bank was open.
 
-    Nothing is written then. Put the directory back and call again, or close the bank and open it where it lies now.
+    The bank writes nothing then. Put the directory back and call again, or close the bank and open
+    it at its new path.
     """
 
     path: str
-    """The directory, as its path was when the bank was opened."""
+    """The path of the directory when the bank was opened."""
     replaced: bool
-    """True if another directory lies there now; False if none does."""
+    """True if another directory is at this path now; False if there is none."""
 
 
 class ReadOnly(EmbankError):
-    """The bank was opened with `read_only=True`, and the call would write, or get rows for training."""
+    """The bank was opened with `read_only=True`, and the call would write or get rows for
+    training.
+    """
 
 
 class DeviceUnavailable(EmbankError):
-    """The device was asked for by name and can't be had here; `device="auto"` falls back."""
+    """The device that was asked for by name can't be used here. `device="auto"` takes another
+    one.
+    """
 
 
 class PoisonedError(EmbankError):
-    """An earlier write failed and the store takes no more; the last checkpoint is good."""
+    """An earlier write failed, and the store writes nothing more. The last checkpoint is good."""
 
 
 class QuotaExceeded(EmbankError):
-    """The log may not grow beyond the bank's `disk_quota`, and compaction can't make room.
+    """The log has reached the bank's `disk_quota`, and compaction can't make room.
 
-    The message names what holds space: close that scan or reader. Take a checkpoint, so that an older one lets go; delete rows or drop tables; or open the
-    bank with a larger quota. Peeks, deletions, checkpoints and the leases that are out go on.
+    The text names what holds space: close that scan or reader. Take a checkpoint, which frees the
+    space of older ones; delete rows or drop tables; or open the bank with a larger quota. Peeks,
+    deletions, checkpoints and updates through held leases still work.
     """
 
     quota_bytes: int
     """The quota, in bytes."""
     log_bytes: int
-    """What the log takes, in bytes."""
+    """The length of the log, in bytes."""
     live_bytes: int
-    """What the rows take of it, in bytes."""
+    """The bytes of the log that current rows take."""
     held_bytes: int
-    """What is held only because scans and kept checkpoints need it, in bytes."""
+    """The bytes of the log that only scans and kept checkpoints need."""
     space_holders: list[dict[str, object]]
-    """What holds it, as `Bank.stats()["space_holders"]`, the largest holder first."""
+    """The scans and checkpoints that hold space, as in `Bank.stats()["space_holders"]`, the
+    largest first.
+    """
 
 
 class StoreIOError(EmbankError, OSError):
-    """A system call on one of the bank's files failed; has `errno`, `strerror` and `filename`."""
+    """A system call on one of the bank's files failed. Has `errno`, `strerror` and `filename`."""
 
     errno: Optional[int]
     filename: Optional[str]
 
 
 class DiskFull(StoreIOError):
-    """The disk has no room for what the call has to write; `errno` is `errno.ENOSPC`.
+    """The disk has no room for the data that the call must write. `errno` is `errno.ENOSPC`.
 
-    No row is lost, and the bank goes on: rows in memory can be read and trained, and leases end. Remove files from that
-    disk, delete rows, drop tables, or compact and take a checkpoint; then call again. A put may be done in part; an
-    update is refused before its first row, or completes.
+    No row is lost, and the bank stays usable: rows in memory can be read and trained, and leases
+    end. Remove files from the disk, delete rows, drop tables, or compact and take a checkpoint;
+    then call again. A put may be done in part. An update is refused before its first row, or it
+    completes.
     """
 
 
-class UnreadableFile(EmbankError):
-    """A file can't be imported: damaged, of another dim, or with values that are not finite.
+class FileMismatch(EmbankError):
+    """A file can be read, but does not fit the table that it is imported into. The text names both
+    and the cure.
 
+    Its vectors have another dim, its state is another optimizer's, or its keys belong to another
+    vocabulary. Also raised if `Bank.table_as_exported` finds no settings of a table in the file.
     Rows of the batches before the one that failed are in the table.
     """
 
@@ -229,27 +248,44 @@ class UnreadableFile(EmbankError):
     """The file."""
 
 
+class UnreadableFile(EmbankError):
+    """A file can't be read as a table.
+
+    It is damaged, holds values that are not finite, or does not tell which of its parts are keys
+    and vectors. Rows of the batches before the one that failed are in the table.
+    """
+
+    path: str
+    """The file."""
+
+
 class PipelineError(EmbankError):
-    """A pipeline's run failed."""
+    """A run of a pipeline failed."""
 
 
 class SpecError(PipelineError, ValueError):
-    """A pipeline's spec makes no sense: an operator for another type, a name that is not there. Or its inputs
-    can't be run over together: there are none, or their names say different formats."""
+    """A pipeline's spec can't be run, for example because an operator does not fit its column's
+    type or a name does not exist. Also raised for inputs that can't be run over together: there
+    are none, or their names stand for different formats.
+    """
 
 
 class BadRow(PipelineError, ValueError):
-    """A row can't be used, and the pipeline's `bad_rows` is `"fail"`; or too many can't, by `bad_rows_max`,
-    and this is the first.
+    """A row can't be used, and the pipeline's `bad_rows` is `"fail"`. Or more rows than
+    `bad_rows_max` can't be used; then this is the first of them.
 
-    Batches of the rows well before it have been handed out.
+    The feed has handed out the whole batches before this row.
     """
 
     input: str
-    """The file, or what else the input is called."""
+    """The file, or the name of another input."""
     line: int
-    """From 1."""
+    """The row's first line, counted from 1."""
     lines: int
-    """Lines that the row spans: more than one where a quote is open at a line's end."""
+    """The number of lines that the row spans. It is more than 1 if a quote is open at a line's
+    end.
+    """
     column: Optional[int]
-    """Where the bad field begins in its line, in bytes from 1; None if the number of fields is wrong."""
+    """The first byte of the bad field in its line, counted from 1. None if the number of fields
+    is wrong.
+    """

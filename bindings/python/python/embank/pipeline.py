@@ -1,7 +1,8 @@
 """Preprocessing: raw rows of text to batches of numbers, in one pass.
 
-A `Pipeline` is made of a `Spec`, which says what the fields of a row are, what becomes of them, and
-what comes out. `Pipeline.feed` hands out batches that are made in the background:
+A `Pipeline` is made of a `Spec`, which says what the fields of a row are, which operators change
+them, and which matrices come out. `Pipeline.feed` hands out batches, which it makes in the
+background:
 
 >>> spec = Spec(
 ...     fields=[Field("clicked", "int32", required=True), Field("age", "int32"), Field("site", "hex32")],
@@ -22,10 +23,10 @@ what comes out. `Pipeline.feed` hands out batches that are made in the backgroun
 [[1.0], [0.0]] [[0.0], [0.0]] [[0], [1]]
 [[0.0]] [[0.0]] [[0]]
 
-The specs that are made here are JSON in the end, the same as in Rust and for the command line:
-`Spec.to_json`. `connect` takes the batches of a pipeline that runs elsewhere (`embank serve`).
+`Spec.to_json` turns a spec into the JSON that Rust and the command line read. `connect` takes the
+batches of a pipeline that runs in another process (`embank serve`).
 
-This module needs NumPy alone; `Batch.torch` needs PyTorch, and `connect` pyarrow.
+This module needs only NumPy. `Batch.torch` needs PyTorch, and `connect` needs pyarrow.
 """
 
 from __future__ import annotations
@@ -75,58 +76,67 @@ Dtype = Literal["f32", "i32", "i64", "bits32"]
 
 @dataclass(frozen=True)
 class Operator:
-    """One step of a column's way; made by the functions of this module."""
+    """One operator of a column. Made by the functions of this module."""
 
     json: Union[str, dict[str, Any]]
-    """As a spec has it."""
+    """The operator in a spec's JSON."""
 
 
 def fill_missing(value: Union[int, float, str]) -> Operator:
-    """A value for empty fields. Without it, other operators refuse a column that may have some."""
+    """Replaces missing values by `value`. Other operators refuse a column that may have missing
+    values.
+    """
     return Operator({"fill_missing": value})
 
 
 def hex2int() -> Operator:
-    """Hexadecimal text of up to eight digits to a number; a field of kind `"hex32"` needs it not."""
+    """Reads hexadecimal text of up to eight digits as a number. A field of kind `"hex32"` does
+    not need it.
+    """
     return Operator("hex2_int")
 
 
 def modulus(m: int) -> Operator:
-    """The remainder from 0 to below `m`, for negative values too. From 1 to 2**31."""
+    """The remainder modulo `m`, from 0 to `m - 1`, also for negative values. `m` is from 1 to
+    2**31.
+    """
     return Operator({"modulus": m})
 
 
 def hash_(seed: int = 0) -> Operator:
-    """A 64-bit hash of a whole number or text, the same on every machine."""
+    """A 64-bit hash of a whole number or text. It is equal on every machine."""
     return Operator({"hash": {"seed": seed}})
 
 
 def vocabulary(name: str) -> Operator:
-    """The value's number in the vocabulary of that name, in order of first appearance, from 0.
+    """The value's id in the vocabulary of this name. Ids are given in order of first appearance.
 
-    Columns that name the same vocabulary share it. The values' range must be known, by `modulus`;
-    with `Pipeline(spec, bank=bank)` whole numbers and text of any range have ids, in the bank.
+    Columns that name one vocabulary share it. Without a bank the values' range must be known, by
+    `modulus`. With `Pipeline(spec, bank=bank)` the bank's vocabulary takes whole numbers and text
+    of any range.
     """
     return Operator({"vocabulary": name})
 
 
 def neg2zero() -> Operator:
-    """Negative numbers become 0."""
+    """Replaces negative numbers by 0."""
     return Operator("neg2_zero")
 
 
 def logarithm() -> Operator:
-    """log(x + 1) as float32, of numbers that can't be negative."""
+    """log(x + 1) as float32. The column must not have negative numbers: use `neg2zero` before
+    it.
+    """
     return Operator("logarithm")
 
 
 def clip(low: float, high: float) -> Operator:
-    """Values below `low` become that, above `high` that."""
+    """Replaces values below `low` by `low`, and values above `high` by `high`."""
     return Operator({"clip": {"low": low, "high": high}})
 
 
 def bucketize(boundaries: Sequence[float]) -> Operator:
-    """How many of the ascending boundaries are at most the value."""
+    """The number of boundaries that are at most the value. `boundaries` must be ascending."""
     return Operator({"bucketize": [float(boundary) for boundary in boundaries]})
 
 
@@ -140,16 +150,17 @@ class Field:
     """A field of the input's rows.
 
     Args:
-        name: By which columns refer to it.
-        kind: How it is written.
-        required: Whether a missing value makes its row a bad row.
-        time_unit: What timestamps, times and durations of Parquet and Arrow are counted in, whatever
-            a file's unit is. Dates are days since 1970-01-01.
-        missing: Spellings that mean missing, beside an empty field, byte by byte: `["NA", "NULL"]`.
-            NaN in float columns of Parquet and Arrow is missing in any case. A spelling that is a value
-            of the kind itself, such as `"-1"`, makes reading the field slower.
-        whole_floats: Whether whole numbers may be written as floats in text, as pandas writes a
-            column with missing values: `5.0`. Whole doubles of Parquet are read in any case.
+        name: The name that columns refer to.
+        kind: How its values are written.
+        required: Whether a row with a missing value is a bad row. Default: False.
+        time_unit: The unit in which timestamps, times and durations of Parquet and Arrow are
+            counted, independent of the file's unit. Dates are days since 1970-01-01. Default: "us".
+        missing: Spellings of a missing value beside an empty field, such as `["NA", "NULL"]`. They
+            are compared byte by byte. NaN in float columns of Parquet and Arrow is always missing.
+            A spelling that is also a value of the kind, such as `"-1"`, makes reading the field
+            slower.
+        whole_floats: Whether text may write a whole number as a float, `5.0`, as pandas does for a
+            column with missing values. Whole doubles of Parquet are always read. Default: False.
 
     >>> field = Field("age", "int32", missing=["NA", "nan"], whole_floats=True)
     >>> spec = Spec([field], [Column("age", fill_missing(0))], [Output("age", ["age"], "i32")])
@@ -173,12 +184,12 @@ class Field:
 
 @dataclass(frozen=True, init=False)
 class Column:
-    """A column: a field's values, and what is done to them, in order.
+    """A column: the values of a field, and the operators that change them.
 
     Args:
-        name: By which outputs refer to it.
-        operators: In order.
-        field: The field it is made of. Default: the one of the column's name.
+        name: The name that outputs refer to.
+        operators: The operators, in the order in which they are applied.
+        field: The name of the field. Default: the column's name.
     """
 
     name: str
@@ -195,7 +206,7 @@ class Column:
 
 
 def cross(name: str, first: str, second: str, *operators: Operator, seed: int = 0) -> Column:
-    """A column that is a hash of two earlier columns together, each as it is at its end.
+    """A column that is a hash of the final values of two earlier columns.
 
     >>> both = cross("site_and_ad", "site", "ad", modulus(100_000), vocabulary("both"))
     >>> both.source["cross"]["first"]
@@ -217,24 +228,29 @@ class Output:
 
 @dataclass(frozen=True)
 class VocabularySpec:
-    """How a vocabulary numbers. One without has the defaults, or, in a bank, is as it is there.
+    """The settings of a vocabulary. A vocabulary without a `VocabularySpec` has the defaults, or
+    keeps its settings if the bank has it.
 
     Args:
-        name: As `vocabulary(name)` has it.
-        min_count: Values that come less often get `out_of_vocabulary`, which must be set then. A
-            run goes over its inputs twice: it counts first, and freezes the vocabulary.
-        out_of_vocabulary: The id of values that the vocabulary lacks when it is frozen or a run is
-            not to learn; below `first_id`. None: they end the run. Like `first_id`, it can't be
-            changed once the vocabulary is made: begin with `first_id=1, out_of_vocabulary=0`.
-        first_id: The first value's id.
-        counts: Whether `Pipeline.generate` counts how often values come; with a `min_count` it does.
-        value_bytes_max: The longest byte string. None: 1,024, or what the bank has.
+        name: The name that `vocabulary(name)` uses.
+        min_count: Values that come less often than this get `unknown_id`, which must then be set. A
+            run reads its inputs twice: it counts first, and then freezes the vocabulary. Default:
+            0, every value gets an id.
+        unknown_id: The id of values that the vocabulary does not have, if it is frozen or the run
+            has `learn=False`; below `first_id`. Default: None, such a value ends the run. Neither
+            `unknown_id` nor `first_id` can be changed after the vocabulary is made, so begin with
+            `first_id=1, unknown_id=0`.
+        first_id: The first value's id. Default: 0.
+        counts: Whether `Pipeline.generate` counts how often values come. With a `min_count` it
+            always does. Default: False.
+        value_bytes_max: The largest length of a value in bytes. Default: that of the bank's
+            vocabulary, or 1,024 for a new one.
 
     >>> spec = Spec(
     ...     fields=[Field("word", "int32", required=True)],
     ...     columns=[Column("word", modulus(100), vocabulary("word"))],
     ...     outputs=[Output("ids", ["word"], "i64")],
-    ...     vocabularies=[VocabularySpec("word", min_count=2, out_of_vocabulary=0, first_id=1)],
+    ...     vocabularies=[VocabularySpec("word", min_count=2, unknown_id=0, first_id=1)],
     ... )
     >>> next(Pipeline(spec).feed(b"7\\n8\\n7\\n"))["ids"].ravel().tolist()
     [1, 0, 1]
@@ -242,30 +258,30 @@ class VocabularySpec:
 
     name: str
     min_count: int = 0
-    out_of_vocabulary: Optional[int] = None
+    unknown_id: Optional[int] = None
     first_id: int = 0
     counts: bool = False
     value_bytes_max: Optional[int] = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as plain data, those that are None left out."""
+        """The settings as plain data, without settings that are None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What a pipeline does.
+    """The description of a pipeline: fields, columns and outputs.
 
     Args:
-        fields: The fields of a row, in the order in which they stand in it.
-        columns: What is made of them, each of what comes before it.
-        outputs: What comes out.
-        bad_rows: `"fail"`: the first row that can't be used ends the run; `"skip"`: such rows are
-            left out, counted, and the first ten reported.
-        bad_rows_max: With `"skip"`, the share of bad rows with which a run ends all the same
-            (`BadRow`), once it has met 10,000 rows; a bad row counts as the lines that it spans.
-            1: no limit.
-        vocabularies: Settings of vocabularies that are not to have the defaults.
+        fields: The fields of a row, in the order of the input.
+        columns: The columns. Each is made of a field, or of two columns before it (`cross`).
+        outputs: The matrices of a batch.
+        bad_rows: `"fail"`: the first row that can't be used ends the run. `"skip"`: such rows are
+            left out and counted, and the report has the first ten. Default: `"fail"`.
+        bad_rows_max: With `"skip"`, the largest share of bad rows. A larger share ends the run with
+            `BadRow`, after 10,000 rows at the earliest. A bad row counts as the number of lines
+            that it spans. 1 means no limit. Default: 0.01.
+        vocabularies: The settings of vocabularies that differ from the defaults.
 
     >>> spec = Spec([Field("n", "int32")], [Column("n", fill_missing(0))], [Output("n", ["n"], "i32")])
     >>> [batch["n"].tolist() for batch in Pipeline(spec).feed(b"5\\n\\n")]
@@ -301,15 +317,15 @@ class Spec:
         }
 
     def to_json(self) -> str:
-        """The spec as JSON, as `Pipeline` takes it and as Rust reads it."""
+        """The spec as JSON, which `Pipeline` and Rust read."""
         return json.dumps(self.to_dict(), indent=2)
 
 
 def criteo(modulus: int, bad_rows: Literal["fail", "skip"] = "fail") -> Spec:
-    """The pipeline of the PIPER paper's evaluation, over rows of the Criteo Kaggle set.
+    """The spec of the PIPER paper's evaluation, over rows of the Criteo Kaggle set.
 
     A label, 13 integers (missing to 0, negative to 0, log(x + 1)) and 26 categories (missing to 0,
-    modulo `modulus`, numbered by a vocabulary each). Outputs: `label` float32 `(n, 1)`, `dense`
+    modulo `modulus`, each with a vocabulary of its own). Outputs: `label` float32 `(n, 1)`, `dense`
     float32 `(n, 13)`, `sparse` int64 `(n, 26)`.
 
     >>> Pipeline(criteo(5000)).outputs["dense"][:3]
@@ -338,6 +354,6 @@ def criteo(modulus: int, bad_rows: Literal["fail", "skip"] = "fail") -> Spec:
     )
 
 
-# Their public names, by which they are documented and pickled.
+# The names under which these classes are documented and pickled.
 for _public in (Batch, RemoteFeed, RemoteReport, connect):
     _public.__module__ = __name__

@@ -10,15 +10,17 @@ use pyo3::prelude::*;
 use super::PyBank;
 use crate::cell::BankCell;
 
-/// Chooses how many batches to look ahead: 4, or fewer where the queue or a third of the row memory has no room for them.
+/// Chooses how many batches to look ahead: 4, or fewer if the queue or a third of the row memory
+/// has no room for the rows of 4 batches.
 ///
-/// It chooses 2 while more than 2% of the rows that were read leave memory unused or find the queue full.
-/// `embank.torch.LookaheadLoader` has its own; this is for loops that call `Table.lookahead` themselves.
+/// It chooses 2 while more than 2% of the rows that lookahead read leave memory unused or find the
+/// queue full. `embank.torch.LookaheadLoader` has its own `AutoDepth`; this class is for loops that
+/// call `Table.lookahead` themselves.
 ///
 /// Args:
-///     bank: The bank whose tables are looked ahead in.
-///     together: Batches that are announced with one call where the depth is 2 or more. Up to `together - 1` more
-///         batches are ahead than the depth says. Default 1.
+///     bank: The bank of the tables.
+///     together: The number of batches that the loop announces with one call when the depth is 2 or
+///         more. Up to `together - 1` more batches than the depth are then ahead. Default: 1.
 ///
 /// Raises:
 ///     ValueError: `together` is below 1.
@@ -56,17 +58,19 @@ impl PyAutoDepth {
         Ok(Self { cell: Arc::clone(&bank.cell), auto })
     }
 
-    /// To be called once a step: how many batches beside the one in hand to have announced, at least 1.
+    /// Must be called once a step. Returns the number of batches, at least 1, that must be
+    /// announced beside the current batch.
     fn step(&self, py: Python<'_>) -> PyResult<usize> {
         self.cell.with_bank(py, |bank| Ok(self.auto.lock().step(bank)))
     }
 
-    /// Must be called where a pass over the data begins: what the bank did since the last step does not count.
+    /// Must be called when a pass over the data begins. The depth does not learn from what the bank
+    /// did between the last step and this call.
     fn begin_pass(&self) {
         self.auto.lock().begin_pass();
     }
 
-    /// What `step` returned last; 4 before the first step.
+    /// The last result of `step`; 4 before the first step.
     #[getter]
     fn depth(&self) -> usize {
         self.auto.lock().depth()

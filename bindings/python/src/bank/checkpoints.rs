@@ -7,7 +7,8 @@ use super::{Position, PyBank};
 use crate::{errors, scalars};
 
 impl PyBank {
-    /// Rows made, changed and deleted since the bank was opened, and tables dropped.
+    /// The number of rows made, changed and deleted, and of tables dropped, since the bank was
+    /// opened.
     fn changed(&self, py: Python<'_>) -> PyResult<u64> {
         self.cell.with_bank(py, |bank| Ok(bank.state_id().changes()))
     }
@@ -15,21 +16,24 @@ impl PyBank {
 
 #[pymethods]
 impl PyBank {
-    /// What opening it found, or None if there was no checkpoint. With `read_only`: the checkpoint that it is at.
+    /// The checkpoint that the bank was opened at, or None if there was none. With `read_only`, the
+    /// checkpoint that the bank is at now.
     #[getter]
     fn recovered(&self, py: Python<'_>) -> Option<Py<PyRecovered>> {
         self.recovered.lock().as_ref().map(|recovered| recovered.clone_ref(py))
     }
 
-    /// The number of the newest checkpoint: taken by this object, or found when it was opened; None before the first.
-    /// With `read_only`: the one that it is at.
+    /// The number of the newest checkpoint that this object has taken, or found when it opened the
+    /// bank. None before the first checkpoint. With `read_only`, the checkpoint that the bank is
+    /// at.
     #[getter]
     fn last_checkpoint(&self) -> Option<u64> {
         self.position.lock().checkpoint
     }
 
-    /// Whether a row was made, changed or deleted, or a table dropped, since that checkpoint, or, where there is
-    /// none, since the bank was opened. Closing the bank, or a crash, would lose it.
+    /// True if a row was made, changed or deleted, or a table dropped, since `last_checkpoint`, or
+    /// since the bank was opened if there is no checkpoint. Closing the bank, or a crash, loses
+    /// such changes.
     ///
     /// >>> import embank
     /// >>> with embank.Bank("changed.bank", memory_budget="16MiB") as bank:
@@ -45,8 +49,9 @@ impl PyBank {
         Ok(changed != self.position.lock().changed)
     }
 
-    /// A text that stays the same as long as the bank is open and no row is made, changed or deleted and no table
-    /// dropped. Never the same for two openings. `embank.checkpoint_id` tells by it which checkpoint holds that state.
+    /// A text that identifies the rows of the open bank. It stays equal until a row is made,
+    /// changed or deleted or a table is dropped. Two openings never have equal texts.
+    /// `embank.checkpoint_id` finds the checkpoint that holds the identified rows.
     ///
     /// >>> import embank
     /// >>> with embank.Bank("state.bank", memory_budget="16MiB") as bank:
@@ -61,9 +66,10 @@ impl PyBank {
         self.cell.with_bank(py, |bank| Ok(bank.state_id().to_string()))
     }
 
-    /// Keeps a checkpoint beyond `checkpoints_kept`, also after a reopen, until `unpin`: that of the best epoch.
+    /// Keeps a checkpoint on disk until `unpin`, in addition to the `checkpoints_kept` newest, for
+    /// example the one of the best epoch. The pin stays when the bank is reopened.
     ///
-    /// It holds the space of its rows on disk.
+    /// While it is pinned, the space of its rows on disk is not freed.
     ///
     /// Args:
     ///     checkpoint: Its number, as `checkpoint()` returned it.
@@ -83,33 +89,40 @@ impl PyBank {
         self.cell.with_bank(py, |bank| bank.pin(checkpoint))
     }
 
-    /// Lets go of a checkpoint that was pinned: it goes with the next checkpoint if it is an old one.
+    /// Ends the pin of a checkpoint. If it is not among the `checkpoints_kept` newest, the next
+    /// checkpoint removes it.
     ///
-    /// Raises: as `pin`.
+    /// Raises:
+    ///     ValueError, ReadOnly: As in `pin`.
     fn unpin(&self, py: Python<'_>, checkpoint: &Bound<'_, PyAny>) -> PyResult<()> {
         let checkpoint = scalars::unsigned("checkpoint", checkpoint, u64::MAX)?;
         self.cell.with_bank(py, |bank| bank.unpin(checkpoint))
     }
 
-    /// Takes the open bank back to a kept checkpoint for good, such as that of the best epoch.
+    /// Takes the open bank back to a kept checkpoint for good, for example to the one of the best
+    /// epoch.
     ///
-    /// Every row, its optimizer state and the vocabularies are as that checkpoint has them; newer checkpoints and changes
-    /// that no checkpoint has are gone. `recovered` is that checkpoint with its blob. `Table` and `Vocabulary` objects, and
-    /// models over them, go on; those of tables that the checkpoint lacks raise `NoSuchTable`. Leases, prefetches, scans,
-    /// pipelines and their feeds end. `embank.torch.resume` then restores the rest of a training run from the blob. It
-    /// takes as long as opening the bank.
+    /// Every row, its optimizer state and the vocabularies are as the checkpoint has them. Newer
+    /// checkpoints are removed, and so are changes that no checkpoint has. `recovered` is this
+    /// checkpoint with its blob.
+    ///
+    /// `Table` and `Vocabulary` objects, and models over them, stay usable. Objects of tables that
+    /// the checkpoint does not have raise `NoSuchTable`. Leases, prefetches, scans, pipelines and
+    /// their feeds end. `embank.torch.resume` then restores the rest of a training run from the
+    /// blob. The call takes as long as opening the bank.
     ///
     /// Args:
-    ///     checkpoint: The number of a kept checkpoint; no other process may read a newer one.
+    ///     checkpoint: The number of a kept checkpoint. No other process may read a newer one.
     ///
     /// Returns:
-    ///     The numbers of the checkpoints that are gone, the newest first; they are given anew.
+    ///     The numbers of the removed checkpoints, the newest first. Later checkpoints get these
+    ///     numbers again.
     ///
     /// Raises:
     ///     ValueError: There is no such checkpoint; nothing has changed.
     ///     ReadOnly: The bank was opened with `read_only`; nothing has changed.
-    ///     EmbankError: A newer checkpoint is being read. After this and other failures of the store the bank is open at
-    ///         its newest checkpoint.
+    ///     EmbankError: Another process reads a newer checkpoint. After this error and other
+    ///         failures of the store the bank is open at its newest checkpoint.
     ///
     /// >>> import embank
     /// >>> with embank.Bank("early.bank", memory_budget="16MiB") as bank:
@@ -138,13 +151,14 @@ impl PyBank {
         gone
     }
 
-    /// Moves a bank that was opened with `read_only` on to its newest checkpoint, if that is newer.
+    /// Moves a bank that was opened with `read_only` to its newest checkpoint.
     ///
-    /// `Table` objects show the new one from then on; calls and scans that other threads have begun show the old
-    /// one to their end, and until then both indexes are in memory. After an error the bank is where it was.
+    /// `Table` objects then show the new checkpoint. Calls and scans of other threads that have
+    /// begun show the old checkpoint until they end; until then the indexes of both are in memory.
+    /// After an error the bank stays at the checkpoint that it was at.
     ///
     /// Returns:
-    ///     The number of the checkpoint that the bank is at then.
+    ///     The number of the checkpoint that the bank is at.
     ///
     /// Raises:
     ///     ValueError: The bank is open for writing.
@@ -170,25 +184,27 @@ impl PyBank {
         Ok(number)
     }
 
-    /// Makes everything durable: every row, optimizer state, and `blob`.
+    /// Makes every row, the optimizer state and `blob` durable.
     ///
-    /// When it returns, all of it is on stable storage, and a crash at any later moment recovers
-    /// exactly this checkpoint or a later one. Nothing between two checkpoints is promised.
+    /// When the call returns, all of it is on stable storage. A crash at any later moment recovers
+    /// this checkpoint or a later one. A crash loses changes that came after the last checkpoint.
     ///
     /// Args:
-    ///     blob: The caller's own state (step, dense weights, position in the data), handed back as
-    ///         `recovered.blob`.
+    ///     blob: The caller's own state, such as the step, dense weights and the position in the
+    ///         data. `recovered.blob` returns it after a reopen.
     ///
     /// Returns:
-    ///     The checkpoint's number, one more than the last one's.
+    ///     The checkpoint's number: one more than the number of the previous checkpoint.
     ///
     /// Raises:
-    ///     StoreIOError: Writing failed, the disk being full for one; the last checkpoint is good.
+    ///     StoreIOError: Writing failed, for example because the disk is full. The previous
+    ///         checkpoint is good.
     ///     PoisonedError: An earlier write failed.
     #[pyo3(signature = (blob = None))]
     pub(crate) fn checkpoint(&self, py: Python<'_>, blob: Option<&[u8]>) -> PyResult<u64> {
         let blob = blob.unwrap_or_default();
-        // Counted before: a change that another thread makes meanwhile may not be in the checkpoint.
+        // Read before the checkpoint begins: a change that another thread makes during the
+        // checkpoint may not be in it.
         let changed = self.changed(py)?;
         let number = self.cell.with_bank(py, |bank| bank.checkpoint(blob))?;
         *self.position.lock() = Position { checkpoint: Some(number), changed };

@@ -24,43 +24,53 @@ mod vocabularies;
 
 /// A directory that holds embedding tables under one memory budget.
 ///
-/// Opening it creates it where it is absent, and recovers its newest checkpoint where there is one:
-/// what came after that checkpoint is gone. Use it as a context manager, or call `close`: neither takes a checkpoint
-/// unless it is told to, and both warn with a `ResourceWarning` of changes that no checkpoint has.
+/// Opening it creates the directory if it is not there, or recovers the newest checkpoint that it
+/// holds. Changes that came after that checkpoint are gone. Use it as a context manager, or call
+/// `close`. Neither takes a checkpoint by default, and both warn with a `ResourceWarning` of
+/// changes that no checkpoint has.
 ///
 /// Args:
 ///     path: The directory.
-///     memory_budget: Bytes, or text such as "64MiB". Default: 1 GiB, or a quarter of the memory limit of the
-///         process's control group, if that is less; above that limit, opening warns with a UserWarning. It covers the rows in
-///         memory, the index and the buffers.
-///     device: "auto" (`io_uring` where the kernel grants it, else threads), "io_uring" or "threads".
-///     checkpoints_kept: How many of the newest checkpoints stay on disk.
-///     wait_timeout: Seconds that a get waits at a staleness bound; Ctrl-C takes effect after it.
-///     lease_timeout: Seconds after which a lease expires, when somebody else gets rows of its table: its
-///         counts are given back, and an update through it raises `LeaseExpired`. Take several times what
-///         the slowest step takes. None by default: a lease is good for ever, and one that is never
-///         ended blocks its rows.
-///     compaction: Whether space on disk is given back in the background; else only `compact` does it.
-///         Default: only with a `disk_quota`, because what is copied pushes rows that were looked ahead
-///         for out of memory. Switch it on for runs whose log would outgrow the disk.
-///     space_amplification_target: The log's length over its rows' beyond which it is, 1.1 to 10; 1.4 by
-///         default. Less saves space and costs writing.
-///     compaction_throttle: Bytes, or text such as "20MiB", that it reads and writes each second at most;
-///         None for as fast as writers need it.
-///     disk_quota: Bytes, or text such as "8GiB", that the log may take on disk; None for no limit.
-///     read_only: Whether to open it at a checkpoint beside the process that writes it, or none, and change
-///         not a byte. Tables can be opened, peeked at and scanned; what would write, a get too, raises
-///         `ReadOnly`. The writer keeps the checkpoint until `refresh`, `close` or the end of this process.
-///     checkpoint: With `read_only`, the checkpoint's number; the newest by default.
-///     create: Whether a bank is made where there is none. With False, a mistyped path, or a file system that is not
-///         mounted, raises `ValueError`, and training does not begin anew without a word.
-///     threads: Threads that share a large batch (2,048 keys or more), the calling one among them. Results are those of
-///         one thread, bit for bit. Default: the processors that the process may use, at most 16.
+///     memory_budget: Bytes, or text such as "64MiB". It covers the rows in memory, the index and
+///         the buffers. Default: 1 GiB, or a quarter of the memory limit of the process's control
+///         group, if that is less. Opening warns with a UserWarning if the budget is larger than
+///         that limit.
+///     device: "auto", "io_uring" or "threads". Default: "auto", which takes `io_uring` if the
+///         kernel grants it and threads otherwise.
+///     checkpoints_kept: The number of newest checkpoints that stay on disk. Default: 2.
+///     wait_timeout: Seconds that a get waits at a staleness bound at most. Default: 60.
+///     lease_timeout: Seconds after which a lease expires. It expires when another get asks for
+///         rows of its table: its counts are given back, and an update through it raises
+///         `LeaseExpired`. Choose several times the duration of the slowest step. Default: None, a
+///         lease never expires, and a lease that is never ended blocks its rows.
+///     compaction: Whether the bank frees space on disk in the background. Without it only
+///         `compact` frees space. Default: True with a `disk_quota`, otherwise False, because the
+///         rows that compaction copies push looked-ahead rows out of memory. Switch it on for runs
+///         whose log would outgrow the disk.
+///     space_amplification_target: Background compaction starts when the log is longer than its
+///         rows by this factor, 1.1 to 10. A lower target saves space and writes more. Default:
+///         1.4.
+///     compaction_throttle: The largest number of bytes that background compaction reads and writes
+///         in a second, or text such as "20MiB". Default: None, as fast as the writers need it.
+///     disk_quota: The largest number of bytes that the log may take on disk, or text such as
+///         "8GiB". Default: None, no limit.
+///     read_only: Whether to open the bank at a checkpoint without changing a byte, also while
+///         another process writes it. Tables can be opened, peeked at and scanned. A call that
+///         would write, and a get, raises `ReadOnly`. The writer keeps the checkpoint until
+///         `refresh`, `close` or the end of this process. Default: False.
+///     checkpoint: With `read_only`, the number of the checkpoint to open. Default: the newest.
+///     create: Whether to create a bank if there is none. With False, a mistyped path or a file
+///         system that is not mounted raises `ValueError`; otherwise training would begin again
+///         without notice. Default: True.
+///     threads: Threads that share a large batch (2,048 keys or more), the calling one among them.
+///         Results are those of one thread, bit for bit. Default: the processors that the process
+///         may use, at most 16.
 ///
 /// Raises:
-///     BudgetTooSmall: The budget can't hold what it must; has the number that would do.
-///     Locked: The bank is open already, here or in another process.
-///     Damaged: A file is cut short or does not match its checksum.
+///     BudgetTooSmall: The budget is smaller than the bank needs. `needed_bytes` is the smallest
+///         budget that is enough.
+///     Locked: The bank is already open for writing, in this process or another.
+///     Damaged: A file is cut short, or does not match its checksum.
 ///     StoreIOError: The directory or a file can't be read or written; also an `OSError`.
 ///     ValueError, TypeError: An argument is wrong.
 ///
@@ -76,14 +86,15 @@ mod vocabularies;
 #[derive(Debug)]
 pub(crate) struct PyBank {
     pub(crate) cell: Arc<BankCell>,
-    /// Changes with `refresh`.
+    /// The checkpoint that the bank is at, with its blob. `refresh` and `roll_back` replace it.
     recovered: Mutex<Option<Py<PyRecovered>>>,
     position: Mutex<Position>,
-    /// None of a bank that is open to read only.
+    /// The options that `roll_back` opens the bank with again. `None` if the bank is open to read
+    /// only.
     options: Option<BankOptions>,
 }
 
-/// The newest checkpoint that this object knows to be in what it shows.
+/// The newest checkpoint that this object has taken, opened or moved to.
 #[derive(Debug, Clone, Copy)]
 struct Position {
     checkpoint: Option<u64>,
@@ -92,7 +103,8 @@ struct Position {
 }
 
 impl PyBank {
-    /// Closes the bank. The inner result is that of the warning of what is lost, which may be an error.
+    /// Closes the bank, and warns of changes that are lost. The outer result is the error of
+    /// closing, the inner one the error that Python makes of the warning.
     fn close_and_warn(&self, py: Python<'_>) -> PyResult<PyResult<()>> {
         let unsaved = self.cell.close()?;
         Ok(unsaved.map_or(Ok(()), |unsaved| errors::warn_unsaved(py, self.cell.path(), unsaved)))
@@ -107,7 +119,7 @@ impl PyBank {
         self.cell.path().to_owned()
     }
 
-    /// Whether `close` was called.
+    /// True after `close`.
     #[getter]
     fn closed(&self) -> PyResult<bool> {
         self.cell.is_closed()
@@ -115,28 +127,32 @@ impl PyBank {
 
     /// Closes the bank. A second call does nothing; with `checkpoint` it raises `ValueError`.
     ///
-    /// Without `checkpoint` it takes none: what came after the last one is lost. It then warns with a `ResourceWarning`
-    /// that says how many changes of rows were lost since which checkpoint, as the end of a `with` block and the garbage
-    /// collector do. (Python shows a `ResourceWarning` with `-X dev` or `-W default`, and pytest does.) Leases that
-    /// are held are given back, feeds and runs of its pipelines end, and any later call on the bank, its tables,
-    /// leases, vocabularies, pipelines or feeds raises `ValueError("bank is closed")`. Calls that other threads are
-    /// making come to their end first.
+    /// Without `checkpoint` it takes none, and changes since the last checkpoint are lost. It then
+    /// warns with a `ResourceWarning` that says how many changes of rows were lost since which
+    /// checkpoint. The end of a `with` block and the garbage collector warn in the same words.
+    /// Python shows a `ResourceWarning` with `-X dev` or `-W default`; pytest shows it by default.
+    ///
+    /// Closing gives back the leases that are held and ends the feeds and runs of the bank's
+    /// pipelines. Any later call on the bank, its tables, leases, vocabularies, pipelines or feeds
+    /// raises `ValueError("bank is closed")`. Calls of other threads that have begun finish first.
     ///
     /// Args:
-    ///     checkpoint: The blob of a checkpoint to take first, as by `checkpoint`; `b""` for an empty one. Before it,
-    ///         the bank's pipelines save their vocabularies, as by `Pipeline.checkpoint`. If any of this fails, its
-    ///         error is raised and the bank stays open. What other threads change between the two, and what feeds
-    ///         make of their inputs then, is not in it.
+    ///     checkpoint: The blob of a checkpoint to take before closing, as `Bank.checkpoint` takes
+    ///         it; `b""` for an empty one. The bank's pipelines save their vocabularies first. If
+    ///         any of this fails, its error is raised and the bank stays open. Changes that other
+    ///         threads make after the checkpoint are lost.
     ///
     /// Returns:
     ///     The checkpoint's number; None without one.
     ///
     /// Raises:
-    ///     RuntimeError: Inside a call on the bank, as a progress function is. With `checkpoint`, also where a pipeline
-    ///         can't save: a run is under way, or a feed that does not save each batch.
+    ///     RuntimeError: `close` was called inside a call on the bank, such as by a progress
+    ///         function. With `checkpoint`, also if a pipeline can't save: a run is under way, or a
+    ///         feed that does not save each batch.
     ///     ReadOnly: `checkpoint` on a bank that was opened with `read_only`.
     ///     ValueError: `checkpoint` on a bank that is closed.
-    ///     StoreIOError, PoisonedError, PipelineError: The checkpoint failed; the bank is still open.
+    ///     StoreIOError, PoisonedError, PipelineError: The checkpoint failed; the bank is still
+    ///         open.
     ///
     /// >>> import embank
     /// >>> bank = embank.Bank("closed.bank", memory_budget="16MiB")
@@ -149,7 +165,7 @@ impl PyBank {
             self.close_and_warn(py)??;
             return Ok(None);
         };
-        // Before the checkpoint: a call that is refused changes nothing.
+        // Checked before the checkpoint, so that a refused call takes none.
         self.cell.check_closable()?;
         self.cell.save_dependents(py)?;
         let number = self.checkpoint(py, Some(blob))?;
@@ -172,7 +188,8 @@ impl PyBank {
         if class.is_none() {
             return warned;
         }
-        // The block's own exception is on its way, and one that is raised here would take its place.
+        // The `with` block raises an exception already. Raising the warning's error would replace
+        // it.
         error.clone_ref(py).write_unraisable(py, None);
         Ok(())
     }

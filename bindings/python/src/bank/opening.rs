@@ -13,7 +13,7 @@ use super::{Position, PyBank};
 use crate::cell::BankCell;
 use crate::{errors, scalars};
 
-// The signature below writes the default out, as `help()` and the stub show it.
+// The signature below repeats the default as a literal, because `help()` and the stub show that.
 const _: () = assert!(embank::WAIT_TIMEOUT_DEFAULT.as_millis() == 60_000, "wait_timeout = 60.0");
 
 #[pymethods]
@@ -74,7 +74,7 @@ impl PyBank {
                 "checkpoint goes with read_only=True: for writing, a bank opens at its newest checkpoint",
             ));
         }
-        // Before the bank is made: the program may take warnings for errors.
+        // Before the bank is created: Python may turn the warning into an error.
         if let Some(warning) = embank::memory_budget_warning(options.memory_budget_bytes) {
             errors::warn_user(py, &warning)?;
         }
@@ -82,11 +82,11 @@ impl PyBank {
     }
 }
 
-/// What a bank is opened for.
+/// How a bank is opened.
 #[derive(Clone, Copy)]
 enum Access {
     Write,
-    /// At the checkpoint of this number, or at the newest one.
+    /// Without writing, at the checkpoint with this number, or at the newest one.
     Read(Option<u64>),
 }
 

@@ -4,7 +4,7 @@ use embank::Recovered;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// What a bank found when it was opened: the newest checkpoint and its blob.
+/// The checkpoint that a bank was opened at, and its blob.
 #[pyclass(name = "Recovered", module = "embank", frozen)]
 #[derive(Debug)]
 pub(crate) struct PyRecovered {
@@ -16,7 +16,7 @@ pub(crate) struct PyRecovered {
 
 #[pymethods]
 impl PyRecovered {
-    /// The bytes that `Bank.checkpoint` was given.
+    /// The bytes that were passed to `Bank.checkpoint`.
     #[getter]
     fn blob(&self, py: Python<'_>) -> Py<PyBytes> {
         self.blob.clone_ref(py)

@@ -1,4 +1,4 @@
-//! What the bank counts.
+//! Counters of the bank.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -8,11 +8,12 @@ use crate::stats;
 
 #[pymethods]
 impl PyBank {
-    /// The leases of all tables that are out, the oldest first: what to look at when gets time out.
+    /// The outstanding leases of all tables, the oldest first. They tell why gets time out.
     ///
     /// Returns:
-    ///     A dictionary for each: `table`, distinct `keys`, `age_seconds`, and `thread`, the name and id of the
-    ///     thread that took it, as `threading.get_native_id()` gives it.
+    ///     A dictionary for each lease: `table`, the number of distinct `keys`, `age_seconds`, and
+    ///     `thread`, the name of the thread that took it and its id as `threading.get_native_id()`
+    ///     gives it.
     fn outstanding_leases<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let found = self.cell.with_bank(py, |bank| Ok(bank.outstanding_leases()))?;
         stats::leases(py, &found)
@@ -25,7 +26,7 @@ impl PyBank {
         stats::bank(py, &found, &holders)
     }
 
-    /// The same numbers as text that Prometheus scrapes, in the OpenMetrics format.
+    /// The numbers of `stats` as text in the OpenMetrics format, which Prometheus reads.
     fn prometheus(&self, py: Python<'_>) -> PyResult<String> {
         self.cell.with_bank(py, |bank| Ok(bank.stats().to_prometheus()))
     }

@@ -1,48 +1,57 @@
 //! The bank's tables: made, opened, dropped.
 
+use std::path::PathBuf;
+
 use embank::TableConfig;
 use pyo3::prelude::*;
 
 use super::PyBank;
 use crate::table::PyTable;
+use crate::table::files::format_of;
 use crate::{scalars, settings};
 
 #[pymethods]
 impl PyBank {
     /// Opens a table, or creates it if the bank has none of this name.
     ///
-    /// `dim`, the optimizer's kind and what it keeps beside a row, `initializer` and `seed` belong to the table
-    /// for good. The learning rate and the optimizer's other numbers, `clip_row_norm` and the staleness bound are
-    /// those of the latest call.
+    /// `dim`, the dtypes, the optimizer's kind and state, `initializer` and `seed` belong to the
+    /// table for good. The learning rate and the optimizer's other numbers, `clip_row_norm` and
+    /// `staleness_bound` are those of the latest call.
     ///
     /// Args:
     ///     name: The table's name.
     ///     dim: Columns of a row, 1 or more.
-    ///     optimizer: `SGD`, `Adagrad`, `RowWiseAdagrad`, `Adam`, `AdamW`, `FTRL`, or None for a table that
-    ///         takes no gradients.
-    ///     initializer: What a new row holds: `Uniform`, `Normal`, `TruncatedNormal`, `XavierUniform`,
-    ///         `XavierNormal`, `Constant` or `Zeros`; by default `Uniform(-0.05, 0.05)`. A pure function of
-    ///         seed, table name, key and column.
+    ///     optimizer: `SGD`, `Adagrad`, `RowWiseAdagrad`, `Adam`, `AdamW`, `FTRL`, or None for a
+    ///         table that takes no gradients. Default: None.
+    ///     initializer: The initial values of a row: `Uniform`, `Normal`, `TruncatedNormal`,
+    ///         `XavierUniform`, `XavierNormal`, `Constant` or `Zeros`. They are a pure function of
+    ///         seed, table name, key and column. Default: `Uniform(-0.05, 0.05)`.
     ///     seed: From 0 to 2**64 - 1; 0 by default.
-    ///     staleness_bound: A get waits while more than this many leases hold one of its rows; None
-    ///         (the default) never waits.
-    ///     clip_row_norm: A row's gradient whose L2 norm is above it is scaled down to it, after those of equal
-    ///         keys are summed; None (the default) takes gradients as they come.
-    ///     tracking: "minutes" or "set_time" (see `Table.set_time`): rows tell when they were used last
-    ///         and how often, in 8 more bytes each; eviction by age and frequency needs it. None by default.
-    ///         Belongs to the table for good.
-    ///     admit_after_gets: A key gets its row with its so-manyth get; before that, gets return its initial
-    ///         value and its gradients are dropped. Belongs to the table for good.
-    ///     admit_probability: Each get of a key without a row gives it one with this probability; else as above.
-    ///         Without either, every get makes a row.
-    ///     dtype: How values are stored: "float32" (the default), "float16", "bfloat16", or "int8" with a scale a
-    ///         row; or NumPy's or PyTorch's object. Rows go in and out as float32.
-    ///     state_dtype: How the optimizer's vectors are stored: "float32" (the default), "float16" or "bfloat16".
-    ///     vocabulary: The bank's vocabulary whose ids are the keys, if they are one's: the table is opened with no
-    ///         other numbering than the one that it was made with. Belongs to the table for good.
-    ///     rounding: How updates are rounded to a `dtype` below float32: "nearest" or "stochastic"; by default
-    ///         stochastic for int8, else nearest. Reproducible: the draws depend on seed, table, key and the
-    ///         count of the row's updates.
+    ///     staleness_bound: A get waits while more than this many leases hold one of its rows.
+    ///         Default: None, a get never waits.
+    ///     clip_row_norm: The largest L2 norm of a row's gradient. A longer gradient is scaled down
+    ///         to it, after the gradients of equal keys are summed. Default: None, no limit.
+    ///     tracking: Whether rows record their last use and their number of uses, in 8 more bytes
+    ///         each. Eviction by age and by frequency needs it. The unit of time is "minutes", or
+    ///         "set_time" for the program's own (see `Table.set_time`). Belongs to the table for
+    ///         good. Default: None, rows record nothing.
+    ///     admit_after_gets: The number of gets after which a key gets a row. Earlier gets return
+    ///         the key's initial values, and its gradients are dropped. Belongs to the table for
+    ///         good. Default: None, every get makes a row.
+    ///     admit_probability: The probability with which a get of a key without a row makes one.
+    ///         Other gets return the key's initial values, and its gradients are dropped. Excludes
+    ///         `admit_after_gets`. Default: None, every get makes a row.
+    ///     dtype: How values are stored: "float32", "float16", "bfloat16", or "int8" with a scale
+    ///         for each row; or NumPy's or PyTorch's object for one of them. Rows go in and out as
+    ///         float32. Default: "float32".
+    ///     state_dtype: How the optimizer's vectors are stored: "float32", "float16" or "bfloat16".
+    ///         Default: "float32".
+    ///     vocabulary: The name of the bank's vocabulary whose ids are the keys. The table then
+    ///         refuses other keys, and opens only with the numbering that it was made with. Belongs
+    ///         to the table for good. Default: None, the table takes every key.
+    ///     rounding: How updates are rounded to a `dtype` below float32: "nearest" or "stochastic".
+    ///         Stochastic rounding is reproducible: the draws depend on seed, table, key and the
+    ///         number of the row's updates. Default: "stochastic" for int8, otherwise "nearest".
     ///
     /// Raises:
     ///     TableMismatch: The table exists with other settings; the text names both.
@@ -91,7 +100,60 @@ impl PyBank {
         PyTable::open(slf, |bank| bank.table(name, config))
     }
 
-    /// Opens a table that is there, with the settings it has.
+    /// Opens a table, or creates it, with the settings of the table that a file was exported from.
+    /// It puts no row: `Table.import_from` does.
+    ///
+    /// The settings are dim, dtypes, optimizer, initializer, seed, admission, tracking and
+    /// vocabulary.
+    ///
+    /// Args:
+    ///     name: The table's name; it need not be the exported table's.
+    ///     path: The file or directory, as for `Table.import_from`.
+    ///     format: "safetensors", "npy" or "parquet". Default: the one that the file's suffix
+    ///         stands for.
+    ///     vocabulary: Whether the table has the exported table's vocabulary, if that had one.
+    ///         False for a bank that does not have this vocabulary: then the table takes every key.
+    ///         Default: True.
+    ///
+    /// Raises:
+    ///     FileMismatch: The file tells no settings: another program wrote it, or it is a dense npy
+    ///         matrix by itself.
+    ///     UnreadableFile: The file or its settings are damaged.
+    ///     TableMismatch: A table of this name exists with other settings.
+    ///     NoSuchVocabulary: The bank does not have the exported table's vocabulary.
+    ///     ValueError: `format` is unknown, or the suffix stands for no format.
+    ///     StoreIOError: The file is not there, or can't be read.
+    ///
+    /// >>> import embank
+    /// >>> with embank.Bank("exported.bank", memory_budget="16MiB") as bank:
+    /// ...     table = bank.table("user", dim=2, dtype="float16", optimizer=embank.Adam(lr=0.01))
+    /// ...     table.put([7], [[0.5, 1.5]])
+    /// ...     number = bank.checkpoint()
+    /// ...     exported = table.export("user.parquet", state=True)
+    /// ...     copy = bank.table_as_exported("copy", "user.parquet")
+    /// ...     copy.import_from("user.parquet")
+    /// ...     copy.dim, copy.dtype, copy.optimizer.lr
+    /// {'rows': 1, 'with_state': True}
+    /// (2, 'float16', 0.01)
+    #[pyo3(signature = (name, path, *, format = None, vocabulary = true))]
+    fn table_as_exported(
+        slf: &Bound<'_, Self>,
+        name: &str,
+        path: PathBuf,
+        format: Option<&str>,
+        vocabulary: bool,
+    ) -> PyResult<PyTable> {
+        let format = format_of(format)?;
+        PyTable::open(slf, |bank| {
+            bank.table_as_exported(name, path, format, |config| {
+                if !vocabulary {
+                    config.vocabulary = None;
+                }
+            })
+        })
+    }
+
+    /// Opens a table that exists, with the settings that it has.
     ///
     /// Raises:
     ///     NoSuchTable: The bank has none of this name.
@@ -104,12 +166,13 @@ impl PyBank {
         self.cell.with_bank(py, |bank| Ok(bank.tables().into_iter().map(|t| t.name).collect()))
     }
 
-    /// Drops a table: its rows are gone at once, for every thread.
+    /// Drops a table. Its rows are gone at once, for every thread.
     ///
-    /// Any later call on its `Table` objects and leases raises `NoSuchTable`, as do gets that wait for one of its
-    /// rows; releasing a lease is no error. Durable with the next checkpoint: a crash before that brings
-    /// the table back whole. Space on disk comes back by compaction, once no kept checkpoint holds it.
-    /// The name may be used again at once, with other settings.
+    /// A later call on its `Table` objects and leases raises `NoSuchTable`, and so do gets that
+    /// wait for one of its rows. Releasing a lease is no error. The drop is durable with the next
+    /// checkpoint: a crash before that brings the whole table back. Compaction frees the space on
+    /// disk when no kept checkpoint needs it. The name can be used again at once, with other
+    /// settings.
     ///
     /// Raises:
     ///     NoSuchTable: The bank has none of this name.

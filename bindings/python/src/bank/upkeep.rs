@@ -8,24 +8,26 @@ use pyo3::types::{IntoPyDict, PyDict};
 use super::PyBank;
 use crate::scalars;
 
-/// Time between two looks at pending signals while a call waits for lookahead.
+/// A call that waits for lookahead checks this often for pending signals, so that Ctrl-C ends it.
 const LOOKAHEAD_SLICE: Duration = Duration::from_millis(100);
 
 #[pymethods]
 impl PyBank {
-    /// Gives space on disk back now: one pass of compaction over all of the log that is on disk.
+    /// Frees space on disk now: one pass of compaction over the whole log on disk.
     ///
-    /// Other threads go on meanwhile. What kept checkpoints hold follows with the next checkpoints. Tries again
-    /// where background compaction had stopped (`stats()["compaction"]["stopped"]`).
+    /// Other threads keep working. Space that kept checkpoints hold is freed with the next
+    /// checkpoints. The call also works if background compaction has stopped
+    /// (`stats()["compaction"]["stopped"]`).
     ///
     /// Returns:
-    ///     A dictionary: `scanned_bytes` of log gone through, `copied_bytes` of rows moved to the log's end,
-    ///     `freed_bytes` given back to the file system so far; `out_of_room`, true if the pass ended early because the
-    ///     disk has little room: then take a checkpoint, which lets go of older log, and compact again.
+    ///     A dictionary: `scanned_bytes` of the log were read, `copied_bytes` of rows were moved to
+    ///     the log's end, and `freed_bytes` were given back to the file system. `out_of_room` is
+    ///     true if the pass ended early because the disk has little room; then take a checkpoint,
+    ///     which frees older log, and compact again.
     ///
     /// Raises:
-    ///     Damaged, StoreIOError: A page can't be read; no row is lost that could be read before.
-    ///     DiskFull: There is no room to move the rows of a single page.
+    ///     Damaged, StoreIOError: A page can't be read. No row is lost that could be read before.
+    ///     DiskFull: The disk has no room for the rows of a single page.
     ///     PoisonedError: An earlier write failed.
     ///
     /// >>> import embank
@@ -44,21 +46,21 @@ impl PyBank {
         Ok(dict)
     }
 
-    /// Takes announced keys that wait for their turn out of the queue, of all tables.
+    /// Removes announced keys of all tables from the queue, if they are not being read yet.
     ///
     /// Returns:
-    ///     How many there were.
+    ///     The number of removed keys.
     fn cancel_lookahead(&self, py: Python<'_>) -> PyResult<usize> {
         self.cell.with_bank(py, |bank| Ok(bank.cancel_lookahead()))
     }
 
-    /// Waits until no announced key waits for its turn, for measurements and tests.
+    /// Waits until the queue of announced keys is empty. For measurements and tests.
     ///
     /// Args:
     ///     timeout: Seconds to wait at most.
     ///
     /// Returns:
-    ///     False if keys were still waiting at the end.
+    ///     False if keys were still in the queue after `timeout`.
     #[pyo3(signature = (timeout = 60.0))]
     fn wait_lookahead(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let timeout = scalars::seconds("timeout", timeout)?;

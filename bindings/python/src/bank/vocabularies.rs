@@ -1,6 +1,5 @@
 //! The bank's vocabularies: made, opened, dropped.
 
-use embank::Unknown;
 use pyo3::prelude::*;
 
 use super::PyBank;
@@ -9,16 +8,20 @@ use crate::vocabulary::{self, PyVocabulary};
 
 #[pymethods]
 impl PyBank {
-    /// Opens a vocabulary, or makes it if the bank has none of this name: values to dense ids, in order of first
-    /// appearance. A new one is durable with the next checkpoint.
+    /// Opens a vocabulary, or creates it if the bank has none of this name. A vocabulary maps
+    /// values to dense ids, in order of first appearance. A new one is durable with the next
+    /// checkpoint.
     ///
     /// Args:
-    ///     name: The vocabulary's name; tables may have the same.
-    ///     kind: Of the values: "u64" (int64 and uint64, as keys of tables) or "bytes" (text is taken as UTF-8).
-    ///     first_id: The first value's id. Smaller ones are yours, for padding or unknown values.
-    ///     unknown_id: What `lookup` gives values that have no id; below `first_id`. None: it raises `UnknownValue`.
-    ///     counts: Whether it counts how often values come.
-    ///     value_bytes_max: The longest byte string; 1,024 by default.
+    ///     name: The vocabulary's name. A table may have the same name.
+    ///     kind: The kind of its values: "u64" (int64 and uint64, as keys of tables) or "bytes"
+    ///         (text is taken as UTF-8). Default: "u64".
+    ///     first_id: The first value's id. Smaller ids are the caller's, for padding or unknown
+    ///         values. Default: 0.
+    ///     unknown_id: The id that `lookup` gives values without an id; below `first_id`. Default:
+    ///         None, `lookup` raises `UnknownValue`.
+    ///     counts: Whether the vocabulary counts how often values come. Default: False.
+    ///     value_bytes_max: The largest length of a value in bytes. Default: 1,024.
     ///
     /// Raises:
     ///     VocabularyMismatch: It exists with other settings; the text names both.
@@ -40,7 +43,7 @@ impl PyBank {
             config = config.first_id(scalars::unsigned("first_id", id, u64::MAX)?);
         }
         if let Some(id) = unknown_id {
-            config = config.unknown(Unknown::Id(scalars::unsigned("unknown_id", id, u64::MAX)?));
+            config = config.unknown_id(scalars::unsigned("unknown_id", id, u64::MAX)?);
         }
         if let Some(bytes) = value_bytes_max {
             config = config.value_bytes_max(scalars::unsigned_32("value_bytes_max", bytes)?);
@@ -48,7 +51,7 @@ impl PyBank {
         PyVocabulary::open(slf, |bank| bank.vocabulary(name, config))
     }
 
-    /// Opens a vocabulary that is there, with the settings it has.
+    /// Opens a vocabulary that exists, with the settings that it has.
     ///
     /// Raises:
     ///     NoSuchVocabulary: The bank has none of this name.
@@ -63,8 +66,8 @@ impl PyBank {
         self.cell.with_bank(py, |bank| Ok(names(bank)))
     }
 
-    /// Drops a vocabulary: its values are gone at once, durably with the next checkpoint. Tables that were made for it
-    /// stay, and can't be opened.
+    /// Drops a vocabulary. Its values are gone at once, and durably with the next checkpoint.
+    /// Tables whose keys are its ids stay, and can't be opened.
     ///
     /// Raises:
     ///     NoSuchVocabulary: The bank has none of this name.

@@ -1,4 +1,5 @@
-//! The cell itself: how calls get at the bank, which banks a thread is in a call of, and how the bank closes.
+//! The cell itself: how calls get the bank, how a thread knows the banks that it is in a call of,
+//! and how the bank closes.
 
 use std::cell::RefCell;
 use std::mem;
@@ -13,25 +14,25 @@ use pyo3::prelude::*;
 use super::handles::OpenHandles;
 use crate::{errors, signals};
 
-/// An open bank, or what is left of it.
+/// A bank's handles while it is open; empty after the bank is closed.
 ///
-/// Its methods stand in this folder: those for handles of every kind in `handles`, those for tables, leases and
-/// dependents in the files of these names, and `roll_back`.
+/// Its methods stand in this folder: those for handles of every kind in `handles`, those for
+/// tables, leases, dependents and going back to a checkpoint in the files of these names.
 #[derive(Debug)]
 pub(crate) struct BankCell {
     path: PathBuf,
     process: u32,
     state: Mutex<CellState>,
-    /// Told whenever `in_flight` reaches 1 or 0.
+    /// Notified when `in_flight` becomes 1 or 0.
     idle: Condvar,
 }
 
 #[derive(Debug)]
 struct CellState {
     open: Option<OpenHandles>,
-    /// Calls that hold a clone of a handle.
+    /// The number of calls that hold a clone of a handle.
     in_flight: usize,
-    /// The bank was closed while a call had taken its handles, to open it again.
+    /// True if the bank was closed while `roll_back` had taken its handles to open it again.
     closing: bool,
 }
 
@@ -52,7 +53,7 @@ impl BankCell {
         &self.path
     }
 
-    /// Whether calls would find it closed.
+    /// True if the bank is closed.
     pub(crate) fn is_closed(&self) -> PyResult<bool> {
         self.look(|open| open.is_none())
     }
@@ -67,14 +68,15 @@ impl BankCell {
         self.run(py, move || call(&bank))
     }
 
-    /// Runs what looks for signals, whose handlers may call [`close`](Self::close): that would wait for this thread.
+    /// Calls `call`, which checks for signals. A signal handler may call [`close`](Self::close),
+    /// which would wait for this thread's call; it gets an error instead.
     pub(crate) fn as_call_of_this_thread<R>(&self, call: impl FnOnce() -> R) -> R {
         let _call = CallOfThisThread::on(self.address());
         call()
     }
 
-    /// Fails inside a call of this thread on the bank, as a progress function is: `close` would wait for that call, and
-    /// so for itself.
+    /// Fails if this thread is inside a call on the bank, for example in a progress function:
+    /// `close` would wait for that call to end, and the call for `close`.
     pub(crate) fn check_closable(&self) -> PyResult<()> {
         if is_in_call(self.address()) {
             return Err(errors::closed_within_call());
@@ -82,11 +84,11 @@ impl BankCell {
         Ok(())
     }
 
-    /// Closes the bank, waits for calls of other threads to come back, and returns what was lost. Nothing is lost, as
-    /// far as this call says, if another one has closed it.
+    /// Closes the bank, waits until the calls of other threads have ended, and returns the changes
+    /// that were lost. `None` if no change was lost, or if another call has closed the bank.
     ///
     /// # Errors
-    /// As [`check_closable`](Self::check_closable).
+    /// Those of [`check_closable`](Self::check_closable).
     pub(crate) fn close(&self) -> PyResult<Option<Unsaved>> {
         if !self.is_own_process() {
             return Ok(None);
@@ -99,7 +101,8 @@ impl BankCell {
             if let Some(open) = taken {
                 let closing = InFlight(self);
                 open.close_dependents();
-                // The last calls still change rows.
+                // Calls that have begun may still change rows, so the lost changes are counted
+                // after they have ended.
                 unsaved = open.end(|| self.wait_until_in_flight(1));
                 drop(closing);
             }
@@ -108,14 +111,15 @@ impl BankCell {
         Ok(unsaved)
     }
 
-    /// Takes all handles, as a call that is in flight from now on. Who closes the bank at the same time waits for it.
+    /// Takes all handles, and counts as a call in flight. A thread that closes the bank waits for
+    /// this call.
     pub(crate) fn take_open(&self) -> Option<OpenHandles> {
         let mut state = self.state.lock();
         state.in_flight += usize::from(state.open.is_some());
         state.open.take()
     }
 
-    /// Opens the cell again, for the call that has taken its handles. Returns them if the bank was closed meanwhile.
+    /// Puts the handles back that `take_open` took. Returns them if the bank was closed in between.
     pub(crate) fn put_open(&self, open: OpenHandles) -> Option<OpenHandles> {
         let mut state = self.state.lock();
         if state.closing {
@@ -125,7 +129,7 @@ impl BankCell {
         None
     }
 
-    /// Waits until no more calls than these are in flight.
+    /// Waits until at most `calls` calls are in flight.
     pub(crate) fn wait_until_in_flight(&self, calls: usize) {
         let mut state = self.state.lock();
         while state.in_flight > calls {
@@ -133,12 +137,13 @@ impl BankCell {
         }
     }
 
-    /// Tells it from other cells while it is borrowed.
+    /// The cell's address, which identifies it while it is borrowed.
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Stores a handle that a call in flight came by, or drops it if the bank was closed meanwhile.
+    /// Stores a handle that a call in flight has made. Drops the handle and returns `None` if the
+    /// bank was closed in between.
     pub(super) fn store<H, R>(
         &self,
         handle: H,
@@ -155,13 +160,14 @@ impl BankCell {
         }
     }
 
-    /// Looks at the handles under the lock; at none if the bank is closed.
+    /// Calls `look` on the handles under the lock; with `None` if the bank is closed.
     pub(super) fn look<R>(&self, look: impl FnOnce(Option<&mut OpenHandles>) -> R) -> PyResult<R> {
         self.check_process()?;
         Ok(look(self.state.lock().open.as_mut()))
     }
 
-    /// Takes a handle if it is there, and counts its use as in flight. The caller ends that with an [`InFlight`].
+    /// Takes a handle if the registry has it, and counts a call in flight. The caller ends the call
+    /// with an [`InFlight`].
     pub(super) fn pick_if_there<H>(
         &self,
         take: impl FnOnce(&mut OpenHandles) -> Option<H>,
@@ -175,7 +181,7 @@ impl BankCell {
         Some(handle)
     }
 
-    /// Clones or takes a handle, and counts its use as in flight until `run` is through with it.
+    /// Clones or takes a handle, and counts a call in flight. `run` ends the call.
     pub(super) fn pick<H>(
         &self,
         handle: impl FnOnce(&mut OpenHandles) -> PyResult<H>,
@@ -194,18 +200,22 @@ impl BankCell {
         call: impl FnOnce() -> embank::Result<R> + Send,
     ) -> PyResult<R> {
         let in_flight = InFlight(self);
-        // The drop of a handle can't raise, and may have left an exception here.
+        // Clears an exception that the drop of a handle in this thread has left: a drop can't raise
+        // it.
         drop(signals::raised_in_passing());
-        // The store keeps its own invariants through a panic; nothing of this crate is half done.
+        // The store keeps its invariants through a panic, and this crate changes nothing before a
+        // call has returned.
         let outcome = py.detach(|| {
             let of_this_thread = CallOfThisThread::on(self.address());
             let outcome = catch_unwind(AssertUnwindSafe(call));
             drop(of_this_thread);
             drop(in_flight);
             outcome.map(|done| {
-                // A call that its wait ended takes what was raised along (`errors::to_python`).
+                // If a signal handler ended the call's wait, `errors::to_python` takes the
+                // handler's exception.
                 let value = done.map_err(CallFailure::Call)?;
-                // The value ends here, without the interpreter's lock.
+                // If a signal handler raised and the call succeeded, its value is dropped here,
+                // without the GIL.
                 signals::raised_in_passing()
                     .map_or(Ok(value), |raised| Err(CallFailure::Raised(raised)))
             })
@@ -240,9 +250,10 @@ impl Drop for BankCell {
         let mut unsaved = None;
         detached(|| unsaved = open.and_then(|open| open.end(|| ())));
         if let Some(unsaved) = unsaved {
-            // Not where the interpreter has ended: then no one can be warned.
+            // If the interpreter has ended, no warning is possible.
             let _ = Python::try_attach(|py| {
-                // A garbage collector may come while an error is on its way.
+                // The garbage collector may run while an exception is on its way. The warning must
+                // not replace that exception.
                 let pending = PyErr::take(py);
                 if let Err(error) = errors::warn_unsaved(py, &self.path, unsaved) {
                     error.write_unraisable(py, None);
@@ -255,19 +266,19 @@ impl Drop for BankCell {
     }
 }
 
-/// Why a call has no value for its caller.
+/// Why a call returns no value to its caller.
 enum CallFailure {
     Call(embank::Error),
-    /// It has done its work. A signal handler raised while it waited.
+    /// The call succeeded, but a signal handler raised while it waited.
     Raised(PyErr),
 }
 
-/// One call in the store; ends when dropped.
+/// One call in flight. Its drop ends the call.
 #[derive(Debug)]
 pub(crate) struct InFlight<'a>(&'a BankCell);
 
 impl<'a> InFlight<'a> {
-    /// For a call that is counted already.
+    /// For a call that `pick` or `take_open` has already counted.
     pub(crate) fn of(cell: &'a BankCell) -> Self {
         Self(cell)
     }
@@ -277,7 +288,7 @@ impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.in_flight -= 1;
-        // The last one, or the last one but the call that closes the bank.
+        // No call is left, or only the call that closes the bank.
         if state.in_flight <= 1 {
             self.0.idle.notify_all();
         }
@@ -285,17 +296,18 @@ impl Drop for InFlight<'_> {
 }
 
 thread_local! {
-    /// The addresses of the cells that this thread is in a call of, the innermost last: a call may tell a Python
-    /// function of its progress, and that function makes calls of its own.
+    /// The addresses of the cells that this thread is in a call of, the innermost call last. There
+    /// can be several: a call may call a progress function in Python, and that function may make
+    /// calls.
     static CALLS_OF_THIS_THREAD: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// `None` in a thread that is ending, which keeps no list of its calls any more.
+/// `None` in a thread that is ending, whose thread-local list is gone.
 fn calls_of_this_thread<R>(work: impl FnOnce(&mut Vec<usize>) -> R) -> Option<R> {
     CALLS_OF_THIS_THREAD.try_with(|calls| work(&mut calls.borrow_mut())).ok()
 }
 
-/// A call of this thread on the cell at an address; ends when dropped.
+/// A call of this thread on the cell at an address. Its drop ends the call.
 struct CallOfThisThread(());
 
 impl CallOfThisThread {
@@ -311,13 +323,13 @@ impl Drop for CallOfThisThread {
     }
 }
 
-/// Whether this thread is in a call on the cell at that address.
+/// True if this thread is in a call on the cell at that address.
 fn is_in_call(cell_address: usize) -> bool {
     calls_of_this_thread(|cells| cells.contains(&cell_address)) == Some(true)
 }
 
-/// Runs `work` with the GIL released where there is one to release: a drop can come at any time, the
-/// interpreter's end included.
+/// Runs `work` with the GIL released if this thread holds it. A drop calls this, which can happen
+/// at any time, also when the interpreter has ended.
 pub(crate) fn detached(work: impl FnOnce() + Send) {
     let mut work = Some(work);
     let ran = Python::try_attach(|py| {

@@ -1,4 +1,4 @@
-//! What ends with the bank: pipelines and their feeds.
+//! Objects that end with the bank: pipelines and their feeds.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use super::bank_cell::{BankCell, InFlight};
 use super::handles::DependentId;
 use crate::errors;
 
-/// What has handles of the bank that the cell does not own: a pipeline.
+/// An object with handles of the bank that the cell does not own: a pipeline.
 pub(crate) trait EndsWithBank: std::fmt::Debug + Send + Sync {
-    /// Gives the bank the values that it lacks, with the GIL released.
+    /// Saves its new values in the bank, with the GIL released.
     fn save(&self, py: Python<'_>) -> PyResult<()>;
 
-    /// Drops its handles of the bank, now and for good. Is called without the GIL.
+    /// Drops its handles of the bank for good. Is called without the GIL.
     fn close(&self);
 }
 
-/// The cell's share of what ends with the bank. It ends when this is dropped.
+/// The cell's share of a dependent. Its drop closes the dependent.
 #[derive(Debug)]
 pub(crate) struct Dependent(pub(super) Arc<dyn EndsWithBank>);
 
@@ -28,15 +28,15 @@ impl Drop for Dependent {
     }
 }
 
-/// What a call made, and the name by which the bank's cell knows it.
+/// A dependent, and its id in the bank's cell.
 pub(crate) struct Attached<D> {
     pub(crate) id: DependentId,
     pub(crate) dependent: Arc<D>,
 }
 
 impl BankCell {
-    /// Makes what ends with the bank, with the GIL released, and keeps a share of it. An error of the call is the inner
-    /// one.
+    /// Makes a dependent with the GIL released, and keeps a share of it. The outer `Result` is an
+    /// error of the bank, the inner one an error of `call`.
     pub(crate) fn attach<D: EndsWithBank + 'static, E: Send>(
         &self,
         py: Python<'_>,
@@ -55,7 +55,7 @@ impl BankCell {
         made.ok_or_else(errors::bank_closed)
     }
 
-    /// Saves what the dependents have numbered and the bank lacks, with the GIL released.
+    /// Saves the new values of all dependents in the bank, with the GIL released.
     pub(crate) fn save_dependents(&self, py: Python<'_>) -> PyResult<()> {
         let shares: Vec<_> = self.pick(|open| {
             Ok(open.dependents.handles().map(|dependent| Arc::clone(&dependent.0)).collect())

@@ -1,7 +1,7 @@
-//! The handles of an open bank: the names under which Python's objects know them, and calls on them.
+//! The handles of an open bank, the ids that Python objects know them by, and calls on them.
 //!
-//! A Python object holds no handle of the bank but the name of one. The handle lies in a [`Registry`] of the bank's
-//! cell, where closing the bank finds it.
+//! A Python object holds the id of a handle, not the handle. The handle lies in a [`Registry`] of
+//! the bank's cell, where closing the bank finds it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use super::bank_cell::{BankCell, InFlight, detached};
 use super::dependents::Dependent;
 use crate::errors;
 
-/// A scan; one call at a time uses it.
+/// A scan that one call at a time uses.
 pub(crate) type SharedScan = Arc<Mutex<Scan>>;
 
 pub(crate) type LeaseId = HandleId<Lease>;
@@ -27,17 +27,18 @@ pub(crate) type ScanId = HandleId<SharedScan>;
 pub(crate) type VocabularyId = HandleId<Vocabulary>;
 pub(crate) type DependentId = HandleId<Dependent>;
 
-/// Names a table within its cell.
+/// The id of a table within its cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CellTableId {
-    /// Names it within its open bank: its name and its number may come to mean another.
+    /// The table's id within its open bank. After a drop another table may get the name and the
+    /// number, but not this id.
     pub(crate) id: TableId,
-    /// How often the bank was taken back when the object was made: an id may then come to mean
-    /// another table.
+    /// The number of roll backs of the bank when the object was made. After a roll back another
+    /// table may have the `id`.
     pub(crate) roll_backs: u32,
 }
 
-/// Every handle of the bank that is not in use by a call right now. Dropped in this order.
+/// Every handle of the bank that no call uses now. They are dropped in the order of the fields.
 #[derive(Debug)]
 pub(crate) struct OpenHandles {
     pub(super) leases: Registry<Lease>,
@@ -45,10 +46,10 @@ pub(crate) struct OpenHandles {
     pub(super) scans: Registry<SharedScan>,
     pub(super) vocabularies: Registry<Vocabulary>,
     pub(super) dependents: Registry<Dependent>,
-    /// Those that were dropped too: their handles say so.
+    /// Dropped tables stay here too: their handles return the error.
     pub(super) tables: Registry<Table, CellTableId>,
     pub(super) bank: Bank,
-    /// How often the cell's bank was taken back to a checkpoint.
+    /// The number of times that the cell's bank was taken back to a checkpoint.
     pub(super) roll_backs: u32,
 }
 
@@ -70,12 +71,14 @@ impl OpenHandles {
         self.tables.get(&id).cloned().ok_or_else(errors::not_in_checkpoint)
     }
 
-    /// Ends what has handles of its own, before the handles here.
+    /// Closes the dependents, which have handles of their own. Must be called before the handles
+    /// here are dropped.
     pub(super) fn close_dependents(&self) {
         self.dependents.handles().for_each(|dependent| dependent.0.close());
     }
 
-    /// Drops all handles and the bank, and returns what that loses. `until_alone` returns when no call has a handle.
+    /// Drops all handles and the bank, and returns the changes that are lost. `until_alone` must
+    /// return when no call has a handle.
     pub(super) fn end(self, until_alone: impl FnOnce()) -> Option<Unsaved> {
         let bank = self.bank.clone();
         drop(self);
@@ -84,7 +87,7 @@ impl OpenHandles {
     }
 }
 
-/// A handle of which the cell has a registry.
+/// A kind of handle that has a registry in the cell.
 pub(crate) trait Registered: Sized + Send {
     fn registry(open: &mut OpenHandles) -> &mut Registry<Self>;
 }
@@ -119,9 +122,9 @@ impl Registered for Dependent {
     }
 }
 
-/// What is done alike with the handles of every kind that has a registry.
+/// The calls that work for handles of every kind with a registry.
 impl BankCell {
-    /// Gets a handle of the bank with the GIL released, and keeps it.
+    /// Makes a handle of the bank with the GIL released, and keeps it.
     pub(crate) fn keep_of_bank<H: Registered>(
         &self,
         py: Python<'_>,
@@ -132,7 +135,7 @@ impl BankCell {
         kept.ok_or_else(errors::bank_closed)
     }
 
-    /// Gets a handle of a table with the GIL released, and keeps it.
+    /// Makes a handle of a table with the GIL released, and keeps it.
     pub(crate) fn keep_of_table<H: Registered>(
         &self,
         py: Python<'_>,
@@ -144,7 +147,8 @@ impl BankCell {
         kept.ok_or_else(errors::bank_closed)
     }
 
-    /// Runs `call` on a handle, which stays in its place, with the GIL released. `None` if it is gone.
+    /// Runs `call` on a handle with the GIL released. The handle stays in its registry. `None` if
+    /// the registry does not have it.
     pub(crate) fn with_shared<H: Registered + Clone, R: Send>(
         &self,
         py: Python<'_>,
@@ -155,7 +159,8 @@ impl BankCell {
         self.run(py, move || handle.map(|handle| call(&handle)).transpose())
     }
 
-    /// Runs `call` on a handle, which it consumes, with the GIL released. `None` if it is gone.
+    /// Takes a handle and runs `call` on it with the GIL released. `None` if the registry does not
+    /// have it.
     pub(crate) fn with_taken<H: Registered, R: Send>(
         &self,
         py: Python<'_>,
@@ -166,7 +171,8 @@ impl BankCell {
         self.run(py, move || handle.map(call).transpose())
     }
 
-    /// Looks at a handle under the cell's lock, so not for long. `None` if it is gone or the bank is closed.
+    /// Calls `look` on a handle under the cell's lock, so `look` must be short. `None` if the
+    /// registry does not have the handle or the bank is closed.
     pub(crate) fn look_at<H: Registered, R>(
         &self,
         id: HandleId<H>,
@@ -175,8 +181,8 @@ impl BankCell {
         self.look(|open| open.and_then(|open| H::registry(open).get(&id).map(look)))
     }
 
-    /// Drops a handle if it is there, as a call that `close` waits for. Never fails, for the garbage collector calls it
-    /// too.
+    /// Drops a handle if the registry has it. `close` waits for the drop. Never fails, because the
+    /// garbage collector calls it too.
     pub(crate) fn forget<H: Registered>(&self, id: HandleId<H>) {
         let Some(handle) = self.pick_if_there(|open| H::registry(open).take(&id)) else { return };
         let call = InFlight::of(self);
@@ -184,7 +190,8 @@ impl BankCell {
         drop(call);
     }
 
-    /// Stores a handle that a call in flight came by, or drops it if the bank was closed meanwhile.
+    /// Stores a handle that a call in flight has made. Drops the handle and returns `None` if the
+    /// bank was closed in between.
     pub(super) fn keep<H: Registered>(&self, handle: H) -> Option<HandleId<H>> {
         self.store(handle, |open, handle| H::registry(open).keep(handle))
     }
@@ -193,8 +200,8 @@ impl BankCell {
 /// The number of the next [`HandleId`] of the process.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Names a handle of type `H`. No two handles of a process have the same name, so the name of one that is gone leads
-/// to none, in any registry.
+/// The id of a handle of type `H`. Ids are unique in the process, so the id of a dropped handle is
+/// in no registry.
 pub(crate) struct HandleId<H> {
     number: u64,
     handle: PhantomData<fn() -> H>,
@@ -202,12 +209,12 @@ pub(crate) struct HandleId<H> {
 
 impl<H> HandleId<H> {
     fn new() -> Self {
-        // Relaxed: the numbers have to differ, and order nothing.
+        // Relaxed: only the uniqueness of the numbers matters, and they order nothing.
         Self { number: NEXT.fetch_add(1, Ordering::Relaxed), handle: PhantomData }
     }
 }
 
-// By hand: what is derived would ask `H` for the same traits.
+// Not derived, because derived implementations would require the traits of `H`.
 impl<H> Clone for HandleId<H> {
     fn clone(&self) -> Self {
         *self
@@ -249,7 +256,7 @@ impl<H, Id> Default for Registry<H, Id> {
 }
 
 impl<H> Registry<H> {
-    /// Stores a handle that is new, and names it.
+    /// Stores a new handle and returns its id.
     pub(crate) fn keep(&mut self, handle: H) -> HandleId<H> {
         let id = HandleId::new();
         self.insert(id, handle);
@@ -258,7 +265,7 @@ impl<H> Registry<H> {
 }
 
 impl<H, Id: Eq + Hash> Registry<H, Id> {
-    /// Stores a handle whose name is known. Another one of that name is dropped.
+    /// Stores a handle under a known id. An older handle with this id is dropped.
     pub(crate) fn insert(&mut self, id: Id, handle: H) {
         self.handles.insert(id, handle);
     }

@@ -19,17 +19,19 @@ impl BankCell {
         let table = self.pick(|open| open.table(table))?;
         let kept = self.run(py, move || {
             let lease = call(&table)?;
-            // The caller of a call that raises gets no lease, so the lease ends here.
+            // If the call raises, its caller gets no lease, so the lease ends here.
             let lease = lease.filter(|_| !signals::has_raised());
             Ok(lease.map(|lease| self.keep(lease)))
         })?;
         kept.map(|kept| kept.ok_or_else(errors::bank_closed)).transpose()
     }
 
-    /// Takes one lease on each table with the GIL released, all or none, and keeps them.
+    /// Takes one lease on each table with the GIL released and keeps them. If one can't be taken,
+    /// no lease is kept.
     ///
-    /// `calls` come in the order of their tables' ids. Every call that takes several leases takes them in that order, so
-    /// two calls that wait at staleness bounds never wait for each other.
+    /// `calls` must be in the order of their tables' ids. Every call that takes several leases
+    /// takes them in this order, so two calls that wait at staleness bounds never wait for each
+    /// other.
     pub(crate) fn take_leases<C>(
         &self,
         py: Python<'_>,
@@ -42,7 +44,8 @@ impl BankCell {
             calls.iter().map(|(id, _)| open.table(*id)).collect::<PyResult<Vec<_>>>()
         })?;
         let kept = self.run(py, move || {
-            // Those before one that fails are dropped, which gives their counts back.
+            // If a lease fails, the leases taken before it are dropped, which gives their counts
+            // back.
             let leases = tables
                 .iter()
                 .zip(calls)
@@ -58,7 +61,7 @@ impl BankCell {
         kept.ok_or_else(errors::bank_closed)
     }
 
-    /// Runs `call` on a lease, which it consumes, with the GIL released.
+    /// Takes a lease and runs `call` on it with the GIL released. `call` consumes the lease.
     pub(crate) fn consume_lease<R: Send>(
         &self,
         py: Python<'_>,
@@ -68,7 +71,8 @@ impl BankCell {
         self.with_taken(py, id, call)?.ok_or_else(lease_consumed)
     }
 
-    /// Runs `call` on a lease, which stays held, with the GIL released. For other threads it is consumed meanwhile.
+    /// Runs `call` on a lease with the GIL released. The lease stays held. During the call other
+    /// threads find it consumed.
     pub(crate) fn with_kept_lease<R: Send>(
         &self,
         py: Python<'_>,
@@ -77,14 +81,15 @@ impl BankCell {
     ) -> PyResult<R> {
         self.consume_lease(py, id, |lease| {
             let outcome = call(&lease);
-            // A bank that is being closed keeps no lease: it is dropped, which gives its counts back.
+            // If the bank was closed during the call, the lease is dropped, which gives its counts
+            // back.
             self.store(lease, |open, lease| open.leases.insert(id, lease));
             outcome
         })
     }
 
-    /// Runs `call` on the leases of each table, which it consumes, with the GIL released; on none if one was consumed
-    /// before or is another table's.
+    /// Takes the leases of each table and runs `call` on them with the GIL released. Takes no lease
+    /// if one was consumed before or belongs to another table.
     pub(crate) fn with_leases<R: Send>(
         &self,
         py: Python<'_>,
@@ -112,7 +117,7 @@ impl BankCell {
         })?
     }
 
-    /// What has become of the lease: "held", "expired", "ended", or "closed" with its bank.
+    /// The lease's state: "held", "expired", "ended", or "closed" with its bank.
     pub(crate) fn lease_state(&self, id: LeaseId) -> PyResult<&'static str> {
         self.look(|open| match open.map(|open| open.leases.get(&id)) {
             None => "closed",
@@ -122,14 +127,14 @@ impl BankCell {
         })
     }
 
-    /// Fails with what consuming the lease would fail with now.
+    /// Fails with the error that consuming the lease would return now.
     pub(crate) fn check_consumable(&self, py: Python<'_>, id: LeaseId) -> PyResult<()> {
         self.check_lease(id)?;
         let checked = self.look_at(id, Lease::check)?;
         checked.unwrap_or(Ok(())).map_err(|error| errors::to_python(py, &error))
     }
 
-    /// Whether the lease can still be consumed and has not expired.
+    /// True if the lease can still be consumed and has not expired.
     pub(crate) fn is_held(&self, id: LeaseId) -> bool {
         self.lease_state(id).is_ok_and(|state| state == "held")
     }
@@ -138,30 +143,31 @@ impl BankCell {
     pub(crate) fn release(&self, py: Python<'_>, id: LeaseId) -> PyResult<()> {
         let lease = match self.pick(|open| Ok(open.leases.take(&id))) {
             Ok(lease) => lease,
-            // `close` has given it back.
+            // If the bank is closed, `close` has given the counts back.
             Err(_) if self.is_closed()? => return Ok(()),
             Err(error) => return Err(error),
         };
         self.run(py, move || lease.map_or(Ok(()), Lease::release))
     }
 
-    /// Says that another thread ends the lease.
+    /// Records that another thread will end the lease.
     pub(crate) fn hand_over(&self, id: LeaseId) -> PyResult<()> {
         self.check_lease(id)?;
-        // A call that consumes it meanwhile ends it.
+        // If a call has taken the lease, that call ends it.
         self.look_at(id, Lease::hand_over)?;
         Ok(())
     }
 }
 
-/// Fails unless each lease can be consumed, comes once, and is one of the table.
+/// Fails unless each lease can be consumed, is named once, and belongs to the table.
 fn check_leases_of(open: &OpenHandles, table: CellTableId, ids: &[LeaseId]) -> PyResult<()> {
     for (place, id) in ids.iter().enumerate() {
         if ids[..place].contains(id) {
             return Err(lease_consumed());
         }
         let lease = open.leases.get(id).ok_or_else(lease_consumed)?;
-        // Not the id's own: after a roll back the bank knows the table by another one.
+        // After a roll back the bank knows the table by another id than `table.id`, so the bank's
+        // id is compared.
         if open.tables.get(&table).is_none_or(|of| lease.table().id() != of.id()) {
             return Err(lease_of_another_table());
         }

@@ -1,23 +1,26 @@
 //! The open bank behind the Python objects, and how it closes.
 //!
-//! A Rust bank closes when its last handle goes, and tables and leases are handles. In Python those
-//! live until the garbage collector or a traceback lets them go, so `close()` must not wait for
-//! them: the Python objects hold no handle but a share of one [`BankCell`], which owns them all. Closing
-//! takes them out of the cell: leases first (their counts return, and a get that waits for one
-//! wakes up), then tables, then the bank. What other threads are doing in the store right now
-//! goes on to its end, because they cloned their handle; `close` waits for them, so the bank's
-//! files are closed when it returns. That wait ends, because a get waits no longer than its timeout.
+//! A Rust bank closes when its last handle is dropped, and tables and leases are handles. Python
+//! objects live until the garbage collector or a traceback releases them, and `close()` must not
+//! wait for that. So a Python object has no handle. It has a share of a [`BankCell`], which owns
+//! all handles.
 //!
-//! Pipelines number in a bank's vocabularies with handles of their own, in threads of their own. The cell knows them as
-//! dependents, and closing comes to those first: it ends runs and feeds and drops the pipelines.
+//! Closing takes the handles out of the cell: first the leases (their counts return, and a get that
+//! waits for one wakes up), then the tables, then the bank. A call of another thread that is in the
+//! store has cloned its handle and finishes. `close` waits for such calls, so the bank's files are
+//! closed when it returns. The wait ends, because a get waits at most for its timeout.
 //!
-//! Invariants: no handle is dropped while `state` is locked (a drop may write), and the GIL is never
-//! taken while it is.
+//! Pipelines give ids in a bank's vocabularies with handles and threads of their own. The cell
+//! knows them as dependents. Closing ends their runs and feeds and drops the pipelines before it
+//! takes the cell's handles.
 //!
-//! A child made by `fork` shares the parent's files but has none of its threads. There the cell answers
-//! every call with an error and lets its handles leak: dropping them would write to the parent's files
-//! and wait for threads that do not exist. The process id is looked at before the lock, which another
-//! thread may have held at the fork.
+//! Invariants: while `state` is locked, no handle is dropped, because a drop may write, and no
+//! thread takes the GIL.
+//!
+//! A child made by `fork` shares the parent's files but has none of its threads. In a child the
+//! cell answers every call with an error and leaks its handles: dropping them would write to the
+//! parent's files and wait for threads that do not exist. The cell checks the process id before it
+//! takes the lock, because another thread of the parent may have held the lock at the fork.
 
 mod bank_cell;
 mod dependents;

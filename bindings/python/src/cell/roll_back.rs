@@ -1,8 +1,8 @@
-//! Going back to a checkpoint with the bank's Python objects alive.
+//! Takes a bank back to a checkpoint while its Python objects are alive.
 //!
-//! The store is closed, its newer checkpoints are removed, and it is opened again in the same cell. Tables and
-//! vocabularies keep their objects, for models refer to them; leases, prefetches, scans and pipelines end, for they are
-//! of rows that are gone.
+//! The store is closed, its newer checkpoints are removed, and it is opened again in this cell.
+//! Table and vocabulary objects stay usable, because models refer to them. Leases, prefetches,
+//! scans and pipelines end, because their rows may be gone.
 
 use embank::{Bank, BankOptions, Error, Table, TableConfig, Vocabulary};
 use pyo3::prelude::*;
@@ -11,20 +11,20 @@ use super::bank_cell::{BankCell, InFlight, detached};
 use super::handles::{CellTableId, OpenHandles, VocabularyId};
 use crate::errors;
 
-/// A table whose objects go on.
+/// A table whose Python objects stay usable.
 struct KeptTable {
     id: CellTableId,
     name: String,
     config: TableConfig,
 }
 
-/// A vocabulary whose objects go on.
+/// A vocabulary whose Python objects stay usable.
 struct KeptVocabulary {
     id: VocabularyId,
     name: String,
 }
 
-/// What the objects that go on stand for.
+/// The tables and vocabularies whose Python objects stay usable.
 struct Kept {
     tables: Vec<KeptTable>,
     vocabularies: Vec<KeptVocabulary>,
@@ -32,7 +32,8 @@ struct Kept {
 
 impl Kept {
     fn of(open: &OpenHandles) -> Self {
-        // Another table of the name and number is not the object's.
+        // A table that another one has replaced is left out: the new table with its name and number
+        // is not the object's.
         let tables = open.tables.iter().filter(|(_, table)| table.has_its_number());
         let kept_table = |(&id, table): (&CellTableId, &Table)| KeptTable {
             id,
@@ -49,16 +50,18 @@ impl Kept {
         }
     }
 
-    /// Gives the objects their handles in `open`. Those that the checkpoint does not have stay without one.
+    /// Opens the tables and vocabularies and stores their handles in `open`. Objects of a table or
+    /// vocabulary that the checkpoint does not have get no handle.
     fn open_in(self, open: &mut OpenHandles) {
         for KeptTable { id, name, config } in self.tables {
-            // Not by `Bank::table` at once: that would make a table that is not there.
+            // `Bank::table` would create a table that does not exist, so the existence is checked
+            // first.
             let is_there = |of: Table| of.number() == id.id.number();
             let there = open.bank.open_table_unchecked(&name).is_ok_and(is_there);
             if !there {
                 continue;
             }
-            // A table that was opened unchecked stays so.
+            // A table that was opened without a check of its vocabulary is opened so again.
             let checked = open.bank.table(&name, config);
             let table = checked.or_else(|_| open.bank.open_table_unchecked(&name));
             if let Ok(table) = table {
@@ -74,12 +77,14 @@ impl Kept {
 }
 
 impl BankCell {
-    /// Takes the bank back to `checkpoint`; returns the numbers of the checkpoints that are gone. `options` are those
-    /// that it was opened with. A number of no checkpoint changes nothing. After another error the bank is open at its
-    /// newest checkpoint, unless it can't be opened.
+    /// Takes the bank back to `checkpoint`, and returns the numbers of the removed checkpoints.
+    /// `options` must be the options that the bank was opened with. If there is no such checkpoint,
+    /// nothing changes. After any other error the bank is open at its newest checkpoint, unless it
+    /// can't be opened.
     ///
     /// # Errors
-    /// As `Bank::roll_back` and `Bank::open`; the bank is closed; a call of this thread on the bank is under way.
+    /// Those of `Bank::roll_back` and `Bank::open`. Also if the bank is closed, or this thread is
+    /// inside a call on it.
     pub(crate) fn roll_back(
         &self,
         py: Python<'_>,
@@ -100,7 +105,7 @@ impl BankCell {
         options: &BankOptions,
         checkpoint: u64,
     ) -> embank::Result<Vec<u64>> {
-        // Before anything is closed: a wrong number must lose nothing.
+        // Checked before the bank is closed: a wrong number must lose no change.
         let there: Vec<u64> =
             Bank::checkpoints(self.path())?.into_iter().map(|of| of.number).collect();
         if !there.contains(&checkpoint) {
@@ -117,11 +122,11 @@ impl BankCell {
         open.close_dependents();
         open.end(|| self.wait_until_in_flight(1));
         let gone = Bank::roll_back(self.path(), checkpoint);
-        // Also after an error: the bank is at its newest checkpoint then.
+        // Opened after an error too, at its newest checkpoint.
         let reopened = Bank::open(self.path(), options.clone()).map(|bank| {
             let mut open = OpenHandles::new(bank, roll_backs);
             kept.open_in(&mut open);
-            // Closed meanwhile: they are dropped as by `close`.
+            // If the bank was closed in between, the handles are dropped here, as `close` does.
             drop(self.put_open(open));
         });
         drop(reopening);

@@ -1,4 +1,4 @@
-//! Tables by the ids that they keep through a roll back.
+//! Tables of a cell. Their ids stay valid through a roll back.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use super::bank_cell::BankCell;
 use super::handles::CellTableId;
 use crate::errors;
 
-/// What a table object needs to know of its table.
+/// The facts of a table that a Python table object keeps.
 #[derive(Debug)]
 pub(crate) struct TableKey {
     pub(crate) id: CellTableId,
     pub(crate) name: Arc<str>,
     pub(crate) dim: usize,
-    /// Whether some keys get no row at their first Get.
+    /// True if a key can stay without a row after its first get (`TableConfig::admission`).
     pub(crate) is_gated: bool,
 }
 
@@ -44,8 +44,8 @@ impl BankCell {
         kept.ok_or_else(errors::bank_closed)
     }
 
-    /// Whether two objects are of one table. Two of one number are not if one of the tables was
-    /// dropped.
+    /// True if two table objects stand for one table. Tables with one number are different tables
+    /// if one of them was dropped.
     pub(crate) fn is_one_table(&self, one: CellTableId, other: CellTableId) -> PyResult<bool> {
         if one.id.number() != other.id.number() {
             return Ok(false);

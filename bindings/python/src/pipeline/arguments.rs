@@ -1,4 +1,4 @@
-//! What a pipeline's methods take: specs, formats, inputs.
+//! Arguments of a pipeline's methods: specs, formats, inputs.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,8 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::scalars;
 
-/// A spec as JSON: text as it is, what has `to_json` by that, all else by the module `json`.
+/// A spec as JSON. Text is taken as it is, an object with `to_json` by that method, and a dict by
+/// the module `json`.
 pub(super) fn spec_json(spec: &Bound<'_, PyAny>) -> PyResult<String> {
     static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if let Ok(text) = spec.cast::<PyString>() {
@@ -58,7 +59,7 @@ pub(super) fn text_format(
     format.with(TextSettings { separator, header, quote }).map_err(wrong)
 }
 
-/// What a first line is, by its name; a bool says whether it has names.
+/// The meaning of the first line by its name. A bool says whether the line has names.
 fn header_of(header: &Bound<'_, PyAny>) -> PyResult<Header> {
     if let Ok(header) = header.extract::<bool>() {
         return Ok(if header { Header::Names } else { Header::None });
@@ -81,7 +82,7 @@ pub(super) fn thread_count(threads: Option<&Bound<'_, PyAny>>) -> PyResult<Optio
     }
 }
 
-/// Paths and bytes, one or several.
+/// The inputs, given as one path or bytes object or as several of them.
 pub(super) fn feed_inputs(given: &Bound<'_, PyAny>) -> PyResult<Vec<FeedInput>> {
     let one = |input: &Bound<'_, PyAny>| {
         if let Ok(bytes) = input.cast::<PyBytes>() {
@@ -89,7 +90,7 @@ pub(super) fn feed_inputs(given: &Bound<'_, PyAny>) -> PyResult<Vec<FeedInput>> 
         }
         let path: PathBuf = input.extract().map_err(|error: PyErr| {
             if !error.is_instance_of::<PyTypeError>(input.py()) {
-                // What its `__fspath__` raised.
+                // The input's `__fspath__` raised it.
                 return error;
             }
             PyTypeError::new_err(format!(

@@ -1,11 +1,12 @@
 //! Batches for other libraries without a copy: Arrow's PyCapsule interface.
 //!
-//! An object with `__arrow_c_array__` or `__arrow_c_stream__` hands out capsules with C structs that name buffers and a
-//! function that gives them back. pyarrow, polars, DuckDB and others take them.
+//! An object with `__arrow_c_array__` or `__arrow_c_stream__` returns capsules with C structs. They
+//! name buffers and a function that releases them. pyarrow, polars, DuckDB and others take such
+//! objects.
 //!
-//! The one `unsafe` block of this crate is here: NumPy's memory seen as Arrow's, which keeps the array alive for as
-//! long as somebody has a buffer of it. As with tensors made of the same arrays, whoever writes into one is seen in
-//! all.
+//! The only `unsafe` block of this crate is here: NumPy's memory seen as Arrow's. It keeps the
+//! array alive until the last Arrow buffer of it is dropped. The array, its tensors and its Arrow
+//! buffers share the memory: a write through one of them shows in all.
 
 use std::panic::AssertUnwindSafe;
 use std::ptr::NonNull;
@@ -24,9 +25,11 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 
-/// A batch for libraries of Arrow, without a copy: `pyarrow.record_batch(batch.arrow())`. Made by `Batch.arrow`.
+/// A batch for libraries of Arrow, without a copy: `pyarrow.record_batch(batch.arrow())`. Made by
+/// `Batch.arrow`.
 ///
-/// A column for each output, of lists of as many values as the matrix has columns, none of them null.
+/// Each output is a column of fixed-size lists without nulls. A list is a row of the output's
+/// matrix.
 ///
 /// >>> from embank.pipeline import Pipeline, criteo
 /// >>> batch = next(Pipeline(criteo(100)).feed(b"1" + b"\t7" * 39 + b"\n"))
@@ -40,7 +43,7 @@ pub(crate) struct PyArrowBatch {
 
 #[pymethods]
 impl PyArrowBatch {
-    /// Of a dict of matrices that are contiguous and aligned.
+    /// Makes a batch of a dict of matrices, which must be contiguous and aligned.
     #[new]
     fn new(arrays: &Bound<'_, PyDict>) -> PyResult<Self> {
         let mut fields = Vec::new();
@@ -59,12 +62,12 @@ impl PyArrowBatch {
                 })?;
             let column = found.map_err(|what| {
                 PyTypeError::new_err(format!(
-                    "{name:?} {what}: np.require(array, requirements=[\"C\", \"A\"]) makes one that goes"
+                    "{name:?} {what}: np.require(array, requirements=[\"C\", \"A\"]) makes a copy that can be used"
                 ))
             })?;
             if *rows.get_or_insert(column.len()) != column.len() {
                 return Err(PyTypeError::new_err(format!(
-                    "{name:?} has {} rows, and others have not",
+                    "{name:?} has {} rows, and other outputs have another number",
                     column.len()
                 )));
             }
@@ -85,7 +88,7 @@ impl PyArrowBatch {
         PyCapsule::new_with_value(py, schema, c"arrow_schema")
     }
 
-    /// A schema that is asked for is not heeded, as the interface allows: nothing is converted.
+    /// `requested_schema` is ignored, as the interface allows: nothing is converted.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_array__<'py>(
         &self,
@@ -108,7 +111,8 @@ impl PyArrowBatch {
     }
 }
 
-/// A matrix as a column of lists, if it is of that type; what is wrong with how it lies in memory.
+/// A matrix as a column of lists. `None` if its values are of another type; the inner error says
+/// what is wrong with its memory layout.
 fn column<T: ArrowPrimitiveType>(array: &Bound<'_, PyAny>) -> Option<Result<ArrayRef, &'static str>>
 where
     T::Native: Element,
@@ -117,7 +121,7 @@ where
     if !array.is_c_contiguous() {
         return Some(Err("is not contiguous in memory"));
     }
-    // NumPy calls an empty one aligned wherever it is.
+    // NumPy calls an empty array aligned at any address.
     if !array.is_empty() && !array.data().is_aligned() {
         return Some(Err("is not aligned in memory"));
     }
@@ -130,8 +134,8 @@ where
     lists.ok().map(|lists| Ok(Arc::new(lists) as ArrayRef))
 }
 
-/// A contiguous and aligned array's memory as Arrow's.
-#[expect(unsafe_code, reason = "the array is kept alive by whoever has the buffer")]
+/// The memory of a contiguous and aligned array as an Arrow buffer.
+#[expect(unsafe_code, reason = "the buffer keeps the array alive")]
 fn shared<T: Element + arrow_buffer::ArrowNativeType>(
     array: &Bound<'_, PyArray2<T>>,
 ) -> ScalarBuffer<T> {
@@ -141,14 +145,14 @@ fn shared<T: Element + arrow_buffer::ArrowNativeType>(
     let data = NonNull::new(array.data()).unwrap_or(NonNull::dangling());
     let bytes = array.len() * size_of::<T>();
     let owner = Arc::new(AssertUnwindSafe(array.clone().unbind()));
-    // SAFETY: the array is contiguous (`column` checked that, and the alignment, which `ScalarBuffer::new` would panic
-    // without), so `bytes` bytes from `data` on are its values; NumPy frees them when the array goes, and `owner` keeps
-    // it until the buffer goes.
+    // SAFETY: the array is contiguous (`column` checked that, and the alignment, which
+    // `ScalarBuffer::new` would panic without), so `bytes` bytes from `data` on are its values;
+    // NumPy frees them when the array goes, and `owner` keeps it until the buffer goes.
     let buffer = unsafe { Buffer::from_custom_allocation(data.cast(), bytes, owner) };
     ScalarBuffer::new(buffer, 0, array.len())
 }
 
-/// A reader's batches for whoever asks with `__arrow_c_stream__`.
+/// A reader's batches as the capsule that `__arrow_c_stream__` returns.
 pub(crate) fn stream<'py>(
     py: Python<'py>,
     reader: Box<dyn RecordBatchReader + Send>,
@@ -157,7 +161,7 @@ pub(crate) fn stream<'py>(
     PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
 }
 
-/// A schema for whoever asks with `__arrow_c_schema__`.
+/// A schema as the capsule that `__arrow_c_schema__` returns.
 pub(crate) fn schema<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Bound<'py, PyCapsule>> {
     let schema = FFI_ArrowSchema::try_from(schema).map_err(to_python)?;
     PyCapsule::new_with_value(py, schema, c"arrow_schema")

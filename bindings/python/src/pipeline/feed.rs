@@ -22,9 +22,9 @@ use crate::signals::SIGNAL_INTERVAL;
 
 /// Batches of a pipeline, made in the background. Made by `Pipeline.feed`.
 ///
-/// An iterator of `Batch`: dicts of arrays by output name, fresh ones each time. It closes itself at its end, at the
-/// end of a `with` block, and when nobody has it any more; then the pipeline may run again. Thread safe: of several
-/// threads, each gets batches of its own.
+/// An iterator of `Batch`: dicts of fresh arrays by output name. The feed closes itself at its end,
+/// at the end of a `with` block, and when the last reference to it is gone. After that the pipeline
+/// can run again. Threads may share a feed: each batch goes to one thread.
 ///
 /// >>> from embank.pipeline import Pipeline, criteo
 /// >>> row = b"1" + b"\t7" * 13 + b"\t68fd1e64" * 26 + b"\n"
@@ -51,8 +51,9 @@ impl PyFeed {
         Self { process: process::id(), slot, schema, cell }
     }
 
-    /// Reads the state with the GIL released: whoever waits for a batch holds the lock for a while. Not in a forked
-    /// child, where nobody may be there to release it.
+    /// Calls `look` on the state with the GIL released, because a thread that waits for a batch
+    /// holds the lock. Refuses in a forked child: the thread that held the lock during the fork
+    /// does not exist there.
     fn look<R: Send>(
         &self,
         py: Python<'_>,
@@ -71,7 +72,7 @@ impl PyFeed {
         self.slot.end_feed(&self.cell, false);
     }
 
-    /// Waits for a batch, but not for long. None if the bank was closed.
+    /// Waits for a batch for up to one signal interval. `None` if the bank was closed.
     fn wait(&self) -> Option<embank_pipeline::Result<Waited>> {
         match &mut *self.cell.lock() {
             FeedState::Open(feed) => Some(feed.wait(SIGNAL_INTERVAL)),
@@ -89,7 +90,7 @@ impl PyFeed {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.slot.check_process()?;
-        // Ends: the run sends a batch or comes to its end, or a signal raises.
+        // Ends: the run sends a batch or ends, or a signal handler raises.
         loop {
             match py.detach(|| self.wait()).ok_or_else(errors::bank_closed)? {
                 Ok(Waited::Batch(batch)) => return arrays(py, batch).map(Some),
@@ -106,8 +107,8 @@ impl PyFeed {
         }
     }
 
-    /// Rows that were handed out, and those that were skipped before them: what another feed's `skip_rows` takes to go
-    /// on from here.
+    /// The number of rows that were skipped and handed out. Another feed with this number as
+    /// `skip_rows` goes on with the next row.
     #[getter]
     fn position(&self, py: Python<'_>) -> PyResult<u64> {
         self.look(py, |state| match state {
@@ -116,7 +117,8 @@ impl PyFeed {
         })
     }
 
-    /// Rows, bad rows and bytes of the run once the feed has come to its end; None before, and if it didn't.
+    /// The `RunReport` of the run after its last batch. None before that, and if the feed was
+    /// closed earlier.
     #[getter]
     fn report(&self, py: Python<'_>) -> PyResult<Option<PyRunReport>> {
         let report = self.look(py, |state| match state {
@@ -126,7 +128,7 @@ impl PyFeed {
         Ok(report.as_deref().map(PyRunReport::new))
     }
 
-    /// Ends the run: there are no more batches. A second call does nothing.
+    /// Ends the run. The feed then yields no batch any more. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.slot.check_process()?;
         self.end(py);
@@ -137,8 +139,8 @@ impl PyFeed {
         arrow::schema(py, &self.schema)
     }
 
-    /// The batches that are left, for libraries of Arrow, without a copy. What is asked of `requested_schema` is not
-    /// heeded, as the interface allows.
+    /// The remaining batches for libraries of Arrow, without a copy. `requested_schema` is ignored,
+    /// as the interface allows.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         slf: &Bound<'py, Self>,
@@ -166,7 +168,7 @@ impl PyFeed {
     }
 }
 
-/// A feed as a reader of Arrow's batches; whoever reads may do so without the GIL.
+/// A feed as a reader of Arrow's batches. The library may read with or without the GIL.
 struct Reader(Py<PyFeed>);
 
 impl Iterator for Reader {
@@ -178,9 +180,10 @@ impl Iterator for Reader {
         if feed.process != process::id() {
             return external("a feed does not survive a fork".to_owned());
         }
-        // Ends: the run sends a batch or comes to its end, or a signal raises.
+        // Ends: the run sends a batch or ends, or a signal handler raises.
         loop {
-            // Without the GIL if the caller has it: whoever writes what is read may be a thread of Python.
+            // Releases the GIL if this thread holds it: the thread that writes what is read may
+            // need it.
             let mut waited = None;
             detached(|| waited = feed.wait());
             let Some(waited) = waited else {
@@ -215,18 +218,19 @@ impl RecordBatchReader for Reader {
 impl Drop for PyFeed {
     fn drop(&mut self) {
         if self.process != process::id() {
-            // A forked child: the threads that a drop would wait for are not here.
+            // In a forked child the pipeline's threads do not exist, so a drop would wait for ever.
             std::mem::forget(Arc::clone(&self.cell));
             return;
         }
-        // Other threads of Python may be what the run waits for.
+        // Releases the GIL: the run may wait for another Python thread.
         detached(|| self.slot.end_feed(&self.cell, false));
     }
 }
 
-/// What a signal's handler raised while a library of Arrow waited, as text: its stream carries no more, and whoever
-/// takes failures of it for bad input would go on. So Ctrl-C comes once more when the library's call has ended, and
-/// anything else is shown.
+/// Returns the text of what a signal handler raised while a library of Arrow waited. The Arrow
+/// stream carries only text, and a library may treat it as bad input and go on. So a
+/// `KeyboardInterrupt` is raised again when the library's call has ended, and any other exception
+/// is printed.
 fn told_again(raised: PyErr) -> String {
     let text = raised.to_string();
     Python::attach(|py| {
@@ -238,7 +242,7 @@ fn told_again(raised: PyErr) -> String {
     text
 }
 
-/// A batch as Python's `Batch`; the arrays own the memory that the pipeline wrote.
+/// A batch as Python's `Batch`. The arrays own the memory that the pipeline wrote.
 fn arrays<'py>(py: Python<'py>, batch: Batch) -> PyResult<Bound<'py, PyAny>> {
     static BATCH: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let rows = batch.rows();

@@ -3,7 +3,7 @@
 use embank::locks::{Mutex, MutexGuard};
 use embank_pipeline::{Feed, Pipeline, RunReport};
 
-/// The feed itself.
+/// A feed with its lock.
 #[derive(Debug)]
 pub(crate) struct FeedCell(Mutex<FeedState>);
 
@@ -13,7 +13,7 @@ pub(crate) enum FeedState {
     Closed {
         position: u64,
         report: Option<Box<RunReport>>,
-        /// It did not come to its end: its bank was closed.
+        /// True if the feed ended early because its bank was closed.
         by_bank: bool,
     },
 }
@@ -23,12 +23,14 @@ impl FeedCell {
         Self(Mutex::new(FeedState::Open(feed)))
     }
 
-    /// A thread that waits for a batch holds the lock for a while, so without the GIL.
+    /// Locks the feed. Must be called without the GIL: a thread that waits for a batch holds the
+    /// lock for up to a signal interval.
     pub(crate) fn lock(&self) -> MutexGuard<'_, FeedState> {
         self.0.lock()
     }
 
-    /// Ends the run, and hands its pipeline to `put_back`: `None` if it is lost. Locks, see [`lock`](Self::lock).
+    /// Ends the run, and passes its pipeline to `put_back`; `None` if the pipeline is lost. Must be
+    /// called without the GIL, as [`lock`](Self::lock).
     pub(crate) fn end(&self, by_bank: bool, put_back: impl FnOnce(Option<Box<Pipeline>>)) {
         let mut state = self.0.lock();
         let FeedState::Open(feed) = &mut *state else { return };
@@ -39,7 +41,8 @@ impl FeedCell {
             by_bank,
         };
         if let FeedState::Open(feed) = std::mem::replace(&mut *state, closed) {
-            // Under the lock: a call that sees the closed feed finds the pipeline in its place.
+            // Called under the lock, so that a call that sees the closed feed finds the pipeline in
+            // its slot.
             put_back(feed.into_pipeline().ok().map(Box::new));
         }
     }

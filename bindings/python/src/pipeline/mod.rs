@@ -1,6 +1,7 @@
 //! `Pipeline`: preprocessing, run as a whole or fed batch by batch.
 //!
-//! A Rust pipeline belongs to one run at a time: see [`slot`], which says also how it ends with its bank.
+//! A Rust pipeline belongs to one run at a time. [`slot`] says how runs share it and how it ends
+//! with its bank.
 
 use std::sync::Arc;
 
@@ -31,30 +32,36 @@ pub(crate) mod report;
 mod running;
 mod slot;
 
-/// Text to numbers in one pass: decodes, fills, scales, hashes and numbers categories, with all cores.
+/// Turns text into numbers in one pass: decodes, fills, scales, hashes and numbers categories, with
+/// all cores.
 ///
 /// Args:
-///     spec: What it does: a `Spec`, or the same as a dict or as JSON.
-///     bank: The bank whose vocabularies it numbers in; those that are missing are made. They take any whole numbers
-///         and text, in checkpoints together with the tables. None: the vocabularies live in the pipeline.
-///     format: `"tsv"` (tabs, no header), `"csv"` (commas, a header, double quotes), `"packed"` (rows of 32-bit
-///         numbers), or `"columns"` (Parquet and Arrow). None: what the names of the inputs say, in either case (`.csv`,
-///         `.csv.gz`, `.parquet`, ...), and `"tsv"` for names that say nothing and for bytes; names that say different
-///         formats are refused.
-///     separator: What stands between fields, where it is not the format's: `";"`, `"::"`.
-///     header: What the first line of each input is, where it is not as the format says. `"names"`: fields are the
-///         columns of their names, in any order, and other columns are not read. `"skip"`: it is passed over, and columns
-///         stand in the order of the fields. `"none"`: it is a row.
-///     quote: What encloses fields that hold separators, where it is not the format's; `""` for none.
-///     threads: Of each run. Default: as many as there are cores.
-///     chunk_bytes: What a thread works on at a time. Default: 512 KiB.
+///     spec: What the pipeline does: a `Spec`, or its content as a dict or as JSON.
+///     bank: The bank whose vocabularies number the values; the bank creates the ones that it does
+///         not have. They take any whole numbers and text, and lie in checkpoints together with the
+///         tables. Default: None, the vocabularies live in the pipeline.
+///     format: `"tsv"` (tabs, no header), `"csv"` (commas, a header, double quotes), `"packed"`
+///         (rows of 32-bit numbers), or `"columns"` (Parquet and Arrow). Default: None, the format
+///         follows from the suffixes of the inputs' names in upper or lower case (`.csv`,
+///         `.csv.gz`, `.parquet`, ...), and is `"tsv"` for other names and for bytes. Names that
+///         stand for different formats are refused.
+///     separator: The text between fields, such as `";"` or `"::"`. Default: the format's.
+///     header: The meaning of the first line of each input. `"names"`: the line names the columns;
+///         fields are found by name, in any order, and other columns are not read. `"skip"`: the
+///         line is ignored, and columns stand in the order of the fields. `"none"`: the line is a
+///         row. Default: the format's.
+///     quote: The character that encloses fields with separators in them; `""` for no such
+///         character. Default: the format's.
+///     threads: The number of threads of a run. Default: the number of cores.
+///     chunk_bytes: Bytes of input that a thread works on at a time. Default: 512 KiB.
 ///
-/// Runs, one after the other, go on numbering where the last one stopped. One run at a time, and beside it any number
-/// with `learn=False`, which insert nothing. Closing the bank ends the pipeline and its feeds.
+/// Each run continues the numbering of the run before it. One run at a time learns. Beside it any
+/// number of runs with `learn=False` can go on, which insert nothing. Closing the bank ends the
+/// pipeline and its feeds.
 ///
 /// Raises:
-///     SpecError: The spec makes no sense; says which column, and the cure.
-///     VocabularyMismatch: The bank has a vocabulary of that name with other settings.
+///     SpecError: The spec can't be run. The text names the column and the cure.
+///     VocabularyMismatch: The bank has a vocabulary of one of the names with other settings.
 ///
 /// >>> from embank.pipeline import Column, Field, Output, Pipeline, Spec, fill_missing, modulus, vocabulary
 /// >>> spec = Spec(
@@ -73,8 +80,8 @@ mod slot;
 /// >>> pipeline.vocabularies()["site"].tolist()  # the values by their ids: 0x7f and 3
 /// [127, 3]
 ///
-/// With a bank, what a feed has handed out is in the bank, so a loop takes checkpoints whenever it likes, and goes on
-/// after a crash where the checkpoint was:
+/// With a bank, all values of a batch are in the bank before the feed hands the batch out. So a
+/// loop can take a checkpoint at any step, and go on from there after a crash:
 ///
 /// >>> import embank
 /// >>> words = Spec(
@@ -102,7 +109,8 @@ pub(crate) struct PyPipeline {
     bank: Option<Py<PyBank>>,
     schema: SchemaRef,
     threads: usize,
-    /// Whether runs give ids to new values unless told otherwise: not on a bank that is open to read only.
+    /// Default of `learn`: whether runs insert new values. False on a bank that is open to read
+    /// only.
     learns: bool,
     outputs: Vec<PipelineOutput>,
 }
@@ -174,7 +182,7 @@ impl PyPipeline {
         })
     }
 
-    /// Names of the outputs, and for each the columns' names from left to right.
+    /// The outputs' names, and for each output the names of its columns from left to right.
     #[getter]
     fn outputs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let outputs = PyDict::new(py);
@@ -184,32 +192,40 @@ impl PyPipeline {
         Ok(outputs)
     }
 
-    /// Batches of exactly `batch_rows` rows, made in the background while the last one is in use.
+    /// Batches of exactly `batch_rows` rows. The pipeline makes the next ones in the background
+    /// while the caller uses one.
     ///
     /// Args:
-    ///     inputs: A path, or `bytes` that are rows themselves, or several of them, one after the other. A directory
-    ///         means its files in sorted order, without those whose names begin with `_` or `.`.
-    ///     batch_rows: Rows of a batch. The last one is shorter, or left out with `drop_last`.
-    ///     shuffle_rows: Rows that wait in the shuffle buffer, each to be sent out by a later one. 0: no shuffle.
-    ///     seed: Of the shuffle.
-    ///     threads: Default: the pipeline's.
-    ///     skip_rows: Rows at the beginning that are made but not handed out: `feed.position` of an earlier feed with
-    ///         the same inputs, shuffle and seed, to go on where it stopped.
-    ///     batches_ahead: Batches that may be ready beside the one in hand.
-    ///     drop_last: Whether rows that make no whole batch at the end are dropped.
-    ///     save_each_batch: With a bank: whether all values of a batch are in the bank before it is handed out, so
-    ///         that `bank.checkpoint` in the loop has them. False saves some microseconds a chunk for each vocabulary
-    ///         of a known range; then take checkpoints with `Pipeline.checkpoint` when the feed is closed.
-    ///     learn: Whether new values get ids. False is for evaluation and serving: nothing is inserted or counted, and a
-    ///         value without an id at the time of the call gets the vocabulary's `out_of_vocabulary`, or, without one,
-    ///         raises `UnknownValue`. Such feeds run beside each other and beside one that learns. Default: True; False on
-    ///         a bank that was opened with `read_only`.
+    ///     inputs: A path, or `bytes` that are rows themselves, or several of them, read one after
+    ///         another. A directory means its files in sorted order, without files whose names
+    ///         begin with `_` or `.`.
+    ///     batch_rows: The number of rows of a batch. The last batch is shorter; with `drop_last`
+    ///         it is left out.
+    ///     shuffle_rows: The number of rows in the shuffle buffer. Each new row takes the place of
+    ///         a random row there, which is handed out. Default: 0, no shuffle.
+    ///     seed: The seed of the shuffle. Default: 0.
+    ///     threads: The number of threads of this run. Default: the pipeline's.
+    ///     skip_rows: The number of rows at the beginning that are not handed out. To go on where
+    ///         an earlier feed stopped, pass its `position`, with its inputs, shuffle and seed.
+    ///         Default: 0.
+    ///     batches_ahead: The largest number of finished batches that wait for the caller.
+    ///     drop_last: Whether the last batch is left out if it has fewer than `batch_rows` rows.
+    ///         Default: False.
+    ///     save_each_batch: With a bank: whether all values of a batch are in the bank before the
+    ///         feed hands it out, so that `bank.checkpoint` in the loop has them. False saves some
+    ///         microseconds a chunk for each vocabulary of a known range; then take checkpoints
+    ///         with `Pipeline.checkpoint` after closing the feed. Default: True.
+    ///     learn: Whether new values get ids. False is for evaluation and serving: the feed inserts
+    ///         and counts nothing. A value that has no id when `feed` is called gets the
+    ///         vocabulary's `unknown_id`; without one the feed raises `UnknownValue`. Feeds with
+    ///         `learn=False` can run beside each other and beside one that learns. Default: True,
+    ///         but False on a bank that was opened with `read_only`.
     ///
-    /// The batches are the same with any number of threads. What is wrong with the inputs is raised by the feed, after
-    /// the whole batches before it.
+    /// The batches do not depend on the number of threads. The feed raises an error of the inputs
+    /// after the last whole batch before it.
     ///
     /// Raises:
-    ///     RuntimeError: An earlier feed that learns is neither at its end nor closed.
+    ///     RuntimeError: An earlier feed that learns is neither closed nor at its end.
     ///     ReadOnly: `learn=True` on a bank that was opened with `read_only`.
     ///
     /// >>> from embank.pipeline import Column, Field, Output, Pipeline, Spec, VocabularySpec, modulus, vocabulary
@@ -217,7 +233,7 @@ impl PyPipeline {
     /// ...     fields=[Field("site", "int32", required=True)],
     /// ...     columns=[Column("site", modulus(100), vocabulary("site"))],
     /// ...     outputs=[Output("ids", ["site"], "i64")],
-    /// ...     vocabularies=[VocabularySpec("site", first_id=1, out_of_vocabulary=0)],
+    /// ...     vocabularies=[VocabularySpec("site", first_id=1, unknown_id=0)],
     /// ... ))
     /// >>> report = pipeline.run(b"7\n9\n")
     /// >>> next(pipeline.feed(b"9\n8\n7\n", learn=False))["ids"].ravel().tolist()
@@ -267,20 +283,22 @@ impl PyPipeline {
         let mut taken = slot.take()?;
         taken.pipeline().set_threads(threads);
         taken.pipeline().save_each_batch(save_each_batch);
-        // Without the GIL: it waits for the vocabularies, which a run of another thread may hold.
+        // Without the GIL: making the feed waits for the vocabularies' locks, which a run of
+        // another thread may hold.
         let feed =
             py.detach(|| taken.feed(save_each_batch, |pipeline| pipeline.feed(inputs, &options)))?;
         let feed = feed.map_err(|error| errors::pipeline_to_python(py, &error))?;
         Ok(PyFeed::new(slot, feed, Arc::clone(&self.schema)))
     }
 
-    /// Runs over the inputs without handing anything out: fills the vocabularies, and counts rows and bad ones. With a
-    /// bank, the new values are in it afterwards, and durable with its next checkpoint.
+    /// Runs over the inputs without handing out batches: fills the vocabularies, and counts rows
+    /// and bad rows. With a bank, the new values are in it afterwards, and durable with its next
+    /// checkpoint.
     ///
     /// Args:
-    ///     inputs: As of `feed`.
-    ///     threads: Default: the pipeline's.
-    ///     learn: As of `feed`. A run that learns nothing says whether the inputs can be used.
+    ///     inputs: As for `feed`.
+    ///     threads: The number of threads of this run. Default: the pipeline's.
+    ///     learn: As for `feed`. A run with `learn=False` only checks the inputs.
     #[pyo3(signature = (inputs, *, threads=None, learn=None))]
     fn run(
         &self,
@@ -295,23 +313,24 @@ impl PyPipeline {
         })
     }
 
-    /// Numbers the values of the inputs, and counts how often they come in vocabularies that count
-    /// (`VocabularySpec`). Nothing else: no operators behind the vocabularies, no matrices.
+    /// Gives ids to the values of the inputs, and counts how often values come in vocabularies that
+    /// count (`VocabularySpec`). It runs no operator after a vocabulary and makes no matrices.
     ///
-    /// Where a vocabulary has a `min_count`, `feed` and `run` do this and `keep_frequent` by themselves, over their own
-    /// inputs. Call it, for each part, where the vocabulary is to be made of several, or before tables of it are made.
-    /// After an error some of the rows are counted: go back to a checkpoint.
+    /// If a vocabulary has a `min_count`, `feed` and `run` call this and `keep_frequent`
+    /// themselves, over their own inputs. Call it yourself to build a vocabulary from several
+    /// parts, once for each part, or before tables of the vocabulary are made. After an error some
+    /// of the rows are counted: go back to a checkpoint.
     ///
     /// Args:
-    ///     inputs: As of `feed`.
-    ///     threads: Default: the pipeline's.
+    ///     inputs: As for `feed`.
+    ///     threads: The number of threads of this run. Default: the pipeline's.
     ///
     /// >>> from embank.pipeline import Column, Field, Output, Pipeline, Spec, VocabularySpec, modulus, vocabulary
     /// >>> spec = Spec(
     /// ...     fields=[Field("site", "int32", required=True)],
     /// ...     columns=[Column("site", modulus(100), vocabulary("site"))],
     /// ...     outputs=[Output("ids", ["site"], "i64")],
-    /// ...     vocabularies=[VocabularySpec("site", counts=True, first_id=1, out_of_vocabulary=0)],
+    /// ...     vocabularies=[VocabularySpec("site", counts=True, first_id=1, unknown_id=0)],
     /// ... )
     /// >>> pipeline = Pipeline(spec)
     /// >>> for part in (b"7\n9\n", b"8\n9\n7\n"):
@@ -330,11 +349,13 @@ impl PyPipeline {
         self.run_with(py, &self.slot, inputs, threads, Pipeline::generate)
     }
 
-    /// Keeps the values that came so often, numbered anew in their old order, and freezes: in all vocabularies that
-    /// count and are not frozen yet. Ids from before are worth nothing afterwards.
+    /// Keeps the values that came at least `min_count` times, gives them new dense ids in their old
+    /// order, and freezes the vocabulary. It does so in every vocabulary that counts and is not
+    /// frozen yet. Earlier ids are invalid afterwards.
     ///
     /// Returns:
-    ///     For each: its name, how many values stayed, and how many did not.
+    ///     For each such vocabulary: its name, the number of values that stayed, and the number of
+    ///     values that were removed.
     fn keep_frequent(
         &self,
         py: Python<'_>,
@@ -353,18 +374,20 @@ impl PyPipeline {
         Ok(kept.into_iter().map(told).collect())
     }
 
-    /// Gives the bank the values that it lacks; durable with its next checkpoint. `run`, `generate`, and feeds that
-    /// save each batch have done it already.
+    /// Saves the pipeline's new values in the bank; durable with the bank's next checkpoint. `run`,
+    /// `generate`, and feeds that save each batch have done so already.
     fn save(&self, py: Python<'_>) -> PyResult<()> {
         self.slot.save(py)
     }
 
-    /// Saves, and takes a checkpoint of the bank: vocabularies and the rows that their ids lead to, together.
+    /// Saves, and takes a checkpoint of the bank. The checkpoint holds the vocabularies and the
+    /// rows of their ids.
     ///
-    /// In the loop over a feed it does what `bank.checkpoint` does, and refuses where the feed doesn't save each batch.
+    /// In the loop over a feed it works as `bank.checkpoint`, and raises `RuntimeError` if the feed
+    /// does not save each batch.
     ///
     /// Args:
-    ///     blob: The caller's own bytes, as of `Bank.checkpoint`; `feed.position` is what belongs in it.
+    ///     blob: The caller's own bytes, as for `Bank.checkpoint`; it should hold `feed.position`.
     ///
     /// Returns:
     ///     The checkpoint's number.
@@ -382,8 +405,9 @@ impl PyPipeline {
         bank.get().checkpoint(py, blob)
     }
 
-    /// The names of the vocabularies whose values have a known range (`modulus`), and for each its values by their ids,
-    /// the first id's first, as uint32 arrays. Others are to be seen in the bank: `Bank.open_vocabulary`.
+    /// The names of the vocabularies whose values have a known range (`modulus`), and for each its
+    /// values in the order of their ids, as a uint32 array. `Bank.open_vocabulary` shows the
+    /// others.
     fn vocabularies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = self.slot.look(|pipeline| {
             let copied = |(name, values): (&str, Vec<u32>)| (name.to_owned(), values);
@@ -404,7 +428,8 @@ impl PyPipeline {
 }
 
 impl PyPipeline {
-    /// Where the pipeline lies for a run that learns or not: its own slot, or a new one with an evaluation.
+    /// The slot for a run: the pipeline's own slot for a run that learns, otherwise a new slot with
+    /// an evaluation.
     fn slot_to(&self, py: Python<'_>, learn: Option<bool>) -> PyResult<Arc<SlotOwner>> {
         if learn == Some(true) && !self.learns {
             return Err(errors::ReadOnly::new_err(
@@ -436,14 +461,14 @@ impl PyPipeline {
         let call = |pipeline: &mut Pipeline| {
             let inputs: Vec<_> = inputs.iter().map(FeedInput::input).collect();
             let report = run(pipeline, &inputs);
-            // After an error too: what was numbered stays so.
+            // Saved after an error too: the values that got ids before it keep them.
             let saved = pipeline.save();
             let report = report?;
             saved.map(|()| report)
         };
         match slot.refusing_close(|| run_interruptibly(py, taken, call))? {
             Some(Ok(report)) => Ok(PyRunReport::new(&report)),
-            // Nobody else stops it.
+            // Only a bank that closes stops a run.
             Some(Err(Error::Stopped)) => Err(errors::bank_closed()),
             Some(Err(error)) => Err(errors::pipeline_to_python(py, &error)),
             None => Err(slot.take().err().unwrap_or_else(errors::bank_closed)),

@@ -1,27 +1,29 @@
-//! What came of a run.
+//! The result of a run.
 
 use embank_pipeline::RunReport;
 use pyo3::prelude::*;
 
-/// What came of a run.
+/// The result of a run.
 #[pyclass(name = "RunReport", module = "embank.pipeline", frozen, get_all)]
 #[derive(Debug)]
 pub(crate) struct PyRunReport {
-    /// Rows that came out.
+    /// Rows that the run made.
     rows: u64,
-    /// Rows that were left out as bad ones.
+    /// Bad rows, which were left out.
     bad_rows: u64,
-    /// Lines that those span: more, where a quote is open at a line's end.
+    /// Lines of input that the bad rows span. More than the bad rows if a quote is open at a line's
+    /// end.
     bad_lines: u64,
-    /// The first ten of those: file, line, column and what is wrong.
+    /// The first ten bad rows: file, line, column and the problem.
     first_bad_rows: Vec<String>,
-    /// Columns that files of Parquet or Arrow lack, each file's own counted: their values are missing.
+    /// Columns that files of Parquet or Arrow do not have, counted for each file. Their values are
+    /// missing.
     missing_columns: u64,
-    /// The first ten of those: file and column.
+    /// The first ten missing columns: file and column.
     first_missing_columns: Vec<String>,
     /// Bytes of input.
     bytes: u64,
-    /// How long it took.
+    /// Duration of the run.
     seconds: f64,
 }
 

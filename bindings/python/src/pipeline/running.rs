@@ -1,4 +1,4 @@
-//! Runs in a thread of their own, which Ctrl-C ends.
+//! Runs of a pipeline in their own thread, so that Ctrl-C can end them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,8 @@ use super::slot::Taken;
 use crate::errors;
 use crate::signals::SIGNAL_INTERVAL;
 
-/// Runs in a thread, and looks for Ctrl-C meanwhile. None if the thread panicked, and the pipeline is gone then.
+/// Calls `call` in a thread, and checks for Ctrl-C until it ends. `None` if the thread panicked;
+/// the pipeline is lost then.
 pub(super) fn run_interruptibly(
     py: Python<'_>,
     mut taken: Taken<'_>,
@@ -23,24 +24,24 @@ pub(super) fn run_interruptibly(
     let (sender, ended) = sync_channel::<()>(1);
     let ended = Mutex::new(ended);
     let run = || {
-        // Its drop is what the loop below waits for.
+        // The loop below waits for the drop of this sender.
         let _ended = sender;
         let outcome = call(taken.pipeline());
         taken.pipeline().stop_when(Arc::default());
-        // Before it is told that the run has ended.
+        // Puts the pipeline back before the loop below learns that the run has ended.
         drop(taken);
         outcome
     };
     let mut interrupted = None;
     let joined = std::thread::scope(|scope| {
-        // If it is refused, `run` is dropped here, which gives the pipeline back.
+        // If the system refuses the thread, `run` is dropped here, which puts the pipeline back.
         let thread = std::thread::Builder::new().spawn_scoped(scope, run)?;
-        // Ends: the run does, and sooner when it is interrupted.
+        // Ends: the run ends, earlier if it is interrupted.
         while py.detach(|| ended.lock().recv_timeout(SIGNAL_INTERVAL))
             == Err(RecvTimeoutError::Timeout)
         {
             if let Err(signal) = py.check_signals() {
-                // Relaxed: it is only to be seen some time.
+                // Relaxed: the flag guards no other data, and the run may see it late.
                 stop.store(true, Ordering::Relaxed);
                 interrupted = Some(signal);
             }

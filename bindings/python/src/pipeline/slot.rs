@@ -1,16 +1,16 @@
-//! Where a pipeline lies while it does not run, and how it ends with its bank.
+//! The place of a pipeline while it does not run, and how it ends with its bank.
 //!
-//! A Rust pipeline belongs to one run at a time. A run takes it out of its [`Slot`] and puts it back, and whoever comes
-//! meanwhile is told so. A run that learns nothing takes a pipeline of its own, which the slot makes at any time
-//! ([`Slot::evaluation`]).
+//! A Rust pipeline belongs to one run at a time. A run takes it out of its [`Slot`] and puts it
+//! back. Another call that needs the pipeline during the run raises an error. A run that learns
+//! nothing uses an evaluation pipeline, which the slot can make at any time ([`Slot::evaluation`]).
 //!
-//! A pipeline on a bank has handles of that bank, so the bank's files stay open as long as the pipeline is there. The
-//! bank's cell has a share of the slot, and [`Slot::close`] empties it: at once if the pipeline lies there; when it
-//! comes back if it runs, which is soon, because the run is told to stop. From then on nothing stays in the slot:
-//! whoever puts the pipeline back drops it. No thread waits in here with the GIL, and none of a pipeline's threads asks
-//! for it.
+//! A pipeline on a bank has handles of that bank, so the bank's files stay open until the pipeline
+//! is dropped. The bank's cell shares the slot, and [`Slot::close`] empties it. If a run has the
+//! pipeline, `close` tells the run to stop and waits until it puts the pipeline back. After that
+//! the slot stays empty: a call that puts the pipeline back drops it. No thread waits here while it
+//! holds the GIL, and no thread of a pipeline asks for the GIL.
 //!
-//! Locks are taken in this order: a feed's, the slot's.
+//! Lock order: the feed's lock first, then the slot's.
 
 use std::ops::Deref;
 use std::process;
@@ -26,24 +26,24 @@ use super::feed_cell::FeedCell;
 use crate::cell::{Attached, BankCell, DependentId, EndsWithBank};
 use crate::errors;
 
-/// A place for one pipeline.
+/// The place of one pipeline.
 #[derive(Debug)]
 pub(crate) struct Slot {
     process: u32,
     /// False for an evaluation, which has nothing to save.
     learns: bool,
     state: Mutex<SlotState>,
-    /// Told whenever the pipeline comes back, or is handed on to a feed.
+    /// Notified when the pipeline comes back, and when it is handed on to a feed.
     changed: Condvar,
 }
 
 #[derive(Debug)]
 struct SlotState {
     place: Place,
-    /// What evaluations are made of, also while a run has the pipeline. It has handles of the bank too. None once the bank is
-    /// closed.
+    /// Evaluations are made of this pipeline, also while a run has the other one. It has handles of
+    /// the bank too. `None` after the bank is closed.
     evaluation: Option<Box<Pipeline>>,
-    /// Its bank is closed, or about to be.
+    /// True when the bank begins to close.
     closing: bool,
 }
 
@@ -51,17 +51,17 @@ struct SlotState {
 #[derive(Debug)]
 enum Place {
     Here(Box<Pipeline>),
-    /// A call has it, which ends soon after this is true.
+    /// A call has the pipeline. The call ends soon after the flag becomes true.
     Running(Arc<AtomicBool>),
-    /// A feed has it.
+    /// A feed has the pipeline.
     Feeding {
         feed: Arc<FeedCell>,
         /// Whether all values of a batch are in the bank before the batch is handed out.
         saves: bool,
     },
-    /// A thread panicked with it.
+    /// A thread panicked while it had the pipeline.
     Lost,
-    /// It went with its bank.
+    /// The pipeline was dropped when its bank closed.
     Closed,
 }
 
@@ -94,7 +94,8 @@ impl Slot {
         })
     }
 
-    /// Whether this is the process that made the pipeline: its threads are not in a child.
+    /// Fails in a forked child of the process that made the pipeline: the pipeline's threads do not
+    /// exist there.
     pub(crate) fn check_process(&self) -> PyResult<()> {
         if self.process == process::id() {
             return Ok(());
@@ -113,7 +114,8 @@ impl Slot {
         self.take_from(&mut self.state.lock())
     }
 
-    /// Takes the pipeline out to save its values; none if it has none to save.
+    /// Takes the pipeline out to save its values. `None` if nothing has to be saved: an evaluation,
+    /// or a feed that saves each batch.
     fn take_to_save(&self) -> PyResult<Option<Taken<'_>>> {
         self.check_process()?;
         if !self.learns {
@@ -137,7 +139,7 @@ impl Slot {
         }
     }
 
-    /// Looks at the pipeline if it lies here.
+    /// Calls `look` on the pipeline if no run has it.
     pub(crate) fn look<R>(&self, look: impl FnOnce(&Pipeline) -> R) -> PyResult<R> {
         self.check_process()?;
         match &self.state.lock().place {
@@ -146,7 +148,8 @@ impl Slot {
         }
     }
 
-    /// A pipeline with the same vocabularies that inserts nothing, also while a run has this one.
+    /// Makes a pipeline with the vocabularies of this one that inserts nothing. Works also while a
+    /// run has this one.
     pub(crate) fn evaluation(&self) -> PyResult<Pipeline> {
         self.check_process()?;
         let state = self.state.lock();
@@ -157,7 +160,7 @@ impl Slot {
         }
     }
 
-    /// Puts the pipeline back; none if it is lost.
+    /// Puts the pipeline back. `None` if it was lost in a panic.
     pub(crate) fn put_back(&self, pipeline: Option<Box<Pipeline>>) {
         let mut state = self.state.lock();
         if state.closing {
@@ -171,8 +174,8 @@ impl Slot {
         self.changed.notify_all();
     }
 
-    /// Ends a feed's run and puts the pipeline back. A thread that waits for a batch holds the feed for a while, so
-    /// without the GIL.
+    /// Ends a feed's run and puts the pipeline back. Must be called without the GIL: a thread that
+    /// waits for a batch holds the feed's lock for up to a signal interval.
     pub(crate) fn end_feed(&self, feed: &FeedCell, by_bank: bool) {
         feed.end(by_bank, |pipeline| self.put_back(pipeline));
     }
@@ -192,8 +195,8 @@ impl Slot {
 }
 
 impl EndsWithBank for Slot {
-    /// Gives the bank the values that it lacks, with the GIL released. Nothing where a feed saves each batch, or where
-    /// the pipeline learns nothing.
+    /// Saves the pipeline's new values in the bank, with the GIL released. Does nothing if a feed
+    /// saves each batch, or if the pipeline learns nothing.
     fn save(&self, py: Python<'_>) -> PyResult<()> {
         let Some(mut taken) = self.take_to_save()? else { return Ok(()) };
         py.detach(|| {
@@ -204,13 +207,15 @@ impl EndsWithBank for Slot {
         .map_err(|error| errors::pipeline_to_python(py, &error))
     }
 
-    /// Ends what runs, and drops the pipeline. When it returns, none of its handles is left. Without the GIL.
+    /// Ends the run or the feed, and drops the pipeline. When it returns, the pipeline has no
+    /// handle of the bank any more. Must be called without the GIL.
     fn close(&self) {
         let mut state = self.state.lock();
         state.closing = true;
         let evaluation = state.evaluation.take();
         MutexGuard::unlocked(&mut state, || drop(evaluation));
-        // Ends: the run ends at its next chunk, a feed here, and none begins any more.
+        // Ends: a run ends at its next chunk, a feed is ended here, and `closing` lets no new run
+        // begin.
         loop {
             match &state.place {
                 Place::Here(_) => {
@@ -218,7 +223,7 @@ impl EndsWithBank for Slot {
                     return MutexGuard::unlocked(&mut state, || drop(pipeline));
                 }
                 Place::Running(stop) => {
-                    // Relaxed: it is only to be seen some time.
+                    // Relaxed: the flag guards no other data, and the run may see it late.
                     stop.store(true, Ordering::Relaxed);
                     self.changed.wait(&mut state);
                 }
@@ -232,13 +237,13 @@ impl EndsWithBank for Slot {
     }
 }
 
-/// A pipeline that is out of its slot, to which it goes back.
+/// A pipeline that was taken out of its slot. Its drop puts the pipeline back.
 #[derive(Debug)]
 pub(crate) struct Taken<'a> {
-    /// None once a feed has it.
+    /// `None` after the pipeline went to a feed.
     slot: Option<&'a Slot>,
     pipeline: Option<Box<Pipeline>>,
-    /// Set when its bank closes.
+    /// Becomes true when the bank closes.
     pub(crate) stop: Arc<AtomicBool>,
 }
 
@@ -247,7 +252,7 @@ impl Taken<'_> {
         self.pipeline.as_mut().expect("it is there until it goes to a feed")
     }
 
-    /// Makes a feed of it.
+    /// Makes a feed of the pipeline.
     pub(crate) fn feed(
         mut self,
         saves: bool,
@@ -256,7 +261,8 @@ impl Taken<'_> {
         let pipeline = self.pipeline.take().expect("it is there until it goes to a feed");
         let feed = match make(*pipeline) {
             Ok(feed) => Arc::new(FeedCell::new(feed)),
-            // For options alone, which were checked. Its drop says that the pipeline is lost.
+            // `make` fails only for invalid options, which the caller has checked. The drop of
+            // `self` then marks the pipeline as lost.
             Err(error) => return Ok(Err(error)),
         };
         let slot = self.slot.take().expect("a feed takes it once");
@@ -268,20 +274,21 @@ impl Taken<'_> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            // After a panic nobody knows what state it is in.
+            // After a panic the pipeline's state is unknown, so it is not put back.
             slot.put_back(self.pipeline.take().filter(|_| !std::thread::panicking()));
         }
     }
 }
 
-/// The Python objects' share of a slot: when the last one goes, the pipeline goes from its bank's cell.
+/// The share of a slot that Python objects have. When the last share is dropped, the bank's cell
+/// drops the pipeline.
 #[derive(Debug)]
 pub(crate) struct SlotOwner {
     slot: Arc<Slot>,
     bank: Option<AttachedTo>,
 }
 
-/// The bank that a pipeline ends with, and the pipeline's name there.
+/// The bank that ends a pipeline when it closes, and the pipeline's id in that bank's cell.
 #[derive(Debug)]
 struct AttachedTo {
     cell: Arc<BankCell>,
@@ -289,18 +296,19 @@ struct AttachedTo {
 }
 
 impl SlotOwner {
-    /// Of a pipeline without a bank.
+    /// The owner of a pipeline without a bank.
     pub(crate) fn alone(slot: Arc<Slot>) -> Arc<Self> {
         Arc::new(Self { slot, bank: None })
     }
 
-    /// Of a pipeline that ends with the bank of `cell`.
+    /// The owner of a pipeline that the bank of `cell` ends when it closes.
     pub(crate) fn attached(cell: &Arc<BankCell>, slot: Attached<Slot>) -> Arc<Self> {
         let bank = AttachedTo { cell: Arc::clone(cell), id: slot.id };
         Arc::new(Self { slot: slot.dependent, bank: Some(bank) })
     }
 
-    /// Runs what looks for signals; a handler that closes the bank is refused.
+    /// Calls `call`, which checks for signals. A signal handler that closes the bank during the
+    /// call gets an error.
     pub(crate) fn refusing_close<R>(&self, call: impl FnOnce() -> R) -> R {
         match &self.bank {
             Some(bank) => bank.cell.as_call_of_this_thread(call),
@@ -320,7 +328,8 @@ impl Deref for SlotOwner {
 impl Drop for SlotOwner {
     fn drop(&mut self) {
         if let Some(bank) = self.bank.take() {
-            // Empties the slot, of which this still has a share, before the call is over.
+            // The cell empties the slot here. `self` still shares the slot, so the empty slot is
+            // dropped after this.
             bank.cell.forget(bank.id);
         }
     }

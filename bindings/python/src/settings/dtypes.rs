@@ -1,4 +1,4 @@
-//! How values are stored and rounded.
+//! Settings of dtypes and rounding.
 
 use embank::{Dtype, Rounding};
 use pyo3::exceptions::PyValueError;
@@ -6,11 +6,12 @@ use pyo3::prelude::*;
 
 use super::one_of;
 
-/// A dtype by its name, or as NumPy's or PyTorch's object: `"int8"`, `numpy.float16`, `numpy.dtype("int8")`,
-/// `torch.bfloat16`. None is float32.
+/// A dtype by its name, or as NumPy's or PyTorch's object: `"int8"`, `numpy.float16`,
+/// `numpy.dtype("int8")`, `torch.bfloat16`. None is float32.
 pub(crate) fn dtype(what: &str, object: Option<&Bound<'_, PyAny>>) -> PyResult<Dtype> {
     let Some(object) = object else { return Ok(Dtype::F32) };
-    // NumPy's scalar types have a `__name__`, its dtypes a `name`; torch's print as "torch.bfloat16".
+    // NumPy's scalar types have a `__name__`, its dtypes a `name`; torch's print as
+    // "torch.bfloat16".
     let name = match object.getattr("__name__").or_else(|_| object.getattr("name")) {
         Ok(name) => name.to_string(),
         Err(_) => object.to_string(),

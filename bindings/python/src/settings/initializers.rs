@@ -1,4 +1,4 @@
-//! Initializers: what new rows hold.
+//! Initializers: the values of new rows.
 
 use embank::{Fans, Initializer};
 use pyo3::exceptions::PyTypeError;
@@ -98,8 +98,8 @@ impl PyNormal {
 /// Values of a new row are normal, and cut off at `low` and `high`; `torch.nn.init.trunc_normal_`.
 ///
 /// Args:
-///     mean, std: Of the normal before it is cut off.
-///     low, high: The bounds, two standard deviations off the mean by default.
+///     mean, std: The mean and the standard deviation of the normal distribution before the cut.
+///     low, high: The bounds. Default: two standard deviations below and above the mean.
 ///
 /// >>> TruncatedNormal(mean=0.0, std=0.5)
 /// TruncatedNormal(0.0, 0.5, low=-1.0, high=1.0)
@@ -133,8 +133,8 @@ impl PyTruncatedNormal {
 /// Values of a new row are uniform between -a and a, a = gain * sqrt(6 / (fan_in + fan_out));
 /// `torch.nn.init.xavier_uniform_`.
 ///
-/// A table does not know how many rows it will have, so say it: torch takes the weight of an `Embedding` as a
-/// matrix, whose fan_out is the number of rows and whose fan_in is dim.
+/// A table has no fixed number of rows, so pass it as `fan_out`: torch's fan_out of an
+/// `Embedding`'s weight is the number of rows, and its fan_in is dim.
 ///
 /// Args:
 ///     fan_out: The number of rows; None for the table's dim.
@@ -151,8 +151,8 @@ pub(crate) struct PyXavierUniform {
     gain: f64,
 }
 
-/// Values of a new row are normal with mean 0 and standard deviation gain * sqrt(2 / (fan_in + fan_out));
-/// `torch.nn.init.xavier_normal_`.
+/// Values of a new row are normal with mean 0 and standard deviation gain * sqrt(2 / (fan_in +
+/// fan_out)); `torch.nn.init.xavier_normal_`.
 ///
 /// Args:
 ///     fan_out: The number of rows; None for the table's dim.
@@ -206,7 +206,7 @@ macro_rules! xavier {
 xavier!(PyXavierUniform, "XavierUniform");
 xavier!(PyXavierNormal, "XavierNormal");
 
-/// The initializer that a table is asked to have.
+/// The initializer that Python passed for a table.
 pub(crate) fn initializer(object: Option<&Bound<'_, PyAny>>) -> PyResult<Initializer> {
     let Some(object) = object else { return Ok(Initializer::default()) };
     if object.is_instance_of::<PyZeros>() {

@@ -1,4 +1,4 @@
-//! Optimizers and initializers: values that say what a table is to do.
+//! Settings of a table: optimizers, initializers, dtypes, admission and tracking.
 
 mod dtypes;
 mod initializers;

@@ -1,7 +1,7 @@
-//! Optimizers: what a table makes of gradients.
+//! Optimizers: how a table turns gradients into new values.
 //!
-//! All that Python's side says of an optimizer is said in its row of the table below. The rows of the type stub are made
-//! from the classes, see tests/test_typing.py.
+//! The table below holds everything that the Python package says of an optimizer.
+//! tests/test_typing.py makes the type stub's lines from the classes.
 
 use embank::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
 use pyo3::exceptions::PyTypeError;
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use super::one_of;
 use crate::scalars;
 
-/// A setting of an optimizer as Python has it; `R` is how the library has it.
+/// A setting of an optimizer as Python has it. `R` is its type in the library.
 trait Setting<R> {
     fn to_rust(self) -> R;
     fn from_rust(value: R) -> Self;
@@ -36,7 +36,7 @@ impl Setting<f32> for f64 {
     }
 }
 
-/// What evaluates to the same value in Python.
+/// Text that Python evaluates to an equal value.
 trait Repr {
     fn repr(&self) -> String;
 }
@@ -59,8 +59,9 @@ impl Repr for bool {
     }
 }
 
-/// Makes the classes and their conversions. A row has the class, its name in Python, the library's struct, which has the
-/// name of its variant of `Optimizer`, and the settings in Python's order: name, type, default, and the struct's field.
+/// Makes the classes and their conversions. An entry has the class, its name in Python, the
+/// library's struct (which has the name of its `Optimizer` variant), and the settings in Python's
+/// order. A setting has its name, type, default, and the field of the struct.
 macro_rules! optimizers {
     ($(
         $(#[$docs:meta])*
@@ -111,7 +112,7 @@ macro_rules! optimizers {
             Ok(())
         }
 
-        /// The optimizer that a table is asked to have.
+        /// The optimizer that Python passed for a table.
         pub(crate) fn optimizer(object: Option<&Bound<'_, PyAny>>) -> PyResult<Optimizer> {
             let Some(object) = object else { return Ok(Optimizer::None) };
             $(
@@ -122,7 +123,7 @@ macro_rules! optimizers {
             Err(no_optimizer(object))
         }
 
-        /// A table's optimizer as Python sees it.
+        /// A table's optimizer as a Python object.
         pub(crate) fn optimizer_object(
             py: Python<'_>,
             optimizer: Optimizer,
@@ -131,7 +132,7 @@ macro_rules! optimizers {
                 $(Optimizer::$of(settings) => {
                     Py::new(py, $class::from_rust(settings))?.into_any()
                 })*
-                // `None`, and what a later Embank may have.
+                // `Optimizer::None`, and kinds that this version does not know.
                 _ => py.None(),
             };
             Ok(object)
@@ -147,13 +148,15 @@ fn no_optimizer(object: &Bound<'_, PyAny>) -> PyErr {
 }
 
 optimizers! {
-    /// Stochastic gradient descent, `torch.optim.SGD`: `row -= lr * gradient`, with momentum if asked for.
+    /// Stochastic gradient descent, `torch.optim.SGD`: `row -= lr * gradient`, with momentum if
+    /// asked for.
     ///
-    /// With momentum, a buffer and a count of steps lie beside each row. Whether there is momentum is part of the
-    /// table's identity.
+    /// With momentum, a buffer and a count of steps lie beside each row. Whether there is momentum
+    /// is part of the table's identity.
     ///
     /// Args:
-    ///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
+    ///     lr: The learning rate, finite and not negative. Default: 0.001, as in torch.
+    ///         `Table.learning_rate` changes it later.
     ///     momentum: How much of the last step's buffer stays.
     ///     dampening: How much of the gradient the buffer leaves out.
     ///     nesterov: Whether steps look ahead by Nesterov's rule.
@@ -162,7 +165,7 @@ optimizers! {
     /// >>> SGD(lr=0.1, momentum=0.9)
     /// SGD(lr=0.1, momentum=0.9, dampening=0.0, nesterov=False, weight_decay=0.0)
     class PySgd, "SGD", of Sgd {
-        lr: f64 => lr,
+        lr: f64 = 0.001 => lr,
         momentum: f64 = 0.0 => momentum,
         dampening: f64 = 0.0 => dampening,
         nesterov: bool = false => nesterov,
@@ -175,29 +178,31 @@ optimizers! {
     /// accumulator a column, which lies beside the row in the store.
     ///
     /// Args:
-    ///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
+    ///     lr: The learning rate, finite and not negative. Default: 0.01, as in torch.
+    ///         `Table.learning_rate` changes it later.
     ///     eps: Keeps the division finite.
     ///     initial_accumulator_value: What a new row's accumulators begin with. It is part of the
     ///         table's identity.
-    ///     lr_decay: The rate is divided by `1 + (step - 1) * lr_decay` at each step of a row. Whether it
-    ///         is 0 is part of the table's identity.
+    ///     lr_decay: The rate is divided by `1 + (step - 1) * lr_decay` at each step of a row.
+    ///         Whether it is 0 is part of the table's identity.
     ///     weight_decay: How much of the row is added to its gradient.
     ///
     /// >>> Adagrad(lr=0.01)
     /// Adagrad(lr=0.01, eps=1e-10, initial_accumulator_value=0.0, lr_decay=0.0, weight_decay=0.0)
     class PyAdagrad, "Adagrad", of Adagrad {
-        lr: f64 => lr,
+        lr: f64 = 0.01 => lr,
         eps: f64 = 1e-10 => eps,
         initial_accumulator_value: f64 = 0.0 => initial_accumulator,
         lr_decay: f64 = 0.0 => lr_decay,
         weight_decay: f64 = 0.0 => weight_decay,
     }
 
-    /// Adagrad with one accumulator a row, the mean of its squared gradients: FBGEMM's and TorchRec's
-    /// `EXACT_ROWWISE_ADAGRAD`. Four bytes of state a row.
+    /// Adagrad with one accumulator a row, the mean of its squared gradients: FBGEMM's and
+    /// TorchRec's `EXACT_ROWWISE_ADAGRAD`. Four bytes of state a row.
     ///
     /// Args:
-    ///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
+    ///     lr: The learning rate, finite and not negative. Default: 0.01, as in FBGEMM.
+    ///         `Table.learning_rate` changes it later.
     ///     eps: Keeps the division finite.
     ///     initial_accumulator_value: What a new row's accumulator begins with. It is part of the
     ///         table's identity.
@@ -206,7 +211,7 @@ optimizers! {
     /// >>> RowWiseAdagrad(lr=0.01)
     /// RowWiseAdagrad(lr=0.01, eps=1e-8, initial_accumulator_value=0.0, weight_decay=0.0)
     class PyRowWiseAdagrad, "RowWiseAdagrad", of RowWiseAdagrad {
-        lr: f64 => lr,
+        lr: f64 = 0.01 => lr,
         eps: f64 = 1e-8 => eps,
         initial_accumulator_value: f64 = 0.0 => initial_accumulator,
         weight_decay: f64 = 0.0 => weight_decay,
@@ -214,29 +219,33 @@ optimizers! {
 
     /// Adam, `torch.optim.Adam`, with the steps of each row counted for itself.
     ///
-    /// A row without a gradient is left alone, and its bias corrections go by its own steps: each row behaves
-    /// as a torch parameter that has a gradient now and then. (`torch.optim.SparseAdam` counts the steps of the
-    /// whole table instead.) Two values of state a column lie beside the row, and the count.
+    /// A row without a gradient is left alone, and its bias corrections go by its own steps: each
+    /// row behaves as a torch parameter that has a gradient now and then. (`torch.optim.SparseAdam`
+    /// counts the steps of the whole table instead.) Two values of state a column lie beside the
+    /// row, and the count.
     ///
     /// Args:
-    ///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
+    ///     lr: The learning rate, finite and not negative. Default: 0.001, as in torch.
+    ///         `Table.learning_rate` changes it later.
     ///     betas: How much of the two moments stays at a step.
     ///     eps: Keeps the division finite.
     ///     weight_decay: How much of the row is added to its gradient.
     ///
-    /// >>> Adam(lr=0.001)
+    /// >>> Adam()
     /// Adam(lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
     class PyAdam, "Adam", of Adam {
-        lr: f64 => lr,
+        lr: f64 = 0.001 => lr,
         betas: (f64, f64) = (0.9, 0.999) => betas,
         eps: f64 = 1e-8 => eps,
         weight_decay: f64 = 0.0 => weight_decay,
     }
 
-    /// AdamW, `torch.optim.AdamW`: Adam whose weight decay works on the row itself, at the row's own steps.
+    /// AdamW, `torch.optim.AdamW`: Adam whose weight decay works on the row itself, at the row's
+    /// own steps.
     ///
     /// Args:
-    ///     lr: The learning rate, finite and not negative. `Table.learning_rate` changes it later.
+    ///     lr: The learning rate, finite and not negative. Default: 0.001, as in torch.
+    ///         `Table.learning_rate` changes it later.
     ///     betas: How much of the two moments stays at a step.
     ///     eps: Keeps the division finite.
     ///     weight_decay: What of the row goes at each step, times `lr`.
@@ -244,29 +253,32 @@ optimizers! {
     /// >>> AdamW(lr=0.001)
     /// AdamW(lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
     class PyAdamW, "AdamW", of AdamW {
-        lr: f64 => lr,
+        lr: f64 = 0.001 => lr,
         betas: (f64, f64) = (0.9, 0.999) => betas,
         eps: f64 = 1e-8 => eps,
         weight_decay: f64 = 0.01 => weight_decay,
     }
 
-    /// FTRL-proximal (McMahan et al., 2013), which makes rows sparse with `l1`. Two values of state a column.
+    /// FTRL-proximal (McMahan et al., 2013), which makes rows sparse with `l1`. Two values of state
+    /// a column.
     ///
-    /// `tf.keras.optimizers.Ftrl` with `learning_rate_power=-0.5` is the same, where this `l2` is twice its
-    /// `l2_regularization_strength`. Start rows with `Zeros()`: the first step replaces what they hold.
+    /// `tf.keras.optimizers.Ftrl` with `learning_rate_power=-0.5` is the same, where this `l2` is
+    /// twice its `l2_regularization_strength`. Start rows with `Zeros()`: the first step replaces
+    /// what they hold.
     ///
     /// Args:
-    ///     lr: The learning rate, above 0; the paper's alpha. `Table.learning_rate` changes it later.
+    ///     lr: The learning rate, above 0; the paper's alpha. Default: 0.001, as in Keras.
+    ///         `Table.learning_rate` changes it later.
     ///     beta: Makes first steps smaller; the paper suggests 1.
     ///     l1: Penalty that keeps values at zero.
     ///     l2: Penalty on squares.
-    ///     initial_accumulator_value: What a new row's sums of squares begin with. It is part of the
-    ///         table's identity.
+    ///     initial_accumulator_value: What a new row's sums of squares begin with. It is part of
+    ///         the table's identity.
     ///
     /// >>> FTRL(lr=0.1, l1=1.0)
     /// FTRL(lr=0.1, beta=0.0, l1=1.0, l2=0.0, initial_accumulator_value=0.1)
     class PyFtrl, "FTRL", of Ftrl {
-        lr: f64 => lr,
+        lr: f64 = 0.001 => lr,
         beta: f64 = 0.0 => beta,
         l1: f64 = 0.0 => l1,
         l2: f64 = 0.0 => l2,

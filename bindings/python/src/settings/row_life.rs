@@ -1,4 +1,4 @@
-//! Which keys get a row, and what rows tell of their use.
+//! Settings of admission and tracking: which keys get a row, and whether rows record their uses.
 
 use embank::{Admission, Tracking};
 use pyo3::exceptions::PyValueError;

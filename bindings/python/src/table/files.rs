@@ -112,9 +112,10 @@ impl PyTable {
     ///     A dictionary: `rows`, `with_state`.
     ///
     /// Raises:
-    ///     UnreadableFile: The file is damaged, of another dim, has the state of another optimizer,
-    ///         holds what is not finite (names row and column), or does not tell which of its parts are
-    ///         keys and vectors.
+    ///     UnreadableFile: The file is damaged, holds a value that is not finite (the text names row and column), or
+    ///         does not tell which of its parts are keys and vectors.
+    ///     FileMismatch: The file's vectors have another dim than the table, its state is another optimizer's, or its
+    ///         keys belong to another vocabulary.
     ///     ValueError: The suffix says no format, there is no file, or `keys` and `first_key` are given.
     ///     StoreIOError: The file is not there, or can't be read.
     #[pyo3(signature = (path, *, format = None, keys = None, rows = None, first_key = None,
@@ -145,7 +146,8 @@ impl PyTable {
     }
 }
 
-fn format_of(name: Option<&str>) -> PyResult<Option<FileFormat>> {
+/// The format with this name. `None` stands for the one that the file's suffix says.
+pub(crate) fn format_of(name: Option<&str>) -> PyResult<Option<FileFormat>> {
     Ok(Some(match name {
         None => return Ok(None),
         Some("safetensors") => FileFormat::Safetensors,

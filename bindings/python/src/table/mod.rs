@@ -13,13 +13,14 @@ use crate::cell::{BankCell, TableKey};
 use crate::{scalars, settings, stats};
 
 pub(crate) mod bags;
-mod files;
+pub(crate) mod files;
 mod life;
 mod lookahead;
 pub(crate) mod many;
 pub(crate) mod prefetch;
 mod progress;
 mod reading;
+mod row_count;
 pub(crate) mod scan;
 mod training;
 

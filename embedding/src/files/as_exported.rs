@@ -1,0 +1,56 @@
+//! Makes a table with the settings that an export wrote into a file.
+
+use std::path::Path;
+
+use crate::bank::Bank;
+use crate::error::Result;
+use crate::files::import::exported_config;
+use crate::files::{FileFormat, file_mismatch};
+use crate::row::config::TableConfig;
+use crate::table::Table;
+
+impl Bank {
+    /// Opens the table `name`, or creates it, with the settings of the table that a file was exported from: its dim,
+    /// dtypes, optimizer, initializer, seed, admission, tracking and vocabulary. It puts no row: [`Table::import`] does.
+    ///
+    /// `format` is `None` for the format that the file's suffix stands for. `change` is called with the settings before
+    /// the table is opened or created. It can set `vocabulary` to `None` for a bank that does not have the vocabulary of
+    /// the exported table, or choose another staleness bound.
+    ///
+    /// # Errors
+    /// [`FileMismatch`](crate::Error::FileMismatch) if the file tells no settings: another program wrote it, or it is a
+    /// dense npy matrix by itself. Otherwise as [`exported_config`] and [`Bank::table`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use embank::{Bank, BankOptions, Dtype, ExportOptions, ImportOptions, TableConfig};
+    ///
+    /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
+    /// let table = bank.table("user", TableConfig::new(2).dtype(Dtype::F16))?;
+    /// table.put(&[7], &[0.5, 1.5])?;
+    /// bank.checkpoint(b"")?;
+    /// let file = dir.path().join("user.safetensors");
+    /// table.export(&file, &ExportOptions::default())?;
+    ///
+    /// let copy = bank.table_as_exported("copy", &file, None, |_| ())?;
+    /// assert_eq!((copy.dim(), copy.config().dtype), (2, Dtype::F16));
+    /// assert_eq!(copy.import(&file, &ImportOptions::default())?.rows, 1);
+    /// # Ok::<(), embank::Error>(())
+    /// ```
+    pub fn table_as_exported(
+        &self,
+        name: &str,
+        path: impl AsRef<Path>,
+        format: Option<FileFormat>,
+        change: impl FnOnce(&mut TableConfig),
+    ) -> Result<Table> {
+        let path = path.as_ref();
+        let Some(mut config) = exported_config(path, format)? else {
+            let what = "it does not tell the settings of a table; make the table first, with the dim of the file's vectors";
+            return Err(file_mismatch(path, what));
+        };
+        change(&mut config);
+        self.table(name, config)
+    }
+}
