@@ -94,7 +94,8 @@ const RUST_TESTS: &str = "Rust tests";
 /// at the end.
 const LONGEST: [&str; 4] = ["crash", "kv", "bench", "xtask"];
 
-/// Every test program, and the store's a second time, as on a kernel without membarrier(2).
+/// Every test program. Those of the store run a second time, as on a kernel without membarrier(2), and those of the
+/// tables a second time with their batches shared among threads.
 fn rust_runs(root: &Path, programs: &[Program]) -> Vec<Run> {
     let longest = LONGEST.map(|folder| root.join(folder));
     let turn = |program: &&Program| {
@@ -103,12 +104,17 @@ fn rust_runs(root: &Path, programs: &[Program]) -> Vec<Run> {
     let mut programs: Vec<&Program> = programs.iter().collect();
     programs.sort_by_key(turn);
     let store = root.join("kv");
+    let tables = root.join("embedding");
     let mut runs = Vec::new();
     for program in programs {
         runs.push(program.run_with(&[]));
         // Each test of that program sets the variable itself, one of them to portable pins.
         if program.is_in(&store) && !program.is_named("forks_under_load") {
             runs.push(program.run_with(&[("EMBANK_PINS", "portable")]));
+        }
+        // Its batches are too small to be shared among threads otherwise.
+        if program.is_in(&tables) {
+            runs.push(program.run_with(&[("EMBANK_TEST_PART_KEYS", "64")]));
         }
     }
     runs

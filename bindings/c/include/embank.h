@@ -252,6 +252,14 @@ typedef enum embank_missing {
   EMBANK_MISSING_SKIP = 2,
 } embank_missing;
 
+// How the rows of a bag become one.
+typedef enum embank_pooling {
+  // Their sum; zeros for an empty bag.
+  EMBANK_POOLING_SUM = 0,
+  // Their sum by their number; zeros for an empty bag.
+  EMBANK_POOLING_MEAN = 1,
+} embank_pooling;
+
 // The formats that a table can be written to and read from. docs/export.md describes their
 // content.
 typedef enum embank_file_format {
@@ -469,6 +477,21 @@ typedef struct embank_vocabulary_settings {
   // 0 or 1: with 1, the vocabulary counts how often values come. Default: 0.
   uint32_t counts;
 } embank_vocabulary_settings;
+
+// Which keys of a batch make up each bag, and how their rows are pooled.
+typedef struct embank_bags {
+  // The keys of bag i are those at the places offsets[i] to offsets[i + 1] - 1 of the batch: the first offset is 0, the
+  // last one is the number of keys, and none is less than the one before.
+  const uint64_t *offsets;
+  // One more than there are bags.
+  size_t offset_count;
+  // What each key's row is multiplied by, one for each key; with EMBANK_POOLING_SUM alone. NULL: 1.
+  const float *weights;
+  // One of embank_pooling.
+  uint32_t pooling;
+  // Must be 0.
+  uint32_t reserved;
+} embank_bags;
 
 // Is called with the keys of a batch of rows, which are valid until it returns. A result other
 // than 0 ends the call.
@@ -1223,6 +1246,32 @@ enum embank_status embank_lease_distinct(const struct embank_lease *lease,
 
 // Releases the lease, if it has not ended, and frees the handle.
 void embank_lease_free(struct embank_lease *lease);
+
+// Gets rows for training, and pools those of each bag to one row of `pooled`, bags * dim values. Rows are not copied out.
+// The lease takes one gradient for each bag (embank_lease_apply_bags). Otherwise as embank_table_get.
+enum embank_status embank_table_get_bags(const struct embank_table *table,
+                                         const uint64_t *keys,
+                                         size_t key_count,
+                                         const struct embank_bags *bags,
+                                         float *pooled,
+                                         size_t pooled_len,
+                                         struct embank_lease **lease);
+
+// Reads rows for evaluation, and pools those of each bag to one row of `pooled`, bags * dim values. A key without a row
+// counts with its initial values. Touches no clock, waits for none, and writes nothing.
+enum embank_status embank_table_peek_bags(const struct embank_table *table,
+                                          const uint64_t *keys,
+                                          size_t key_count,
+                                          const struct embank_bags *bags,
+                                          float *pooled,
+                                          size_t pooled_len);
+
+// Applies one gradient for each bag with the table's optimizer: `gradients` holds bags * dim values, and `bags` are those
+// of the get. The gradient of a row is the sum over its places in the batch. The next checkpoint makes it durable.
+enum embank_status embank_lease_apply_bags(const struct embank_lease *lease,
+                                           const struct embank_bags *bags,
+                                           const float *gradients,
+                                           size_t gradients_len);
 
 // Fills `keys` and `rows` with the next rows; `rows` has room for capacity * dim values. `count`
 // gets the number of rows: below `capacity` only at the end, and 0 after the last row.

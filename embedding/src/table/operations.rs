@@ -49,10 +49,7 @@ impl Reached {
 }
 
 /// Cuts `values` into parts that begin at `starts`; the first one begins at 0.
-pub(crate) fn cut<'p, T>(
-    mut values: &'p mut [T],
-    starts: impl Iterator<Item = usize>,
-) -> Vec<&'p mut [T]> {
+pub(crate) fn cut<T>(mut values: &mut [T], starts: impl Iterator<Item = usize>) -> Vec<&mut [T]> {
     let mut parts = Vec::new();
     let mut before = 0;
     for start in starts.skip(1) {
