@@ -322,8 +322,8 @@ class LeasedOutput(torch.autograd.Function):
 def leased_output(table: Table, lease: Union[Lease, BagLease]) -> Tensor:
     """The rows of a lease in the graph: float32 of the shape of `lease.rows`."""
     anchor = torch.empty(0, dtype=torch.float32, device="cpu", requires_grad=True)
-    output: Tensor = LeasedOutput.apply(anchor, table, lease)
-    return output
+    apply: Callable[..., Tensor] = LeasedOutput.apply
+    return apply(anchor, table, lease)
 
 
 def peeked_rows(
