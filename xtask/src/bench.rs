@@ -77,7 +77,7 @@ pub(crate) enum Measurement {
     /// Six models on real data beside in-memory torch, at a quarter of the tables: `training quality`
     #[command(disable_help_flag = true)]
     Quality(PassedOn),
-    /// Training: quality, speed, staleness, lookahead, optimizers, python; without a name, clicks
+    /// Training: quality, speed, staleness, lookahead, optimizers, dtypes, python, in-memory; without a name, clicks
     #[command(disable_help_flag = true)]
     Training(PassedOn),
     /// Resident memory against the budget, at tables of 1x, 4x and 16x the budget

@@ -7,6 +7,7 @@
   optimizers   parity with torch.optim
   dtypes       rows below f32: bytes on disk and a read, and what they cost in quality
   python       what a call from Python costs
+  in-memory    the training step of one table, beside torch's sparse Adagrad and FBGEMM
   clicks       Criteo-format rows in turns: what training out of core costs, and Lookahead gives back
 
 `<subcommand> --help` lists the options. Without a subcommand, `clicks` runs.
@@ -26,6 +27,7 @@ PROGRAMS = {
     "optimizers": "training/optimizers.py",
     "dtypes": "training/dtypes.py",
     "python": "store/overhead.py",
+    "in-memory": "training/in_memory.py",
     "clicks": "training/clicks.py",
 }
 

@@ -38,14 +38,20 @@ const SIZES_DIM: usize = 2;
 
 /// Options of `in-memory`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "With --quick, within a minute: 1 million rows beside 10 million, 3 rounds")]
+#[command(
+    after_help = "With --quick, within a minute: 1 million rows (fewer where they exceed 512 MiB) \
+                  beside 10 million, 3 rounds"
+)]
 pub(crate) struct Args {
     /// Rows of the table
     #[arg(long, default_value_t = 10_000_000)]
     rows: u64,
     /// Columns (f32) of a row, each length measured by itself
-    #[arg(long, value_delimiter = ',', default_value = "16,128")]
+    #[arg(long, value_delimiter = ',', default_value = "16,128,1024")]
     dims: Vec<usize>,
+    /// Most MiB of values in a table: where --rows of that length exceed it, the table has fewer rows
+    #[arg(long, value_name = "MIB", default_value_t = 5 << 10)]
+    table_mib: u64,
     /// Rows of a larger table of 8-byte rows, beside one of --rows; 0 leaves that out
     #[arg(long, value_name = "ROWS", default_value_t = 100_000_000)]
     pub(crate) large_rows: u64,
@@ -75,6 +81,12 @@ pub(crate) enum Level {
 }
 
 impl Args {
+    /// Rows of a table with `dim` columns.
+    fn rows_of(&self, dim: usize) -> u64 {
+        let row_bytes = (dim * size_of::<f32>()) as u64;
+        self.rows.min((self.table_mib << 20) / row_bytes)
+    }
+
     fn plan(&self, rows: u64, dim: usize) -> Plan {
         let batches = (rows.min(self.rows) as usize / self.batch).max(1);
         Plan {
@@ -133,13 +145,18 @@ pub(crate) fn measure(mut args: Args) -> Result<Vec<Row>> {
     ensure!(args.dims.iter().all(|&dim| dim > 0), "--dims must be positive");
     if args.common.quick {
         args.rows = args.rows.min(1_000_000);
+        args.table_mib = args.table_mib.min(512);
         args.large_rows = args.large_rows.min(args.rows * 10);
         args.rounds = 3;
     }
+    ensure!(
+        args.dims.iter().all(|&dim| args.rows_of(dim) > 0),
+        "--table-mib does not hold a row of the longest of --dims"
+    );
     report::print_provenance();
     println!(
-        "workload  {} rows, batches of {} uniform keys, {} rounds, seed {}",
-        args.rows, args.batch, args.rounds, args.common.seed
+        "workload  batches of {} uniform keys, {} rounds, seed {}",
+        args.batch, args.rounds, args.common.seed
     );
     let mut figures = Vec::new();
     for &dim in &args.dims {
@@ -155,16 +172,17 @@ pub(crate) fn measure(mut args: Args) -> Result<Vec<Row>> {
 /// Everything for rows of one length.
 fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
     let directory = scratch_in(&args.common.directory)?;
-    let plan = args.plan(args.rows, dim);
+    let rows = args.rows_of(dim);
+    let plan = args.plan(rows, dim);
     let row_bytes = dim * size_of::<f32>();
-    let ground = Ground::filled(args.rows as usize * record_bytes(row_bytes), Pages::Huge)?;
-    let index = BareIndex::filled(args.rows)?;
-    let gather = Gather::tuned(&ground, args.rows, row_bytes, args.batch);
+    let ground = Ground::filled(rows as usize * record_bytes(row_bytes), Pages::Huge)?;
+    let index = BareIndex::filled(rows)?;
+    let gather = Gather::tuned(&ground, rows, row_bytes, args.batch);
     let behind_index = IndexAndRecord::tuned(&index, &ground, row_bytes, args.batch);
 
-    let budget_bytes = args.budget_bytes(args.rows, dim);
+    let budget_bytes = args.budget_bytes(rows, dim);
     println!(
-        "{row_bytes} B      budget {} MiB each; gather: {}; index + record: {}; {} MiB in huge pages",
+        "{row_bytes} B      {rows} rows, budget {} MiB each; gather: {}; index + record: {}; {} MiB in huge pages",
         budget_bytes >> 20,
         gather.ahead(),
         behind_index.how(),
@@ -172,11 +190,11 @@ fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
     );
     let mut contenders: Vec<&dyn Contender> = vec![&gather, &behind_index];
     let label = format!("{row_bytes} B");
-    let flips = || Mutex::new(Flips::new(args.rows));
+    let flips = || Mutex::new(Flips::new(rows));
 
     let path = directory.path().join("kv");
     let store = (args.only != Some(Level::Tables))
-        .then(|| KvRows::load(&path, args.rows, dim, budget_bytes))
+        .then(|| KvRows::load(&path, rows, dim, budget_bytes))
         .transpose()?;
     let store_flips = flips();
     let on_store = store.as_ref().map(|rows| {
@@ -196,7 +214,7 @@ fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
     let bank = (args.only != Some(Level::Store))
         .then(|| Bank::open(directory.path().join("bank"), options))
         .transpose()?;
-    let table = bank.as_ref().map(|bank| load_table(bank, args.rows, dim)).transpose()?;
+    let table = bank.as_ref().map(|bank| load_table(bank, rows, dim)).transpose()?;
     let on_table = table.as_ref().map(|table| {
         let get_put = GetPut { table, flips: flips() };
         (Get { table, release: false }, get_put, Get { table, release: true }, Peek { table })
@@ -212,7 +230,7 @@ fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
         |flips: Mutex<Flips>| flips.into_inner().expect("a thread that panicked has ended the run");
     if let (Some(bank), Some(table), Some((_, get_put, ..))) = (&bank, &table, on_table) {
         check_in_memory("bank", &bank.stats().store)?;
-        check_table(table, args.rows, dim, &flips(get_put.flips))?;
+        check_table(table, rows, dim, &flips(get_put.flips))?;
     }
     drop(on_store);
     match store {
@@ -365,6 +383,7 @@ mod tests {
         Args {
             rows,
             dims: vec![16],
+            table_mib: 5 << 10,
             large_rows: 2 * rows,
             only: None,
             batch: 512,
@@ -385,6 +404,17 @@ mod tests {
         assert_eq!(rows[3]["name"], "64 B x 1 thread: kv get + put");
         assert_eq!(rows[3]["against"], "64 B x 1 thread: gather");
         assert_eq!(rows[3]["floor"], "64 B x 1 thread: index + record");
+    }
+
+    #[test]
+    fn long_rows_are_fewer_where_the_table_would_exceed_its_bytes() {
+        let directory = tempfile::tempdir().unwrap();
+        let args = Args { table_mib: 1, ..args(directory.path(), 3_000, None) };
+        assert_eq!(args.rows_of(16), 3_000);
+        assert_eq!(args.rows_of(1_024), 256);
+        let none = Args { dims: vec![1 << 19], ..args };
+        let error = run(none).unwrap_err();
+        assert!(format!("{error:#}").contains("--table-mib"), "{error:#}");
     }
 
     #[test]
