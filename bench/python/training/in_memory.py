@@ -15,7 +15,8 @@ The cases: 4,096 and 32,768 ids of 16 columns, 4,096 ids of 128 columns, 2,048 b
 64 columns (sums); each with uniform keys and with keys by Zipf's law (exponent 1.05). In a round
 each contender trains for one turn, in random order, on batches that no earlier round had. Values
 are medians over the rounds, with the distance between the quartiles. A ratio compares turns of the
-same round.
+same round. --threads is the number of threads of torch, on which FBGEMM runs too, and of Embank's
+banks.
 
 Asked: every value that Embank holds after the last step is within a thousandth of the learning
 rate of the peer's value (FBGEMM's, torch's, and for a part of the rows that of the formula in
@@ -127,11 +128,12 @@ class EmbankTable:
     """A table whose backward pass hands the gradients to the optimizer in the store."""
 
     def __init__(self, name: str, case: Case, start: torch.Tensor, optimizer: Any, folder: Path,
-                 device: Any) -> None:
+                 given: argparse.Namespace) -> None:
         self.name = name
         # Values, as many bytes of state, and half as much again. What is not used is not resident.
         budget = case.rows * (8 * case.dim + RECORD_EXTRA_BYTES) * 3 // 2 + (64 << 20)
-        self.bank = embank.Bank(folder, memory_budget=budget, device=device)
+        self.bank = embank.Bank(folder, memory_budget=budget, device=given.device,
+                                threads=given.threads)
         self.table = self.bank.table("rows", dim=case.dim, optimizer=optimizer)
         for first in range(0, case.rows, CHUNK_ROWS):
             values = start[first : first + CHUNK_ROWS].numpy()
@@ -287,7 +289,7 @@ def main() -> int:
     measured = [row for case in chosen for row in of_case(case, rounds, given, with_fbgemm)]
     fbgemm = sys.modules["fbgemm_gpu"].__version__ if with_fbgemm else "not installed"
     return measure.report(measured, given, {
-        "rows": chosen[0].rows, "rounds": rounds, "torch threads": torch.get_num_threads(),
+        "rows": chosen[0].rows, "rounds": rounds, "threads": torch.get_num_threads(),
         "torch": torch.__version__, "FBGEMM": fbgemm, "spread": "between the quartiles",
     })
 
@@ -323,7 +325,7 @@ def of_case(
     measure.SCRATCH.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=measure.SCRATCH) as folder:
         row_wise, adagrad = (
-            EmbankTable(name, case, start, optimizer, Path(folder) / name, given.device)
+            EmbankTable(name, case, start, optimizer, Path(folder) / name, given)
             for name, optimizer in (
                 (ROW_WISE, embank.RowWiseAdagrad(lr=LEARNING_RATE, eps=ROW_WISE_EPS)),
                 (ADAGRAD, embank.Adagrad(lr=LEARNING_RATE, initial_accumulator_value=INITIAL_SUM)),

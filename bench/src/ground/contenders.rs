@@ -1,4 +1,4 @@
-//! A table's operations as they are measured: get, get + put, peek. For the store below it see
+//! A table's operations as they are measured: get, get + put, peek, gradients. For the store below it see
 //! [`crate::ground::kv_contenders`], for the bare loops [`crate::ground::gather`] and [`crate::ground::index_loop`].
 
 use std::sync::Mutex;
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use embank::{Missing, Table};
 
+use crate::ground::content;
 use crate::ground::rounds::Contender;
 
 /// `Table::get`. Its lease is given back without an update, which is a batch of its own, timed or not.
@@ -74,7 +75,44 @@ impl Contender for Peek<'_> {
     }
 }
 
-/// Which rows the puts have left negated.
+/// `Table::apply_gradients` on a table with SGD and learning rate 1, for one calling thread.
+///
+/// The gradient of a row is twice the row, so a step negates the row exactly, and a gradient that is lost or applied
+/// twice is found. If a key stands in a batch several times, its gradients after the first are zero. The
+/// gradients follow from the keys and from `flips`: the timed call is the first one that touches the rows.
+pub(crate) struct Gradients<'a> {
+    pub(crate) table: &'a Table,
+    pub(crate) flips: &'a Mutex<Flips>,
+}
+
+impl Contender for Gradients<'_> {
+    fn name(&self) -> &str {
+        "table gradients"
+    }
+
+    fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
+        let mut flips = self.flips.lock().expect("a thread that panicked has ended the run");
+        let dim = self.table.dim();
+        content::fill(keys, dim, rows);
+        flips.begin();
+        for (&key, gradient) in keys.iter().zip(rows.chunks_exact_mut(dim)) {
+            let factor = match (flips.flip(key), flips.negated(key)) {
+                (false, _) => 0.0,
+                // `flips` is ahead of the step: the row is not negated yet.
+                (true, true) => 2.0,
+                (true, false) => -2.0,
+            };
+            gradient.iter_mut().for_each(|cell| *cell *= factor);
+        }
+        let started = Instant::now();
+        self.table.apply_gradients(keys, rows)?;
+        let took = started.elapsed();
+        self.table.peek(keys, rows, Missing::Error)?;
+        Ok(took)
+    }
+}
+
+/// Which rows the puts and gradients have left negated.
 #[derive(Debug)]
 pub(crate) struct Flips {
     /// For each key: the number of the batch that touched it last, times two, plus one if negated.
@@ -90,13 +128,25 @@ impl Flips {
 
     /// A batch negates each of its distinct keys once.
     pub(crate) fn note(&mut self, keys: &[u64]) {
-        self.batches += 1;
+        self.begin();
         for &key in keys {
-            let mark = &mut self.marks[key as usize];
-            if *mark >> 1 != self.batches {
-                *mark = (self.batches << 1) | ((*mark & 1) ^ 1);
-            }
+            self.flip(key);
         }
+    }
+
+    /// Begins a batch: each key is now at its first place again.
+    fn begin(&mut self) {
+        self.batches += 1;
+    }
+
+    /// Notes a key of the batch. Returns true, and notes the row as negated, at the key's first place.
+    fn flip(&mut self, key: u64) -> bool {
+        let mark = &mut self.marks[key as usize];
+        let first = *mark >> 1 != self.batches;
+        if first {
+            *mark = (self.batches << 1) | ((*mark & 1) ^ 1);
+        }
+        first
     }
 
     /// Whether the puts have left this key's row negated.

@@ -32,6 +32,7 @@ use crate::ground::loading::{bar, for_all_rows};
 use crate::ground::options::{Common, Threads};
 use crate::ground::report::{self, Row};
 use crate::ground::rounds::{Contender, Draw, Plan, Spread, alternate};
+use crate::measure::store::threads_a_batch;
 
 /// Columns of the rows with which sizes of tables are compared: 8 bytes.
 const SIZES_DIM: usize = 2;
@@ -63,9 +64,13 @@ pub(crate) struct Args {
     batch: usize,
     #[command(flatten)]
     pub(crate) threads: Threads,
+    /// In place of the rest: tables alone, one calling thread, batches of 256, 4,096 and 32,768 keys, each
+    /// with these numbers of the bank's threads beside one
+    #[arg(long, value_name = "N[,M..]", value_delimiter = ',', conflicts_with_all = ["only", "batch", "threads"])]
+    pub(crate) threads_a_batch: Vec<usize>,
     /// Measured rounds; the median counts
     #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    pub(crate) rounds: usize,
     /// Memory budget of each store in MiB; without it, one that holds every row in memory
     #[arg(long, value_name = "MIB")]
     budget: Option<u64>,
@@ -82,7 +87,7 @@ pub(crate) enum Level {
 
 impl Args {
     /// Rows of a table with `dim` columns.
-    fn rows_of(&self, dim: usize) -> u64 {
+    pub(crate) fn rows_of(&self, dim: usize) -> u64 {
         let row_bytes = (dim * size_of::<f32>()) as u64;
         self.rows.min((self.table_mib << 20) / row_bytes)
     }
@@ -102,7 +107,7 @@ impl Args {
         }
     }
 
-    fn budget_bytes(&self, rows: u64, dim: usize) -> u64 {
+    pub(crate) fn budget_bytes(&self, rows: u64, dim: usize) -> u64 {
         self.budget.map_or_else(|| whole_budget_bytes(rows, dim), |mib| mib << 20)
     }
 }
@@ -154,16 +159,23 @@ pub(crate) fn measure(mut args: Args) -> Result<Vec<Row>> {
         "--table-mib does not hold a row of the longest of --dims"
     );
     report::print_provenance();
-    println!(
-        "workload  batches of {} uniform keys, {} rounds, seed {}",
-        args.batch, args.rounds, args.common.seed
-    );
     let mut figures = Vec::new();
-    for &dim in &args.dims {
-        row_length(&args, dim, &mut figures)?;
-    }
-    if args.large_rows > 0 {
-        sizes(&args, &mut figures)?;
+    if args.threads_a_batch.is_empty() {
+        println!(
+            "workload  batches of {} uniform keys, {} rounds, seed {}",
+            args.batch, args.rounds, args.common.seed
+        );
+        for &dim in &args.dims {
+            row_length(&args, dim, &mut figures)?;
+        }
+        if args.large_rows > 0 {
+            sizes(&args, &mut figures)?;
+        }
+    } else {
+        println!("workload  uniform keys, {} rounds, seed {}", args.rounds, args.common.seed);
+        for &dim in &args.dims {
+            threads_a_batch::measure(&args, dim, &mut figures)?;
+        }
     }
     println!("every row checked; no reads from disk");
     Ok(figures)
@@ -210,11 +222,14 @@ fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
         contenders.extend([get as &dyn Contender, get_put, peek]);
     }
 
-    let options = BankOptions { memory_budget_bytes: budget_bytes, ..BankOptions::default() };
+    // The bare loops beside it have one processor for each calling thread.
+    let options =
+        BankOptions { memory_budget_bytes: budget_bytes, threads: 1, ..BankOptions::default() };
     let bank = (args.only != Some(Level::Store))
         .then(|| Bank::open(directory.path().join("bank"), options))
         .transpose()?;
-    let table = bank.as_ref().map(|bank| load_table(bank, rows, dim)).transpose()?;
+    let table =
+        bank.as_ref().map(|bank| load_table(bank, rows, dim, Optimizer::None)).transpose()?;
     let on_table = table.as_ref().map(|table| {
         let get_put = GetPut { table, flips: flips() };
         (Get { table, release: false }, get_put, Get { table, release: true }, Peek { table })
@@ -352,10 +367,18 @@ pub(crate) fn check_in_memory(name: &str, stats: &StoreStats) -> Result<()> {
     Ok(())
 }
 
-fn load_table(bank: &Bank, rows: u64, dim: usize) -> Result<Table> {
+/// A table with the rows of all keys from 0 to before `rows`.
+///
+/// # Errors
+/// What the bank reports.
+pub(crate) fn load_table(
+    bank: &Bank,
+    rows: u64,
+    dim: usize,
+    optimizer: Optimizer,
+) -> Result<Table> {
     let columns = u32::try_from(dim).context("--dims are too large")?;
-    let config =
-        TableConfig::new(columns).optimizer(Optimizer::None).initializer(Initializer::Zeros);
+    let config = TableConfig::new(columns).optimizer(optimizer).initializer(Initializer::Zeros);
     let table = bank.table("rows", config)?;
     for_all_rows("loading the table", rows, dim, |keys, values| {
         content::fill(keys, dim, values);
@@ -365,7 +388,10 @@ fn load_table(bank: &Bank, rows: u64, dim: usize) -> Result<Table> {
 }
 
 /// Reads every row once and holds it against what the puts left.
-fn check_table(table: &Table, rows: u64, dim: usize, flips: &Flips) -> Result<()> {
+///
+/// # Errors
+/// A wrong answer, or what the table reports.
+pub(crate) fn check_table(table: &Table, rows: u64, dim: usize, flips: &Flips) -> Result<()> {
     for_all_rows("checking every row", rows, dim, |keys, values| {
         table.peek(keys, values, Missing::Error)?;
         for (&key, row) in keys.iter().zip(values.chunks_exact(dim)) {
@@ -388,6 +414,7 @@ mod tests {
             only: None,
             batch: 512,
             threads: Threads { threads: vec![1, 2] },
+            threads_a_batch: Vec::new(),
             rounds: 2,
             budget,
             common: Common::of_test(9, directory),
@@ -404,6 +431,19 @@ mod tests {
         assert_eq!(rows[3]["name"], "64 B x 1 thread: kv get + put");
         assert_eq!(rows[3]["against"], "64 B x 1 thread: gather");
         assert_eq!(rows[3]["floor"], "64 B x 1 thread: index + record");
+    }
+
+    #[test]
+    fn threads_a_batch_are_measured_beside_one_thread() {
+        let directory = tempfile::tempdir().unwrap();
+        let args = Args { threads_a_batch: vec![2], ..args(directory.path(), 70_000, None) };
+        run(args).unwrap();
+        let text = fs::read_to_string(directory.path().join("rows.json")).unwrap();
+        let rows: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
+        assert_eq!(rows.len(), 3 * 2 * 4);
+        let last = rows.last().unwrap();
+        assert_eq!(last["name"], "64 B, batches of 32768, 2 threads a batch: table gradients");
+        assert_eq!(last["against"], "64 B, batches of 32768, 1 thread a batch: table gradients");
     }
 
     #[test]

@@ -10,3 +10,4 @@ pub(crate) mod scaling;
 pub(crate) mod single_op;
 pub(crate) mod soak;
 pub(crate) mod staleness_cost;
+pub(crate) mod threads_a_batch;

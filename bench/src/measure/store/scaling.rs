@@ -22,10 +22,14 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// As [`in_memory::measure`]; `--threads` without 1 and another number.
+/// As [`in_memory::measure`]; `--threads` without 1 and another number; `--threads-a-batch`.
 pub(crate) fn run(Args { mut in_memory }: Args) -> Result<()> {
     in_memory.large_rows = 0;
     in_memory.only.get_or_insert(Level::Store);
+    ensure!(
+        in_memory.threads_a_batch.is_empty(),
+        "--threads-a-batch belongs to in-memory: this measurement is about calling threads"
+    );
     ensure!(
         in_memory.threads.threads.first() == Some(&1) && in_memory.threads.threads.len() > 1,
         "--threads must begin with 1 and name another number, as in 1,2"
