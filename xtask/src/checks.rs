@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::environment::{self, Lock, Python};
 use crate::side_by_side::{self, Run};
 use crate::test_programs::{self, Program};
-use crate::{command, examples, workspace};
+use crate::{command, examples, prose, workspace};
 
 /// Options of `test`.
 #[derive(Debug, clap::Args)]
@@ -61,6 +61,7 @@ fn rust_stages(root: &Path, stages: &mut Stages) {
         command::shown(cargo(root).args(["fmt", "--all", "--check"]))
             .context("`cargo fmt --all` formats it")
     });
+    stages.run("prose", || prose::check(root));
     stages.run("lints", || {
         component(root, "clippy", "clippy")?;
         let strict = ["--all-targets", "--", "-D", "warnings"];

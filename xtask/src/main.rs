@@ -10,6 +10,7 @@ mod examples;
 mod install_c;
 mod interpreter;
 mod models;
+mod prose;
 mod side_by_side;
 mod test_programs;
 mod wheel;
@@ -40,6 +41,8 @@ enum Command {
     Example(examples::Args),
     /// Everything that CI checks: format, lints, Rust and Python tests
     Test(checks::Args),
+    /// Words that this project does not use, and lines of prose that are too long
+    Prose(prose::Args),
     /// Model checking of the store's concurrency; see docs/testing.md
     Models(models::Args),
     /// The wheel for every CPython from 3.9 on: built, checked against the stable ABI, tried out without torch
@@ -74,6 +77,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Example(args) => examples::run(&workspace::root()?, &args),
         Command::Test(args) => checks::run(&args),
         Command::Models(args) => models::run(&args),
+        Command::Prose(args) => prose::run(&args),
         Command::Wheel(args) => wheel::run(&args),
         Command::InstallC(args) => install_c::run(&args),
         Command::Bench(measurement) => bench::run(measurement),
