@@ -1,21 +1,23 @@
 //! The keys of a batch whose rows are on disk.
 //!
-//! First the row cache is asked for all of them, with its cache misses overlapped. What it does not have is
-//! read as one stream: sorted by address, neighbours joined into one read, and as many in flight at once as
-//! device and read buffer hold. Rows are worked on as they come, while the device is busy with the next. A
-//! record found under a slot may belong to another key of the chain; then its previous address is read in the
-//! same stream. Rows that an operation uses go to the tail, where their update will fall; a peek leaves them
-//! where they are and a copy in the cache.
+//! The batch first looks for all of them in the row cache, with its cache misses overlapped. It
+//! reads the others as one stream: sorted by address, with neighbours joined into one read, and
+//! with as many reads in flight as the device and the read buffer hold. The batch works on each row
+//! when it arrives, while the device is busy with the next ones. A record found in a bucket may
+//! belong to another key of the same chain; then the batch reads the record before it in the chain,
+//! in the same stream. Rows that an operation uses go to the tail of the log, where their update
+//! will fall. A peek leaves a row where it is, and a copy in the row cache.
 //!
-//! Rows need room at the tail, and for that a batch may have to wait until compaction has made some
-//! (`Core::await_space`). It does not do so in the midst of a stream: it would hold a read buffer and a ring of
-//! the device, compaction reads too, and a few such batches would hold all the rings there are. Then it
-//! begins no more reads, takes the pages that those on their way need (as many bytes at most as the
-//! read buffer, with all batches as all read buffers), and waits when the stream is at its end. What was not begun
-//! is the next stream's.
+//! **Room.** Rows need room at the tail, and a batch may have to wait until compaction has made
+//! room (`Core::await_space`). It must not wait during a stream: it holds a read buffer and a ring
+//! of the device, compaction needs both, and a few waiting batches would hold all of them. So a
+//! batch that lacks room begins no more reads. It takes pages for the rows that are on their way,
+//! at most as many bytes as its read buffer has, and waits when the stream has ended. The reads
+//! that it did not begin belong to the next stream.
 //!
-//! How long a record of variable width is only its header tells. For those, as much is asked for as is twice
-//! the table's mean; where a record is longer than what came, the rest is read with it a second time.
+//! **Length.** Only its header tells the length of a record of variable width. The first read of
+//! such a record brings twice the table's mean length. If the record is longer, a second read
+//! brings the rest.
 
 use super::reads::{BRIDGED_BYTES_MAX, JOINED_BYTES_MAX, Joins, Reading};
 use super::succession::{Old, Predecessor, Succession};
@@ -32,7 +34,7 @@ use crate::record::layout::RecordImage;
 /// Why a stream of reads ended early.
 struct Failed {
     error: Error,
-    /// Reads brought more than the records that were asked for.
+    /// A read failed that brought bytes between the records that were asked for.
     bridged: bool,
 }
 
@@ -47,8 +49,8 @@ pub(super) enum Found {
 }
 
 impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
-    /// Finds and completes what is pending, in the cache or on disk: everything, unless the batch has to wait
-    /// for space; then something.
+    /// Finds the rows that are set aside, in the cache or on disk, and completes their keys. If the
+    /// batch has to wait for room, it completes some of them.
     pub(super) fn read_pending(&mut self) -> Result<()> {
         if self.scratch.pending.is_empty() {
             return Ok(());
@@ -70,8 +72,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         if pending.is_empty() {
             return Ok(());
         }
-        // What a stream takes beyond the quota it takes without waiting, so with no room it does not begin: or the
-        // log would grow by what each of many refused batches had under way.
+        // A stream takes pages beyond the quota without waiting. So it does not begin without room:
+        // otherwise each of many refused batches would lengthen the log by a read buffer.
         if W::APPENDS && W::ROOM == Room::Awaited && self.core.has_no_room() {
             self.await_space()?;
         }
@@ -84,7 +86,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         };
         let mut read = self.read_stream(buffer, pending, demand, BRIDGED_BYTES_MAX);
         if let Err(Failed { error: Error::Io { .. }, bridged: true }) = read {
-            // Perhaps it was what lies between the rows.
+            // The failure may lie between the rows, so the rows are read once more without these
+            // bytes.
             pending.retain(|p| !p.done);
             read = self.read_stream(buffer, pending, demand, 0);
         }
@@ -94,7 +97,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             Ok(deepest) => {
                 let most = self.tally.disk_queue_depth_max.max(deepest);
                 self.tally.disk_queue_depth_max = most;
-                // All but what was not begun.
+                // Keep the keys whose reads were not begun.
                 pending.retain(|p| !p.done);
             }
             Err(Failed { error, .. }) if self.search_again(pending, &error) => pending.clear(),
@@ -123,15 +126,17 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         read.map_err(|error| Failed { error, bridged })
     }
 
-    /// A read failed. Compaction may have given the place back, having moved the row before: then what is not
-    /// done is searched again from the index. False if no row was moved, so that the failure counts.
+    /// A read failed. Compaction may have moved the row and given its place back. If so, the keys
+    /// that are not completed are searched again from the index. Returns false if no row was moved:
+    /// then the failure counts.
     ///
-    /// Each time `begin` has moved on since the search, so this comes to an end. A read without a failure
-    /// needs no such look: a file that is removed stays whole for who has it open, and a range that is
-    /// given back reads as zeros, which fail as records (`Reading::record`).
+    /// This ends, because `begin` has moved on each time. A read without a failure needs no such
+    /// check: a removed file stays whole for a process that has it open, and a range that was given
+    /// back reads as zeros, which are no valid record (`Reading::record`).
     #[cold]
     fn search_again(&mut self, pending: &[Pending], error: &Error) -> bool {
-        // What else there is, damage among it, was found in what had been read (`Reading::record`).
+        // Every other failure, also damage, was found in the bytes that had been read
+        // (`Reading::record`).
         if !matches!(error, Error::Io { .. } | Error::Truncated { .. }) {
             return false;
         }
@@ -177,7 +182,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         demand: &mut Demand,
     ) -> Result<bool> {
         let cache = &self.core.cache;
-        // Ends: each round takes the search further down its chain.
+        // Ends: each round follows the chain to a lower address.
         loop {
             let address = pending.address;
             demand.lookups += u64::from(W::EFFECT == Effect::Peek && W::FILLS_CACHE);
@@ -277,8 +282,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         })
     }
 
-    /// The key's own record has been found. True if the row moved to the tail, so that no search looks for it here
-    /// again.
+    /// The batch has found the key's own record. True if the row moved to the tail, so that no
+    /// later search finds it here.
     pub(super) fn use_row(
         &mut self,
         pending: &Pending,

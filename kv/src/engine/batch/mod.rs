@@ -1,28 +1,26 @@
 //! Running a batch.
 //!
-//! **Problem.** One DRAM access takes as long as hundreds of instructions, one disk read as long as a
-//! thousand DRAM accesses. Taken one after another, as single-key stores do, they add up.
+//! **Problem.** One access to memory takes as long as hundreds of instructions, and one read of the
+//! drive as long as a thousand accesses. A store that takes one key after another waits for each of
+//! them.
 //!
-//! **Approach.** A batch goes through in chunks, a chunk in groups. For a group of keys the buckets are
-//! prefetched, then all are probed and their records' headers prefetched, then the records' other lines, then
-//! each row is worked on: many misses are in flight at once, and each stage is a loop so short that the
-//! processor looks many keys ahead. What bounds it is the page walk: a prefetch that misses the TLB can't
-//! retire before its walk has ended, so only those few keys overlap whose instructions fit the reorder buffer
-//! (some 500). Hence few instructions a key count more than anything: whatever a batch can look up once
-//! (`View`, `Outline`, the record's length in lines) it does, and a record's first line, which needs the walk,
-//! is asked for in another loop than the rest, which need fill buffers. The next group's buckets are asked for
-//! before those rest: their walks pass while the fill buffers are what is short. Measured on 10 million rows of
-//! 64 bytes, all of a record in one loop, beside a bare loop over the same buckets and records that took 46 ns a
-//! row: groups of 32 took 60, groups of 16 took 68, stages of different groups interleaved 60 to 62, keys one by
-//! one 67 to 73. Measured on 3 million rows of 512 bytes, beside a bare loop of about 105 ns: all of a record in
-//! one loop took 151 ns a get, this 145; with a put of the same row 294 and 275. (Fewer lines ahead, groups of 8
-//! and 16, keys one by one, and prefetches to the second level only were no faster.) Of a get's time
-//! there, with its buckets in a stage in front, those took 11 ns, the probes with the records' first lines 42, the
-//! other lines 55, the copies 32, and the 7 keys in 100 that are in overflow buckets 13.
+//! **Approach.** A batch is worked on in chunks of 1,024 keys, and a chunk in groups of 32 keys.
+//! For a group, the batch first prefetches the buckets of the index, then probes all of them and
+//! prefetches the first line of each record, then prefetches the other lines of the records, and
+//! then works on each row. Each stage is a short loop, so the processor has many cache misses in
+//! flight at once.
 //!
-//! Keys whose rows are on disk are set aside; when the batch is through, they go to the device as one stream of
-//! reads (`disk`). Everything in memory happens under one pin of the epoch; whatever may wait (a page to turn, the
-//! device) happens between pins, and the chunk then goes on where it stopped. A single operation is a batch of one.
+//! **What bounds it.** A prefetch that misses the TLB can't retire before its page walk has ended.
+//! So only the keys whose instructions fit the reorder buffer (about 500) overlap, and fewer
+//! instructions a key are faster. The batch therefore looks up once what holds for all keys
+//! (`View`, `Outline`, the number of lines of a record). The first line of a record needs a page
+//! walk and the other lines need fill buffers, so two loops ask for them. The buckets of the next
+//! group are prefetched between these loops: their page walks pass while the fill buffers are busy.
+//!
+//! **Rows on disk.** The batch sets aside the keys whose rows are on disk. When it has worked on
+//! the other keys, it reads these rows as one stream (`disk`). The batch pins the epoch while it
+//! works in memory. Whatever may wait (a new page of the log, the drive) happens while it is not
+//! pinned, and the chunk then continues where it stopped. A single operation is a batch of one key.
 
 mod disk;
 mod new_record;
@@ -58,20 +56,22 @@ use crate::process::cpu_time;
 use crate::record::address::{Address, TableId};
 use crate::record::layout::{RecordRef, record_bytes};
 
-/// Keys that go through a stage together. Measured on 64-byte rows, 10 million of them: 32 and 64 are alike,
-/// fewer hide less latency, more fall out of the first-level cache.
+/// Keys that go through a stage together. Fewer hide less latency, and more leave the first-level
+/// cache before their rows are worked on.
 const GROUP_KEYS: usize = 32;
-/// Cache lines of a record that are prefetched at most; the processor streams the rest.
+/// Largest number of a record's cache lines that the batch prefetches; the processor's own
+/// prefetcher streams the rest.
 const LINES_AHEAD_MAX: usize = 8;
 const LINE_BYTES: usize = 64;
-/// A growth step's processor time is taken from so many inserted rows on: asking costs as much as a row.
+/// A growth step of the index is timed if the batch inserted this many rows or more. Asking for the
+/// processor time costs as much as one row.
 const CPU_TIMED_ROWS_MIN: u64 = 64;
 
 /// What a step did with its key.
 enum Step {
     /// The key is dealt with.
     Done,
-    /// The row moved meanwhile: search again.
+    /// The row moved while the key was searched: search again.
     Moved,
 }
 
@@ -155,35 +155,39 @@ impl Core {
 pub(crate) struct Batch<'a, W, const VARIABLE: bool> {
     core: &'a Core,
     table: TableId,
-    /// The length of the table's values; their maximum where that varies.
+    /// The length of the table's values in bytes; the largest length if the lengths vary.
     value_bytes: usize,
     keys: &'a [u64],
     clock: Clock,
     work: &'a mut W,
     scratch: &'a mut Scratch,
-    /// What is read of a record on disk at first.
+    /// Bytes that the first read of a record on disk brings.
     read_bytes: usize,
-    /// Where the prefetch of a record's lines ends, its last line apart.
+    /// Offset in a record before which its lines are prefetched. The last line is prefetched by
+    /// `last_byte`.
     prefetch_bytes: usize,
     /// The offset of a record's last byte.
     last_byte: usize,
-    /// Rows inserted less rows deleted, as far as the table's count knows.
+    /// Rows inserted less rows deleted that the table's count includes already.
     rows_noted: u64,
-    /// A stream of reads is under way, so a read buffer is held and perhaps a ring.
+    /// True while a stream of reads is under way. The batch then holds a read buffer, and perhaps a
+    /// ring of the device.
     streaming: bool,
-    /// A page was taken meanwhile for which the batch should have waited, and will.
+    /// True if the batch took a page for which it should have waited, while it could not wait. It
+    /// waits when the stream has ended.
     owes_wait: bool,
-    /// The program has ended a wait of this batch, which goes on to its end.
+    /// True if the program has ended a wait of this batch. The batch then completes without further
+    /// waits.
     waits_no_more: bool,
-    /// The table is known to have records in the log.
+    /// True if the table is marked as one that has records in the log.
     written_noted: bool,
-    /// `Tally::grown_bytes`, likewise.
+    /// `Tally::grown_bytes` that the table's count includes already.
     grown_noted: u64,
-    /// `Tally::appended` when rows were last `retain`ed.
+    /// `Tally::appended` when the batch last looked for rows to `retain`.
     appended_noted: u64,
-    /// The same when a page was last turned; none before the first.
+    /// `Tally::appended` when the batch last turned a page; `None` before the first page.
     appended_at_turn: Option<u64>,
-    /// A place whose value would be longer than the table admits, and its length: the batch fails.
+    /// Place and length of a value that is longer than the table admits. The batch fails.
     too_long: Option<(usize, usize)>,
     outcome: &'a mut Outcome,
     tally: &'a mut Tally,
@@ -205,11 +209,11 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         if scratch.value.len() != value_bytes.div_ceil(8) {
             scratch.value.resize(value_bytes.div_ceil(8), 0);
         }
-        // Padding is zero, whatever an earlier batch left.
+        // The padding behind the value is zero, whatever an earlier batch left there.
         if let Some(last) = scratch.value.last_mut() {
             *last = 0;
         }
-        // An earlier batch may have ended with an error.
+        // An earlier batch that ended with an error may have left keys here.
         scratch.pending.clear();
         scratch.redo.clear();
         let (record_bytes, read_bytes) = if VARIABLE {
@@ -291,7 +295,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         Ok(())
     }
 
-    /// Reads what is set aside, and deals with the keys whose rows moved meanwhile.
+    /// Reads the rows that were set aside, and searches again for the keys whose rows moved.
     fn finish_pending(&mut self) -> Result<()> {
         if self.scratch.pending.is_empty() && self.scratch.redo.is_empty() {
             return Ok(());
@@ -302,7 +306,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             while let Some(i) = self.scratch.redo.pop() {
                 let resident = self.tally.resident;
                 self.pinned_until_done(|batch, view| batch.search(i as usize, view))?;
-                // Promoting: what is in memory now was on disk a moment ago.
+                // A promotion counts a row that another operation brought to memory during the read
+                // as overtaken.
                 self.tally.overtaken += self.tally.resident - resident;
                 self.tally.resident = resident;
             }
@@ -312,9 +317,11 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         Ok(())
     }
 
-    /// Has rows looked after that are about to leave memory, in proportion to what the batch has appended.
+    /// Looks for rows to retain among those that leave memory next, in proportion to the bytes that
+    /// the batch appended.
     fn retain(&mut self) {
-        // What gives space back takes none, and compaction has rows of its own to move.
+        // Only batches of callers retain rows. A batch that gives space back must not take any, and
+        // compaction moves rows by itself.
         if W::ROOM != Room::Awaited {
             return;
         }
@@ -325,14 +332,15 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         }
     }
 
-    /// Lets the index grow with the rows that were inserted. What it took, the cache gives up now, and the log
-    /// when its writer comes to it: nobody waits.
+    /// Lets the index grow with the rows that the batch inserted. The cache gives up as much memory
+    /// at once. The log's writer gives its part when it evicts the next page, and no batch waits
+    /// for that.
     fn make_room(&self) {
         if self.tally.inserted == 0 {
             return;
         }
         if self.core.index.wants_growth() {
-            // Pinned, so that a checkpoint's pause keeps the index still.
+            // The pin lets a checkpoint's pause keep the index still.
             let _guard = self.core.gate.enter();
             let view = self.core.log.view();
             let look = |address: Address| {
@@ -380,7 +388,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         let view = self.core.log.view();
         let stopped = step(Counting(self).0, view);
         drop(guard);
-        // A batch that retains may be within one that reads, which waits when it is through.
+        // A batch that retains may run within a batch that reads, which waits when its stream has
+        // ended.
         if !self.streaming && W::APPENDS && W::ROOM != Room::Spare {
             self.core.index.wait_for_image();
         }
@@ -406,7 +415,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             Room::Awaited if self.streaming => self.owes_wait |= self.core.must_await_space(),
             Room::Awaited => self.await_space()?,
         }
-        // Not again because of what that has appended: a batch goes on whatever stays.
+        // If the retained rows alone have filled the page since the last turn, the batch turns it
+        // without retaining more.
         if self.appended_at_turn.replace(self.tally.appended) != Some(self.tally.appended) {
             self.core.retain_before_turn();
         }
@@ -414,9 +424,10 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         self.core.log.turn_page(full, turn_for)
     }
 
-    /// True if a batch that has begun completes although the disk lacks room. The end of a lease must complete, or its
-    /// counts would stand for ever. An update must complete, because the caller can neither take half of it back nor
-    /// repeat it. Such a batch exceeds the limit by its own rows at most.
+    /// True if a batch that has begun completes although the disk lacks room. The end of a lease
+    /// must complete, or its counts would stand for ever. An update must complete, because the
+    /// caller can neither take half of it back nor repeat it. Such a batch exceeds the limit by its
+    /// own rows at most.
     fn goes_on(&self) -> bool {
         self.clock == Clock::Release || self.work.shortage() != Shortage::Stops
     }
@@ -444,8 +455,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     }
 }
 
-/// Brings the count of rows up to date when a step of a batch is over, pinned still, and when a callback unwinds out
-/// of it.
+/// Brings the table's count of rows up to date at the end of a step, while the batch is still
+/// pinned. Dropping it does so, so the count is right also when a callback of the operation panics.
 struct Counting<'a, 'b, W: Work, const VARIABLE: bool>(&'a mut Batch<'b, W, VARIABLE>);
 
 impl<W: Work, const VARIABLE: bool> Drop for Counting<'_, '_, W, VARIABLE> {

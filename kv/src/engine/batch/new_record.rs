@@ -29,8 +29,8 @@ impl Core {
         Ok(record)
     }
 
-    /// The clock of a row whose record lies on disk. Counts do not survive a restart: only this session's records tell
-    /// them.
+    /// The clock of a row whose record lies on disk. Counts do not survive a restart, so only a
+    /// record of this session has counts.
     pub(crate) fn word_on_disk(&self, image: RecordImage<'_>, address: Address) -> ClockWord {
         let word = image.clock().for_disk();
         if address.raw() >= self.session_start { word } else { word.with_outstanding(0) }
@@ -90,7 +90,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         self.work.insert(i, value).then_some(value_bytes)
     }
 
-    /// Bytes of a row's next value; none if the table does not admit it.
+    /// Bytes of a row's next value. `None` if the table does not admit that length.
     #[inline]
     pub(super) fn next_value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> Option<usize> {
         if VARIABLE { self.asked_value_bytes(i, old) } else { Some(self.value_bytes) }

@@ -1,32 +1,15 @@
-//! How the reads of a batch are cut and joined.
+//! How a batch cuts and joins its reads.
 //!
-//! A read brings the blocks of 512 bytes that its records touch: the device here did 138 thousand random reads a
-//! second of 512 bytes, and 127 thousand of 4 KiB (fio, depth 256 and 128). Up to 16 KiB between two records are read
-//! too, if one read then does for both: it costs the thread 3 us, however long it is, and drives that count reads more
-//! than bytes a place in their queue. With Lookahead, tables of four times the budget (means of three runs of each, by
-//! turns; a virtual drive with 75,000 reads a second, which varied by a tenth):
+//! A read brings the blocks of 512 bytes that its records touch. Up to 16 KiB between two records
+//! are read too, if one read then takes the place of two: a read costs the thread 3 us whatever its
+//! length, and a drive that counts reads more than bytes has a place free in its queue. The
+//! measurements are in the benchmarks page of the documentation.
 //!
-//! | bridged, at most | | 0 | 8 KiB | 16 KiB | 32 KiB |
-//! |---|---|---|---|---|---|
-//! | reads a step | DLRM | 3,507 | 3,110 | 2,802 | 2,394 |
-//! | | DistMult, drive-bound | 1,402 | 1,379 | 1,357 | 1,322 |
-//! | | GraphSAGE, drive-bound | 2,349 | 2,249 | 2,165 | 2,053 |
-//! | samples/s | DLRM, of itself in memory | 0.81 | 0.82 | 0.84 | 0.84 |
-//! | | DistMult, drive-bound | 25,400 | 25,300 | 25,100 | 25,300 |
-//! | | GraphSAGE, drive-bound | 7,160 | 7,620 | 7,700 | 7,440 |
+//! The more rows a stream has, the nearer they lie to each other. So rows that are announced
+//! together are read together, and batches are announced three at a time.
 //!
-//! The more rows a stream has, the nearer they lie. So what is announced together is read together, and batches are
-//! announced by threes. Reads a step, with a stream for every 1,024 rows of a batch, for one batch, for two, three, and
-//! four:
-//!
-//! | | 1,024 rows | one batch | two | three | four |
-//! |---|---|---|---|---|---|
-//! | DLRM, a few hundred rows a table | 2,870 | 2,870 | 2,350 | 1,900 | 1,670 |
-//! | DistMult, drive-bound | 1,337 | 1,184 | 1,212 | 1,156 | 1,165 |
-//! | GraphSAGE, drive-bound | 2,320 | 2,070 | 2,047 | 1,962 | 2,030 |
-//!
-//! What lies between is looked at by nobody, and must not do harm: where such a read fails, the rows are read again,
-//! without what lies between them.
+//! No operation looks at the bytes between two records, and they must do no harm: if a read with
+//! such bytes fails, the rows are read again without them.
 
 use super::disk::Found;
 use super::succession::Old;
@@ -36,13 +19,14 @@ use crate::device::{BLOCK_BYTES, Priority, ReadStream};
 use crate::error::Result;
 use crate::memory::cpu_hint;
 
-/// Neighbours are joined into reads up to this long.
+/// Longest read in bytes that neighbours are joined into.
 pub(super) const JOINED_BYTES_MAX: u64 = 64 << 10;
-/// So much may lie between them.
+/// Most bytes between two records of one read.
 pub(super) const BRIDGED_BYTES_MAX: u64 = 16 << 10;
-/// So much of a record is fetched into the cache before the first of a group of reads is worked on: most are shorter.
+/// Bytes of each record that are fetched into the cache before the first record of a group of reads
+/// is worked on. Most records are shorter.
 const FETCHED_OF_RECORD_MAX: usize = 1024;
-/// So much of a read: a group's fit the second-level cache.
+/// Bytes of each read that are fetched into the cache: those of a group fit the second-level cache.
 const FETCHED_OF_READ_MAX: usize = 8192;
 
 /// How far reads of neighbours are joined, in bytes.
@@ -50,11 +34,11 @@ const FETCHED_OF_READ_MAX: usize = 8192;
 pub(super) struct Joins {
     /// The longest read.
     pub(super) joined_bytes_max: u64,
-    /// The most that may lie between two records of a read.
+    /// The most bytes between two records of a read.
     pub(super) bridged_bytes_max: u64,
 }
 
-/// One read: where it begins in the log, and whose it is.
+/// One read: where it begins in the log, and the searches that it is for.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     start: u64,
@@ -70,13 +54,13 @@ pub(super) struct Reading<'s, 'a, W, const VARIABLE: bool> {
     pending: &'s mut [Pending],
     demand: &'s mut Demand,
     joins: Joins,
-    /// A read brings what lies between records.
+    /// True if a read brings bytes between records.
     bridged: bool,
-    /// So many of `pending` have been asked for a first time.
+    /// How many entries of `pending` have been asked for a first time.
     begun: usize,
-    /// Places in `pending` of searches that go on.
+    /// Places in `pending` of searches that continue at another address.
     again: Vec<u32>,
-    /// By number of read.
+    /// The reads, by their number.
     spans: Vec<Span>,
 }
 
@@ -92,7 +76,7 @@ impl<'s, 'a, W: Work, const VARIABLE: bool> Reading<'s, 'a, W, VARIABLE> {
         Reading { batch, pending, demand, joins, bridged: false, begun: 0, again, spans }
     }
 
-    /// True if a read brings what lies between records.
+    /// True if a read brings bytes between records.
     pub(super) fn has_bridged(&self) -> bool {
         self.bridged
     }
@@ -119,7 +103,7 @@ impl<'s, 'a, W: Work, const VARIABLE: bool> Reading<'s, 'a, W, VARIABLE> {
                 again.push(i as u32);
                 return Ok(());
             }
-            // Given back by compaction, and so moved before.
+            // Compaction has given the place back, so it has moved the row.
             Err(_) if address.raw() < batch.core.log.begin() => {
                 pending.done = true;
                 batch.scratch.redo.push(pending.i);
@@ -162,7 +146,8 @@ impl<W: Work, const VARIABLE: bool> ReadStream for Reading<'_, '_, W, VARIABLE> 
     }
 
     fn next(&mut self) -> Option<(u64, usize)> {
-        // A search that goes on may do so anywhere, so only those in order are joined.
+        // A search that continues may lead anywhere in the log, so only first reads, which are in
+        // order, are joined.
         let (first, in_order) = match self.again.pop() {
             Some(i) => (i as usize, false),
             None if self.begun < self.pending.len() && !self.batch.owes_wait => {

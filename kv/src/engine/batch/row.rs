@@ -11,9 +11,9 @@ use crate::sync::Ordering;
 
 /// Memory of this thread for one value of a table.
 pub(super) struct ValueRoom<'a> {
-    /// As many as the value has, or the longest one where lengths vary.
+    /// One value of the table, in words of 8 bytes; the longest value if the lengths vary.
     pub(super) words: &'a mut [u64],
-    /// The length of the table's values, or of the longest one.
+    /// The length of the table's values in bytes; the largest length if the lengths vary.
     pub(super) value_bytes: usize,
 }
 
@@ -23,7 +23,7 @@ pub(super) enum Peeked {
     Moved,
     /// The row is deleted.
     Missing,
-    /// The row, and the operation has it.
+    /// The operation has read the row.
     Row,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn peek<W: Work, const VARIABLE: bool>(
         let bytes = if VARIABLE { padded_bytes - link.unused_bytes() } else { room.value_bytes };
         work.read(i, bytes_of(words, bytes));
     }
-    // Relaxed: a count of its own, as of now.
+    // Relaxed: the count at some moment of the read is enough.
     let clock = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
     work.clock(i, clock.outstanding());
     Peeked::Row
@@ -76,24 +76,24 @@ pub(super) fn peek<W: Work, const VARIABLE: bool>(
 pub(super) enum InPlace<'g> {
     /// A newer record of the key exists.
     Moved,
-    /// The staleness bound keeps it.
+    /// The row's clock is above the staleness bound.
     Blocked,
-    /// A conditional deletion left it alone.
+    /// A conditional deletion left the row alone.
     LeftAlone,
-    /// It is deleted; the lock is the caller's.
+    /// The row is deleted. The caller holds its lock.
     Tombstone(Locked<'g>),
-    /// Its next value has another padded length: it needs a record of its own.
+    /// The row's next value has another padded length, so it needs a new record.
     NoRoom,
-    /// Its next value has this length, which the table does not admit.
+    /// The row's next value has this length in bytes, which the table does not admit.
     TooLong(usize),
-    /// It is done.
+    /// The operation has worked on the row.
     Row {
-        /// Lookahead had brought it, and this was its first use.
+        /// True if Lookahead had brought the row to memory, and this was its first use.
         promoted: bool,
     },
 }
 
-/// Works on a row of the mutable region. One of fixed width has room for a value.
+/// Works on a row of the mutable region. A row of fixed width has room for every value.
 #[inline]
 pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
     work: &mut W,
@@ -124,7 +124,7 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
             return done;
         }
         Effect::Delete => {
-            // SAFETY: as above.
+            // SAFETY: the lock is held; the record has room for its value.
             if !work.deletes(i, unsafe { record.value(old_bytes) }, before.outstanding()) {
                 locked.unlock_unchanged(before);
                 return InPlace::LeftAlone;
@@ -135,7 +135,8 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
             return done;
         }
         Effect::Touch => {
-            // Counts as a change of the value: the row's uses stay as the Get left them.
+            // A release counts as a change of the value, so the row's uses stay as the Get left
+            // them.
             locked.unlock_changed(after);
             work.settled(i);
             return done;
@@ -146,7 +147,7 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
     if !VARIABLE {
         let value = bytes_of(room.words, room.value_bytes);
         if W::EFFECT == Effect::Update {
-            // SAFETY: as above.
+            // SAFETY: the lock is held; the record has room for its value.
             value.copy_from_slice(unsafe { record.value(old_bytes) });
         }
         work.update(i, value);
@@ -203,14 +204,14 @@ fn write_variable<'g, W: Work>(
 
 /// The mark of a row in mutable memory.
 pub(super) fn mark_of(record: RecordRef<'_>) -> RowMark {
-    // Relaxed: a use that it misses is one at the same time.
+    // Relaxed: a use that this load misses happens at the same time.
     let word = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
     RowMark { address: record.address().raw(), uses: word.uses() }
 }
 
 impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
-    /// Whether the row is one that this operation changes, or locks to read, where it lies. A tombstone
-    /// without a value has no room for one: its successor is appended.
+    /// True if the operation changes the row where it lies, or locks it there to read it. A
+    /// tombstone without a value has no room for one, so its successor is appended.
     #[inline]
     pub(super) fn may_change_in_place(&self, record: RecordRef<'_>, view: View<'_>) -> bool {
         W::IN_PLACE && view.mutable(record.address()) && self.has_room(record)
@@ -243,7 +244,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
                 return Ok(Step::Done);
             }
             Effect::Move => {
-                // Relaxed: a use that it misses is one at the same time.
+                // Relaxed: a use that this load misses happens at the same time.
                 let word = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
                 if !self.work.wants(i, record.address(), word) {
                     return Ok(Step::Done);
@@ -277,7 +278,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Step::Done
     }
 
-    /// A row in the mutable region. `None` if its next value has no room there.
+    /// Works on a row in the mutable region. `None` if its next value has no room there.
     #[inline]
     pub(super) fn in_place(&mut self, i: usize, record: RecordRef<'_>) -> Option<Step> {
         let room = ValueRoom { words: &mut self.scratch.value, value_bytes: self.value_bytes };
@@ -300,7 +301,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Some(Step::Done)
     }
 
-    /// A deleted row in the mutable region: may be filled again. `None` if its value has no room there.
+    /// Fills a deleted row in the mutable region again. `None` if the new value has no room there.
     #[cold]
     fn revive(&mut self, i: usize, record: RecordRef<'_>, locked: Locked<'_>) -> Option<Step> {
         let before = locked.word();
@@ -323,7 +324,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Some(Step::Done)
     }
 
-    /// A row in the read-only region, or one without room for its next value: its successor goes to the tail.
+    /// Appends the successor of a row that is in the read-only region, or that has no room for its
+    /// next value.
     #[inline(never)]
     pub(super) fn copy_to_tail(
         &mut self,

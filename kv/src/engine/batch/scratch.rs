@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-/// Keys that go through together.
+/// Keys of a chunk: a batch works on this many before it looks for rows to retain.
 pub(crate) const CHUNK_KEYS: usize = 1024;
 
 use crate::device::AlignedBuffer;
@@ -10,31 +10,34 @@ use crate::index::{Candidates, Entry};
 use crate::record::address::Address;
 use crate::sync::thread_local;
 
-/// Keys whose rows must be read are set aside until there are so many: bounds the scratch memory.
+/// A batch reads the rows that it has set aside once there are this many keys. This limits the
+/// scratch memory.
 pub(super) const PENDING_KEYS_MAX: usize = 4096;
-/// A thread's scratch is nearly all keys set aside; docs/architecture.md says that it stays below this.
+/// Limit of a thread's scratch memory, nearly all of it keys that are set aside.
+/// docs/architecture.md states it.
 const SCRATCH_BYTES_MAX: usize = 1 << 20;
-// A vector that grows by doubling.
+// The vector of keys grows by doubling.
 const _: () = assert!(
     (PENDING_KEYS_MAX + CHUNK_KEYS).next_power_of_two() * size_of::<Pending>() < SCRATCH_BYTES_MAX
 );
 
-/// A key whose search goes on at `address` on disk.
+/// A key whose search continues at `address` on disk.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) i: u32,
     pub(super) hash: u64,
-    /// The slot whose chain is being searched, and the place reached in it.
+    /// The slot whose chain is searched, and the address that the search has reached in it.
     pub(super) entry: Entry,
     pub(super) address: Address,
-    /// Where the log began when the chains were entered: a link below that is the end of its chain. (One
-    /// below a later beginning is not: the row may have been moved while the search was on its way.)
+    /// The log's beginning when the search entered the chains. A link below it ends its chain. A
+    /// link below a later beginning does not, because compaction may have moved the row during the
+    /// search.
     pub(super) begin: u64,
-    /// Bytes to read there.
+    /// Bytes to read at `address`.
     pub(super) bytes: usize,
-    /// Other chains of the key, and where they go on.
+    /// Other chains of the key, and the address at which the search continues in each.
     pub(super) rest: Vec<(Entry, Address)>,
-    /// The key has been dealt with, or is to be searched again.
+    /// True if the key is completed, or is to be searched again from the index.
     pub(super) done: bool,
     pub(super) searched: Candidates,
 }
@@ -48,9 +51,10 @@ pub(crate) struct Scratch {
     pub(super) redo: Vec<u32>,
     /// A record copied from the row cache.
     pub(super) cached: Vec<u64>,
-    /// To read into, in place of one from the pool: compaction must not wait for batches that wait for it.
+    /// A read buffer of this thread, used in place of one from the pool: compaction must not wait
+    /// for a buffer of batches that wait for compaction.
     pub(crate) own_buffer: Option<AlignedBuffer>,
-    /// Places of keys to be looked for in overflow buckets.
+    /// Places of the keys that are looked for in overflow buckets.
     pub(super) deferred: Vec<u32>,
 }
 
@@ -58,12 +62,13 @@ thread_local! {
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
-/// The thread's scratch; a new one for a batch within a batch, or in a destructor as the thread ends.
+/// Takes the thread's scratch. A batch within a batch, and a destructor that runs while the thread
+/// ends, get a new one.
 pub(crate) fn take_scratch() -> Box<Scratch> {
     SCRATCH.try_with(Cell::take).ok().flatten().unwrap_or_default()
 }
 
 pub(crate) fn give_back_scratch(scratch: Box<Scratch>) {
-    // A thread that is ending keeps none.
+    // A thread that is ending has no place to keep the scratch.
     let _ = SCRATCH.try_with(|place| place.set(Some(scratch)));
 }

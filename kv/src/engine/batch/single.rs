@@ -1,10 +1,11 @@
-//! The short way of a batch of one.
+//! The short path of a batch of one key.
 //!
-//! A store driven key by key has nothing to overlap within a batch; the processor overlaps what it can see ahead, some
-//! 500 instructions. A batch's own book-keeping takes more than that. So a single key whose row, of fixed width, is
-//! found at the first look, in memory and where it may stay, is dealt with here, by the same code as in a batch
-//! (`row`) without anything around it. Whatever is out of the ordinary is left to the batch, which starts anew:
-//! no row has been changed then and none was read, though a peek may have written to its destination.
+//! A program that works key by key gives the store nothing to overlap within a batch. The processor
+//! overlaps the operations that it sees ahead, about 500 instructions, and a batch's own
+//! bookkeeping takes more. So a single key takes this path if its table has fixed width and if the
+//! first look finds its row in memory, at a place where the row may stay. The work on the row is
+//! the code of a batch (`row`). Every other case is left to the batch, which starts from the
+//! beginning: no row was changed or read, though a peek may have written to its destination.
 
 use super::row::ValueRoom;
 use super::{Effect, Entry, Work};
@@ -15,7 +16,7 @@ use crate::record::address::TableId;
 use crate::record::clock::ClockWord;
 use crate::sync::Ordering;
 
-/// Values up to this long go this way: they are worked on on the stack.
+/// Longest value on this path, in words of 8 bytes: the value is copied to the stack.
 const WORDS_MAX: usize = 16;
 
 /// Where a row was found.
@@ -27,7 +28,8 @@ pub(crate) enum Hit {
     ReadOnly,
 }
 
-/// Does the whole work for `key` of a table of fixed width, or nothing: then `None`.
+/// Does the whole work for `key` of a table of fixed width, or nothing. Returns `None` if it did
+/// nothing.
 #[inline]
 pub(crate) fn try_single<W: Work>(
     core: &Core,
@@ -38,7 +40,7 @@ pub(crate) fn try_single<W: Work>(
 ) -> Option<Hit> {
     let mut words = [0; WORDS_MAX];
     let _pin = core.gate.enter();
-    // While pinned: see `Batch::pinned`.
+    // Looked up while pinned: see `Batch::pinned`.
     let value_bytes = core.value_bytes_if(table, Width::Fixed)?;
     let room = ValueRoom { words: words.get_mut(..value_bytes.div_ceil(8))?, value_bytes };
     let view = core.log.view();
@@ -56,7 +58,7 @@ pub(crate) fn try_single<W: Work>(
         Effect::Peek => {
             let Peeked::Row = peek::<W, false>(work, 0, record, room) else { return None };
         }
-        // Changes nothing but the mark of a first use, so without that it takes no lock either.
+        // Such a Get changes only the mark of a first use, so a row without the mark needs no lock.
         Effect::Get if clock == Clock::Keep => {
             let word = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
             if !mutable || word.is_promoted() || core.log.is_poisoned() {
@@ -71,7 +73,7 @@ pub(crate) fn try_single<W: Work>(
                 return None;
             }
             let done = in_place::<W, false>(work, 0, record, clock, room);
-            // Dropped with a tombstone, its lock is given back.
+            // Dropping the outcome unlocks a tombstone.
             match done {
                 InPlace::Row { promoted } => {
                     if promoted {

@@ -1,4 +1,5 @@
-//! Keys of a chunk through the stages, their cache misses overlapped (the essay of `engine::batch`).
+//! Takes the keys of a chunk through the stages, with their cache misses overlapped (see the essay
+//! of `engine::batch`).
 
 use std::ptr;
 
@@ -9,13 +10,13 @@ use crate::log::view::View;
 use crate::memory::cpu_hint;
 use crate::record::address::Address;
 
-/// Keys that are on their way through the stages together: small enough to stay in the first-level cache
-/// beside their rows.
+/// A group of keys that goes through the stages together. It stays in the first-level cache beside
+/// its rows.
 struct Group {
-    /// Of the keys whose buckets are on their way.
+    /// The hashes of the keys whose buckets are being fetched.
     hashes: [u64; GROUP_KEYS],
     entries: [Entry; GROUP_KEYS],
-    /// Where the entries' records lie; null where that is not in memory.
+    /// Where the entries' records lie; null for a record that is not in memory.
     places: [*const u8; GROUP_KEYS],
 }
 
@@ -33,13 +34,15 @@ impl Group {
 /// Where a search through memory ended.
 enum Walk<'g> {
     Found(Place<'g>),
-    /// Not in memory; it goes on on disk, in this chain at this address, and in the others listed.
+    /// The row is not in memory. The search continues on disk, in this chain at this address, and
+    /// in the other chains listed.
     Disk(Entry, Address, Vec<(Entry, Address)>),
     Missing,
 }
 
 impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
-    /// Works on keys `at..end` with their cache misses overlapped; leaves `at` where it stopped.
+    /// Works on keys `at..end` with their cache misses overlapped. Leaves in `at` the first key
+    /// that it did not complete.
     pub(super) fn run_stages(
         &mut self,
         at: &mut usize,
@@ -53,7 +56,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         }
     }
 
-    /// `NEAR`: see `cpu_hint`. A constant, because a branch beside each fetch costs more than the choice gains.
+    /// `NEAR` is explained in `cpu_hint`. It is a constant, because a branch beside each fetch
+    /// costs more than the choice gains.
     fn run_stages_into<const NEAR: bool>(
         &mut self,
         at: &mut usize,
@@ -64,7 +68,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         let key_hash = self.core.key_hash;
         let mut group = Group::new();
         let start = *at;
-        // The first group's; the others' buckets are fetched while the group before waits for its records.
+        // Fetches the buckets of the first group. Those of each later group are fetched while the
+        // group before it waits for its records.
         for (to, &key) in group.hashes.iter_mut().zip(&self.keys[start..end]) {
             *to = key_hash.of(self.table.number, key);
             index.prefetch_into::<NEAR>(*to);
@@ -90,8 +95,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Ok(())
     }
 
-    /// Deals with the keys from `at` on, whose first matching slots held `entries` a moment ago; leaves `at` where it
-    /// stopped.
+    /// Works on the keys from `at` on; `entries` are what their first matching slots held when they
+    /// were probed. Leaves in `at` the first key that it did not complete.
     #[inline(never)]
     fn run_steps(
         &mut self,
@@ -114,8 +119,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Ok(())
     }
 
-    /// The keys whose slots are in overflow buckets, a few in a hundred: their records are prefetched
-    /// all together, so that they too wait at once and not one after another.
+    /// Works on the keys whose slots are in overflow buckets, a few in a hundred. Their records are
+    /// prefetched together, so their cache misses overlap too.
     pub(super) fn run_deferred_stages(
         &mut self,
         at: &mut usize,
@@ -151,8 +156,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Ok(())
     }
 
-    /// Deals with the keys at these places, whose first matching slots held `entries` a moment ago; moves `at` on by one
-    /// for each.
+    /// Works on the keys at these places; `entries` are what their first matching slots held when
+    /// they were probed. Adds one to `at` for each key.
     #[inline(never)]
     fn run_deferred_steps(
         &mut self,
@@ -168,7 +173,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Ok(())
     }
 
-    /// Fetches the line where an entry's record begins; returns its place, or null if it is not in memory.
+    /// Fetches the first line of an entry's record. Returns the record's place, or null if it is
+    /// not in memory.
     #[inline]
     fn prefetch_header<const NEAR: bool>(entry: Entry, view: View<'_>) -> *const u8 {
         if entry.is_nowhere() || !view.in_memory(entry.address()) {
@@ -185,8 +191,9 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         if place.is_null() || W::HEADERS_ALONE {
             return;
         }
-        // The lines that the record touches, not one more: each costs a fill buffer. The last byte
-        // stands for the last line; where that is the one before, asking twice costs nothing.
+        // Fetches only the lines that the record touches, because each fetch takes a fill buffer.
+        // The address of the last byte stands for the last line. If that is the line before, the
+        // second fetch costs nothing.
         let mut line = LINE_BYTES;
         while line < self.prefetch_bytes {
             cpu_hint::line_into::<NEAR, _>(place.wrapping_add(line));
@@ -195,7 +202,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         cpu_hint::line_into::<NEAR, _>(place.wrapping_add(self.last_byte));
     }
 
-    /// Deals with one key whose first matching slot held `entry` a moment ago.
+    /// Works on one key; `entry` is what its first matching slot held when it was probed.
     #[inline(always)]
     fn step(
         &mut self,
@@ -229,7 +236,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         self.search(i, view)
     }
 
-    /// Looks for a key from the index on, through all chains that may hold it.
+    /// Looks for a key from the index on, in all chains that may hold it.
     #[inline(never)]
     pub(super) fn search(
         &mut self,
@@ -263,19 +270,20 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             if let Step::Done = step? {
                 return Ok(());
             }
-            // What was found may lie below the log's beginning by now (`publish`).
+            // The row that was found may lie below the log's beginning by now (`publish`).
             view.begin = self.core.log.begin();
         }
     }
 
     /// Follows the chains as far as they are in memory.
     fn walk<'g>(&self, key: u64, candidates: &Candidates, view: View<'g>) -> Walk<'g> {
-        // Rarely more than one, for which nothing is allocated.
+        // Rarely more than one chain leaves memory; the first one needs no allocation.
         let mut on_disk = None;
         let mut rest = Vec::new();
         for entry in candidates.iter() {
             let mut address = entry.address();
-            // Ends: addresses go down along a chain, which ends at `NONE` or below the log's beginning.
+            // Ends: addresses fall along a chain, which ends at `NONE` or below the log's
+            // beginning.
             while address.raw() >= view.begin.max(1) {
                 if !view.in_memory(address) {
                     rest.extend(on_disk.replace((entry, address)));

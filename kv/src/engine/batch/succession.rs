@@ -1,13 +1,16 @@
-//! One record in the place of another: a row that its operation cannot change where it lies.
+//! A new record in the place of an old one, for a row that an operation cannot change where it
+//! lies.
 //!
-//! **Problem.** A row of the read-only region, on disk or in the row cache is changed by a new record at the tail. So
-//! is a row whose next value has another length, and a row that is moved. Which value the new record has depends on
-//! the work; in which order it becomes visible does not.
+//! **Problem.** A row in the read-only region, on disk or in the row cache is changed by a new
+//! record at the tail. So is a row whose next value has another length, and a row that is moved.
+//! The work decides which value the new record has. The order in which the record becomes visible
+//! is one for all.
 //!
-//! **Approach.** The caller sees to it that nobody else changes the old record: it holds the record's lock, or the
-//! record lies outside mutable memory, where none is changed. `succeed` fills the new record, and exchanges the entry of
-//! the index that led to the old one. The exchange fails if the entry has changed since; then the new record is
-//! abandoned and the caller searches again.
+//! **Approach.** The caller makes sure that no other thread changes the old record: it holds the
+//! record's lock, or the record lies outside mutable memory, where no record changes. `succeed`
+//! fills the new record, and then exchanges the entry of the index that led to the old one. The
+//! exchange fails if the entry has changed. Then the new record is abandoned, and the caller
+//! searches again.
 
 use super::{Batch, Effect, Work, row};
 use crate::index::Entry;
@@ -24,11 +27,11 @@ pub(super) enum Old {
         mutable: bool,
     },
     OnDisk,
-    /// In the row cache, which keeps no uses.
+    /// In the row cache, which counts no uses.
     Cached,
 }
 
-/// A row's newest record, which nobody else changes meanwhile.
+/// A row's newest record. No other thread changes it during the succession.
 pub(super) struct Predecessor<'r> {
     pub(super) place: Old,
     /// The hash of the row's key.
@@ -36,16 +39,16 @@ pub(super) struct Predecessor<'r> {
     /// The entry whose chain has the record.
     pub(super) entry: Entry,
     pub(super) address: Address,
-    /// What follows the record in its chain.
+    /// The next record of the chain.
     pub(super) previous: Address,
     /// `None` if the record is a tombstone.
     pub(super) value: Option<&'r [u8]>,
-    /// Its clock, without the Gets of an earlier session; at rest for a tombstone.
+    /// The record's clock, without the Gets of an earlier session. At rest for a tombstone.
     pub(super) word: ClockWord,
     pub(super) record_bytes: usize,
 }
 
-/// What became of a row that was to get a new record.
+/// The result of a succession.
 pub(super) enum Succession<'a> {
     /// The index leads to this record.
     Replaced(RecordRef<'a>),
@@ -83,7 +86,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             Old::Cached => self.core.mean_uses(),
         };
         let word = old.word.inherited(self.clock.after(outstanding), uses);
-        // A deletion cancels the leases on its row: whatever comes after starts from 0.
+        // A deletion cancels the leases on its row, so a row that is made later starts from 0.
         let word = match W::EFFECT {
             Effect::Delete => ClockWord::at_rest(0),
             Effect::Update | Effect::Put | Effect::Touch => word.next_generation(),
@@ -98,8 +101,9 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         }
     }
 
-    /// Begins the record that is to replace a row's newest one, and lets the work fill its value. `None` if the row is to
-    /// stay missing, or the table does not admit the value. `old`: the row's value; `None` if it is deleted.
+    /// Begins the record that replaces a row's newest one, and lets the work fill its value. `None`
+    /// if the row is to stay missing, or if the table does not admit the value. `old` is the row's
+    /// value; `None` if the row is deleted.
     fn begin_successor(
         &mut self,
         i: usize,
@@ -138,20 +142,23 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         Ok(Some(new))
     }
 
-    /// Gives a filled record its clock, and lets the index lead to it in place of the old one. If that was its chain's
-    /// head, it is out of the chain then. False if the chain has changed.
+    /// Gives a filled record its clock, and exchanges the entry of the index so that it leads to
+    /// the new record. If the old record was the head of its chain, it is no longer in the chain.
+    /// False if the chain has changed.
     ///
-    /// Once the log's beginning has passed a tombstone in the middle of a chain, searches don't meet it any more, and an
-    /// insert gives the key another slot without touching this chain's: the exchange of this one's entry would succeed,
-    /// and the key be there twice. So an old record that is a tombstone must not lie below the beginning while the
-    /// bucket, which both slots share, is locked: an insert that took the lock before saw the new beginning, so this
-    /// sees it too; one that takes it afterwards finds this entry changed.
+    /// Once the log's beginning has passed a tombstone in the middle of a chain, searches no longer
+    /// meet the tombstone. An insert then gives the key another slot and leaves this chain alone.
+    /// The exchange of this chain's entry would succeed, and the key would be there twice. So an
+    /// old record that is a tombstone must not lie below the beginning while the bucket is locked,
+    /// which both slots share. An insert that took the lock earlier saw the new beginning, so this
+    /// exchange sees it too. An insert that takes the lock later finds this entry changed.
     fn publish(&self, old: &Predecessor<'_>, new: RecordRef<'_>, word: ClockWord) -> bool {
         let begin = || self.core.log.begin();
         let is_head = old.address == old.entry.address();
         let previous = if is_head { old.previous } else { old.entry.address() };
-        // Nothing is left below the log's beginning: the chain ends here. (Had a row been moved from there,
-        // its copy would be this chain's head now, and the exchange below fails.)
+        // No record is left below the log's beginning, so the chain ends here. If compaction had
+        // moved a row from there, its copy would be this chain's head now, and the exchange below
+        // fails.
         let previous = if previous.raw() < begin() { Address::NONE } else { previous };
         new.set_link(new.link().with_previous(previous));
         new.finish(word, W::EFFECT == Effect::Delete);
@@ -170,7 +177,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             self.tally.moved_bytes += new_bytes as u64;
             if W::PROMOTES {
                 self.tally.copied += 1;
-                // A row that was promoted before and not used since goes on waiting for its first use.
+                // A row that was promoted earlier and not used since continues to wait for its
+                // first use.
                 self.tally.promoted += u64::from(!old.word.is_promoted());
                 self.work.moved(i, row::mark_of(new));
             }

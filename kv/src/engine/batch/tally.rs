@@ -17,7 +17,7 @@ pub(crate) struct Tally {
     pub(crate) appended: u64,
     pub(crate) copied: u64,
     pub(crate) disk_reads: u64,
-    /// Rows that came with the read of another.
+    /// Rows that came with the read of another row.
     pub(crate) disk_reads_joined: u64,
     pub(crate) disk_queue_depth_max: u64,
     pub(crate) disk_read_bytes: u64,
@@ -26,7 +26,8 @@ pub(crate) struct Tally {
     pub(crate) moved: u64,
     /// Bytes of the records that a job has moved.
     pub(crate) moved_bytes: u64,
-    /// By how much the records of the table's rows have grown (wrapping); of variable width only.
+    /// The sum of the growth of the records of the table's rows, in bytes (wrapping). Only for
+    /// tables of variable width.
     pub(crate) grown_bytes: u64,
     /// Promoted rows that were used for the first time.
     pub(crate) promoted_used: u64,
@@ -38,7 +39,8 @@ impl Core {
     pub(crate) fn add_tally<W: Work>(&self, keys: u64, tally: &Tally) {
         let counters = &self.counters;
         counters.batches.add(1);
-        // What was done, which after an error is less than what was asked.
+        // Counts the rows that were worked on. After an error these are fewer than the keys of the
+        // batch.
         let found = tally.hits_mutable + tally.hits_read_only + tally.hits_disk + tally.hits_cache;
         let changed = match W::EFFECT {
             Effect::Peek => {
@@ -61,7 +63,8 @@ impl Core {
                 counters.delete_keys.add(keys);
                 tally.deleted
             }
-            // Looking ahead is no operation on rows; what it moves is counted as promoted.
+            // Looking ahead is no operation on rows. The rows that it moves are counted as
+            // promoted.
             Effect::Move | Effect::Locate => 0,
         };
         counters.changed.add(if W::CHANGES { changed } else { 0 });
@@ -85,9 +88,8 @@ impl Core {
 }
 
 impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
-    /// Brings the table's count of rows up to date, and notes that it has records. Pinned, so that
-    /// a checkpoint counts the rows that it
-    /// holds.
+    /// Brings the table's count of rows up to date, and marks the table as one that has records.
+    /// Must be called while pinned, so that a checkpoint counts the rows that it holds.
     #[inline]
     pub(super) fn note_rows(&mut self) {
         if self.tally.appended > 0 && !self.written_noted {
@@ -104,14 +106,15 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         }
     }
 
-    /// Counts a row that came to be, with a record of so many bytes.
+    /// Counts a new row, whose record has `record_bytes` bytes.
     pub(super) fn note_inserted(&mut self, record_bytes: usize) {
         self.tally.inserted += 1;
         self.tally.missing += 1;
         self.note_replaced(0, record_bytes);
     }
 
-    /// Counts what a row's record is longer than the one before; 0 stands for no row.
+    /// Adds the difference between the lengths of a row's new and old record; 0 is the length of no
+    /// record.
     #[inline]
     pub(super) fn note_replaced(&mut self, old_bytes: usize, new_bytes: usize) {
         if VARIABLE {

@@ -1,17 +1,19 @@
 //! Rows of variable width.
 //!
-//! **Problem.** Rows of a vocabulary are as long as their words. The loops for embedding rows are tuned to few
-//! instructions a key and know a row's length beforehand; none of that may be lost.
+//! **Problem.** A row of a vocabulary is as long as its word. The loops for embedding rows are
+//! tuned to few instructions a key and know a row's length beforehand. They must not become slower.
 //!
-//! **Approach.** The width is a constant of the batch (`Batch::VARIABLE`), so the loops for fixed width are
-//! compiled without a trace of this module. A record tells its own length: in units of 8 bytes in word 3,
-//! which is fixed when it is allocated, less the unused bytes in word 0, which change with the value
-//! under the lock. So a value changes in place as long as its padded length stays, and a reader without
-//! the lock reads word 0 with the value, between the same two looks at the clock word. A value of another
-//! padded length goes to the tail, and its old record is replaced for good, wherever that lay.
+//! **Approach.** The width is a constant of the batch (`Batch::VARIABLE`), so the loops for fixed
+//! width are compiled without any code of this module. A record tells its own length: word 3 has
+//! its length in units of 8 bytes, which is fixed when the record is allocated, and word 0 has the
+//! number of unused bytes, which changes with the value while the record is locked. So a value
+//! changes in place as long as its padded length stays equal. A reader without the lock reads word
+//! 0 together with the value, between two looks at the clock word. A value of another padded length
+//! goes to the tail, and its old record is marked as replaced.
 //!
-//! What the table's rows weigh is counted with their number: compaction measures the log by it, and
-//! reads and prefetches take the mean for the length that they can't know.
+//! The store counts the bytes of a table's records beside the number of its rows. Compaction
+//! measures the log by that sum, and reads and prefetches take the mean for the length that they
+//! don't know yet.
 
 use super::{Batch, Work};
 use crate::engine::core::Core;
@@ -19,9 +21,9 @@ use crate::error::{Error, Result};
 use crate::record::address::TableId;
 use crate::record::layout::{HEADER_BYTES, record_bytes};
 
-/// Before the first row is counted, records are taken to be so long.
+/// Assumed length of a record, in bytes, before the first row of the table is counted.
 const MEAN_BYTES_DEFAULT: usize = 64;
-/// So many times the mean is read at first.
+/// The first read of a record brings this many times the mean length.
 const READ_MEANS: usize = 2;
 
 /// Bytes of the table's records on average, and what to read of one at first.
@@ -33,7 +35,8 @@ pub(super) fn typical_bytes(core: &Core, table: TableId, value_bytes_max: usize)
 }
 
 impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
-    /// Asks the operation for the length of a row's next value; none if the table does not admit it.
+    /// Asks the operation for the length of a row's next value. `None` if the table does not admit
+    /// that length.
     pub(super) fn asked_value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> Option<usize> {
         let value_bytes = self.work.value_bytes(i, old);
         if value_bytes > self.value_bytes {
@@ -56,7 +59,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         })
     }
 
-    /// Brings what the table's rows weigh up to date. Pinned, as `note_rows`.
+    /// Brings the count of the bytes of the table's records up to date. Must be called while
+    /// pinned.
     pub(super) fn note_grown(&mut self) {
         let grown = self.tally.grown_bytes;
         if grown != self.grown_noted {

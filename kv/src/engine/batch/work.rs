@@ -7,7 +7,7 @@ use crate::record::clock::ClockWord;
 /// What becomes of a row that a batch finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// The work looks at the record's header alone, in memory alone.
+    /// The work looks only at the record's header, and only in memory.
     Locate,
     /// The work reads the value where it lies.
     Peek,
@@ -25,44 +25,44 @@ pub(crate) enum Effect {
     Move,
 }
 
-/// How a batch comes by room for its records, where the tail's page is full.
+/// How a batch gets room for its records when the tail's page is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
     /// It waits until compaction has made room.
     Awaited,
-    /// It takes the room that is kept for what gives space back, and does not wait.
+    /// It takes the room that is reserved for work that gives space back, and does not wait.
     Ending,
-    /// It takes the room that is kept for compaction, and does not wait.
+    /// It takes the room that is reserved for compaction, and does not wait.
     Compaction,
-    /// It takes what is free, and does not wait: the batch that it runs within waits.
+    /// It takes room that is free, and does not wait: the batch that it runs within waits.
     Spare,
 }
 
 /// An operation as the engine runs it: each [`Operation`] of a caller, and the store's own jobs.
 ///
-/// A job runs over tables of either width: `Batch` has the width.
+/// A job runs over tables of either width; the width is a constant of `Batch`.
 pub(crate) trait Work {
     const EFFECT: Effect;
     const ROOM: Room = Room::Awaited;
     /// The work leaves rows on disk alone.
     const IN_MEMORY: bool = matches!(Self::EFFECT, Effect::Locate);
-    /// The work brings rows to mutable memory, and leaves alone those that are there.
+    /// The work brings rows to mutable memory. Rows that are there already stay where they are.
     const PROMOTES: bool = false;
-    /// Its reads go behind reads that a caller waits for.
+    /// Its reads wait behind reads that a caller waits for.
     const AHEAD: bool = false;
-    /// Rows that it reads from disk and does not move get a copy in the row cache.
+    /// Rows that it reads from disk without moving them get a copy in the row cache.
     const FILLS_CACHE: bool = true;
     /// Its updates change values.
     const CHANGES: bool = true;
 
     /// The work may append records.
     const APPENDS: bool = !matches!(Self::EFFECT, Effect::Locate | Effect::Peek);
-    /// The work is done, in mutable memory, where the row lies.
+    /// In mutable memory, the work is done where the row lies.
     const IN_PLACE: bool = matches!(
         Self::EFFECT,
         Effect::Get | Effect::Update | Effect::Put | Effect::Touch | Effect::Delete
     );
-    /// The work looks at a record's header alone, if the record is in mutable memory.
+    /// In mutable memory, the work looks only at a record's header.
     const HEADERS_ALONE: bool = matches!(Self::EFFECT, Effect::Locate | Effect::Touch);
     /// The work may insert a row that is missing.
     const INSERTS: bool = matches!(Self::EFFECT, Effect::Get | Effect::Update | Effect::Put);
@@ -82,28 +82,31 @@ pub(crate) trait Work {
     fn insert(&mut self, _i: usize, _value: &mut [u8]) -> bool {
         false
     }
-    /// True if `Move` is to move the row that was found at an address with this clock.
+    /// True if `Move` is to move the row that was found at `address` with the clock `word`.
     fn wants(&self, _i: usize, _address: Address, _word: ClockWord) -> bool {
         true
     }
-    /// True if `Delete` is to delete the row. Asked while its lock is held, or nobody else can change it.
+    /// True if `Delete` is to delete the row. Called while the row is locked, or while no other
+    /// thread can change it.
     fn deletes(&mut self, _i: usize, _value: &[u8], _outstanding: u32) -> bool {
         true
     }
     /// `Locate` or a work that `PROMOTES` found the row in mutable memory.
     fn in_mutable_memory(&mut self, _i: usize, _mark: RowMark) {}
-    /// `Locate` found the row outside mutable memory. On disk, it may be another row with a like hash.
+    /// `Locate` found the row outside mutable memory. A row on disk may be that of another key with
+    /// an equal hash.
     fn elsewhere(&mut self, _i: usize) {}
     /// A work that `PROMOTES` brought the row to mutable memory.
     fn moved(&mut self, _i: usize, _mark: RowMark) {}
-    /// Whether a moved row counts as promoted and not used since. `was`: whether it did before.
+    /// True if a moved row counts as promoted and not used since. `was`: whether it counted as such
+    /// before the move.
     fn is_promoted(was: bool) -> bool {
         let _ = was;
         false
     }
-    /// The clock of a row that was peeked at or got, before the operation's own count.
+    /// The clock of a row that was peeked at or got, without the operation's own count.
     fn clock(&mut self, _i: usize, _outstanding: u32) {}
-    /// What was done to a row by `Get`, `Update`, `Put` or `Touch` stands.
+    /// What `Get`, `Update`, `Put` or `Touch` did to a row is final.
     fn settled(&mut self, _i: usize) {}
 }
 
@@ -168,7 +171,7 @@ impl<F: FnMut(usize, &[u8], u32) -> bool> Work for DeleteIf<F> {
     }
 }
 
-/// Brings rows to mutable memory, and marks those that are there then.
+/// Brings rows to mutable memory, and marks all of them there.
 pub(crate) struct Promote<'a, F>(pub(crate) &'a mut F);
 impl<F: FnMut(usize, RowMark)> Work for Promote<'_, F> {
     const EFFECT: Effect = Effect::Move;
@@ -185,7 +188,7 @@ impl<F: FnMut(usize, RowMark)> Work for Promote<'_, F> {
     }
 }
 
-/// Brings rows to mutable memory that are as they were when they were marked.
+/// Brings rows to mutable memory whose marks say that they have not changed since.
 pub(crate) struct PromoteUnused<'a, F> {
     pub(crate) marks: &'a [RowMark],
     pub(crate) marked: &'a mut F,
@@ -198,7 +201,8 @@ impl<F: FnMut(usize, RowMark)> Work for PromoteUnused<'_, F> {
     fn wants(&self, i: usize, address: Address, word: ClockWord) -> bool {
         self.marks[i].address == address.raw() && !word.used_since(self.marks[i].uses)
     }
-    /// Of the others, some are there as well: those were used, or are used often and so were retained.
+    /// Some of the other rows are in mutable memory as well: they were used, or were retained
+    /// because they are used often.
     fn moved(&mut self, i: usize, mark: RowMark) {
         (self.marked)(i, mark);
     }
@@ -207,7 +211,7 @@ impl<F: FnMut(usize, RowMark)> Work for PromoteUnused<'_, F> {
     }
 }
 
-/// Copies rows to the tail that are where they were seen in the read-only region.
+/// Copies rows to the tail that are still where the batch saw them in the read-only region.
 pub(crate) struct Retain<'a>(pub(crate) &'a [Address]);
 impl Work for Retain<'_> {
     const EFFECT: Effect = Effect::Move;
@@ -221,7 +225,7 @@ impl Work for Retain<'_> {
     }
 }
 
-/// Finds out which rows are in mutable memory, with their marks, and which are elsewhere.
+/// Finds out which rows are in mutable memory, and their marks, and which rows are elsewhere.
 pub(crate) struct Announce<F, G> {
     pub(crate) resident: F,
     pub(crate) elsewhere: G,
@@ -236,7 +240,7 @@ impl<F: FnMut(usize, RowMark), G: FnMut(usize)> Work for Announce<F, G> {
     }
 }
 
-/// What a clock is when a row is peeked at.
+/// The clock of a row that is peeked at.
 pub(crate) struct ReadClock(pub(crate) Option<u32>);
 impl Work for ReadClock {
     const EFFECT: Effect = Effect::Peek;
@@ -245,7 +249,7 @@ impl Work for ReadClock {
     }
 }
 
-/// Moves rows that lie at these addresses, where compaction found them.
+/// Moves rows that are still at these addresses, where compaction found them.
 pub(crate) struct MoveChained<'a>(pub(crate) &'a [Address]);
 impl Work for MoveChained<'_> {
     const EFFECT: Effect = Effect::Move;
