@@ -83,19 +83,18 @@ pub(crate) unsafe fn end_with_bags(
     // SAFETY: the caller's duty is the same.
     let lease = unsafe { lease_of(lease)? };
     let gradients = Lent::new("gradients", gradients, gradients_len)?;
-    let taken = {
-        let mut held = lease.lock();
-        let lease = held.as_ref().ok_or_else(ended)?;
-        // SAFETY: the caller's duty is the same.
-        let lent = unsafe { LentBags::new(bags, lease.unique().batch_len())? };
-        // A wrong argument leaves the lease as it was.
-        // SAFETY: the caller's duty is the same.
-        unsafe { lease.check_bag_gradients(lent.read(), gradients.read())? };
-        (held.take().ok_or_else(ended)?, lent)
-    };
-    let (taken, lent) = taken;
+    let mut held = lease.lock();
+    let held_lease = held.as_ref().ok_or_else(ended)?;
     // SAFETY: the caller's duty is the same.
-    Ok(unsafe { taken.apply_bags(lent.read(), gradients.read())? })
+    let bags = unsafe { LentBags::new(bags, held_lease.unique().batch_len())?.read() };
+    // SAFETY: the caller's duty is the same.
+    let gradients = unsafe { gradients.read() };
+    // A wrong argument leaves the lease as it was.
+    held_lease.check_bag_gradients(bags, gradients)?;
+    let taken = held.take().ok_or_else(ended)?;
+    drop(held);
+    taken.apply_bags(bags, gradients)?;
+    Ok(())
 }
 
 /// Applies one gradient per key of the batch with the table's optimizer; those of equal keys are summed first. The next

@@ -113,7 +113,8 @@ pub(crate) fn weights<'py>(
     let array = as_array(object)?;
     let is_list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
     let found = array.dtype();
-    if !is_list && !(found.kind() == b'f' && found.itemsize() == size_of::<f32>()) {
+    let is_float32 = found.kind() == b'f' && found.itemsize() == size_of::<f32>();
+    if !is_list && !is_float32 {
         return Err(PyTypeError::new_err(format!(
             "weights must be float32, not {found}: use weights.astype(numpy.float32)"
         )));

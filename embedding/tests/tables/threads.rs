@@ -132,7 +132,7 @@ fn a_blocked_row_of_a_part_blocks_the_batch() {
     let table = table(&bank.bank, config().staleness_bound(Some(0)));
     let keys: Vec<u64> = (0..8192).collect();
     let mut rows = vec![0.0; keys.len() * DIM];
-    let holder = table.get(&[6000], &mut vec![0.0; DIM]).unwrap();
+    let holder = table.get(&[6000], &mut [0.0; DIM]).unwrap();
     assert!(table.try_get(&keys, &mut rows).unwrap().is_none());
     for &key in &keys {
         let outstanding = table.outstanding(key).unwrap().unwrap_or(0);
