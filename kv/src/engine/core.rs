@@ -1,4 +1,4 @@
-//! What all who work on a store share: batches, the log's writer, compaction, scans.
+//! What all parts of a store share that work on it: batches, the log's writer, compaction, scans.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub(crate) struct Core {
     /// Of `tables`, for every batch.
     pub(crate) lengths: Lengths,
     pub(crate) numbers: Numbers,
-    /// Where the store is opened to read only: what it shows.
+    /// The checkpoint that a store shows that is open to read only.
     pub(crate) reading: Option<ReadAt>,
 }
 
@@ -64,25 +64,27 @@ impl Core {
         found.map_or_else(|| format!("number {}", table.number.0), |state| state.entry.name.clone())
     }
 
-    /// The table that has the number now, for records that were read. `None`: their table was
-    /// dropped, or made after the checkpoint that the store was opened at.
+    /// The table that has the number now, for a record that was read. `None` if the record's table
+    /// was dropped, or made after the checkpoint that the store was opened at.
     pub(crate) fn table_of(&self, number: TableNumber) -> Option<TableId> {
         self.lengths.table(number)
     }
 
-    /// Notes that the log may have a record of the table. Called while pinned.
+    /// Marks the table as one of which the log may have a record. Must be called while pinned.
     #[inline]
     pub(crate) fn note_written(&self, table: TableId) {
         self.lengths.note_written(table.number);
     }
 
-    /// The value length of a table of this width; the longest value's, where that varies.
+    /// The length in bytes of the values of a table of this width; the largest length if the
+    /// lengths vary.
     #[inline]
     pub(crate) fn value_bytes(&self, table: TableId, width: Width) -> Result<usize> {
         self.value_bytes_if(table, width).ok_or_else(|| self.not_of_width(table, width))
     }
 
-    /// The same, if there is such a table.
+    /// The length in bytes of the values of a table of this width; `None` if there is no such
+    /// table.
     #[inline]
     pub(crate) fn value_bytes_if(&self, table: TableId, width: Width) -> Option<usize> {
         self.lengths.get(table, width)
@@ -113,7 +115,7 @@ impl Core {
         Error::NoSuchTable(format!("number {}", table.number.0))
     }
 
-    /// Bytes of a record of a table on average; none as long as it has no rows.
+    /// Mean bytes of a table's records; `None` while the table has no rows.
     pub(crate) fn mean_record_bytes(&self, table: TableId) -> Option<usize> {
         let tables = self.tables.read();
         let state = tables.get(usize::from(table.number.0).wrapping_sub(1))?;
@@ -142,7 +144,8 @@ mod tests {
         }
     }
 
-    /// Records that a search passes for each key of a new bank, on average. All lie in memory.
+    /// Mean number of records that a search passes for each key of a new bank. All records lie in
+    /// memory.
     fn records_passed(keys: &[u64]) -> f64 {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), &StoreOptions::default()).unwrap();
@@ -160,7 +163,8 @@ mod tests {
             for entry in candidates.iter() {
                 let mut address = entry.address();
                 while !address.is_none() && !found {
-                    // SAFETY: pinned, and nothing has left memory; the address came from the index or a link.
+                    // SAFETY: pinned, and nothing has left memory; the address came from the index
+                    // or a link.
                     let record = unsafe { view.record(address) };
                     found = record.is(table.number, key);
                     passed += 1;

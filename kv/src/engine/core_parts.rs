@@ -30,9 +30,9 @@ use crate::stats::Counters;
 use crate::sync::RwLock;
 use std::sync::Arc;
 
-/// With 65,535 tables, names and descriptors stay within what `metadata` decodes.
+/// With 65,535 tables, the names and descriptors stay within what `metadata` decodes.
 const TABLE_NAME_BYTES_MAX: usize = 1 << 10;
-/// What a core is made of, besides a checkpoint's manifest.
+/// The parts of a core that do not come from a checkpoint's manifest.
 pub(crate) struct CoreParts {
     pub(crate) index: Index,
     pub(crate) budget: Arc<Budget>,
@@ -43,15 +43,15 @@ pub(crate) struct CoreParts {
     pub(crate) compaction: CompactionOptions,
     pub(crate) disk_quota_bytes: Option<u64>,
     pub(crate) pins: Pins,
-    /// Which checkpoints have which tables.
+    /// The checkpoints that have each table.
     pub(crate) named: Named,
-    /// Of the first tables; those of the others are 0.
+    /// The counts of the first tables; those of the others are 0.
     pub(crate) incarnations: Vec<u32>,
     pub(crate) checkpoints: Option<Checkpoints>,
 }
 
 impl Core {
-    /// A core that is where a checkpoint was: all of its log is on the device.
+    /// Makes a core in the state of a checkpoint: all of its log is on the device.
     pub(crate) fn new(parts: CoreParts, manifest: &Manifest, lineage: Lineage) -> Result<Core> {
         let CoreParts { index, budget, device, counters, waiters, signal, .. } = parts;
         let extent = Extent {
@@ -101,7 +101,7 @@ impl Core {
             check_value_bytes(&core, &table.entry.name, table.entry.value_bytes)?;
             if !table.entry.dropped {
                 core.lengths.set(table.id(), table.entry.width(), table.entry.value_bytes);
-                // Deleted rows leave records, too.
+                // A deleted row leaves a record too.
                 core.note_written(table.id());
             }
         }

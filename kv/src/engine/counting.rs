@@ -14,7 +14,7 @@ impl Core {
         self.with_live_table(table, |state| state.record_bytes.fetch_add(bytes, Ordering::Relaxed));
     }
 
-    /// Counts a single key that took the short way: one counter tells all.
+    /// Counts a single key that took the short path, with one counter.
     #[inline]
     pub(crate) fn count_single(&self, access: Access, changes: bool, hit: Hit) {
         let singles = &self.counters.singles;
@@ -34,10 +34,10 @@ impl Core {
         self.with_live_table(table, |state| state.rows.fetch_add(rows, Ordering::Relaxed));
     }
 
-    /// Leaves a dropped table alone: a batch that was under way when it was dropped counts what it did to rows that are
-    /// counted no more.
+    /// Does nothing for a table that was dropped: the rows of a batch that was running then are no
+    /// longer counted.
     fn with_live_table<R>(&self, table: TableId, count: impl FnOnce(&TableState) -> R) {
-        // Held while counting: a drop comes before or after.
+        // Held while counting, so a drop comes before or after the count.
         let tables = self.tables.read();
         let state = tables.get(usize::from(table.number.0).wrapping_sub(1));
         // Another table may have the number by now.

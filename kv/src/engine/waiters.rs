@@ -1,9 +1,10 @@
-//! Parking until a row's clock comes down.
+//! Parking until the clock of a row comes down.
 //!
-//! Rows are spread over stripes; a stripe counts the releases that somebody was waiting for. A waiter
-//! takes a ticket (from then on releases in its stripe are counted), tries its Get once more, and
-//! parks until the count differs from the ticket's. A release before the ticket is seen by the second
-//! try; one after it moves the count: no wake is lost. Batches pay one load when nobody waits.
+//! Rows are spread over stripes, and a stripe counts the releases that a thread was waiting for. A
+//! waiting thread takes a ticket, and from then on the stripe counts releases. It tries its Get
+//! once more, and parks until the count differs from the ticket's. The second try sees a release
+//! before the ticket, and a release after it changes the count, so no wake-up is lost. A batch pays
+//! one load while no thread waits.
 
 use std::time::Instant;
 
@@ -13,7 +14,7 @@ use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, Planted, fence, planted
 
 const STRIPES: usize = 64;
 
-/// Those who wait for a clock, by stripe.
+/// The threads that wait for a clock, by stripe.
 #[derive(Debug)]
 pub(crate) struct Waiters {
     key_hash: KeyHash,
@@ -59,7 +60,7 @@ impl Waiters {
         ReleaseTicket { waiters: self, stripe, releases: *stripe.releases.lock() }
     }
 
-    /// To be called after clocks of these rows came down.
+    /// Must be called after the clocks of these rows came down.
     pub(crate) fn released(&self, table: TableNumber, keys: &[u64]) {
         fence(Ordering::SeqCst);
         if self.tickets.load(Ordering::SeqCst) == 0 {
@@ -74,7 +75,7 @@ impl Waiters {
 }
 
 impl Waiters {
-    /// Wakes everybody who waits, to look again.
+    /// Wakes all waiting threads, which look at their rows again.
     pub(crate) fn wake_all(&self) {
         for stripe in &self.stripes {
             *stripe.releases.lock() += 1;
@@ -84,8 +85,8 @@ impl Waiters {
 }
 
 impl ReleaseTicket<'_> {
-    /// Parks until some release in the stripe since the ticket was taken, or until the deadline:
-    /// then false.
+    /// Parks until a row of the stripe has been released since the ticket was taken. Returns false
+    /// at the deadline.
     pub(crate) fn wait(self, deadline: Instant) -> bool {
         let mut releases = self.stripe.releases.lock();
         while *releases == self.releases {

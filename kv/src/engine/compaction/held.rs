@@ -1,14 +1,15 @@
-//! What keeps log from being given back, by name: scans, and checkpoints with the processes that read them.
+//! The holders that keep log from being given back, by name: scans, and checkpoints with the
+//! processes that read them.
 //!
-//! Compaction moves current rows out of old log, and that log goes back once nothing holds it. So a holder keeps all log
-//! from its beginning on, dead rows included.
+//! Compaction moves current rows out of old log, and that log goes back once no holder needs it. So
+//! a holder keeps all log from its beginning on, with its dead rows.
 
 use crate::stats::space_holder::SpaceHolder;
 
 use crate::engine::core::Core;
 
 impl Core {
-    /// What holds log, the largest holder first.
+    /// The holders of log, the largest first.
     pub(crate) fn space_holders(&self) -> Vec<SpaceHolder> {
         let freed = self.space.freed();
         let end = self.log.tail_address();

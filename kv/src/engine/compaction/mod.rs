@@ -1,47 +1,48 @@
-//! Giving space back: the log's cold end moves up.
+//! Compaction gives space back: the log's beginning moves up.
 //!
-//! **Problem.** Updates of settled rows, promotions and deletions leave superseded records behind. Without
-//! compaction the log only grows.
+//! **Problem.** Updates of settled rows, promotions and deletions leave superseded records behind.
+//! Without compaction the log only grows.
 //!
-//! **Approach.** Pages are taken from the log's beginning, one after another. Rows that are still current
-//! are copied to the tail, as a promotion would; then `begin` moves past the page, and its space goes back
-//! to the file system: whole segments are removed, and the part of the next one below `begin` is punched
-//! out, so that a large segment holds back no space. With rewrites spread evenly and a log kept at 1.4
-//! times its rows, half of the oldest page is dead, and each page compacted gains half a page.
-//! Always the oldest page, rather than the emptiest one: chains lead only to older records, so below
-//! `begin` there is nothing that anything could lead to.
+//! **Approach.** Compaction takes pages from the log's beginning, one after another. It copies the
+//! rows that are still current to the tail, as a promotion does. Then `begin` moves past the page,
+//! and its space goes back to the file system: whole segments are removed, and the part of the next
+//! segment below `begin` is punched out, so a large segment holds back no space. With rewrites
+//! spread evenly and a log of 1.4 times its rows, half of the oldest page is dead, and each
+//! compacted page gains half a page. Compaction always takes the oldest page, not the emptiest one:
+//! chains lead only to older records, so no link leads below `begin`.
 //!
-//! **Which records are current.** A record is current just when a search for its key ends at it. Searching
-//! for each would read one newer record from disk for every dead one. The index saves that: an entry
-//! says whether its head is all its chain (`index::entry`). An unchained head at the record's address means
-//! current, no such head and no chained entry means dead. Only for chained entries, rare with enough
-//! memory, the chain is walked (`MoveChained` of `engine::batch`).
+//! **Which records are current.** A record is current if a search for its key ends at it. A search
+//! for each record would read one newer record from disk for every dead one. The index saves these
+//! reads, because an entry says whether its head is its whole chain (`index::entry`). If an
+//! unchained head has the record's address, the record is current. If there is no such head and no
+//! chained entry, it is dead. Chained entries are rare with enough memory; only for these the chain
+//! is walked (`MoveChained` of `engine::batch`).
 //!
-//! **Why it is right, beside everything else that goes on.**
-//! 1. Compaction reads pages that are on the device (below `flushed`). Their records never change again;
-//!    their clocks neither, because whatever changes a settled row's clock copies it to the tail first.
-//! 2. The copy is published by `Index::replace` on the very entry that was seen, as every other copy is. So
-//!    of a compaction and an update, promotion or deletion of the same row, one wins and the other searches
-//!    again.
-//! 3. `begin` moves after the last row below it was published elsewhere. Who sees the new `begin` and then
-//!    looks into the index sees the copies (`Log::view`). Who has searched before reads the old record, which
-//!    was current when the search began, or finds its place gone: then it searches again
-//!    (`engine::batch::disk`).
-//! 4. An entry whose head lies below `begin` leads nowhere; so does a link. Tombstones are not copied: what
-//!    they hide lies below them, so it goes when they go. Their entries are removed, lest they take slots.
-//!    A tombstone also keeps its key from being inserted elsewhere, and ceases to without its chain's entry
-//!    changing. So who has found one, and means to put a row in its place, looks at `begin` once more under
-//!    the bucket's lock (`publish` of `engine::batch::succession`), and searches again where it has passed the tombstone.
-//! 5. Space that a kept checkpoint names stays until that checkpoint goes (`pins`): moved rows are durable
-//!    with the next checkpoint, and until then a crash needs the old ones. A bank without a checkpoint
-//!    recovers nothing, so there space goes back at once.
-//! 6. Nobody waits in a circle. Compaction waits for frames, which the writer thread frees without it; for
-//!    pauses of a checkpoint, which waits for no batch; and for a ring of the device, which batches and scans
-//!    hold only while they read. Whoever waits for compaction holds neither a ring nor a read buffer nor a
-//!    pin (`Core::await_space`, `engine::batch::disk`).
+//! **Why it is right, beside all other threads.** 1. Compaction reads pages that are on the device
+//! (below `flushed`). Their records never change, and neither do their clocks: an operation that
+//! changes the clock of a settled row first copies the row to the tail. 2. `Index::replace`
+//! publishes the copy in the very entry that was seen, as it does for every copy. So of a
+//! compaction and an update, promotion or deletion of one row, one succeeds and the other searches
+//! again. 3. `begin` moves after the last row below it was published elsewhere. A thread that sees
+//! the new `begin` and then looks into the index sees the copies (`Log::view`). A thread that
+//! searched earlier reads the old record, which was current when its search began, or finds the
+//! place gone and searches again (`engine::batch::disk`). 4. An entry whose head lies below `begin`
+//! leads nowhere, and so does a link. Tombstones are not copied: the records that they hide lie
+//! below them, so these go first. The entries of tombstones are removed, so that they take no
+//! slots. A tombstone also keeps its key from being inserted elsewhere, and ceases to do so without
+//! a change of its chain's entry. So an operation that found a tombstone and puts a row in its
+//! place looks at `begin` again under the bucket's lock (`publish` of `engine::batch::succession`).
+//! It searches again if `begin` has passed the tombstone. 5. Space that a kept checkpoint names
+//! stays until that checkpoint goes (`pins`). Moved rows are durable with the next checkpoint, and
+//! until then recovery from a crash needs the old ones. A bank without a checkpoint recovers
+//! nothing, so its space goes back at once. 6. No threads wait in a circle. Compaction waits for
+//! frames, which the writer thread frees without compaction; for pauses of a checkpoint, which
+//! waits for no batch; and for a ring of the device, which batches and scans hold only while they
+//! read. A thread that waits for compaction holds no ring, no read buffer and no pin
+//! (`Core::await_space`, `engine::batch::disk`).
 //!
-//! **Damage.** A page that does not verify stops compaction there: nothing at or after it is given back, the
-//! reason shows in the statistics, and `Store::compact` returns it.
+//! **Damage.** A page that does not verify stops compaction: no space at or after it is given back.
+//! The statistics show the reason, and `Store::compact` returns it.
 
 mod held;
 pub(crate) mod options;
@@ -63,19 +64,21 @@ pub(crate) use pressure::quota_reserve_bytes;
 /// What a pass of [`Store::compact`](crate::Store::compact) did.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Compacted {
-    /// Bytes of log gone through.
+    /// Bytes of log that the pass read.
     pub scanned_bytes: u64,
     /// Bytes of rows copied to the tail.
     pub copied_bytes: u64,
-    /// Bytes given back to the file system so far. What kept checkpoints name follows with them.
+    /// Bytes given back to the file system so far. Space that kept checkpoints name goes back when
+    /// they go.
     pub freed_bytes: u64,
-    /// True if the pass ended early: a disk with little room keeps what the next checkpoint needs. Take a checkpoint,
-    /// which gives back what the oldest one held, and compact again.
+    /// True if the pass ended early. On a disk with little room, compaction leaves the room that
+    /// the next checkpoint needs. Take a checkpoint, which gives back the space that the oldest one
+    /// held, and compact again.
     pub out_of_room: bool,
 }
 
 impl Core {
-    /// One pass over everything that is on the device now.
+    /// One pass over the whole log that is on the device now.
     pub(crate) fn compact_all(&self) -> Result<Compacted> {
         self.log.check_poison()?;
         let end = self.log.flushed();
@@ -85,7 +88,8 @@ impl Core {
         self.space.signal.state.lock().stopped = None;
         // Ends: each page moves `begin` towards `end`.
         while self.log.begin() + self.log.page_bytes() <= end {
-            // Until the next checkpoint no copy gives space back, and that checkpoint must find room.
+            // Until the next checkpoint no copy gives space back, and that checkpoint must find
+            // room.
             if self.pinned().is_some() && self.disk_lacks(0).is_some() {
                 done.out_of_room = true;
                 break;
@@ -109,7 +113,7 @@ impl Core {
         Ok(done)
     }
 
-    /// What could not be cleared away, a line each.
+    /// The files that could not be removed, one line each.
     pub(crate) fn not_removed(&self) -> Vec<String> {
         let checkpoints = self.space.checkpoints.as_ref();
         let mut lines = checkpoints.map_or(Vec::new(), |all| all.left.lock().lines());
@@ -126,7 +130,8 @@ impl Core {
         self.space.signal.raise();
     }
 
-    /// The bank's directory is where it belongs: compaction goes on if it stopped because it was not.
+    /// The bank's directory is where it belongs. Compaction continues if it stopped because the
+    /// directory had moved.
     pub(crate) fn is_in_place(&self) {
         let mut state = self.space.signal.state.lock();
         if std::mem::take(&mut state.moved) {
@@ -136,7 +141,7 @@ impl Core {
 
     /// The thread's loop; returns at shutdown.
     pub(crate) fn run_compactor(&self) {
-        /// Should this thread panic, no writer waits for it in vain.
+        /// If this thread panics, the guard wakes the writers that wait for it.
         struct StopOnPanic<'a>(&'a Core);
         impl Drop for StopOnPanic<'_> {
             fn drop(&mut self) {
@@ -150,7 +155,7 @@ impl Core {
         while self.wait_for_work() {
             let worked = {
                 let mut pass = self.space.pass.lock();
-                // Whoever had the pass may have done it meanwhile.
+                // The thread that had the pass before may have done the work.
                 let left = self.log.begin() + self.log.page_bytes() <= self.log.flushed();
                 if left { self.compact_page(&mut pass) } else { Ok(0) }
             };
@@ -179,15 +184,16 @@ impl Core {
             if self.compaction_wanted(&state) {
                 return true;
             }
-            // A writer may have seen work where there is none any more.
+            // A writer may have seen work that is done by now.
             self.space.signal.changed.notify_all();
             self.space.signal.changed.wait(&mut state);
         }
     }
 
-    /// Keeps account of a turn through the log: how full its pages are. Rows of different lengths may fill them
-    /// so badly that a log without any dead record is longer than the target allows, and copying it
-    /// around would gain nothing: goals are set by what rows turn out to need.
+    /// Records how full the pages of a turn through the log are. Rows of different lengths may fill
+    /// pages badly. Then a log without any dead record is longer than the target allows, and
+    /// copying it would gain nothing. So the goals follow from the pages that the rows turn out to
+    /// need.
     fn note_turn(&self, page: Turn) {
         let mut state = self.space.signal.state.lock();
         state.turn.records += page.records;
@@ -204,7 +210,7 @@ impl Core {
         }
     }
 
-    /// Wakes those who wait, and keeps to the throttle.
+    /// Wakes the waiting threads, and keeps to the throttle.
     fn pace(&self, copied: u64) {
         let space = &self.space;
         let mut state = space.signal.state.lock();
@@ -214,7 +220,7 @@ impl Core {
         }
     }
 
-    /// Makes up for work that was done faster than the throttle allows.
+    /// Waits as long as the work was done faster than the throttle allows.
     fn sleep_for(&self, state: &mut MutexGuard<'_, CompactorState>, bytes: u64, throttle: u64) {
         let time = std::time::Duration::from_secs_f64(bytes as f64 / throttle as f64);
         let until = std::time::Instant::now() + time;

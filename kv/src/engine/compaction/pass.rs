@@ -1,4 +1,5 @@
-//! One page of the log's cold end: its rows go to the tail, its space becomes free.
+//! One page of the log's cold end: compaction copies its rows to the tail, and its space becomes
+//! free.
 
 use crate::engine::batch::BatchMemory;
 use crate::engine::compaction::space::Pass;
@@ -22,15 +23,15 @@ use crate::sync::{Planted, planted};
 
 /// Rows whose index misses overlap, and that are copied under one pin.
 const GROUP_ROWS: usize = 32;
-/// A page is read in so many requests at once, none shorter than `READ_BYTES_MIN`.
+/// A page is read in this many requests at once, each of `READ_BYTES_MIN` bytes or more.
 const READS: usize = 4;
 const READ_BYTES_MIN: usize = 64 << 10;
 
 /// What the index says of a record.
 enum Verdict {
-    /// It is all that this entry leads to.
+    /// The entry leads to this record alone.
     Current(Entry),
-    /// It may be in a chain.
+    /// The record may be in a chain.
     Chained,
     Dead,
 }
@@ -50,7 +51,7 @@ impl Core {
         }
         let mut buffer = pass.buffer.take().unwrap_or_else(|| AlignedBuffer::zeroed(bytes));
         let copied = self.move_rows(pass, &mut buffer, start);
-        // Walking chains reads into the same buffer: the page is not needed any more.
+        // Walks of chains read into the buffer of the page, which is not needed any more.
         pass.scratch.own_buffer = Some(buffer);
         let copied = copied.and_then(|copied| Ok(copied + self.move_chained(pass)?));
         pass.buffer = pass.scratch.own_buffer.take();
@@ -64,7 +65,8 @@ impl Core {
         Ok(copied)
     }
 
-    /// Reads the page and copies the rows that the index leads to without a chain; sorts out the others.
+    /// Reads the page and copies the rows that the index leads to without a chain. Collects the
+    /// other records.
     fn move_rows(&self, pass: &mut Pass, buffer: &mut [u8], start: u64) -> Result<u64> {
         let page = &mut buffer[..self.log.page_bytes() as usize];
         self.read_page(page, start)?;
@@ -72,7 +74,8 @@ impl Core {
         let rows = std::mem::take(&mut pass.rows);
         let mut at = 0;
         let mut copied = 0;
-        // Ends: a stretch that copies nothing has met a full page, and the next one has a fresh one.
+        // Ends: a round that copies no row has met a full page, and the next round has an empty
+        // one.
         while at < rows.len() {
             let full = self.move_group(pass, &rows, &mut at, page, start, &mut copied);
             if let Err(full) = full {
@@ -105,14 +108,14 @@ impl Core {
         pass.rows.clear();
         pass.dead.clear();
         pass.chained.clear();
-        // A page that a checkpoint ended early could be filled further; one that is only too full for the longest
-        // row could not.
+        // A page that a checkpoint ended early could be filled further. A page that is too full for
+        // the longest row could not.
         let room = page.len() - used;
         let taken = if room < self.longest_record() { page.len() } else { used };
         let records = used as u64 - PAGE_HEADER_BYTES;
         pass.fill = Turn { records, pages: taken as u64 };
         let mut offset = PAGE_HEADER_BYTES as usize;
-        // Ends: each record takes at least its header's length.
+        // Ends: each record takes at least the length of its header.
         while offset + HEADER_BYTES <= used {
             let image = RecordImage::new(&page[offset..]);
             let table = image.shape().table();
@@ -125,7 +128,8 @@ impl Core {
             if !image.link().is_invalid() && table.0 != 0 {
                 let hash = self.key_hash.of(table, image.key());
                 let row = Row { offset: offset as u32, hash };
-                // A table that this bank does not know was made after its checkpoint: nothing leads there.
+                // A table that this bank does not know was made after its checkpoint, so no entry
+                // leads to its records.
                 let gone = self.table_of(table).is_none();
                 let list = if gone || image.link().is_tombstone() {
                     &mut pass.dead
@@ -150,7 +154,7 @@ impl Core {
         copied: &mut u64,
     ) -> std::result::Result<(), PageFull> {
         let end = rows.len().min(*at + GROUP_ROWS);
-        // Pinned, and held by a checkpoint's pause.
+        // Pinned, and a checkpoint's pause waits for the pin.
         let guard = self.gate.enter();
         let view = self.log.view();
         let outline = self.index.outline();
@@ -160,8 +164,8 @@ impl Core {
         for row in &rows[*at..end] {
             let address = Address::new(start + u64::from(row.offset));
             let image = RecordImage::new(&page[row.offset as usize..]);
-            // Dropped since the page was listed. After this look, a drop waits for the pin before
-            // another table gets the number (`engine::numbers`).
+            // The table may have been dropped since the page was listed. After this look, a drop
+            // waits for the pin before another table gets the number (`engine::numbers`).
             if self.table_of(image.shape().table()).is_none() {
                 pass.dead.push(*row);
                 *at += 1;
@@ -205,7 +209,7 @@ impl Core {
         verdict
     }
 
-    /// Copies a row to the tail and lets its entry lead there. False if the entry has changed.
+    /// Copies a row to the tail and exchanges its entry. False if the entry has changed.
     fn copy(
         &self,
         view: View<'_>,
@@ -233,8 +237,8 @@ impl Core {
     fn move_chained(&self, pass: &mut Pass) -> Result<u64> {
         let mut copied = 0;
         for (&number, (keys, addresses)) in &pass.chained {
-            // Dropped meanwhile: its rows are dead. No other table has the number: this page has
-            // records of it.
+            // The table may have been dropped; then its rows are dead. No other table has the
+            // number, because this page has records of it.
             let Some(table) = self.table_of(number) else { continue };
             copied += self.move_chained_of(table, keys, addresses, &mut pass.scratch)?;
         }
@@ -256,17 +260,18 @@ impl Core {
         self.counters.disk_reads.add(tally.disk_reads);
         self.counters.disk_read_bytes.add(tally.disk_read_bytes);
         match result {
-            // Dropped meanwhile: what was moved before is dead, too.
+            // The table may have been dropped; then the rows that were moved are dead too.
             Err(Error::NoSuchTable(_)) => Ok(tally.moved_bytes),
             done => done.map(|()| tally.moved_bytes),
         }
     }
 
-    /// Removes entries that lead nowhere now that every row below `end` has been moved: those of the page's
-    /// tombstones and dropped tables, and some of what a sweep over the whole index finds.
+    /// Removes entries that lead nowhere, because every row below `end` has been moved. These are
+    /// the entries of the page's tombstones and of dropped tables, and those that a sweep over the
+    /// index finds.
     fn clear_entries(&self, pass: &mut Pass, start: u64, end: u64) {
         for group in pass.dead.chunks(GROUP_ROWS) {
-            // Pinned, so that a checkpoint's pause keeps the index still.
+            // The pin lets a checkpoint's pause keep the index still.
             let guard = self.gate.enter();
             for row in group {
                 self.index.candidates(row.hash, &mut pass.candidates);
@@ -310,8 +315,8 @@ mod tests {
         }
     }
 
-    /// Records of a table that was dropped since the page was listed were copied, behind the place
-    /// where the log has its last record of a dropped table.
+    /// The batch copied records of a table that was dropped after the page was listed. They lie
+    /// behind the place where the log has the last record of a dropped table.
     #[test]
     fn rows_of_a_table_that_is_dropped_meanwhile_are_not_copied() {
         let dir = tempfile::tempdir().unwrap();

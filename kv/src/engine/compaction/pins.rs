@@ -6,7 +6,8 @@ use crate::engine::core::Core;
 use crate::error::Result;
 use crate::sync::Ordering;
 
-/// Holds the log's space for a checkpoint that is being taken; lets go of it if that fails.
+/// Holds the log's space for a checkpoint that is being taken. Dropping it gives the space up, if
+/// the checkpoint failed.
 pub(crate) struct CheckpointPin<'a> {
     core: &'a Core,
     number: u64,
@@ -35,7 +36,7 @@ impl Drop for CheckpointPin<'_> {
     }
 }
 
-/// Keeps the log from an address on, for a scan. Dropping it lets go.
+/// Keeps the log from an address on for a scan. Dropping it ends that.
 #[derive(Debug)]
 pub(crate) struct LogPin {
     core: Arc<Core>,
@@ -51,18 +52,19 @@ impl Drop for LogPin {
                 pins.scans.swap_remove(i);
             }
         }
-        // What fails here is tried again with the next page of compaction or the next checkpoint.
+        // A failure here is no loss: the next page of compaction or the next checkpoint tries
+        // again.
         let _ = core.free_space(0);
         core.space.signal.raise();
     }
 }
 
 impl Core {
-    /// Notes that checkpoint `number`, which is being taken, needs the log from its present beginning on.
-    /// To be called while batches are paused.
+    /// Notes that checkpoint `number`, which is being taken, needs the log from its present
+    /// beginning on. Must be called while batches are paused.
     pub(crate) fn pin_checkpoint(&self, number: u64) -> CheckpointPin<'_> {
         let mut pins = self.space.pins.lock();
-        // Read under the lock, so that nothing at or above it has been given back.
+        // Read under the lock, so no space at or above it has been given back.
         let begin = self.log.begin();
         pins.checkpoints.retain(|&(other, _)| other != number);
         pins.checkpoints.push((number, begin));
@@ -81,7 +83,7 @@ impl Core {
         LogPin { core: Arc::clone(self), begin }
     }
 
-    /// The log's beginning that space below is held for; none if nothing is held.
+    /// The beginning of the log that is held; `None` if no log is held.
     pub(crate) fn pinned(&self) -> Option<u64> {
         self.space.pins.lock().lowest()
     }
@@ -97,25 +99,26 @@ impl Core {
         self.space.pins.lock().taking
     }
 
-    /// Nobody needs what lies below.
+    /// True if no holder needs the log below.
     fn unneeded(&self) -> u64 {
         let pins = self.space.pins.lock();
         let begin = self.log.begin();
         pins.lowest().map_or(begin, |lowest| lowest.min(begin))
     }
 
-    /// Whether there is space that nobody needs and that has not been given back yet.
+    /// True if there is space that no holder needs and that has not been given back yet.
     pub(super) fn has_unneeded(&self) -> bool {
         self.space.tried.load(Ordering::Relaxed) < self.unneeded()
     }
 
-    /// Gives back what nobody needs, if that is at least `stride_bytes`.
+    /// Gives back the space that no holder needs, if that is at least `stride_bytes`.
     ///
     /// # Errors
     /// A file that can't be removed. Nothing is lost; the next call tries again.
     pub(crate) fn free_space(&self, stride_bytes: u64) -> Result<()> {
-        // One at a time. Pins may come and go meanwhile, none of them below: a checkpoint needs the log from
-        // `begin` on, a scan from where that of a checkpoint begins which is pinned itself.
+        // One thread at a time. Pins may come and go during this call, but none below: a checkpoint
+        // needs the log from `begin` on, and a scan needs it from the beginning of a checkpoint
+        // that is pinned itself.
         let _freeing = self.space.freeing.lock();
         let below = self.unneeded();
         let tried = self.space.tried.load(Ordering::Relaxed);

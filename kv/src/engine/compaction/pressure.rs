@@ -1,14 +1,17 @@
-//! When compaction begins, and when writers wait for it: the log's target, the disk quota, a full disk.
+//! When compaction begins, and when writers wait for it: the log's target, the disk quota, a full
+//! disk.
 //!
-//! The log's length is measured against its *footprint*: the pages that its current rows would fill by
-//! themselves, table by table, times the *packing*: how much more they turned out to need in the last turn of
-//! compaction through the log, because long and short rows side by side may leave pages badly filled.
-//! Compaction begins at the target (1.4). Writers wait at the next page turn a little above it, until compaction has
-//! passed some pages, the more the further they are ahead: so the log stays near its target however fast they are, and
-//! nobody stands still until all that a checkpoint has settled at once is gone through ([`pages_to_await`]).
+//! The log's length is compared with its *footprint*: the pages that its current rows would fill by
+//! themselves, table by table, times the *packing*. The packing says how much more pages the rows
+//! needed in the last turn of compaction, because long and short rows side by side may fill pages
+//! badly. Compaction begins at the target (1.4). Writers wait at the next page turn if the log is a
+//! little above the target. They wait until compaction has passed some pages, more pages the
+//! further they are ahead ([`pages_to_await`]). So the log stays near its target at any rate of
+//! writing, and no writer stands still until compaction has passed everything that a checkpoint has
+//! settled.
 //!
-//! Space that kept checkpoints hold comes on top. Compaction does not make up for it: until the next checkpoint every copy
-//! makes the log longer, and its old place is still held.
+//! Space that kept checkpoints hold comes on top. Compaction does not make up for it: until the
+//! next checkpoint every copy makes the log longer, and the old place is still held.
 
 use crate::engine::signal::CompactorState;
 use std::time::{Duration, Instant};
@@ -21,7 +24,8 @@ use crate::operation::Width;
 use crate::process::interrupt::Checks;
 use crate::sync::{MutexGuard, Ordering};
 
-/// What the log may be longer than its target: pages that are filling, being written, or in compaction.
+/// Pages by which the log may exceed its target: pages that are filling, being written, or being
+/// compacted.
 const SLACK_PAGES: u64 = 2;
 /// Writers wait when the log exceeds its target by this factor and `SLACK_PAGES` once more.
 const BEHIND: f64 = 1.03;
@@ -29,18 +33,19 @@ const BEHIND: f64 = 1.03;
 const PAGES_PER_EXCESS: f64 = 100.0;
 /// from two, by which the log of evenly spread rewrites stays as long as it is, to so many.
 const AWAITED_PAGES: (f64, f64) = (2.0, 16.0);
-/// Stands for a wait without an end of its own.
+/// Deadline of a wait that has no deadline of its own.
 const FAR_OFF: Duration = Duration::from_secs(3600);
-/// Pages of room that writers leave on the disk for compaction at least. Compaction copies rows into that room until the
-/// next checkpoint gives space back.
+/// Fewest pages of room on the disk that writers leave for compaction. Compaction copies rows into
+/// that room until the next checkpoint gives space back.
 const WORKING_PAGES: u64 = 8;
-/// Writers leave one part in `WORKING_BUDGET_PART` of the memory budget for compaction, if that is more than
-/// `WORKING_PAGES`. With more room, compaction needs fewer checkpoints on the way.
+/// Writers leave one part in `WORKING_BUDGET_PART` of the memory budget for compaction, if that is
+/// more than `WORKING_PAGES`. With more room, compaction needs fewer checkpoints on its way.
 const WORKING_BUDGET_PART: u64 = 16;
 /// Pages below the quota that only compaction and deletions use.
 const QUOTA_RESERVE_PAGES: u64 = 4;
 
-/// What stays free below the quota: those pages, and what batches take whose reads are on their way.
+/// Pages that stay free below the quota: those of compaction, and those that batches take whose
+/// reads are on their way.
 pub(crate) fn quota_reserve_bytes(page_bytes: u64, budget_bytes: u64) -> u64 {
     QUOTA_RESERVE_PAGES * page_bytes + Budget::read_buffer_bytes_for(budget_bytes)
 }
@@ -53,11 +58,11 @@ pub(super) enum Lack {
         /// The quota.
         bytes: u64,
     },
-    /// The next checkpoint would not find room on the disk.
+    /// The next checkpoint would find no room on the disk.
     Disk {
-        /// What the file system has left.
+        /// Bytes that are free in the file system.
         room_bytes: u64,
-        /// What a checkpoint, and compaction, need at most.
+        /// Bytes that a checkpoint and compaction need at most.
         needed_bytes: u64,
     },
 }
@@ -68,7 +73,7 @@ pub(crate) struct Live {
     pub(crate) rows: u64,
     /// Bytes of their records.
     pub(crate) bytes: u64,
-    /// Bytes of the pages that they would fill.
+    /// Bytes of the pages that the records would fill by themselves.
     footprint: u64,
 }
 
@@ -78,20 +83,21 @@ impl Live {
     }
 }
 
-/// How many pages compaction passes while a writer waits to take another, if the log is `length` times as long as it
-/// may be without waiting.
+/// How many pages compaction passes before a writer may take another page, if the log is `length`
+/// times as long as the longest log without waits.
 fn pages_to_await(length: f64) -> u64 {
     let (least, most) = AWAITED_PAGES;
     (least + (length - 1.0) * PAGES_PER_EXCESS).clamp(least, most) as u64
 }
 
 impl Core {
-    /// The current rows of all tables. Exact while batches are paused, else as of a moment ago.
+    /// The current rows of all tables. Exact while batches are paused, otherwise a few operations
+    /// old.
     pub(crate) fn live(&self) -> Live {
         let page_bytes = self.log.page_bytes();
         let mut live = Live::default();
         for table in self.tables.read().iter().filter(|table| !table.entry.dropped) {
-            // Another thread's deletion may be counted before the insertion.
+            // A deletion of one thread may be counted before the insertion of another.
             let rows = table.rows.load(Ordering::Relaxed).cast_signed().max(0).cast_unsigned();
             if rows == 0 {
                 continue;
@@ -103,8 +109,9 @@ impl Core {
             live.bytes += bytes;
             live.footprint += match table.entry.width() {
                 Width::Fixed => rows * page_bytes / (room / record),
-                // A page ends with less free than the next record takes; and of two pages in a row one is
-                // half full. (An estimate that was too low would have writers wait for ever for compaction.)
+                // A page ends with less room than the next record takes, and of two neighbouring
+                // pages one is half full. If this estimate were too low, writers would wait for
+                // compaction for ever.
                 Width::Variable => bytes * page_bytes / (room - record).max(room / 2),
             };
         }
@@ -132,14 +139,15 @@ impl Core {
         self.log.flushed().saturating_sub(self.space.freed())
     }
 
-    /// Space goes back in steps: a system call for each small page would cost more than it gains.
+    /// Space goes back in steps, because a system call for each small page would cost more than it
+    /// gains.
     pub(super) fn free_stride(&self) -> u64 {
         let page_bytes = self.log.page_bytes();
         let urgent = self.space.quota_bytes.is_some() || self.was_short_of_room();
         if urgent { 0 } else { (self.live().footprint / 64).min(1 << 20).max(page_bytes) }
     }
 
-    /// `can_make_room` must not promise what this refuses, or a writer waits for ever.
+    /// `can_make_room` must not promise what this function refuses, or a writer waits for ever.
     pub(super) fn compaction_wanted(&self, state: &CompactorState) -> bool {
         if state.stopped.is_some() || self.log.check_poison().is_err() {
             return false;
@@ -147,7 +155,8 @@ impl Core {
         if state.urgent && self.has_unneeded() {
             return true;
         }
-        // Without room every copy makes the log longer, and what a checkpoint holds does not come back.
+        // Without room every copy makes the log longer, and space that a checkpoint holds does not
+        // come back.
         let in_vain = || self.pinned().is_some() && self.lacks_room().is_some();
         self.has_cold_page()
             && (state.urgent && self.has_dead_space(state)
@@ -155,7 +164,7 @@ impl Core {
             && !in_vain()
     }
 
-    /// How long the log should be at most.
+    /// Length in bytes that the log should have at most.
     fn target_bytes(&self, state: &CompactorState) -> f64 {
         self.needed_bytes(state) * self.space.options.space_amplification_target
     }
@@ -172,7 +181,7 @@ impl Core {
         self.log_bytes() as f64 > bytes + (pages * self.log.page_bytes()) as f64
     }
 
-    /// Whether writers are so far ahead of compaction that they should wait.
+    /// True if writers are so far ahead of compaction that they should wait.
     fn behind(&self, state: &CompactorState) -> bool {
         let options = &self.space.options;
         options.background
@@ -182,28 +191,29 @@ impl Core {
             && self.log_bytes() as f64 > self.bytes_before_waiting(state)
     }
 
-    /// A log as long as this has nobody wait.
+    /// Longest log in bytes for which no writer waits.
     fn bytes_before_waiting(&self, state: &CompactorState) -> f64 {
         self.target_bytes(state) * BEHIND + (2 * SLACK_PAGES * self.log.page_bytes()) as f64
     }
 
-    /// Where compaction has to get before a writer that is ahead of it goes on.
+    /// The address that compaction must reach before a writer that is ahead of it continues.
     fn awaited_begin(&self, state: &CompactorState) -> u64 {
         let length = self.log_bytes() as f64 / self.bytes_before_waiting(state);
         self.log.begin() + pages_to_await(length) * self.log.page_bytes()
     }
 
-    /// Whether `await_space` would wait, or fail.
+    /// True if `await_space` would wait or fail.
     pub(crate) fn must_await_space(&self) -> bool {
         self.has_no_room() || self.behind(&self.space.signal.state.lock())
     }
 
-    /// Whether the log may not take another page as it is.
+    /// True if the log may not take another page now.
     pub(crate) fn has_no_room(&self) -> bool {
         self.lacks_room().is_some()
     }
 
-    /// Whether a batch has met a lack of room that may still be there. A batch asks before it changes its first row.
+    /// True if a batch has met a lack of room that may still exist. A batch asks before it changes
+    /// its first row.
     pub(crate) fn was_short_of_room(&self) -> bool {
         // Relaxed: a hint, after which the caller looks closely.
         self.space.short.load(Ordering::Relaxed) || self.log.is_disk_full()
@@ -215,7 +225,7 @@ impl Core {
         self.lacks_room().map_or(Ok(()), |lack| Err(self.no_room(lack)))
     }
 
-    /// What keeps the log from taking another page.
+    /// The reason why the log may not take another page.
     fn lacks_room(&self) -> Option<Lack> {
         let over_quota = self.over_quota().map(|bytes| Lack::Quota { bytes });
         let lack = over_quota.or_else(|| self.lacks_disk());
@@ -230,17 +240,19 @@ impl Core {
         (next - self.space.freed() > quota).then_some(quota)
     }
 
-    /// Whether the disk has less room than the next checkpoint needs with another page of log, and compaction to work in.
-    /// That room is kept, so that a bank that has filled its disk can compact and take checkpoints by turns.
+    /// True if the disk has less room than another page of the log, the next checkpoint and
+    /// compaction need together. That room is kept, so that a bank that has filled its disk can
+    /// compact and take checkpoints by turns.
     ///
-    /// The system is asked once for each page of log, and each time while room is lacking.
+    /// The system is asked once for each page of the log, and on every call while room is lacking.
     fn lacks_disk(&self) -> Option<Lack> {
         let page = self.log.tail_address() / self.log.page_bytes();
-        // Relaxed: threads that meet on the same page may both ask.
+        // Relaxed: two threads that meet on one page may both ask.
         if self.space.page_with_room.load(Ordering::Relaxed) == page {
             return None;
         }
-        // At least the index: the first checkpoint with a whole image leaves as much as the next one needs.
+        // At least the size of the index: the first checkpoint with a whole image leaves as much
+        // room as the next one needs.
         let working_bytes = (WORKING_PAGES * self.log.page_bytes())
             .max(self.budget.total_bytes() / WORKING_BUDGET_PART)
             .max(self.budget.index_bytes());
@@ -262,9 +274,9 @@ impl Core {
         (room_bytes < needed_bytes).then_some(Lack::Disk { room_bytes, needed_bytes })
     }
 
-    /// Called by a batch that is about to take another page of the log, unpinned and without a read
-    /// buffer or a stream. Waits for compaction to pass some pages where it is behind, or until it has made room below
-    /// the quota or on the disk.
+    /// Waits for compaction to pass some pages if it is behind, or until it has made room below the
+    /// quota or on the disk. A batch calls this before it takes another page of the log, unpinned,
+    /// without a read buffer and without a stream.
     ///
     /// # Errors
     /// `QuotaExceeded` or `DiskFull` where it can't; `Interrupted`; `Poisoned`.
@@ -275,15 +287,16 @@ impl Core {
         let mut state = signal.state.lock();
         let mut waiting: Option<(Instant, u64)> = None;
         let mut checks = Checks::new();
-        // Ends: compaction makes room, has nothing left to do, or stops; each raises the signal. Or the program ends it.
+        // Ends: compaction makes room, has no work left, or stops, and each of these raises the
+        // signal. Or the program ends the wait.
         let done = loop {
-            // Without the lock: the writer takes it after an attempt.
+            // Without the lock, because the writer takes it after an attempt.
             let written = match self.log.is_disk_full() {
                 true => MutexGuard::unlocked(&mut state, || self.log.try_to_write()),
                 false => Ok(()),
             };
             if written.is_err() {
-                // A quota of the user may have refused the write, of which the file system does not tell.
+                // A user's quota may have refused the write; the file system does not report that.
                 self.space.page_with_room.store(u64::MAX, Ordering::Relaxed);
             }
             let lack = match written {
@@ -301,8 +314,8 @@ impl Core {
                 None | Some(_) => {}
             }
             waiting.get_or_insert_with(|| (Instant::now(), self.awaited_begin(&state)));
-            // The thread may sleep: the log has grown since it looked. This thread
-            // wakes it once: else both would wake each other for ever.
+            // The thread may sleep, because the log has grown since it looked. This thread wakes it
+            // once; otherwise each would wake the other for ever.
             let becomes_urgent = is_short && !std::mem::replace(&mut state.urgent, true);
             if is_first || becomes_urgent {
                 signal.changed.notify_all();
@@ -320,17 +333,18 @@ impl Core {
         done
     }
 
-    /// True if compaction may make room, so that a writer without any waits. Must be false where `compaction_wanted` is,
-    /// or the writer waits for ever.
+    /// True if compaction may make room, so that a writer without room waits. Must be false if
+    /// `compaction_wanted` is false, or the writer waits for ever.
     fn can_make_room(&self, state: &CompactorState) -> bool {
         self.space.options.background
             && state.stopped.is_none()
             && !state.shutdown
             && self.log.check_poison().is_ok()
             && (self.has_unneeded()
-                // When it is done it lets go of older ones. It waits for the log's writer alone.
+                // A checkpoint that is being taken lets go of older ones at its end. It waits for
+                // the log's writer alone.
                 || self.is_taking_checkpoint()
-                // What a checkpoint holds stays, however much is copied out of it.
+                // Space that a checkpoint holds stays, however many rows are copied out of it.
                 || self.has_dead_space(state)
                     && self.pinned().is_none()
                     && (self.has_cold_page() || !self.log.is_disk_full() && self.log.settle_oldest()))

@@ -1,4 +1,4 @@
-//! What a store keeps about its space, for `engine::core`.
+//! What a store knows about its space, for `engine::core`.
 
 use crate::checkpoint::Checkpoints;
 use crate::device::AlignedBuffer;
@@ -16,26 +16,27 @@ use crate::sync::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a store keeps about its space.
+/// What a store knows about its space.
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(crate) options: CompactionOptions,
     pub(crate) quota_bytes: Option<u64>,
     pub(crate) signal: Arc<Signal>,
-    /// Held by whoever compacts, page by page.
+    /// Held by the thread that compacts, page by page.
     pub(crate) pass: Mutex<Pass>,
     pub(crate) pins: Mutex<Pins>,
     /// To name who reads a checkpoint, and what could not be removed; `None` in a store that is open to read only, which holds no log.
     pub(crate) checkpoints: Option<Checkpoints>,
-    /// All space below has been given back.
+    /// All space below this address has been given back.
     pub(crate) freed: AtomicU64,
-    /// All space below has been given back, or can only be given back with more.
+    /// All space below this address has been given back, or can only be given back together with
+    /// more.
     pub(crate) tried: AtomicU64,
-    /// Held by whoever gives space back.
+    /// Held by the thread that gives space back.
     pub(crate) freeing: Mutex<()>,
-    /// The page of the tail at which the disk had room last; `u64::MAX` for none.
+    /// The page of the tail at which the disk had room last; `u64::MAX` before the first look.
     pub(crate) page_with_room: AtomicU64,
-    /// The log could not take another page when a batch looked last.
+    /// True if the log could not take another page when a batch looked last.
     pub(crate) short: AtomicBool,
 }
 
@@ -62,7 +63,7 @@ impl Space {
         }
     }
 
-    /// What lies below was given back before, or is not this store's to give back.
+    /// Space below was given back earlier, or is not this store's to give back.
     pub(crate) fn leave_below(&self, begin: u64) {
         self.freed.store(begin, Ordering::Relaxed);
         self.tried.store(begin, Ordering::Relaxed);
@@ -76,7 +77,7 @@ impl Space {
         &self.signal
     }
 
-    /// All space of the log below has been given back.
+    /// True if all space of the log below has been given back.
     pub(crate) fn freed(&self) -> u64 {
         self.freed.load(Ordering::Relaxed)
     }
@@ -92,12 +93,12 @@ impl Space {
     }
 }
 
-/// What compaction keeps from page to page.
+/// What compaction keeps from one page to the next.
 #[derive(Default)]
 pub(crate) struct Pass {
     pub(crate) buffer: Option<AlignedBuffer>,
     pub(crate) rows: Vec<Row>,
-    /// Records of no row: tombstones, and rows of dropped tables.
+    /// Records without a row: tombstones, and records of dropped tables.
     pub(crate) dead: Vec<Row>,
     /// Rows that may be in chains.
     pub(crate) chained: BTreeMap<TableNumber, (Vec<u64>, Vec<Address>)>,
@@ -105,7 +106,7 @@ pub(crate) struct Pass {
     pub(crate) scratch: Box<Scratch>,
     /// How full the page is.
     pub(crate) fill: Turn,
-    /// The bucket at which the sweep of the index goes on.
+    /// The bucket at which the sweep of the index continues.
     pub(crate) sweep: u64,
 }
 
@@ -122,14 +123,14 @@ pub(crate) struct Row {
     pub(crate) hash: u64,
 }
 
-/// Who needs the log from where on.
+/// The holders of the log, and the addresses from which they need it.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
-    /// Checkpoints that are on disk, or about to be: number, and where their log begins.
+    /// Checkpoints that are on disk or about to be: their numbers, and where their log begins.
     pub(crate) checkpoints: Vec<(u64, u64)>,
     /// Scans: where the log that they read begins.
     pub(crate) scans: Vec<u64>,
-    /// A checkpoint is being taken, after which older ones may let go of space.
+    /// True while a checkpoint is being taken, after which older ones may give up space.
     pub(crate) taking: bool,
 }
 

@@ -1,38 +1,41 @@
-//! Rows that are used often stay when their page leaves memory.
+//! Retention: rows that are used often stay in memory when their page is evicted.
 //!
-//! **Problem.** The log evicts its oldest page whatever is in it. A row that is used while its page is in the read-only
-//! region goes to the tail and lives on, but one that is used often and just not then leaves memory with those that
-//! were used once, and is soon read again.
+//! **Problem.** The log evicts its oldest page, whatever rows are in it. A row that is used while
+//! its page is in the read-only region goes to the tail and stays in memory. A row that is used
+//! often, but not during that time, leaves memory together with the rows that were used once. It is
+//! soon read from disk again.
 //!
-//! **Approach.** Before a page is evicted, it has its last call: those of its rows that are used most are copied to the
-//! tail. A record's clock word counts its uses as it is: changes of its value, and Gets that await one. Copies of it
-//! inherit the count, from disk too, halved for each [`HALF_LIFE_ROUNDS`] times as much log as memory could hold at
-//! most: so it is a frequency, known for rows that memory forgot long ago, and costs no byte. (The row cache keeps
-//! none, so what comes from there is taken for a row as others. Insertions begin at none.) Of some thousands of rows at
-//! their last call one in [`RETAINED_SHARE`] stays at most, which bounds what is written; and none where the counts
-//! vary hardly more than by chance: then all rows are alike, and to keep these rather than others would gain nothing.
+//! **Approach.** The rows of a page that will be evicted next are at their *last call*: retention
+//! copies the most used of them to the tail. The clock word of a record counts its uses (changes of
+//! its value, and Gets that await a change). A copy inherits the count of its record, also when the
+//! row comes from disk. The count loses half of its weight after the log has grown by
+//! [`HALF_LIFE_ROUNDS`] times the most memory that rows can have. So it is a frequency that is
+//! known for rows that left memory long ago, and it takes no extra byte. The row cache does not
+//! keep the count, so a row from there inherits the mean of the recently evicted rows. A new row
+//! begins at 0.
 //!
-//! Simulated on the keys of training at 4x the budget, this finds 0.56 of the rows in memory in place of 0.51 (a
-//! power-law graph), 0.73 in place of 0.69 (Criteo), 0.30 in place of 0.26 (a knowledge graph with as many uniform
-//! negatives), for 16%, 15% and 22% more written. A clock without ageing and with counts that end on disk (GCLOCK; Smith
-//! 1978) would find 0.56, 0.73 and 0.28. The variance of the counts is 5 to 17 times their mean there, and 0.9 where
-//! keys are uniform.
+//! **Limits.** Of the rows at their last call, at most one in [`RETAINED_SHARE`] is retained, which
+//! bounds the extra bytes written. No row is retained if the counts vary about as much as they
+//! would by chance: then all rows are alike, and keeping some of them gains nothing.
 //!
-//! **Who does it.** Those who make the log grow. A batch that has appended records looks, when a chunk of it is through,
-//! at the next few of the oldest records for each, and copies what is to stay; and before it turns a page, at what is
-//! left of those that have their last call. So it costs in proportion to what is written, and there is no thread that
-//! others would have to wait for. One looks at a time; another that comes meanwhile goes on, and looks with its next
-//! chunk or page. Whoever looks may be in the midst of reading, and waits for no more than when it turns a page: for a
-//! frame, which the log's writer frees. It does not wait for space on disk: at the quota nothing is retained, where
-//! compaction is behind the batch around it waits.
+//! **Who runs it.** The batches that append records. After each chunk, a batch inspects 4 of the
+//! log's oldest records for each record that it appended, and copies the rows to retain to the
+//! tail. Before a batch turns a page, it inspects the rest of the page that will be evicted. The
+//! cost is proportional to the bytes written, and no thread waits for another. One batch inspects
+//! at a time. A batch that finds the lock taken skips the inspection, and tries again at its next
+//! chunk or page. The inspecting batch may be in the middle of its reads. The only wait of its
+//! copies is for a frame when they turn a page, and the log's writer frees that frame. Retention
+//! does not wait for space on disk: at the quota it retains nothing, and where compaction is
+//! behind, the batch around it waits.
 //!
-//! Pages can leave memory without their last call: where the log is written faster than pages settle, and always where
-//! memory has fewer than 12 pages, for then there is no read-only region to speak of.
+//! A page can be evicted without a last call in two cases: the log grows faster than pages settle,
+//! or memory has fewer than 12 pages, so that there is no read-only region worth the name.
 //!
-//! **Why it is safe.** The look is pinned, and goes through pages that are settled: their records are complete
-//! (`log`, invariants 2 and 3). Between the look and the copy the row may be used, moved or deleted, or its page be
-//! evicted: an address is never used twice, so the copy, a batch like any other, finds the row at the address where it was
-//! seen, at rest, or leaves it alone.
+//! **Why it is safe.** The inspection is pinned and reads settled pages, whose records are complete
+//! (`log`, invariants 2 and 3). Between inspection and copy, the row may be used, moved or deleted,
+//! and its page may be evicted. An address is never used twice. So the copy, which is a batch like
+//! any other, either finds the row at the address where the inspection saw it, or leaves the row
+//! alone.
 
 pub(crate) mod state;
 
@@ -49,13 +52,15 @@ use crate::record::layout::RecordRef;
 use crate::sync::Ordering;
 use crate::testing::mechanisms::{Mechanism, is_on};
 
-/// Records looked at for each that was appended, so that little is left for whoever turns the page.
+/// Records inspected for each record that was appended: few are left for the batch that turns the
+/// page.
 const RECORDS_PER_APPENDED: u64 = 4;
-/// Records looked at once at least.
+/// Fewest records of one inspection.
 const RECORDS_MIN: u64 = 64;
-/// Records looked at under one pin.
+/// Records inspected under one pin.
 const RECORDS_AT_ONCE_MAX: u64 = 1024;
-/// Records looked at before a page is turned, at most: the rest may leave without their last call.
+/// Most records inspected before a page is turned. Rows behind them may be evicted without a last
+/// call.
 const RECORDS_BEFORE_TURN_MAX: u64 = 16 * RECORDS_AT_ONCE_MAX;
 
 impl Core {
@@ -63,9 +68,9 @@ impl Core {
         Age::new(bytes, self.retention.half_life_bytes)
     }
 
-    /// What a row is taken to have been used of which nothing is known.
+    /// Default use count of a row without history: the mean of recently evicted rows.
     pub(crate) fn mean_uses(&self) -> u32 {
-        // Relaxed: advice.
+        // Relaxed: an old value is good enough, because the count is an estimate.
         self.retention.mean_uses.load(Ordering::Relaxed) as u32
     }
 
@@ -74,30 +79,31 @@ impl Core {
         self.age(to.raw().saturating_sub(from.raw())).of(record.uses(), dice(to))
     }
 
-    /// Called, unpinned, after so many records have been appended: looks at a few for each.
+    /// Inspects a few records for each of the `appended` records. Must be called while not pinned.
     pub(crate) fn retain(&self, appended: u64) {
         self.retain_some(appended.saturating_mul(RECORDS_PER_APPENDED).max(RECORDS_MIN));
     }
 
-    /// Called, unpinned, before a page is turned, which one chunk may have filled: looks at what is left.
+    /// Inspects the rest of the page that will be evicted. A batch calls it, unpinned, before it
+    /// turns a page: one chunk may have filled that page.
     pub(crate) fn retain_before_turn(&self) {
         self.retain_some(RECORDS_BEFORE_TURN_MAX);
     }
 
-    /// Looks through so many records at most that have their last call.
+    /// Inspects at most `records` records that have their last call.
     fn retain_some(&self, records: u64) {
         if !is_on(Mechanism::Retention) {
             return;
         }
-        // Relaxed: advice.
+        // Relaxed: an old value is good enough, because the next inspection reads a newer one.
         if self.retention.next.load(Ordering::Relaxed) >= self.log.last_call() {
             return;
         }
         let Some(mut state) = self.retention.state.try_lock() else { return };
         let mut left = records;
-        // The copies may turn pages themselves, which those to come pay for.
+        // The copies may turn pages themselves. Later batches pay for what those pages evict.
         let end = self.log.last_call();
-        // Ends: each time there are fewer records to look at.
+        // Ends: each round has fewer records to inspect.
         while left > 0 && !self.has_no_room() {
             let looked_at = self.find_retained(&mut state, end, left.min(RECORDS_AT_ONCE_MAX));
             if looked_at == 0 {
@@ -108,7 +114,8 @@ impl Core {
         }
     }
 
-    /// Goes on through so many records before `end`, and lists those that are to stay. Returns how many it went through.
+    /// Inspects at most `records_max` records before `end`, and lists the rows to retain. Returns
+    /// how many records it inspected.
     fn find_retained(
         &self,
         RetentionState { uses, found, .. }: &mut RetentionState,
@@ -140,7 +147,7 @@ impl Core {
         looked_at
     }
 
-    /// Copies the rows found to the tail, table by table.
+    /// Copies the listed rows to the tail, table by table.
     fn copy_retained(
         &self,
         RetentionState { found, keys, addresses, scratch, .. }: &mut RetentionState,
@@ -162,14 +169,14 @@ impl Core {
         addresses: &[Address],
         scratch: &mut Scratch,
     ) {
-        // `None` if it was dropped. If the number is another table's by now, that has no row at
-        // these addresses.
+        // `None` if the table was dropped. If the number belongs to another table by now, that
+        // table has no row at these addresses.
         let Some(table) = self.table_of(number) else { return };
         let mut outcome = Outcome::default();
         let mut tally = Tally::default();
         let memory = BatchMemory { scratch, outcome: &mut outcome, tally: &mut tally };
-        // A failure has poisoned the log, or there is no space: whoever writes next is told. The row leaves memory, and
-        // is on disk already.
+        // Either a failure has poisoned the log, or there is no space; the next batch that writes
+        // reports it. The row leaves memory, and it is on disk already.
         let _ = self.run_job(table, keys, &mut Retain(addresses), memory);
         self.counters.records_appended.add(tally.appended);
         self.counters.retained.add(tally.moved);

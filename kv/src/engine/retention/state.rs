@@ -1,4 +1,5 @@
-//! What retention knows: how far it has looked, and how often rows at their last call had been used.
+//! The state of retention: how far the oldest pages are inspected, and how often the rows at their
+//! last call were used.
 
 use crate::engine::batch::scratch::Scratch;
 use crate::record::address::Address;
@@ -6,37 +7,39 @@ use crate::record::address::TableNumber;
 use crate::sync::AtomicU64;
 use crate::sync::Mutex;
 
-/// After so much log as would fill the most memory that rows can have so many times, a use counts half. Simulated, 8 and
-/// 32 are alike.
+/// A use loses half of its weight after the log has grown by this many times the most memory that
+/// rows can have. In simulations, 8 and 32 gave the same result.
 pub(crate) const HALF_LIFE_ROUNDS: u64 = 16;
-/// More uses count as so many.
+/// Largest use count that the histogram tells apart; larger counts are recorded as this one.
 pub(crate) const USES_MAX: usize = 255;
-/// Fewer are none to retain a row for.
+/// A row with fewer uses than this is never retained.
 pub(crate) const USES_MIN: usize = 3;
-/// At most one row in so many stays at its last call.
+/// At most one row in this many at their last call is retained.
 pub(crate) const RETAINED_SHARE: u64 = 4;
-/// What stays is judged anew after so many rows at their last call,
+/// The limit of uses is set again after this many rows at their last call.
 pub(crate) const JUDGED_ROWS: u64 = 1024;
-/// of which one in so many is forgotten then: by some thousands of late.
+/// When the limit is set, one part in this many of the histogram is forgotten, so it shows the
+/// last few thousand rows.
 pub(crate) const FORGOTTEN_SHARE: u64 = 8;
-/// A row counts so much, lest rounding forget rare ones first.
+/// Weight of a row in the histogram: large enough that rounding does not forget rare counts first.
 pub(crate) const ROW: u64 = 64;
-/// The least variance of the counts over their mean, which is 1 by chance: as a fraction.
+/// No row is retained if the variance of the counts over their mean is below this fraction. By
+/// chance the ratio is 1.
 pub(crate) const DISPERSION_MIN: (u64, u64) = (5, 4);
 
-/// How far the oldest pages have been looked through.
+/// How far the oldest pages are inspected.
 pub(crate) struct Retention {
-    /// The next record. Changes only while `state` is locked.
+    /// The next record to inspect. Changes only while `state` is locked.
     pub(crate) next: AtomicU64,
     pub(crate) state: Mutex<RetentionState>,
-    /// Uses of rows at their last call, on average.
+    /// Mean uses of rows at their last call.
     pub(crate) mean_uses: AtomicU64,
-    /// A use counts half after so many bytes of log.
+    /// A use loses half of its weight after this many bytes of log.
     pub(crate) half_life_bytes: u64,
 }
 
 impl Retention {
-    /// For a memory of so many bytes.
+    /// The state for rows that have at most `memory_bytes` of memory.
     pub(crate) fn new(memory_bytes: u64) -> Self {
         let half_life_bytes = (memory_bytes * HALF_LIFE_ROUNDS).max(1);
         Retention {
@@ -57,15 +60,15 @@ impl std::fmt::Debug for Retention {
 #[derive(Default)]
 pub(crate) struct RetentionState {
     pub(crate) uses: Uses,
-    /// Of its own: that of the thread is the batch's within which rows are retained.
+    /// The scratch of the copies. The thread's own scratch belongs to the batch around them.
     pub(crate) scratch: Scratch,
-    /// Rows that are to stay, and where they were seen.
+    /// The rows to retain, and the addresses at which the inspection saw them.
     pub(crate) found: Vec<(TableNumber, u64, Address)>,
     pub(crate) keys: Vec<u64>,
     pub(crate) addresses: Vec<Address>,
 }
 
-/// What a use counts for after a time: 1 now.
+/// What a use is worth after some time; 1 now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Age(f64);
 
@@ -74,32 +77,33 @@ impl Age {
         Age((-(bytes as f64) / half_life_bytes as f64).exp2())
     }
 
-    /// What so many uses count for now. The fraction is rounded by `dice`, up as often as it is large: rounded always
-    /// in one way, the counts of rows that are copied often would not age at all, or be lost.
+    /// What `uses` uses are worth now. `dice` decides whether the fraction is rounded up, as often
+    /// as the fraction says. Rounding always down would lose the counts of rows that are copied
+    /// often, and rounding always up would never let them age.
     pub(crate) fn of(self, uses: u32, dice: u16) -> u32 {
         let exact = f64::from(uses.min(USES_MAX as u32)) * self.0;
         (exact + f64::from(dice) / 65536.0) as u32
     }
 }
 
-/// Some bits that an address determines and that look like none.
+/// Bits that follow from an address and look random.
 pub(crate) fn dice(address: Address) -> u16 {
     (address.raw().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as u16
 }
 
-/// How often rows had been used by their last call, and which of them stay.
+/// A histogram of the uses of rows at their last call, and the limit above which rows are retained.
 #[derive(Debug)]
 pub(crate) struct Uses {
-    /// Rows by their uses, in units of `ROW`.
+    /// The weight of rows by their uses, in units of `ROW`.
     pub(crate) rows: [u64; USES_MAX + 1],
-    /// Those since the last judgement.
+    /// Rows since the limit was last set.
     pub(crate) noted: u64,
-    /// Rows stay that have been used so many times.
+    /// Rows with this many uses or more are retained.
     pub(crate) at_least: Option<u32>,
-    /// Uses on average, as of the last judgement.
+    /// Mean uses when the limit was last set.
     pub(crate) mean: u64,
-    /// Each row at its last call gives one, each that stays takes RETAINED_SHARE: however hot all rows of some pages are,
-    /// not more of them stay.
+    /// Allowance: each row at its last call adds 1, and each row that is retained takes
+    /// `RETAINED_SHARE`. So the share holds even for pages whose rows are all used often.
     pub(crate) credit: u64,
 }
 
@@ -110,7 +114,7 @@ impl Default for Uses {
 }
 
 impl Uses {
-    /// Counts a row at its last call; whether it stays.
+    /// Records a row at its last call. True if it is to be retained.
     pub(crate) fn note(&mut self, uses: u32) -> bool {
         self.rows[(uses as usize).min(USES_MAX)] += ROW;
         self.noted += 1;
@@ -136,7 +140,7 @@ impl Uses {
             squares += n * n * count;
         }
         self.mean = (uses + rows / 2) / rows.max(1);
-        // The variance, and the mean, both times the square of `rows`.
+        // The variance and the mean, both times the square of `rows`.
         let variance = squares * rows - uses * uses;
         let mean = uses * rows;
         if variance * DISPERSION_MIN.1 < mean * DISPERSION_MIN.0 {
@@ -156,7 +160,7 @@ impl Uses {
 mod tests {
     use super::*;
 
-    /// Uses after `halvings` half-lives, on average over many dice.
+    /// The mean of the uses after `halvings` half-lives, over many dice.
     fn mean(uses: u32, halvings: f64) -> f64 {
         let age = Age::new((halvings * 4096.0) as u64, 4096);
         let of = |n: u64| f64::from(age.of(uses, dice(Address::new(n * 8))));
@@ -178,7 +182,7 @@ mod tests {
         assert_eq!(Age::new(0, 1).of(u32::MAX, u16::MAX), USES_MAX as u32);
     }
 
-    /// In sixteen steps a count ages as in one.
+    /// Sixteen small steps age a count as much as one large step does.
     #[test]
     fn steps_of_any_size_come_to_the_same() {
         let age = Age::new(1 << 8, 1 << 12);
@@ -190,7 +194,7 @@ mod tests {
         assert!((seen - 25.0).abs() < 2.0, "{seen}");
     }
 
-    /// What stays of rows with these uses, after the first judgement.
+    /// The rows with these uses that are retained once the limit has been set.
     fn staying(uses: impl Iterator<Item = u32> + Clone) -> (u64, u64) {
         let mut judged = Uses::default();
         let mut uses = uses.cycle();
@@ -205,15 +209,17 @@ mod tests {
 
     #[test]
     fn those_stay_that_are_used_most_and_not_too_many() {
-        // One in ten is used often.
+        // One row in ten is used often.
         let (stay, seen) = staying((0..10).map(|n| if n == 3 { 40 } else { n % 3 }));
         assert!(stay.abs_diff(seen / 10) < 10, "{stay} of {seen}");
-        // One in two: more than there is room for, so those stay that are used most of all.
+        // One row in two is used often. That is more than the share allows, so the most used of
+        // them are retained.
         let (stay, seen) = staying((0..100).map(|n| if n < 50 { 20 + n } else { 1 }));
         assert!(stay.abs_diff(seen / RETAINED_SHARE) < seen / 50, "{stay} of {seen}");
     }
 
-    /// Whatever lies in the pages that go: the rows of some that are all hot, counts that no two rows share.
+    /// The share holds for any pages: for some whose rows are all used often, and for rows with
+    /// counts of their own.
     #[test]
     fn never_more_than_a_share_stays() {
         let mut judged = Uses::default();
@@ -235,12 +241,12 @@ mod tests {
 
     #[test]
     fn none_stay_where_all_are_alike() {
-        // As often by chance: of 16 cases, 1, 4, 6, 4, 1.
+        // Counts as they come by chance: of 16 cases 1, 4, 6, 4 and 1.
         let chance = [0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 4];
         assert_eq!(staying(chance.into_iter()).0, 0);
         assert_eq!(staying([0].into_iter()).0, 0);
         assert_eq!(staying([USES_MAX as u32 + 9].into_iter()).0, 0);
-        // Some are used often, but not so often as to be told from the others.
+        // Some rows are used more often, but not enough to be told apart from chance.
         assert_eq!(staying([0, 0, 0, 0, 2].into_iter()).0, 0);
     }
 }
