@@ -27,11 +27,13 @@ use crate::sync::{MutexGuard, Ordering};
 /// Pages by which the log may exceed its target: pages that are filling, being written, or being
 /// compacted.
 const SLACK_PAGES: u64 = 2;
-/// Writers wait when the log exceeds its target by this factor and `SLACK_PAGES` once more.
+/// Writers wait when the log exceeds its target by this factor and another `SLACK_PAGES`.
 const BEHIND: f64 = 1.03;
-/// With each further part of its length, writers wait for one more page of compaction,
+/// A writer waits for one more page of compaction for each part in this many by which the log
+/// exceeds the length at which writers begin to wait.
 const PAGES_PER_EXCESS: f64 = 100.0;
-/// from two, by which the log of evenly spread rewrites stays as long as it is, to so many.
+/// Fewest and most pages of compaction that a writer waits for. With two pages, a log of evenly
+/// spread rewrites keeps its length.
 const AWAITED_PAGES: (f64, f64) = (2.0, 16.0);
 /// Deadline of a wait that has no deadline of its own.
 const FAR_OFF: Duration = Duration::from_secs(3600);

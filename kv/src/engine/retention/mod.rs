@@ -114,7 +114,7 @@ impl Core {
         }
     }
 
-    /// Inspects at most `records_max` records before `end`, and lists the rows to retain. Returns
+    /// Inspects at most `records` records before `end`, and lists the rows to retain. Returns
     /// how many records it inspected.
     fn find_retained(
         &self,
