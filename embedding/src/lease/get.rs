@@ -1,7 +1,7 @@
-//! Gets: rows for training, with the lease on them.
+//! Gets: rows for training, and the lease on them.
 //!
-//! Each public call ends in `get_into`, which makes a lease of what `acquire` got. `acquire` tries once, and goes to
-//! `waiting` if a row is in the way.
+//! Each public call ends in `get_into`, which makes the lease. `acquire` tries once to take up the
+//! clocks of all rows. If a row is blocked, the Get waits in `waiting`.
 
 use std::time::Duration;
 
@@ -26,27 +26,29 @@ enum Waits {
     No,
 }
 
-/// Of a Get with `Waits::Yes`.
+/// The reason why a Get with `Waits::Yes` has a lease.
 const WAITED: &str = "a Get that waits ends with a lease or an error";
 
 impl Table {
-    /// Gets rows for training: `rows` holds keys * dim values and gets one row per key, duplicates
-    /// included. Missing rows are inserted with their initial values. The staleness clock of each
-    /// distinct key goes up by one until the lease brings it down; if a clock is above the table's bound,
-    /// the call waits, at most the bank's `wait_timeout`.
+    /// Gets rows for training. `rows` holds keys * dim values and gets one row for each key,
+    /// duplicates included. Missing rows are inserted with their initial values. The staleness
+    /// clock of each distinct key goes up by one until the lease brings it down. If a clock is
+    /// above the table's bound, the call waits, at most for the bank's `wait_timeout`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::StalenessTimeout`], [`Error::SelfBlocked`] or a failure
-    /// of the store. Then no clock is up, and the content of `rows` is unspecified.
+    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::StalenessTimeout`],
+    /// [`Error::SelfBlocked`] or a failure of the store. After an error no clock is up, and the
+    /// content of `rows` is unspecified.
     pub fn get(&self, keys: &[u64], rows: &mut [f32]) -> Result<Lease> {
         self.get_batch(keys, rows, Waits::Yes).map(|lease| lease.expect(WAITED))
     }
 
-    /// As [`get`](Self::get), if no row keeps it waiting; `None` if one is at its staleness bound, or is reserved for a
-    /// Get that has waited long. It reads rows that are on disk.
+    /// As [`get`](Self::get), but never waits for a row. Returns `None` if a row is at its
+    /// staleness bound, or is reserved for a Get that has waited long. The call reads rows that are
+    /// on disk.
     ///
     /// # Errors
-    /// As [`get`](Self::get), but for [`Error::StalenessTimeout`] and [`Error::SelfBlocked`].
+    /// Those of [`get`](Self::get) except [`Error::StalenessTimeout`] and [`Error::SelfBlocked`].
     ///
     /// # Examples
     /// ```
@@ -66,8 +68,9 @@ impl Table {
         self.get_batch(keys, rows, Waits::No)
     }
 
-    /// A handle of the same table whose Gets wait for rows at most `wait_timeout`, in place of the bank's
-    /// [`wait_timeout`](crate::BankOptions::wait_timeout). Cheap enough for one call.
+    /// A handle of this table whose Gets wait at most `wait_timeout` for rows, in place of the
+    /// bank's [`wait_timeout`](crate::BankOptions::wait_timeout). Cheap enough to be made for one
+    /// call.
     ///
     /// # Examples
     /// ```
@@ -120,8 +123,8 @@ impl Table {
         UniqueKeys::new(keys)
     }
 
-    /// Gets one row per distinct key: `rows` holds distinct keys * dim values. As [`get`](Self::get)
-    /// otherwise.
+    /// As [`get`](Self::get), with one row for each distinct key: `rows` holds distinct keys * dim
+    /// values.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -129,9 +132,9 @@ impl Table {
         self.get_distinct_again(unique, rows, &[])
     }
 
-    /// As [`get_distinct`](Self::get_distinct), in a step that has got the rows of the keys `earlier` before, such as
-    /// for another part of the model: to [`admission`](crate::Admission) the two Gets of a key are one. `earlier` may
-    /// hold keys of any number, and any more than once.
+    /// As [`get_distinct`](Self::get_distinct), in a step that has already got the rows of the keys
+    /// `earlier`, for example for another part of the model. [`Admission`](crate::Admission) counts
+    /// the two Gets of a key as one. `earlier` may hold any keys, and a key more than once.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -153,7 +156,8 @@ impl Table {
         Ok(lease.expect(WAITED))
     }
 
-    /// As [`get_distinct`](Self::get_distinct), if no row keeps it waiting: see [`try_get`](Self::try_get).
+    /// As [`get_distinct`](Self::get_distinct), but never waits for a row: see
+    /// [`try_get`](Self::try_get).
     ///
     /// # Errors
     /// As [`try_get`](Self::try_get).
@@ -190,13 +194,14 @@ impl Table {
         Ok(Some(Lease::new(self.clone(), unique, part, &entered)))
     }
 
-    /// Executes `get` with the clocks of all its rows taken up by one; `None` if it would wait for one and may not.
-    /// `get.keys` are distinct. What it returns is to be held until the lease is registered.
+    /// Executes `get`, whose keys are distinct, and takes up the clocks of all its rows by one.
+    /// Returns `None` if it would have to wait for a row and may not. The caller keeps what it
+    /// returns until the lease is registered.
     ///
     /// # Errors
     /// A failure of the store or the wait's timeout; no count is held then.
     fn acquire(&self, get: &mut GetRows<'_>, waits: Waits) -> Result<Option<Entered<'_>>> {
-        // While nothing is held: it may wait for a read.
+        // Before the Get holds anything, because this may wait for a read.
         self.context().lookahead.make_way(self.shared.id, get.keys);
         let ahead = match self.shared.line.is_empty() {
             true => None,
@@ -215,7 +220,8 @@ impl Table {
         }
     }
 
-    /// One attempt. After one that is blocked, nothing is held (but what could not be given back, which is counted).
+    /// Tries once. After an attempt that is blocked, the Get holds no count, except those that
+    /// could not be given back, which are counted.
     pub(super) fn try_acquire(&self, get: &mut GetRows<'_>) -> Result<Attempt<'_>> {
         let entered = self.shared.leases.enter();
         let clock = Clock::Acquire { bound: self.staleness_bound() };
@@ -238,7 +244,7 @@ impl Table {
             held[place as usize] = false;
         }
         for &place in &outcome.missing {
-            // A look before the last one may have found it.
+            // An earlier look of the batch may have found the row.
             get.reached.unmark(place as usize);
         }
         let blocked = match first_blocked {
@@ -259,7 +265,7 @@ impl Table {
     }
 }
 
-/// What came of an attempt to acquire.
+/// The result of an attempt.
 pub(super) enum Attempt<'a> {
     Acquired(Entered<'a>),
     /// This row is blocked.

@@ -1,4 +1,4 @@
-//! What a Get hands out: the duty to update the rows it got, or to say that no update will come.
+//! Leases: what a Get returns, with the duty to update the rows or to say that no update will come.
 
 mod get;
 mod release;
@@ -20,18 +20,19 @@ use crate::registry::turnstile::Entered;
 use crate::table::Table;
 use crate::table::gradients::BatchGradients;
 
-/// The counts that a Get took up in the staleness clocks of its rows, one per distinct key.
+/// The counts that a Get took up in the staleness clocks of its rows, one for each distinct key.
 ///
-/// [`apply`](Self::apply) and [`put`](Self::put) update the rows and bring the counts down. Dropping the
-/// lease gives the counts back without an update, and so does an update that fails, whatever the
-/// reason. A row that was deleted meanwhile, also if it was made anew, or whose table was dropped, has no count of
-/// this lease left to give back.
+/// [`apply`](Self::apply) and [`put`](Self::put) update the rows and bring the counts down.
+/// Dropping the lease gives the counts back without an update, and so does an update that fails for
+/// any reason. A row that was deleted since the Get has no count of this lease, also if it was made
+/// again, and so has a row of a dropped table.
 ///
-/// With [`lease_timeout`](crate::BankOptions::lease_timeout), a lease that is kept for longer may expire: its counts
-/// are given back by whoever needs them, and an update through it is refused.
+/// With [`lease_timeout`](crate::BankOptions::lease_timeout), a lease that is older than that may
+/// expire. Then a Get that needs its rows gives the counts back, and an update through the lease is
+/// refused.
 ///
-/// In the source, what a lease does alone stands in `lease/mod.rs`, and a step through several
-/// leases in `lease/step.rs`.
+/// In the source, the methods for one lease stand in `lease/mod.rs`, those for bags in
+/// `table/bags.rs`, and a step through several leases in `lease/step.rs`.
 ///
 /// # Examples
 /// ```
@@ -83,34 +84,37 @@ impl Lease {
         &self.table
     }
 
-    /// Whether it has expired: its counts were given back, and an update through it would fail with
-    /// [`LeaseExpired`](crate::Error::LeaseExpired).
+    /// True if the lease has expired: its counts were given back, and an update through it would
+    /// fail with [`LeaseExpired`](crate::Error::LeaseExpired).
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.entry.is_expired()
     }
 
-    /// From now on the counts are this call's to bring down, and nobody else's.
+    /// Claims the counts for this call: no other thread gives them back from now on.
     pub(crate) fn begin_answer(&self) -> Result<()> {
         self.note_end();
         if self.entry.begin_answer() { Ok(()) } else { Err(self.expired()) }
     }
 
-    /// This thread ends the lease: the bank remembers it if another thread took it.
+    /// Notes that this thread ends the lease. The bank remembers it if another thread took the
+    /// lease.
     fn note_end(&self) {
         let change_hands = &self.table.context().leases_change_hands;
-        // Relaxed: a flag of its own. A Get that misses it may be told once more that it waits for itself.
+        // Relaxed: no other data depends on the flag. A Get that misses it may report once more
+        // that it waits for its own thread.
         if !self.entry.what().is_taken_here() && !change_hands.load(Ordering::Relaxed) {
             change_hands.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Says that another thread than the one that took it ends this lease. A Get of this thread that finds the row
-    /// blocked by it then waits, up to the bank's `wait_timeout`; without this call it may fail at once with
-    /// [`SelfBlocked`](crate::Error::SelfBlocked).
+    /// Says that another thread than the one that took the lease ends it. A Get of this thread that
+    /// is blocked by the lease then waits, at most for the bank's `wait_timeout`. Without this call
+    /// it may fail at once with [`SelfBlocked`](crate::Error::SelfBlocked).
     ///
-    /// Call it before the lease goes to the other thread. It is needed only until some lease of the bank has been ended by
-    /// another thread than the one that took it: from then on all Gets of the bank wait.
+    /// Call it before the other thread gets the lease. The call is needed only until the first
+    /// lease of the bank was ended by another thread than its taker: from then on all Gets of the
+    /// bank wait.
     ///
     /// # Examples
     /// ```
@@ -130,7 +134,7 @@ impl Lease {
         self.entry.what().hand_over();
     }
 
-    /// Fails if it has expired, as an update through it would.
+    /// Fails if the lease has expired, as an update through it would.
     ///
     /// # Errors
     /// [`LeaseExpired`](crate::Error::LeaseExpired).
@@ -147,9 +151,9 @@ impl Lease {
         }
     }
 
-    /// Applies one gradient per key of the batch: `gradients` holds batch length * dim values. The
-    /// gradients of equal keys are summed in batch order first, as torch does for a dense embedding. A row
-    /// that was deleted since the Get gets none: it stays deleted, or as it was made anew.
+    /// Applies one gradient for each key of the batch: `gradients` holds batch length * dim values.
+    /// The gradients of equal keys are summed in batch order first, as torch does for a dense
+    /// embedding. A row that was deleted since the Get gets no gradient, also if it was made again.
     ///
     /// When the call returns, the rows are changed in memory; the next checkpoint makes them durable.
     ///
@@ -163,8 +167,8 @@ impl Lease {
         self.apply_checked(&gradients)
     }
 
-    /// Applies one gradient per distinct key: `gradients` holds distinct keys * dim values. As
-    /// [`apply`](Self::apply) otherwise.
+    /// As [`apply`](Self::apply), with one gradient for each distinct key: `gradients` holds
+    /// distinct keys * dim values.
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
@@ -174,7 +178,7 @@ impl Lease {
         self.apply_checked(&gradients)
     }
 
-    /// Whoever answers holds this, from before the answer begins to its end.
+    /// Held by a call that ends the lease, from before it claims the counts until they are down.
     pub(crate) fn enter(&self) -> Entered<'_> {
         self.table.shared.leases.enter()
     }
@@ -194,8 +198,9 @@ impl Lease {
         applied
     }
 
-    /// Replaces the vectors: `rows` holds batch length * dim values. Of equal keys the last one wins. The
-    /// optimizer's state is kept. A row that was deleted since the Get is written as by a put without a lease.
+    /// Replaces the vectors: `rows` holds batch length * dim values. Of equal keys the last row is
+    /// kept. The optimizer's state stays. A row that was deleted since the Get is written as by a
+    /// put without a lease.
     ///
     /// When the call returns, the rows are changed in memory; the next checkpoint makes them durable.
     ///
@@ -213,7 +218,8 @@ impl Lease {
         self.put_from(rows, Some(&sources))
     }
 
-    /// Replaces the vectors: `rows` holds distinct keys * dim values. As [`put`](Self::put) otherwise.
+    /// As [`put`](Self::put), with one row for each distinct key: `rows` holds distinct keys * dim
+    /// values.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -223,12 +229,13 @@ impl Lease {
         self.put_from(rows, None)
     }
 
-    /// Writes vectors of rows that the lease holds, and keeps the lease: what a module does that shortens rows before it
-    /// uses them. `places` are places among the [distinct keys](UniqueKeys::keys), each once; `rows` holds
-    /// places * dim values, rounded to the nearest.
+    /// Writes vectors of rows that the lease holds, and keeps the lease. A module that shortens
+    /// rows before it uses them does so. `places` are places among the [distinct
+    /// keys](UniqueKeys::keys), each once; `rows` holds places * dim values, which are rounded to
+    /// the nearest.
     ///
-    /// A row that the lease does not hold, as its key was not admitted or it was deleted since, stays as it is. A
-    /// rewrite is no use of a row, and no Get.
+    /// A row that the lease does not hold stays as it is: its key was not admitted, or it was
+    /// deleted since. A rewrite is no use of a row, and no Get.
     ///
     /// # Errors
     /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NonFiniteRow`](crate::Error::NonFiniteRow) and
@@ -272,7 +279,8 @@ impl Lease {
         self.table.execute_rewrite(&keys, rows, &sources)
     }
 
-    /// Refuses vectors that the table can't hold. `place` is where the key of each row is among the distinct keys.
+    /// Refuses vectors that the table can't hold. `place` gives the place of each row's key among
+    /// the distinct keys.
     fn check_rows(&self, rows: &[f32], place: impl Fn(usize) -> usize) -> Result<()> {
         self.table.check_rows(rows, |row| self.unique().keys()[place(row)])
     }
@@ -293,14 +301,15 @@ impl Lease {
             self.table.release_unreached(keys, &reached, &entered);
             error
         })?;
-        // As without a lease: they are other rows now, whose counts are not this lease's.
+        // The deleted rows are written as by a put without a lease: their counts are not this
+        // lease's.
         let Some(deleted) = &held.deleted else { return Ok(()) };
         let put =
             self.table.execute_put(&deleted.keys, rows, Some(&sources_of(deleted)), Clock::Keep);
         put.map_err(|(error, _)| error)
     }
 
-    /// Gives the counts back, if nobody has; then none.
+    /// Gives the counts back. Returns `None` if another call has done so.
     fn give_back<R>(&self, release: impl FnOnce(&[u64], &Entered<'_>) -> R) -> Option<R> {
         let entered = self.enter();
         self.note_end();
@@ -308,11 +317,11 @@ impl Lease {
         begun.then(|| release(self.entry.what().held(&entered).keys(), &entered))
     }
 
-    /// Gives the counts back without an update, as dropping the lease does, and says if that failed. Nothing happens
-    /// if the lease has expired.
+    /// Gives the counts back without an update, as dropping the lease does, and reports a failure.
+    /// Does nothing if the lease has expired.
     ///
     /// # Errors
-    /// A failure of the store; some counts may still stand then.
+    /// A failure of the store; some counts may still be up then.
     pub fn release(self) -> Result<()> {
         self.give_back(|keys, entered| self.table.release(keys, entered)).unwrap_or(Ok(()))
     }

@@ -1,5 +1,5 @@
-//! How counts of staleness clocks come down again without an update: leases that end, that expire, and counts that a
-//! full disk kept from coming down.
+//! How the counts of staleness clocks come down without an update: leases that end, leases that
+//! expire, and counts that could not come down on a full disk.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,9 @@ use crate::table::Table;
 use crate::table::operations::{Reached, TouchClocks};
 
 impl Table {
-    /// Before a Get and while it waits: gives back the counts of leases that have come of age, and those that are owed.
-    /// Returns who knows when to look again; none if leases do not expire.
+    /// Gives back the counts of leases that are older than the bank's `lease_timeout`, and the
+    /// counts that are owed. A Get calls it before it starts and while it waits. Returns the
+    /// registry, which knows when to look again; `None` if leases do not expire.
     pub(crate) fn expire_due_leases(&self) -> Option<&LeaseRegistry> {
         if self.shared.leases.owes() {
             self.give_back_owed();
@@ -26,12 +27,12 @@ impl Table {
         Some(leases)
     }
 
-    /// Gives back the counts that a full disk kept from it, until an attempt fails again.
+    /// Gives back the counts that a full disk has held up, until an attempt fails again.
     #[cold]
     fn give_back_owed(&self) {
         let leases = &self.shared.leases;
         let entered = leases.enter();
-        // Ends: each round takes one, and one that is owed again ends it.
+        // Ends: each round takes one lease, and a lease that is owed again ends the loop.
         for _ in 0..leases.owed_count() {
             let before = leases.owed_count();
             let Some(lease) = leases.take_owed() else { return };
@@ -54,9 +55,10 @@ impl Table {
         }
     }
 
-    /// Gives back one count of each of `keys`, which are distinct. Rows that are missing are passed over,
-    /// as is a table that was dropped: its counts went with its rows. A row that can't be read keeps its count, and
-    /// no other does. Counts that a full disk keeps from coming down are owed: a later Get gives them back.
+    /// Gives back one count of each of `keys`, which are distinct. Missing rows are passed over,
+    /// and so is a table that was dropped, whose counts went with its rows. Only a row that can't
+    /// be read keeps its count. Counts that can't come down on a full disk are owed: a later Get
+    /// gives them back.
     pub(crate) fn release(&self, keys: &[u64], entered: &Entered<'_>) -> Result<()> {
         if keys.is_empty() {
             return Ok(());
@@ -64,7 +66,8 @@ impl Table {
         let mut touch = TouchClocks { reached: Reached::none_of(keys.len()) };
         let Err(first_error) = self.try_release(keys, &mut touch) else { return Ok(()) };
         if matches!(first_error, Error::Poisoned { .. }) {
-            // The counts stay: Gets that wait for them would wait for nothing.
+            // The counts stay up. The Gets that wait for them are woken, because their wait would
+            // not end.
             self.context().store.wake_waiters();
             return Err(first_error);
         }
@@ -88,14 +91,16 @@ impl Table {
         }
     }
 
-    /// [`release`](Self::release) where another error is already on its way or the caller ignores it.
+    /// Calls [`release`](Self::release), and only counts a failure: another error is already on its
+    /// way, or the caller ignores it.
     pub(crate) fn release_or_count(&self, keys: &[u64], entered: &Entered<'_>) {
         if self.release(keys, entered).is_err() {
             self.count_wait(|counters| counters.release_failures.add(1));
         }
     }
 
-    /// After a batch with [`Clock::Release`] failed halfway: gives back the counts of the rest.
+    /// After a batch with [`Clock::Release`] failed halfway: gives back the counts of the rows that
+    /// it did not reach.
     pub(crate) fn release_unreached(&self, keys: &[u64], reached: &Reached, entered: &Entered<'_>) {
         self.release_or_count(&places_keys(keys, |place| !reached.contains(place)), entered);
     }

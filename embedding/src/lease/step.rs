@@ -1,13 +1,15 @@
 //! One step of training: the gradients of all tables of a backward pass.
 //!
-//! **Problem.** A backward pass gives gradients for several tables. If those of the last table are refused after the
-//! first table has moved, the batch is half applied, and a program that skips it trains on a state that no batch made.
+//! **Problem.** A backward pass gives gradients for several tables. If those of the last table are
+//! refused after the rows of the first table have changed, the batch is half applied. A program
+//! that skips the batch then trains on a state that no batch made.
 //!
-//! **Approach.** All that can be known without the rows is checked for all tables before the first row changes: shapes,
-//! optimizers, finite sums, leases that have expired. Then the tables take their steps one after the other. What can
-//! only fail there (a failure of the store, a lease that expires meanwhile) ends the step with
-//! [`Error::StepIncomplete`], which names the tables that have moved. A row that would overflow is left out, and the
-//! step goes on: [`Error::RowOverflow`] names it in the end.
+//! **Approach.** Before the first row changes, the step checks for all tables what can be known
+//! without their rows: shapes, optimizers, finite sums, leases that have expired. Then the tables
+//! take their steps one after the other. A failure of the store, or a lease that expires in
+//! between, can still end the step. [`Error::StepIncomplete`] names the tables whose rows have
+//! changed. A row that would overflow is left out, and the step continues; [`Error::RowOverflow`]
+//! names it at the end.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,9 +29,9 @@ use crate::table::gradients::BatchGradients;
 pub enum GradientPer<'g> {
     /// One for each of the part's `keys`, of which a key may come more than once.
     Key,
-    /// One for each place of the batch of the only lease. `keys` is not looked at.
+    /// One for each place of the batch of the only lease. `keys` is ignored.
     Place,
-    /// One for each of these bags, which are those of the only lease's Get. `keys` is not looked at.
+    /// One for each of these bags, which are those of the only lease's Get. `keys` is ignored.
     Bag(Bags<'g>),
 }
 
@@ -40,13 +42,14 @@ pub struct TableGradients<'g> {
     pub leases: Vec<Lease>,
     /// The keys that have a gradient, with [`GradientPer::Key`].
     pub keys: &'g [u64],
-    /// One gradient of dim values for each key, place or bag. Those of equal keys are summed in this order.
+    /// One gradient of dim values for each key, place or bag. Those of equal keys are summed in
+    /// this order.
     pub gradients: &'g [f32],
     /// What each gradient is for.
     pub per: GradientPer<'g>,
 }
 
-/// A part whose gradients were found good.
+/// A part of a step whose gradients were checked.
 struct Checked<'g> {
     leases: Vec<Lease>,
     /// `None`: the distinct keys of the only lease.
@@ -55,8 +58,9 @@ struct Checked<'g> {
 }
 
 impl Lease {
-    /// Applies one gradient through several leases of one table: one step of the optimizer for each of `keys`, though
-    /// several of the leases may be on its row. As [`apply_many`](Self::apply_many) with one part.
+    /// Applies one gradient through several leases of one table: one step of the optimizer for each
+    /// of `keys`, also if several of the leases hold its row. As [`apply_many`](Self::apply_many)
+    /// with one part.
     ///
     /// # Errors
     /// As [`apply_many`](Self::apply_many).
@@ -70,11 +74,12 @@ impl Lease {
         Self::apply_many(vec![TableGradients { leases, keys, gradients, per: GradientPer::Key }])
     }
 
-    /// Applies the gradients of several tables as one step: if a part is refused, no row of any table changes.
+    /// Applies the gradients of several tables as one step: if a part is refused, no row of any
+    /// table changes.
     ///
-    /// All leases of a table are answered or none: if one has expired, no row changes. A row gets its gradient if one of
-    /// the leases still holds it, so one that was deleted since the Gets gets none. The counts come down once the rows
-    /// have changed.
+    /// If one of the leases of a table has expired, no row changes. A row gets its gradient if one
+    /// of the leases still holds it, so a row that was deleted since the Gets gets none. The counts
+    /// come down once the rows have changed.
     ///
     /// # Errors
     /// [`ShapeMismatch`](Error::ShapeMismatch), [`BadBags`](Error::BadBags), [`NoOptimizer`](Error::NoOptimizer),
@@ -84,7 +89,8 @@ impl Lease {
     /// leases are given back in each case.
     ///
     /// # Panics
-    /// If the leases of a part are none, or of several tables, or several with gradients for each place or bag.
+    /// If a part has no lease, leases of several tables, or several leases with gradients for each
+    /// place or bag.
     ///
     /// # Examples
     /// ```
@@ -128,7 +134,7 @@ impl Lease {
 }
 
 impl<'g> TableGradients<'g> {
-    /// Sums the gradients of equal keys, and refuses what must not reach a row.
+    /// Sums the gradients of equal keys, and refuses those that must not reach a row.
     fn check(self) -> Result<Checked<'g>> {
         let Self { leases, keys, gradients, per } = self;
         let [first, others @ ..] = &leases[..] else { panic!("a part of a step has no lease") };
@@ -151,7 +157,7 @@ impl<'g> TableGradients<'g> {
             return Ok(Checked { leases, unique: None, gradients });
         }
         table.check_shape("gradients", keys.len(), gradients.len())?;
-        // Of one lease the keys are distinct, and in its order.
+        // The distinct keys of one lease, in its order, need no sums.
         let is_whole = others.is_empty() && first.unique().keys() == keys;
         let unique = (!is_whole).then(|| UniqueKeys::new(keys));
         let gradients = match &unique {
@@ -169,7 +175,7 @@ impl Checked<'_> {
         let first = &leases[0];
         let Some(unique) = unique else { return first.apply_checked(&gradients) };
         let table: &Table = &first.table;
-        // Once for all of them: a thread must not enter twice.
+        // One entry for all leases: a thread must not enter the turnstile twice.
         let entered = first.enter();
         let held: Vec<_> = leases.iter().map(|lease| lease.entry.what().held(&entered)).collect();
         let held_keys: HashSet<u64> = held.iter().flat_map(|held| held.keys()).copied().collect();
@@ -178,7 +184,7 @@ impl Checked<'_> {
             rows.filter(|(key, _)| held_keys.contains(key)).unzip();
         let rows = gradients.rows(Some(&numbers));
         let mut apply = table.prepare_apply(&keys, rows, gradients.magnitudes, false);
-        // The leases are answered by now, and other tables may have moved.
+        // The leases are claimed by now, and other tables may have taken their step.
         apply.shortage = Shortage::GoesOn;
         let release = |some: &[LeasedRows<'_>]| {
             some.iter().for_each(|held| table.release_or_count(held.keys(), &entered));

@@ -1,28 +1,31 @@
-//! Bounded staleness: a Get takes the clocks of its rows up, and waits while a row has more Gets
+//! Bounded staleness: a Get takes up the clocks of its rows, and waits while a row has more Gets
 //! outstanding than the table's bound.
 //!
-//! A batch acquires all of its rows or none. When some are blocked it gives back the others before it
-//! waits, so that two batches never wait for each other's rows while holding their own. Then:
+//! A batch acquires all of its rows or none. If some are blocked, it gives back the others before
+//! it waits, so two batches never wait for each other's rows while they hold their own. Then:
 //!
-//! - It waits for one blocked row: take a release ticket, look at the clock, park if it is still too
-//!   high. A release between look and parking makes the ticket stale, so no wake-up is lost; a release
-//!   of another row of the same stripe wakes it for one more look at the clock, not for a whole attempt.
-//! - A Get that has waited long reserves its rows, and Gets that come later queue behind it (`waiting_line`).
-//! - Batches that were blocked once make their next attempts one at a time (`retry_turn`), so that two
-//!   of them can't block each other over and over with rows that both give back again. Nobody
-//!   waits for a clock while holding the turn.
+//! - The Get waits for one blocked row: it takes a release ticket, looks at the clock, and parks if
+//!   the clock is still too high. A release between look and parking makes the ticket stale, so no
+//!   wake-up is lost. A release of another row of the same stripe wakes the Get for one more look
+//!   at the clock, not for a whole attempt.
+//! - A Get that has waited long reserves its rows, and later Gets of these rows queue behind it
+//!   (`waiting_line`).
+//! - Batches that were blocked once make their next attempts one at a time (`retry_turn`).
+//!   Otherwise two of them could block each other again and again with rows that both give back. No
+//!   thread waits for a clock while it has the turn.
 //!
-//! A lease that is never ended would block its rows for ever. With the bank's `lease_timeout`, who waits looks for
-//! leases that are older, at once and again when the next one comes of age, and gives their counts back
-//! (`registry`; why that happens once: `embank_kv`'s `leases`).
+//! A lease that is never ended would block its rows for ever. With the bank's `lease_timeout`, a
+//! waiting Get looks for older leases, at once and again when the next one comes of age, and gives
+//! their counts back (`registry`; `embank_kv`'s `leases` says why that happens once).
 //!
-//! Where not every key is admitted, the rows of those that are make a second part of the attempt; when one of them is
-//! blocked, both parts are given back (`admission`).
+//! In a table with admission, the rows of admitted keys are a second part of the attempt. If one of
+//! them is blocked, the Get gives back both parts (`admission`).
 //!
-//! Every wait for a clock ends at the deadline; one for a burst of the lookahead, before the first attempt, ends with
-//! that (`lookahead`). A batch does not wait on itself, for its keys are distinct. A thread whose own leases on the row
-//! are more than the bound would wait for itself: it gets an error in place of the wait (`registry` says which leases
-//! count as its own). Other threads' leases play no part in that: their ends would not let it through.
+//! Every wait for a clock ends at the deadline. The wait for a burst of the lookahead, before the
+//! first attempt, ends with that burst (`lookahead`). A batch does not wait for itself, because its
+//! keys are distinct. A thread that itself holds more leases on the row than the bound allows would
+//! wait for itself, so it gets an error in place of the wait (`registry` says which leases count as
+//! its own). Leases of other threads do not matter for that: their ends would not let it through.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,11 +43,12 @@ use crate::stats::WaitCounters;
 use crate::table::Table;
 use crate::table::operations::GetRows;
 
-/// How often a waiting Get tries to give back counts that a full disk kept from it.
+/// Interval at which a waiting Get tries to give back counts that a full disk has held up.
 const OWED_LOOK: Duration = Duration::from_millis(100);
 
 impl Table {
-    /// Waits for `first` and whatever is in the way after it, and executes `get` as [`acquire`](Self::acquire) does.
+    /// Waits for `first`, and for every later obstacle, and executes `get` as
+    /// [`acquire`](Self::acquire) does.
     #[cold]
     pub(super) fn acquire_waiting(
         &self,
@@ -68,7 +72,7 @@ impl Table {
         acquired
     }
 
-    /// Waits for one obstacle after the other, until an attempt meets none.
+    /// Waits for one obstacle after the other, until an attempt meets no obstacle.
     fn acquire_by_turns<'t>(
         &'t self,
         get: &mut GetRows<'_>,
@@ -112,8 +116,8 @@ impl Table {
         }
     }
 
-    /// The reservation that a Get of `keys` queues behind. A thread that has a lease on a reserved row passes: the
-    /// reservation waits for it.
+    /// The reservation that a Get of `keys` queues behind. A thread that holds a lease on a
+    /// reserved row passes it, because the reservation waits for that lease.
     pub(super) fn place_ahead(
         &self,
         keys: &[u64],
@@ -123,7 +127,8 @@ impl Table {
         self.shared.line.ahead(keys, own, |place| leases.is_taken_here(&place.keys))
     }
 
-    /// As `place_ahead`, for a Get that waits: after its time in the queue it passes.
+    /// As `place_ahead`, for a Get that waits: it passes the reservation after its time in the
+    /// queue.
     fn place_ahead_of(&self, keys: &[u64], wait: &Wait<'_>) -> Option<Arc<Place>> {
         if self.shared.line.is_empty() || Instant::now() >= wait.queues_until {
             return None;
@@ -131,7 +136,8 @@ impl Table {
         self.place_ahead(keys, wait.reserved.as_ref())
     }
 
-    /// Waits until `place` has left the line or need not be queued behind any more; false after the deadline.
+    /// Waits until `place` has left the line, or the Get no longer has to queue behind it. Returns
+    /// false at the deadline.
     fn wait_in_line<'t>(
         &'t self,
         place: &Arc<Place>,
@@ -178,7 +184,7 @@ impl Table {
         Err(Error::Interrupted { table, key, waited })
     }
 
-    /// Waits until the row admits a Get; false if it does not before the deadline.
+    /// Waits until the row admits a Get. Returns false if it does not until the deadline.
     fn wait_admitted<'t>(&'t self, key: u64, keys: &[u64], wait: &mut Wait<'t>) -> Result<bool> {
         let store = &self.context().store;
         let deadline = wait.deadline;
@@ -189,9 +195,10 @@ impl Table {
             if self.staleness_bound().is_none_or(|bound| outstanding <= bound) {
                 return Ok(true);
             }
-            // A store that can't write gives no count back.
+            // A store that can't write gives no count back, so the wait would not end.
             store.check_writable()?;
-            // After the ticket: what this gives back, and what others do, ends the wait at once.
+            // After the ticket was taken: a release by this call or by another thread ends the wait
+            // at once.
             let next_look = self.expire_due_leases().map_or(deadline, LeaseRegistry::next_look);
             self.check_not_self_blocked(key, deadline)?;
             let mut until = wait.checks.until(deadline.min(next_look));
@@ -205,14 +212,14 @@ impl Table {
             let woken = store.wait_released(ticket, until);
             self.check_interrupted(wait)?;
             if !woken && Instant::now() >= deadline {
-                // Not without a last look: the bound, too, may have changed.
+                // Looks once more, because the bound may have changed too.
                 let outstanding = self.outstanding(key)?.unwrap_or(0);
                 return Ok(self.staleness_bound().is_none_or(|bound| outstanding <= bound));
             }
         }
     }
 
-    /// Fails if leases of this thread alone block the row, so that a wait for it would not end.
+    /// Fails if only leases of this thread block the row, so that a wait for it would not end.
     fn check_not_self_blocked(&self, key: u64, deadline: Instant) -> Result<()> {
         let Some(bound) = self.staleness_bound() else { return Ok(()) };
         // Relaxed: as in `Lease::note_end`.
@@ -222,8 +229,8 @@ impl Table {
         let leases = &self.shared.leases;
         let own = leases.blocking_their_taker(key, self.context().lease_timeout, deadline);
         match own.first() {
-            // Looked at again: the first lease that changes hands may have done so while the leases were listed.
-            // Relaxed: as above.
+            // Read again, because the first lease that changes hands may have done so while the
+            // leases were listed. Relaxed: no other data depends on the flag.
             Some(oldest)
                 if own.len() > bound as usize
                     && !self.context().leases_change_hands.load(Ordering::Relaxed) =>
@@ -240,7 +247,7 @@ impl Table {
         }
     }
 
-    /// The error of a Get whose time is up.
+    /// The error of a Get whose deadline has passed.
     fn timeout(&self, wait: &Wait<'_>) -> Result<Error> {
         self.count_wait(|counters| counters.timeouts.add(1));
         let key = wait.last_key;
@@ -261,7 +268,7 @@ impl Table {
         })
     }
 
-    /// Counts for the table and for the bank. Seldom: nothing that a get without a wait does.
+    /// Adds to the counters of the table and of the bank. Only Gets that wait pay for this.
     pub(super) fn count_wait(&self, count: impl Fn(&WaitCounters)) {
         count(&self.shared.counters.waiting);
         count(&self.context().waiting);
@@ -272,7 +279,7 @@ impl Table {
 struct Wait<'t> {
     started: Instant,
     deadline: Instant,
-    /// Until when it queues behind reservations.
+    /// When it stops queueing behind reservations.
     queues_until: Instant,
     /// When it reserves its rows.
     reserves_at: Instant,
@@ -284,8 +291,8 @@ struct Wait<'t> {
 
 /// What a Get waits for.
 pub(super) enum Obstacle {
-    /// This row's clock to come down.
+    /// The clock of this row.
     Row(u64),
-    /// A Get that is before it in line.
+    /// A Get that is before it in the line.
     Line(Arc<Place>),
 }
