@@ -1,24 +1,27 @@
-//! Which keys get a row: all, those that come often enough, or some by chance.
+//! Admission: which keys get a row. All do, or those that come often enough, or some by chance.
 //!
-//! **Problem.** In click logs most keys come once or twice. A row for each costs memory and disk and learns nothing.
+//! **Problem.** In click logs most keys come once or twice. A row for each of them takes memory and
+//! disk and learns nothing.
 //!
-//! **Approach.** A Get first acquires the rows that are there. For each missing key it decides: admitted, it gets a row
-//! as ever; refused, the Get returns its initial values and inserts nothing, the lease does not hold it, and its
-//! gradient is dropped. Evaluation sees initial values all the time. A decision stands for the whole Get, however
-//! often that has to wait and begin anew.
+//! **Approach.** A Get first acquires the rows that exist. For each missing key it decides. An
+//! admitted key gets a row. For a refused key the Get returns the initial values and inserts no
+//! row; the lease does not hold the key, and its gradient is dropped. Evaluation sees the initial
+//! values. A decision holds for the whole Get, also if the Get waits and tries again.
 //!
-//! *Counts* of keys that have no row yet lie in tables of their own (see the module `counts`).
+//! *Counts* of keys without a row lie in tables of their own (module `counts`).
 //!
-//! *Chance* is drawn for each Get of a missing key, as Paddle and Monolith do, so a key that comes often gets its row
-//! soon: after 1 / probability Gets on average. The draws are a pure function of the table's seed, the key and the
-//! number of the Get since the table was made. That number is the one row of a table like those of the counts, so each
-//! checkpoint has it: a run that is resumed draws on, and gives rows to the keys that an unbroken run would have.
+//! *Chance* is drawn for each Get of a missing key, as Paddle and Monolith do. So a key that comes
+//! often gets its row soon: after 1 / probability Gets on average. The draws are a pure function of
+//! the table's seed, the key, and the number of the Get since the table was made. That number is
+//! the one row of another table, so each checkpoint has it. A resumed run continues the draws, and
+//! gives rows to the keys that get one in an unbroken run.
 //!
-//! **Several threads.** A second acquisition, for the rows that were admitted, never waits while rows of the first are
-//! held: if one of its rows is blocked, all is given back, and the Get waits as any other (`lease::waiting`). Two Gets may
-//! count the same key at once, and each count is one. A Get that found the key missing, and counts it after another has
-//! admitted it, may leave a count of one for a key that has a row: it speeds up the key's next admission, should its
-//! row be evicted. It returns the initial values, as if it had come before the other.
+//! **Several threads.** The second acquisition, for the admitted rows, never waits while the Get
+//! holds rows of the first one. If one of its rows is blocked, the Get gives all rows back and
+//! waits like any other (`lease::waiting`). Two Gets may count a key at the same time, and each
+//! counts one. A Get may find a key missing, and count it after another Get has admitted it. It
+//! then returns the initial values, as if it had come first, and may leave a count of one for a key
+//! that has a row. That count speeds up the key's next admission if its row is evicted.
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
@@ -33,8 +36,9 @@ use crate::table::gate::{Decision, Gate};
 use crate::table::operations::{GetRows, GotRows, Reached};
 
 impl Table {
-    /// The decisions of a Get for `keys` in a step that has got the rows of `earlier` before: what was decided there
-    /// stands, so a key of both that has no row has none now. `None` if there are no such keys.
+    /// The decisions for `keys` of a Get in a step that has already got the rows of `earlier`. An
+    /// earlier decision holds, so a key of both that has no row gets none now. `None` if there is
+    /// no such key.
     pub(crate) fn decided_earlier(&self, keys: &[u64], earlier: &[u64]) -> Option<Vec<Decision>> {
         if earlier.is_empty() || self.shared.gate.is_none() {
             return None;
@@ -46,9 +50,10 @@ impl Table {
         Some(keys.iter().map(decision).collect())
     }
 
-    /// After the rows that are there were acquired: decides on the `missing` places of `get`, acquires the rows of
-    /// those that are admitted, and fills the others with initial values. `Some(key)`: that row is blocked. Then, and
-    /// after an error, some counts of `get` are held still.
+    /// Called after the rows that exist were acquired. Decides on the `missing` places of `get`,
+    /// acquires the rows of the admitted keys, and fills the other places with initial values.
+    /// Returns `Some(key)` if the row of that key is blocked. In that case, and after an error,
+    /// `get` still holds some counts.
     pub(crate) fn admit(&self, get: &mut GetRows<'_>, missing: &[u32]) -> Result<Option<u64>> {
         let Some(gate) = &self.shared.gate else { return Ok(None) };
         let layout = self.shared.layout();
@@ -103,7 +108,8 @@ impl Table {
         let executed = self.execute(&keys, clock, &mut more);
         let seen = std::mem::take(&mut more.seen);
         let reached = more.reached;
-        // What was acquired here counts as the rest of the Get: it is given back with that, if it must be.
+        // The rows that were acquired here count as part of the Get, so they are given back
+        // together with the others.
         let blocked = executed.as_ref().map_or(&[][..], |outcome| &outcome.blocked);
         for (i, &place) in admitted.iter().enumerate() {
             if reached.contains(i) && !blocked.contains(&(i as u32)) {
@@ -119,12 +125,14 @@ impl Table {
         Ok(None)
     }
 
-    /// The table that numbers this one's Gets; made now in a bank of a version that had none.
+    /// The table that numbers this table's Gets. It is made now if an older version made the bank
+    /// without it.
     fn numbered_gets(&self, gets: &OnceLock<TableId>) -> Result<TableId> {
         if let Some(&known) = gets.get() {
             return Ok(known);
         }
-        // Held, so that two threads make one, and that this table is not dropped meanwhile.
+        // Held so that two threads make one table, and so that this table is not dropped in
+        // between.
         let _side_tables = self.context().side_tables.lock();
         if let Some(&known) = gets.get() {
             return Ok(known);

@@ -14,7 +14,7 @@ pub(crate) const COUNT_BYTES: u32 = 8;
 pub(crate) struct Generations {
     pub(crate) newer: TableId,
     pub(crate) older: Option<TableId>,
-    /// Of the newer one, in its name: the first has 0.
+    /// The number in the newer one's name; the first table has number 0.
     pub(crate) number: u64,
 }
 
@@ -23,8 +23,9 @@ impl Generations {
         [Some(self.newer), self.older].into_iter().flatten()
     }
 
-    /// Those of table `name` among `counts`, the bank's tables of counts: the two of the largest numbers. A checkpoint
-    /// that was taken while generations turned may have a third, which is dropped.
+    /// The tables of counts of table `name` among `counts`: the two with the largest numbers. A
+    /// checkpoint that was taken during a turn of generations may have a third one, which is
+    /// dropped.
     pub(crate) fn find(
         name: &str,
         counts: &[embank_kv::TableInfo],
@@ -81,8 +82,9 @@ pub fn table_of_counts(name: &str) -> Option<&str> {
     split_name(name).map(|(table, _)| table)
 }
 
-/// Makes the table that counts or numbers the Gets of keys without rows, if admission goes by those. It is made before
-/// and dropped after its table, so a crash may leave one alone: then it is made anew.
+/// Makes the table that counts or numbers the Gets of keys without rows, if the admission needs
+/// one. It is made before its table and dropped after it. A crash may leave it without its table,
+/// and then it is made again.
 pub(crate) fn create_counts(
     store: &Store,
     name: &str,

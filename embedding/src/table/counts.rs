@@ -36,7 +36,7 @@ use crate::table::gate::Gate;
 const COUNTS_MIN: u64 = 65_536;
 
 impl Table {
-    /// Counts a Get of each of `keys`, which have no row; returns the counts.
+    /// Counts a Get of each of `keys`, which have no row. Returns the counts.
     pub(crate) fn count_gets(
         &self,
         counts: &RwLock<Generations>,
@@ -63,7 +63,7 @@ impl Table {
         if let Some(older) = generations.older
             && !before.is_empty()
         {
-            // After the newer generation has them: a failure in between loses no count.
+            // The newer generation has the counts by now, so a failure in between loses no count.
             let moved: Vec<u64> = before.into_keys().collect();
             store.delete(older, &moved).map_err(in_terms)?;
         }
@@ -85,7 +85,7 @@ impl Table {
     #[cold]
     fn turn_generations(&self, counts: &RwLock<Generations>) -> Result<()> {
         let store = &self.context().store;
-        // Held, so that the table is not dropped meanwhile.
+        // Held so that the table is not dropped in between.
         let _side_tables = self.context().side_tables.lock();
         if store.rows(self.shared.id).is_err() {
             return Ok(());
@@ -113,13 +113,14 @@ impl Table {
         }
     }
 
-    /// Forgets counts of Gets before admission whose keys were not got for `unused_for`: in the table's time, or in
-    /// minutes if it tracks none. Such a key counts from 1 again. Goes through the counts of the newest checkpoint, as
-    /// [`evict`](Self::evict), which does the same for its `unused_for`. With `dry_run`, counts them only. Returns the
-    /// counts that were examined, and those that went.
+    /// Forgets the counts of keys that were not got for `unused_for`: in the table's time, or in
+    /// minutes if the table tracks none. Such a key counts from 1 again. Reads the counts of the
+    /// newest checkpoint, as [`evict`](Self::evict) does, which also forgets counts if its
+    /// `unused_for` is set. With `dry_run`, only counts them. Returns how many counts were
+    /// examined, and how many went.
     ///
-    /// Counts have a limit without it, too: a count is lost when as many other keys were counted since its last Get as
-    /// the table has rows, or 65,536 if the table has fewer rows.
+    /// Counts have a limit without this call too. A count is lost if as many other keys were
+    /// counted since its last Get as the table has rows, or 65,536 if the table has fewer rows.
     ///
     /// # Errors
     /// As [`evict`](Self::evict).
@@ -148,7 +149,7 @@ impl Table {
         for generation in generations.tables() {
             let in_generation = InGeneration { counts, generation, oldest_kept, dry_run };
             match self.forget_counts_in(&in_generation, &mut evicted) {
-                // It was made since the checkpoint.
+                // The generation was made after the checkpoint.
                 Err(embank_kv::Error::NoSuchTable(_)) => {}
                 done => done?,
             }
@@ -179,7 +180,8 @@ impl Table {
             }
             if keys.len() == COUNTS_AT_ONCE || ended {
                 let Some(_held) = of.held() else { return Ok(()) };
-                // As they are now: a key that was got since the checkpoint stays.
+                // Judges the counts as they are now: a key that was got after the checkpoint keeps
+                // its count.
                 evicted.counts += if dry_run {
                     let mut found = FindOldCounts { oldest_kept, old: 0 };
                     store.execute(generation, &keys, Clock::Keep, &mut found)?;
@@ -198,7 +200,8 @@ impl Table {
     /// Forgets the counts of keys that get their row, or that the user deletes.
     pub(crate) fn delete_counts(&self, keys: &[u64]) -> Result<()> {
         let Some(Gate::Counts { counts, .. }) = &self.shared.gate else { return Ok(()) };
-        // Held: a turn of generations would keep what is deleted in the other one.
+        // Held, because a turn of generations would keep in the other generation what is deleted
+        // here.
         let generations = counts.read();
         for generation in generations.tables() {
             let forgotten = self.context().store.delete(generation, keys);
@@ -228,7 +231,7 @@ impl InGeneration<'_> {
 /// Counts that are forgotten in one call of the store.
 const COUNTS_AT_ONCE: usize = 4096;
 
-/// The time of the last Get that a count tells; 0 in counts of versions that noted none.
+/// The time of the last Get in a count; 0 in counts of versions that did not note it.
 fn time_of_count(time: &[u8]) -> u32 {
     u32::from_le_bytes([time[0], time[1], time[2], time[3]])
 }

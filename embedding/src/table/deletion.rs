@@ -1,14 +1,16 @@
-//! Deleting rows, those with leases on them too.
+//! Deleting rows, also rows with leases on them.
 //!
-//! **Problem.** A deletion sets a row's clock to 0, so the leases on it lose their counts. When the row is made anew
-//! before they end, its clock counts others' leases. To give a count back for an old one would take away a new one's,
-//! and the staleness bound would let one Get too many through. A lease that hung and expires is just such an old one.
+//! **Problem.** A deletion sets a row's clock to 0, so the leases on the row lose their counts. If
+//! the row is made again before they end, its clock counts newer leases. An old lease that gives
+//! its count back would take away a newer one's, and the staleness bound would let one Get too many
+//! through. A lease that hung and expires is such an old one.
 //!
-//! **Approach.** A deletion strikes the row from the leases that are on it: whatever becomes of them, they have
-//! nothing more to do with that row's clock, nor does a gradient of theirs reach the new row. For that, deletion and
-//! striking must be one step for everybody who moves clocks, which is what the turnstile is for. It stops all Gets of
-//! the table, so only rows with leases are deleted in there, mostly none: the others go before, on the condition that
-//! their clock is at 0 (`Store::delete_if`).
+//! **Approach.** A deletion strikes the row from the leases that hold it. From then on these leases
+//! do not change that row's clock, and their gradients do not reach the new row. For that, deletion
+//! and striking must be one step for every thread that moves clocks, which the turnstile provides.
+//! The turnstile stops all Gets of the table, so only the rows with leases are deleted inside it,
+//! and most deletions have none. The other rows are deleted before, on the condition that their
+//! clock is 0 (`Store::delete_if`).
 
 use std::collections::HashSet;
 
@@ -17,12 +19,14 @@ use crate::keys::UniqueKeys;
 use crate::table::Table;
 
 impl Table {
-    /// Deletes rows and returns how many there were. A later Get starts from the initial values again.
-    /// Their counts of Gets before admission go, too. Leases on the rows lose their counts and their gradients for them, also where a row is made anew before such a
-    /// lease ends; a [`put`](crate::Lease::put) through one writes the row as a put without a lease does.
+    /// Deletes rows and returns how many existed. A later Get starts from the initial values. The
+    /// keys' counts of Gets before admission go too. Leases on the rows lose their counts and their
+    /// gradients for them, also if a row is made again before such a lease ends. A
+    /// [`put`](crate::Lease::put) through such a lease writes the row as a put without a lease
+    /// does.
     ///
     /// # Errors
-    /// A failure of the store, after which some of the rows are gone.
+    /// A failure of the store; some of the rows are then deleted.
     pub fn delete(&self, keys: &[u64]) -> Result<u64> {
         self.check_numbering()?;
         let unique = UniqueKeys::new(keys);
@@ -47,7 +51,8 @@ impl Table {
     fn delete_leased(&self, keys: &[u64]) -> Result<u64> {
         let shut = self.shared.leases.shut();
         let deleted = self.context().store.delete(self.shared.id, keys);
-        // After a failure those that are gone: the clock of one that is left would be up for its leases.
+        // After a failure, strikes the rows that are gone: the clock of a row that is left counts
+        // its leases.
         let gone = |key| deleted.is_ok() || matches!(self.outstanding(key), Ok(None | Some(0)));
         let gone: HashSet<u64> = keys.iter().copied().filter(|&key| gone(key)).collect();
         self.shared.leases.strike(&gone, &shut);

@@ -1,16 +1,17 @@
-//! Taking rows out of a table by age, frequency or norm, on disk as in memory.
+//! Eviction: deleting rows by age, frequency or norm, on disk as in memory.
 //!
-//! **Problem.** The rows to go are found by going through all of the table, most of it on disk, while training changes
-//! it. No row may go on what it was minutes ago.
+//! **Problem.** To find the rows to delete, the whole table must be read, most of it from disk,
+//! while training changes it. No row may be deleted for a state that it had minutes ago.
 //!
-//! **Approach.** A scan of the newest checkpoint names keys, at sequential speed. What it shows of uses can only be
-//! older than what is: a row that is too young or used too often there still is, and is passed over; a norm may have
-//! changed either way, so it passes nothing over. Each key that is left is looked at as it is now, under its row's
-//! lock, by a deletion on a condition (`Store::delete_if`). A row with outstanding leases stays: its gradients are on
-//! their way.
+//! **Approach.** A scan of the newest checkpoint gives the keys at sequential speed. The uses that
+//! it shows can only be older than the present ones, so a row that is too young or used too often
+//! in the scan is skipped. A norm may have changed in either direction, so it skips no row. Each
+//! remaining key is judged as its row is now, while the row is locked, by a deletion with a
+//! condition (`Store::delete_if`). A row with outstanding leases stays, because its gradients are
+//! on their way.
 //!
-//! Rows that were made after the checkpoint are not in the scan, so they stay; they are young, but for the norm that
-//! may matter, and a checkpoint right before makes it exact.
+//! Rows that were made after the checkpoint are not in the scan, so they stay. They are young. For
+//! the norm they may matter, and a checkpoint right before the eviction makes it exact.
 
 use std::ops::ControlFlow;
 
@@ -22,16 +23,17 @@ use crate::row::tracking::{Tracker, Uses};
 use crate::table::Table;
 use crate::table::progress::{TransferProgress, report};
 
-/// Rows that are looked at together.
+/// Rows that are judged together.
 const BATCH_ROWS: usize = 4096;
 
-/// Which rows are to go: those for which every condition that is given holds. One at least must be.
+/// Which rows are deleted: those that meet every condition that is set. One condition at least must
+/// be set.
 ///
 /// # Examples
 /// ```
 /// use embank::Eviction;
 ///
-/// // Not used for 30 days (in a table that tracks minutes), and hardly ever before.
+/// Not used for 30 days (in a table that tracks minutes), and fewer than three times before.
 /// let stale = Eviction::new().unused_for(30 * 24 * 60).used_fewer_than(3);
 /// let small = Eviction::new().norm_below(1e-4).dry_run(true);
 /// # assert!(small.dry_run && !stale.dry_run);
@@ -39,7 +41,8 @@ const BATCH_ROWS: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub struct Eviction {
-    /// Rows whose last use lies so far back or further, in the table's unit of time ([`Tracking`](crate::Tracking)).
+    /// Least age of a row since its last use, in the table's unit of time
+    /// ([`Tracking`](crate::Tracking)).
     pub unused_for: Option<u32>,
     /// Rows with fewer uses than this.
     pub used_fewer_than: Option<u32>,
@@ -50,7 +53,7 @@ pub struct Eviction {
 }
 
 impl Eviction {
-    /// No condition yet.
+    /// An eviction without a condition.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -107,7 +110,7 @@ impl Eviction {
         Ok(())
     }
 
-    /// Whether a row's uses let it go; they do where they play no part.
+    /// True if a row's uses meet the conditions on them; also true if there are none.
     fn lets_go_by_uses(&self, uses: Option<Uses>, now: u32) -> bool {
         let Some(uses) = uses else { return true };
         self.unused_for.is_none_or(|time| now.saturating_sub(uses.last) >= time)
@@ -122,32 +125,34 @@ impl Eviction {
     }
 }
 
-/// What an eviction did, or would have.
+/// What an eviction did, or would have done.
 ///
 /// # Examples
 /// See [`Table::evict`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Evicted {
-    /// The checkpoint whose rows were gone through.
+    /// The checkpoint whose rows were examined.
     pub checkpoint: u64,
-    /// How many those were.
+    /// Rows that were examined.
     pub examined: u64,
-    /// Rows that went, or would in a dry run.
+    /// Rows that were deleted, or that a dry run would delete.
     pub rows: u64,
-    /// Rows that would have gone but for leases on them.
+    /// Rows that met the conditions and stayed because of leases on them.
     pub leased: u64,
-    /// Counts of Gets before [`Admission`](crate::Admission) that went, or would: with `unused_for`, those of keys
-    /// whose last Get is that old.
+    /// Counts of Gets before [`Admission`](crate::Admission) that were forgotten, or would be: with
+    /// `unused_for`, those of keys whose last Get is that old.
     pub counts: u64,
 }
 
 impl Table {
-    /// Deletes the rows for which every condition of `eviction` holds now, in memory and on disk, while training goes
-    /// on; with [`dry_run`](Eviction::dry_run), counts them. Goes through the rows of the newest checkpoint: those that
-    /// were made after it stay. Rows with outstanding leases stay. A later Get starts from the initial values again.
+    /// Deletes the rows that meet every condition of `eviction` now, in memory and on disk, while
+    /// training continues. With [`dry_run`](Eviction::dry_run), only counts them. Examines the rows
+    /// of the newest checkpoint, so rows that were made after it stay. Rows with outstanding leases
+    /// stay. A later Get of a deleted row starts from the initial values.
     ///
-    /// The rows are gone when the call returns, durably so with the next checkpoint; compaction gives their space back.
+    /// The rows are gone when the call returns, and the next checkpoint makes that durable.
+    /// Compaction gives their space back.
     ///
     /// # Errors
     /// As [`scan`](Self::scan); [`Error::InvalidArgument`] without a condition; [`Error::InvalidOption`] for a norm
@@ -173,9 +178,9 @@ impl Table {
         self.evict_with(eviction, |_| (), |_| ControlFlow::Continue(()))
     }
 
-    /// As [`evict`](Self::evict); hands `gone` the keys of each batch of rows that went, or would, and tells `progress`
-    /// after each batch how far it is. Ends with [`Error::Cancelled`](crate::Error::Cancelled) if that says so: what
-    /// went is gone.
+    /// As [`evict`](Self::evict). Passes `gone` the keys of each batch of rows that were deleted,
+    /// or would be, and `progress` the state after each batch. If `progress` says so, the call ends
+    /// with [`Error::Cancelled`](crate::Error::Cancelled); the rows deleted until then are gone.
     ///
     /// # Errors
     /// As [`evict`](Self::evict); [`Cancelled`](crate::Error::Cancelled).
@@ -231,7 +236,7 @@ impl Table {
                 }
             }
             if looked_at == 0 {
-                // One scan at a time: a small budget has room for one.
+                // One scan at a time, because a small budget has room for one.
                 drop(scan);
                 if let (Some(time), None) = (eviction.unused_for, eviction.norm_below) {
                     evicted.counts = self.forget_counts(time, eviction.dry_run)?.counts;
@@ -251,7 +256,8 @@ impl Table {
         }
     }
 
-    /// Judges the rows of some keys as they are now, and deletes them unless it is a dry run.
+    /// Judges the rows of some keys as they are now, and deletes those that meet the conditions
+    /// unless it is a dry run.
     fn look_at(
         &self,
         keys: &[u64],
@@ -295,11 +301,11 @@ impl Table {
 enum Verdict {
     Stays,
     Goes,
-    /// It would go but for its leases.
+    /// It would be deleted if it had no leases.
     Leased,
 }
 
-/// Looks at rows and leaves them.
+/// Judges rows and changes none.
 struct Judge<'a, V> {
     verdict: V,
     verdicts: &'a mut [Verdict],
@@ -312,7 +318,7 @@ impl<V: Fn(&[u8], u32) -> Verdict> Operation for Judge<'_, V> {
         self.verdicts[i] = (self.verdict)(value, 0);
     }
 
-    /// Follows upon `read`.
+    /// Called after `read` of the same row.
     fn seen(&mut self, i: usize, outstanding: u32) {
         if outstanding > 0 && self.verdicts[i] == Verdict::Goes {
             self.verdicts[i] = Verdict::Leased;

@@ -1,4 +1,4 @@
-//! What a table keeps to decide which keys get rows; see the module `admission`.
+//! The state with which a table decides which keys get rows; see the module `admission`.
 
 use std::sync::OnceLock;
 
@@ -23,7 +23,7 @@ pub(crate) enum Gate {
 }
 
 impl Gate {
-    /// The tables that the gate keeps beside its own.
+    /// The tables that the gate keeps beside the table.
     pub(crate) fn side_tables(&self) -> Vec<TableId> {
         match self {
             Self::Counts { counts, .. } => counts.read().tables().collect(),

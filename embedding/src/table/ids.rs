@@ -1,12 +1,13 @@
 //! Tables whose keys are ids of a vocabulary.
 //!
-//! A table's rows belong to values, by way of their ids. If the vocabulary gives those ids to other values, because it
-//! was renumbered or made anew, every row is somebody else's, and nothing would look wrong. So the table's
-//! descriptor keeps which numbering it was made for, and is opened with that one alone.
+//! The rows of such a table belong to values, through their ids. If the vocabulary was renumbered
+//! or made again, the ids belong to other values. Every row would then be another value's, and no
+//! error would show. So the table's descriptor names the numbering that the table was made for, and
+//! the table opens with that numbering alone.
 //!
-//! Within a bank that is enough: table and vocabulary lie in the same checkpoints. A file of exported rows does not,
-//! and the bank may go back to a checkpoint and grow otherwise; so the file tells the hash of the values that it goes
-//! with.
+//! Within a bank that is enough, because table and vocabulary lie in the same checkpoints. A file
+//! of exported rows does not, and a bank may roll back to a checkpoint and grow in another way. So
+//! the file has a hash of the values that it belongs to.
 
 use std::sync::Arc;
 
@@ -15,9 +16,11 @@ use crate::table::Table;
 use crate::vocabulary::{Vocabulary, VocabularyShared};
 
 impl Table {
-    /// Refuses keys that are no ids of the table's vocabulary: those that it has given out, and those below its first
-    /// one, which are the caller's own. A table without a vocabulary takes every key, and so does one that
-    /// [`open_table_unchecked`](crate::Bank::open_table_unchecked) opened although its vocabulary is another one.
+    /// Refuses keys that are no ids of the table's vocabulary. Ids are those that the vocabulary
+    /// has given out, and those below its first one, which belong to the caller. A table without a
+    /// vocabulary takes every key. So does a table that
+    /// [`open_table_unchecked`](crate::Bank::open_table_unchecked) opened although its vocabulary
+    /// has another numbering.
     #[inline]
     pub(crate) fn check_ids(&self, keys: &[u64]) -> Result<()> {
         self.check_numbering()?;
@@ -51,7 +54,7 @@ impl Table {
         }
     }
 
-    /// The vocabulary whose ids the table's keys are, if the bank has it and it is still of that numbering.
+    /// The vocabulary whose ids the table's keys are, if the bank has it in the table's numbering.
     pub(crate) fn own_vocabulary(&self) -> Option<Vocabulary> {
         let wanted = self.shared.vocabulary()?;
         let shared = self.vocabularies.get(&wanted.name)?;
@@ -60,11 +63,12 @@ impl Table {
     }
 }
 
-/// Whether all keys are below `end`, which is below 2^63.
+/// True if all keys are below `end`, which is below 2^63.
 #[inline]
 fn all_below(keys: &[u64], end: u64) -> bool {
-    // The top bit of `key - end` is set for keys below the end, and for some from 2^63 on, whose own top bit tells them
-    // apart. This compiles to vector instructions of every processor, where a comparison of 64 bits does not.
+    // The top bit of `key - end` is set for keys below `end`, and for some keys from 2^63 on, whose
+    // own top bit shows that. This compiles to vector instructions of every processor; a comparison
+    // of 64 bits does not.
     let below = keys.iter().fold(u64::MAX, |below, &key| below & key.wrapping_sub(end) & !key);
     below >> 63 == 1
 }

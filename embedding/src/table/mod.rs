@@ -86,15 +86,15 @@ impl Table {
         &self.shared.name
     }
 
-    /// The table's number in its bank. Once this table was dropped and its records and checkpoints
-    /// are gone, another table may get it: [`id`](Self::id) tells them apart.
+    /// The table's number in its bank. Once the table was dropped and its records and checkpoints
+    /// are gone, another table may get the number. [`id`](Self::id) tells the two apart.
     #[must_use]
     pub fn number(&self) -> u16 {
         self.shared.id.number()
     }
 
-    /// What no other table has as long as the bank is open, not even one of the same name or number
-    /// after this one was dropped.
+    /// Identifies the table as long as the bank is open: no other table has this id, also if it has
+    /// the name or the number of this one after a drop.
     ///
     /// # Examples
     /// ```
@@ -112,8 +112,8 @@ impl Table {
         self.shared.id
     }
 
-    /// Whether no other table has got this one's number. If one has, no roll back brings this one
-    /// back: no checkpoint that has it is left.
+    /// True if no other table has got this one's number. If another table has it, no roll back
+    /// brings this table back, because no checkpoint with it is left.
     #[must_use]
     pub fn has_its_number(&self) -> bool {
         self.context().store.has_its_number(self.shared.id)
