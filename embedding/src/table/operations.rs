@@ -1,7 +1,9 @@
-//! What a batch does to the rows of a table, as the store executes it under each record's lock.
+//! The operations of a batch on the rows of a table. The store executes them while it holds each
+//! record's lock.
 //!
-//! The store may call a method again for the same place when the row moved meanwhile. So each call
-//! computes from what it is given and from the batch, never from what an earlier call left behind.
+//! The store may call a method again for the same place if the row moved in between. So each call
+//! computes only from its arguments and from the batch, never from what an earlier call left
+//! behind.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,8 +17,8 @@ use crate::table::gate::Decision;
 use crate::table::gradients::{RowGradients, clipping};
 use crate::table::parts::Divisible;
 
-/// The places of a batch whose clocks the store has moved. Looked at only when a batch failed halfway: then counts are
-/// given back for just these, or for just the others.
+/// The places of a batch whose clocks the store has moved. Read only after a batch failed halfway:
+/// then counts are given back for these places, or for all others.
 #[derive(Debug)]
 pub(crate) struct Reached(Vec<u64>);
 
@@ -42,7 +44,7 @@ impl Reached {
         self.0[place / 64] >> (place % 64) & 1 == 1
     }
 
-    /// Takes in the places of a part that begins at `start`, a multiple of 64.
+    /// Adopts the places of a part of the batch that begins at `start`, a multiple of 64.
     fn take_in(&mut self, start: usize, part: &Self) {
         self.0[start / 64..][..part.0.len()].copy_from_slice(&part.0);
     }
@@ -62,7 +64,7 @@ pub(crate) fn cut<T>(mut values: &mut [T], starts: impl Iterator<Item = usize>) 
     parts
 }
 
-/// Copies vectors out and touches nothing else.
+/// Copies vectors out and changes nothing.
 #[derive(Debug)]
 pub(crate) struct PeekRows<'a> {
     pub(crate) layout: &'a RowLayout,
@@ -107,7 +109,7 @@ impl Divisible for PeekRows<'_> {
     fn take_in(&mut self, _: usize, (): ()) {}
 }
 
-/// Only asks which rows there are.
+/// Finds out which rows exist.
 #[derive(Debug)]
 pub(crate) struct FindRows;
 
@@ -136,9 +138,10 @@ pub(crate) struct GetRows<'a> {
     pub(crate) rows: GotRows<'a>,
     pub(crate) reached: Reached,
     pub(crate) seen: SeenClocks,
-    /// Whether a missing row stays so unless it was admitted (see the module `admission`).
+    /// True if a missing row stays missing unless its key was admitted (see the module
+    /// `admission`).
     pub(crate) gated: bool,
-    /// What was decided about missing rows so far.
+    /// The decisions about missing rows so far.
     pub(crate) decisions: Option<Vec<Decision>>,
     /// Places of the rows that were refused in the end, ascending.
     pub(crate) refused: Vec<u32>,
@@ -147,7 +150,7 @@ pub(crate) struct GetRows<'a> {
 /// Where a Get copies vectors to.
 #[derive(Debug)]
 pub(crate) enum GotRows<'a> {
-    /// Nowhere: the Get is for the rows' clocks and places.
+    /// Nowhere: the Get only takes up the rows' clocks and brings the rows to mutable memory.
     Nowhere,
     /// To the key's own place.
     InOrder(&'a mut [f32]),
@@ -270,7 +273,8 @@ impl Divisible for GetRows<'_> {
 pub(crate) struct PutRows<'a> {
     pub(crate) layout: &'a RowLayout,
     pub(crate) keys: &'a [u64],
-    /// Whether the vectors are updates of rows that were got, and rounded as such.
+    /// True if the vectors are updates of rows that a lease holds; they are then rounded as
+    /// updates.
     pub(crate) updates: bool,
     pub(crate) rows: &'a [f32],
     /// Where in `rows` each key's vector lies; `None`: at its own place.
@@ -319,16 +323,16 @@ impl<'a> PutRows<'a> {
     }
 }
 
-/// Replaces vectors. With `WHOLE` the row is nothing but its vector, so what it held plays no part. (A row on disk is
-/// read all the same: its place in the index and its clock have to be known.) Without, the optimizer's state stays, so
-/// the operation must see the row.
+/// Replaces vectors. With `WHOLE` the row is only its vector, so the old value is not needed. A row
+/// on disk is read nevertheless, because the batch needs its place in the index and its clock.
+/// Without `WHOLE` the optimizer's state stays, so the operation must see the row.
 #[derive(Debug)]
 pub(crate) struct Put<'a, const WHOLE: bool>(pub(crate) PutRows<'a>);
 
 impl<const WHOLE: bool> Operation for Put<'_, WHOLE> {
     const ACCESS: Access = if WHOLE { Access::Put } else { Access::Update };
 
-    /// A put can be made again.
+    /// The caller can repeat a put.
     fn shortage(&self) -> Shortage {
         Shortage::Stops
     }
@@ -384,24 +388,25 @@ pub(crate) struct ApplyGradients<'a> {
     pub(crate) norm_max: Option<f32>,
     /// For a gradient that is summed; `dim` values.
     pub(crate) sum: Vec<f32>,
-    /// Whether a missing row starts from its initial values; else it stays missing.
+    /// True if a missing row starts from its initial values; otherwise it stays missing.
     pub(crate) insert_missing: bool,
-    /// Whether a step may make a value of f32 infinite; see [`RowLayout::step`].
+    /// True if a step may make a value of f32 infinite; see [`RowLayout::step`].
     pub(crate) careful: bool,
     pub(crate) shortage: Shortage,
     pub(crate) reached: Reached,
-    /// For rows that have to be converted.
+    /// Memory for rows that have to be converted.
     pub(crate) room: Vec<f32>,
-    /// Steps that came to something else than [`Stepped::Taken`], and all steps after the first of them. A place comes
-    /// again if its row moved meanwhile.
+    /// The reports of all steps from the first one on that is not [`Stepped::Taken`]. A place has
+    /// several reports if its row moved in between.
     pub(crate) noted: Vec<(u32, Stepped)>,
 }
 
 impl ApplyGradients<'_> {
-    /// What the last step of each place had to report, by place.
+    /// The last report of each place.
     pub(crate) fn reports(&mut self) -> Vec<(u32, Stepped)> {
         let mut reports = std::mem::take(&mut self.noted);
-        // Stable: of the calls for one place the last one comes last, which `dedup_by` keeps after the reversal.
+        // The sort is stable, so the last report of a place comes last, and `dedup_by` keeps it
+        // after the reversal.
         reports.sort_by_key(|(place, _)| *place);
         reports.reverse();
         reports.dedup_by_key(|(place, _)| *place);
@@ -478,7 +483,7 @@ impl Divisible for ApplyGradients<'_> {
             sum: vec![0.0; self.layout.dim],
             insert_missing: self.insert_missing,
             careful: self.careful,
-            // Another part may have begun.
+            // Another part may have begun, and this one must not stop halfway.
             shortage: Shortage::GoesOn,
             reached: Reached::none_of(range.len()),
             room: Vec::new(),
@@ -499,7 +504,7 @@ impl Divisible for ApplyGradients<'_> {
     }
 }
 
-/// Replaces vectors of rows that are there; not a use of them.
+/// Replaces vectors of rows that exist. This is no use of the rows.
 #[derive(Debug)]
 pub(crate) struct RewriteVectors<'a>(pub(crate) PutRows<'a>);
 
@@ -512,7 +517,7 @@ impl Operation for RewriteVectors<'_> {
     }
 }
 
-/// Leaves the value alone: the batch is executed for its clocks. Rows deleted meanwhile stay so.
+/// Leaves the values alone: the batch only moves the clocks. A row that was deleted stays deleted.
 #[derive(Debug)]
 pub(crate) struct TouchClocks {
     pub(crate) reached: Reached,

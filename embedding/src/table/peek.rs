@@ -7,7 +7,7 @@ use crate::table::Table;
 use crate::table::operations::{FindRows, PeekRows};
 use crate::table::parts::Divisible;
 
-/// What a peek does about keys without a row. It never makes up zeros.
+/// What a peek does about keys without a row. It never returns zeros for them.
 ///
 /// # Examples
 /// ```
@@ -27,7 +27,7 @@ pub enum Missing {
     Initial,
     /// Fail with [`Error::MissingRow`].
     Error,
-    /// Leave that part of the destination as it is.
+    /// Leave the part of the destination that belongs to the key as it is.
     Skip,
 }
 
@@ -47,9 +47,9 @@ impl Table {
     /// clock, waits for none, and writes nothing.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::MissingRow`] if `missing` says so, or a failure of the store;
-    /// [`Error::KeyIsNoId`] for a key without a row that has no initial values either, unless `missing` is
-    /// [`Missing::Skip`]. The content of `rows` is unspecified then.
+    /// [`Error::ShapeMismatch`], [`Error::MissingRow`] if `missing` says so, or a failure of the
+    /// store; [`Error::KeyIsNoId`] for a key without a row that has no initial values either,
+    /// unless `missing` is [`Missing::Skip`]. After an error the content of `rows` is unspecified.
     pub fn peek(&self, keys: &[u64], rows: &mut [f32], missing: Missing) -> Result<PeekOutcome> {
         self.check_shape("rows", keys.len(), rows.len())?;
         let layout = &self.shared.layout;

@@ -1,11 +1,13 @@
 //! Reading ahead into a buffer: rows that are only read, for evaluation and for features.
 //!
-//! A request is a job for the thread that reads ahead (`lookahead`). The job owns the buffer while it is filled, burst
-//! by burst, and hands it over at the end; the handle only waits and looks. So whoever drops the handle cancels the
-//! rest without waiting, and nobody writes to memory that somebody else reads. A job that ends in any way tells its
-//! handle: dropped unfinished, by a panic or with the queue, it says so.
+//! A request is a job of the thread that reads ahead (`lookahead`). The job owns the buffer while
+//! it fills it, burst by burst, and hands it over at the end; the handle only waits and looks. So a
+//! caller that drops the handle cancels the rest without waiting, and no thread writes to memory
+//! that another one reads. A job tells its handle about its end also if it was dropped unfinished,
+//! by a panic or together with the queue.
 //!
-//! The buffer's bytes are lent by the store from the bank's budget; the log and the cache give way.
+//! The store lends the bytes of the buffer from the bank's budget; the log and the cache shrink by
+//! as much.
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,7 +48,7 @@ use crate::table::shared::TableShared;
 pub struct Prefetch {
     table: Table,
     request: Arc<Request>,
-    /// Held until the rows are in the caller's hands, or given up.
+    /// Held until the caller has the rows, or gives them up.
     _loan: Arc<Loan>,
 }
 
@@ -75,13 +77,13 @@ struct Request {
 #[derive(Debug)]
 enum Progress {
     Reading,
-    /// One row a distinct key, and the places of those that have none, ascending.
+    /// One row for each distinct key, and the places of the keys without a row, ascending.
     Read {
         rows: Vec<f32>,
         missing: Vec<u32>,
     },
     Failed(embank_kv::Error),
-    /// The thread that reads ahead died over it.
+    /// The thread that reads ahead ended during the job.
     Abandoned,
 }
 
@@ -97,7 +99,7 @@ pub(crate) struct PrefetchJob {
     read: usize,
 }
 
-/// Reads whose caller is not waiting yet.
+/// Reads that no caller waits for yet.
 struct PeekAhead<'a>(PeekRows<'a>);
 
 impl Operation for PeekAhead<'_> {
@@ -115,7 +117,7 @@ impl Operation for PeekAhead<'_> {
 
 impl Job for PrefetchJob {
     fn advance(&mut self, store: &Store, keys_max: usize) -> bool {
-        // Relaxed: nothing follows from it but less work.
+        // Relaxed: the worker only saves work if it sees the flag.
         if self.request.cancelled.load(Ordering::Relaxed) {
             return true;
         }
@@ -163,7 +165,7 @@ impl Drop for PrefetchJob {
 }
 
 impl Request {
-    /// The first end counts.
+    /// Only the first end counts.
     fn end(&self, how: Progress) {
         let mut progress = self.progress.lock();
         if matches!(*progress, Progress::Reading) {
@@ -194,7 +196,7 @@ impl Prefetch {
         (Self { table, request, _loan: loan }, job)
     }
 
-    /// Whether [`wait`](Self::wait) would return without waiting.
+    /// True if [`wait`](Self::wait) would return without waiting.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         !matches!(*self.request.progress.lock(), Progress::Reading)
@@ -211,8 +213,9 @@ impl Prefetch {
         &self.table
     }
 
-    /// Waits for the rows: `rows` holds keys * dim values and gets one row a key, duplicates included, each as it was
-    /// when it was read, some time since the call of [`Table::prefetch`]. Touches no clock.
+    /// Waits for the rows. `rows` holds keys * dim values and gets one row for each key, duplicates
+    /// included. Each row is as it was when it was read, some time after the call of
+    /// [`Table::prefetch`]. Touches no clock.
     ///
     /// # Errors
     /// [`ShapeMismatch`](Error::ShapeMismatch); [`MissingRow`](Error::MissingRow) if `missing` says so;
@@ -225,10 +228,10 @@ impl Prefetch {
         let started = Instant::now();
         let mut checks = Checks::new();
         let mut progress = progress.lock();
-        // Ends: the worker comes to every job, or drops it.
+        // Ends: the worker finishes or drops every job.
         while matches!(*progress, Progress::Reading) {
             ended.wait_until(&mut progress, checks.until(started + FAR_OFF));
-            // Without the lock: the program's check may run for long.
+            // Without the lock, because the program's check may run for long.
             if checks.due().is_some_and(|check| MutexGuard::unlocked(&mut progress, check)) {
                 let table = self.table.name().to_owned();
                 let key = unique.keys().first().copied().unwrap_or_default();
@@ -267,9 +270,9 @@ impl Drop for Prefetch {
 }
 
 impl Table {
-    /// Has the rows of `keys` that are on disk, or next in line for it, brought into mutable memory soon.
-    /// Never waits for the disk: what does not fit the queue is dropped, and a worker does the rest.
-    /// Clocks and staleness bounds play no part.
+    /// Brings the rows of `keys` that are on disk, or that will be evicted next, into mutable
+    /// memory soon. Never waits for the disk: keys that do not fit the queue are dropped, and a
+    /// worker reads the others. Clocks and staleness bounds do not matter.
     ///
     /// # Errors
     /// [`Error::LookaheadFailed`] reports, once, that reading ahead failed since the last call; this
@@ -281,17 +284,19 @@ impl Table {
         announced.map_err(|error| self.in_terms_of_the_table(error))
     }
 
-    /// Forgets what looking ahead still has to do for these keys, whoever asked for it: those that wait for their turn
-    /// stay where they are, and none is kept in memory any more. Returns how many waited.
+    /// Forgets the work that looking ahead still has for these keys, for every caller that asked
+    /// for it. Rows that wait for their turn stay where they are, and rows in memory are no longer
+    /// kept there. Returns how many keys waited.
     pub fn cancel_lookahead(&self, keys: &[u64]) -> usize {
         self.context().lookahead.cancel_keys(self.shared.id, keys)
     }
 
-    /// Reads the rows of `keys` ahead into a buffer, for a [`wait`](Prefetch::wait) later: for evaluation, and for
-    /// features that are only read. Never waits: the thread that reads ahead does it all, behind the reads that
-    /// somebody waits for. As a peek, it touches no clock and writes nothing; rows that are to be trained want
-    /// [`lookahead`](Self::lookahead). The buffer, keys * dim * 4 bytes, comes out of the bank's memory budget until
-    /// the rows are fetched or the handle is dropped.
+    /// Reads the rows of `keys` ahead into a buffer, for a later [`wait`](Prefetch::wait): for
+    /// evaluation, and for features that are only read. Never waits: the thread that reads ahead
+    /// does the work, after the reads that callers wait for. As a peek, it touches no clock and
+    /// writes nothing; for rows that are to be trained, use [`lookahead`](Self::lookahead). The
+    /// buffer, keys * dim * 4 bytes, comes out of the bank's memory budget until the rows are
+    /// fetched or the handle is dropped.
     ///
     /// # Errors
     /// [`BudgetTooSmall`](crate::Error::BudgetTooSmall) if so much is prefetched already that the store could not

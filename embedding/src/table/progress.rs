@@ -1,4 +1,4 @@
-//! How far a long call is: what it tells its caller, who may end it.
+//! The progress of a long call, for its caller, who may end it.
 
 use std::ops::ControlFlow;
 
@@ -11,16 +11,16 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferProgress {
-    /// Rows that have been gone through.
+    /// Rows that are done.
     pub rows_done: u64,
-    /// Rows to go through in all.
+    /// Rows in all.
     pub rows_total: u64,
 }
 
-/// Gets told how far a transfer is, and may end it.
+/// Receives the progress of a transfer, and may end it.
 pub(crate) type OnProgress<'a> = dyn FnMut(TransferProgress) -> ControlFlow<()> + 'a;
 
-/// Tells how far a transfer is; an error if that ends it.
+/// Reports the progress of a transfer. Returns an error if the caller ends it.
 pub(crate) fn report(progress: &mut OnProgress<'_>, rows_done: u64, rows_total: u64) -> Result<()> {
     match progress(TransferProgress { rows_done, rows_total }) {
         ControlFlow::Continue(()) => Ok(()),

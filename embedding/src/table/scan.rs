@@ -1,4 +1,4 @@
-//! Going through a table: every row, as a checkpoint holds it.
+//! Scans: every row of a table, as a checkpoint holds it.
 
 use std::fmt;
 
@@ -18,8 +18,9 @@ pub struct ScannedRow<'a> {
     pub vector: &'a [f32],
 }
 
-/// The rows of a table as the newest checkpoint held them when [`Table::scan`] was called: each row once, in no
-/// particular order, whatever happens to the table meanwhile. It keeps the bank open.
+/// The rows of a table as the newest checkpoint held them when [`Table::scan`] was called: each row
+/// once, in no particular order, whatever happens to the table during the scan. The scan keeps the
+/// bank open.
 ///
 /// # Examples
 /// See [`Table::scan`].
@@ -28,7 +29,7 @@ pub struct Scan {
     rows: embank_kv::Scan<'static>,
     table: Table,
     remaining: u64,
-    /// For rows that have to be converted.
+    /// Memory for rows that have to be converted.
     room: Vec<f32>,
 }
 
@@ -50,7 +51,7 @@ impl Scan {
         self.rows.checkpoint()
     }
 
-    /// How many rows it yields in all.
+    /// How many rows the scan yields in all.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.rows.rows()
@@ -80,8 +81,8 @@ impl Scan {
         Ok(Some((row.key, row.value)))
     }
 
-    /// Fills `keys` and `rows`, which holds keys * dim values, with the next rows, and returns how many those
-    /// are: fewer than fit at the end only, 0 after the last.
+    /// Fills `keys` and `rows`, which holds keys * dim values, with the next rows, and returns how
+    /// many rows these are: fewer than fit only at the end, 0 after the last row.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`]; as [`next_row`](Self::next_row).

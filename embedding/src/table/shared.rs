@@ -32,18 +32,20 @@ pub(crate) struct TableShared {
     pub(crate) retry_turn: RetryTurn,
     /// Gets that have waited long.
     pub(crate) line: WaitingLine,
-    /// The identity. Its rates, clipping and bound are those of the first open; the live ones follow.
+    /// The table's identity. Its rates, clipping and bound are those of the first open; `live` and
+    /// `bound` hold the present ones.
     pub(crate) config: TableConfig,
     pub(crate) layout: RowLayout,
     pub(crate) live: LiveSettings,
-    /// The vocabulary whose ids are its keys. Set when the table is opened and its vocabulary is found to be the one
-    /// that it was made for.
+    /// The vocabulary whose ids are the table's keys. Set when the table is opened, if the
+    /// vocabulary has the numbering that the table was made for.
     ids: OnceLock<Arc<VocabularyShared>>,
-    /// It was opened although its vocabulary was another one by then.
+    /// True if the table was opened although its vocabulary had another numbering.
     takes_every_key: AtomicBool,
-    /// Its vocabulary was renumbered or dropped while handles of the table were out: its rows are other values' now.
+    /// True if the vocabulary was renumbered or dropped while handles of the table were open: the
+    /// rows belong to other values now.
     other_numbering: AtomicBool,
-    /// What decides which keys get rows, if not all do.
+    /// Decides which keys get rows; `None` if all keys do.
     pub(crate) gate: Option<Gate>,
     /// The staleness bound; `UNBOUNDED` for none.
     bound: AtomicU64,
@@ -52,7 +54,7 @@ pub(crate) struct TableShared {
 const UNBOUNDED: u64 = u64::MAX;
 
 impl TableShared {
-    /// `counts`: the tables that admission keeps beside this one, if it keeps any.
+    /// `counts`: the tables that admission keeps beside this one, or `None`.
     pub(crate) fn new(
         id: TableId,
         name: &str,
@@ -89,7 +91,7 @@ impl TableShared {
         shared
     }
 
-    /// Takes over the generations of counts that `other` has: this table as a newer checkpoint has it.
+    /// Adopts the generations of counts of `other`, which is this table in a newer checkpoint.
     pub(crate) fn take_counts_of(&self, other: &Self) {
         if let (Some(Gate::Counts { counts, .. }), Some(Gate::Counts { counts: newer, .. })) =
             (&self.gate, &other.gate)
@@ -98,41 +100,43 @@ impl TableShared {
         }
     }
 
-    /// Where the time is that its users set, if they do.
+    /// The tracker of a table whose time its users set; `None` otherwise.
     pub(crate) fn set_tracker(&self) -> Option<&Tracker> {
         self.layout.tracker().filter(|tracker| !tracker.is_by_clock())
     }
 
-    /// The vocabulary whose ids are its keys.
+    /// The vocabulary whose ids are the table's keys.
     pub(crate) fn vocabulary(&self) -> Option<&TableVocabulary> {
         self.config.vocabulary.as_ref()
     }
 
-    /// Has keys checked to be ids of its vocabulary from now on.
+    /// From now on keys are checked to be ids of `vocabulary`.
     pub(crate) fn check_ids_of(&self, vocabulary: &Arc<VocabularyShared>) {
         self.ids.get_or_init(|| Arc::clone(vocabulary));
     }
 
-    /// Has every key taken from now on: the caller knows that the table is another vocabulary's.
+    /// From now on the table takes every key: the caller knows that the table belongs to another
+    /// numbering.
     pub(crate) fn take_every_key(&self) {
-        // Relaxed: a flag of its own; the caller's later calls come after it.
+        // Relaxed: no other data depends on the flag, and the caller's later calls come after it.
         self.takes_every_key.store(true, Ordering::Relaxed);
     }
 
-    /// Notes whether its vocabulary has another numbering by now than the table was made for.
+    /// Notes whether the vocabulary has another numbering now than the table was made for.
     pub(crate) fn note_numbering(&self, is_other: bool) {
-        // Relaxed: a flag of its own. A call that runs at the same time may read rows as before.
+        // Relaxed: no other data depends on the flag. A call that runs at the same time may read
+        // rows as before.
         self.other_numbering.store(is_other, Ordering::Relaxed);
     }
 
-    /// Whether its rows belong to other values by now, and no caller has opened it unchecked.
+    /// True if the rows belong to other values now, and no caller has opened the table unchecked.
     #[inline]
     pub(crate) fn has_other_numbering(&self) -> bool {
         self.other_numbering.load(Ordering::Relaxed)
             && !self.takes_every_key.load(Ordering::Relaxed)
     }
 
-    /// The vocabulary whose ids its keys are checked to be.
+    /// The vocabulary that keys are checked against.
     #[inline]
     pub(crate) fn ids(&self) -> Option<&VocabularyShared> {
         let ids = self.ids.get()?;
@@ -140,7 +144,8 @@ impl TableShared {
         (!self.takes_every_key.load(Ordering::Relaxed)).then_some(&**ids)
     }
 
-    /// Checks that `asked` is this table, and takes over the settings that are not its identity.
+    /// Checks that `asked` describes this table, and adopts the settings that are not part of its
+    /// identity.
     pub(crate) fn reopen(&self, asked: &TableConfig) -> Result<()> {
         self.config.check_same_table(&self.name, asked)?;
         self.live.set(asked);
@@ -160,7 +165,7 @@ impl TableShared {
         u32::try_from(self.bound.load(Ordering::Relaxed)).ok()
     }
 
-    /// The config as it is set now.
+    /// The settings as they are now.
     pub(crate) fn config(&self) -> TableConfig {
         let live = self.live.now();
         let config = self.config.clone().staleness_bound(self.bound());

@@ -14,13 +14,13 @@ use crate::table::gradients::{BatchGradients, Magnitudes, RowGradients, largest_
 use crate::table::operations::{ApplyGradients, Put, PutRows, Reached, RewriteVectors};
 
 impl Table {
-    /// Replaces or inserts rows without a lease: `rows` holds keys * dim values; of equal keys the last
-    /// one wins. The optimizer's state of an existing row is kept, that of a new one starts afresh. Touches
-    /// no clock.
+    /// Replaces or inserts rows without a lease. `rows` holds keys * dim values; of equal keys the
+    /// last row is kept. An existing row keeps its optimizer state, and a new row begins with a
+    /// fresh one. Touches no clock.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`] and [`Error::NonFiniteRow`] before any row is changed; a failure
-    /// of the store, after which some are.
+    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`] and [`Error::NonFiniteRow`] before any row is
+    /// changed; a failure of the store, after which some rows are changed.
     pub fn put(&self, keys: &[u64], rows: &[f32]) -> Result<()> {
         self.check_shape("rows", keys.len(), rows.len())?;
         self.check_rows(rows, |row| keys[row])?;
@@ -40,8 +40,9 @@ impl Table {
     /// summed in batch order first. Missing rows start from their initial values. Touches no clock.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::NoOptimizer`] and [`Error::NonFiniteGradient`] before
-    /// any row is changed; [`Error::RowOverflow`] after all other rows are; a failure of the store, after which some are.
+    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::NoOptimizer`] and
+    /// [`Error::NonFiniteGradient`] before any row is changed; [`Error::RowOverflow`] after all
+    /// other rows are changed; a failure of the store, after which some rows are changed.
     pub fn apply_gradients(&self, keys: &[u64], gradients: &[f32]) -> Result<()> {
         self.check_shape("gradients", keys.len(), gradients.len())?;
         let unique = UniqueKeys::new(keys);
@@ -96,7 +97,7 @@ impl Table {
         let mut parts: Vec<_> =
             ranges.map(|range| (&values[range.start * dim..range.end * dim], 0.0)).collect();
         turn.run(&mut parts, |(values, largest)| *largest = largest_magnitude(values));
-        // By their bits, among which a NaN is the largest.
+        // Compared as bits, because the bits of a NaN are the largest.
         let largest = parts.iter().map(|(_, largest)| largest.to_bits()).max();
         f32::from_bits(largest.unwrap_or(0))
     }
@@ -176,7 +177,8 @@ impl Table {
         })
     }
 
-    /// Puts one vector per distinct key. After a failure the second part tells how far it came.
+    /// Puts one vector for each distinct key. After a failure, the second part of the error names
+    /// the places that were reached.
     pub(crate) fn execute_put(
         &self,
         keys: &[u64],
@@ -185,7 +187,7 @@ impl Table {
         clock: Clock,
     ) -> std::result::Result<(), (Error, Reached)> {
         let layout = self.shared.layout();
-        // What comes back through a lease is an update of what was got.
+        // A vector that comes through a lease is an update of a row that was got.
         let updates = clock == Clock::Release;
         let reached = Reached::none_of(keys.len());
         let put = PutRows { layout, keys, updates, rows, sources, reached };
@@ -204,7 +206,8 @@ impl Table {
         Ok(())
     }
 
-    /// Replaces the vectors of those of `keys` that have rows; `sources` says where each lies in `rows`.
+    /// Replaces the vectors of those of `keys` that have rows; `sources` gives the place of each in
+    /// `rows`.
     pub(crate) fn execute_rewrite(
         &self,
         keys: &[u64],
