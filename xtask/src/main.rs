@@ -11,6 +11,7 @@ mod install_c;
 mod interpreter;
 mod models;
 mod prose;
+mod report;
 mod side_by_side;
 mod test_programs;
 mod wheel;
