@@ -1,4 +1,4 @@
-//! A system that refuses the address space that a memory budget reserves.
+//! Tests the error of a system that refuses the address space which a memory budget reserves.
 //!
 //! The process with the limit is this test binary, run again.
 
@@ -13,12 +13,12 @@ use embank_kv::{Error, Store};
 
 const ROLE: &str = "EMBANK_TEST_ADDRESS_SPACE";
 
-/// What the process does; nothing in an ordinary run of the tests.
+/// Runs in the process with the limit. Does nothing in an ordinary run of the tests.
 #[test]
 fn limited() {
     let Ok(dir) = std::env::var(ROLE) else { return };
     let limit = libc::rlimit { rlim_cur: 1 << 30, rlim_max: 1 << 30 };
-    // SAFETY: lowers a limit of this process.
+    // SAFETY: the call lowers a limit of this process and reads a local variable.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
     let error = Store::open(dir.as_ref(), &options(2 << 30)).unwrap_err();
     assert!(matches!(error, Error::AddressSpaceRefused { .. }), "{error}");
@@ -28,7 +28,8 @@ fn limited() {
     drop(Store::open(dir.as_ref(), &options(64 << 20)).expect("a budget that fits"));
 }
 
-/// The error once named neither the factor nor the settings that refuse it.
+/// Regression test: the error named neither the factor nor the settings that refuse the address
+/// space.
 #[test]
 fn the_error_names_the_address_space_and_the_cure() {
     let dir = tempfile::tempdir().unwrap();

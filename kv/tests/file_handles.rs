@@ -1,5 +1,6 @@
-//! A store gets by with few file handles: however much it writes between two checkpoints, and where the process has
-//! none left for a moment. The only test of this file, because the limit is the process's.
+//! Tests that a store needs few file handles: for any number of segments between two checkpoints,
+//! and if the process has no free handle for a moment. The only test of this file, because the
+//! limit applies to the whole process.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -18,7 +19,7 @@ fn handles() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Opens files until the process may not have another one.
+/// Opens files until the process may not open another one.
 fn take_all() -> Vec<File> {
     std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
 }
@@ -48,7 +49,7 @@ fn a_store_writes_a_hundred_segments_between_two_checkpoints() {
     assert!(most < LIMIT as usize - 30, "{most} handles are open");
     assert_eq!(peek(&store, table, &all).unwrap(), rows_of(&all, 3, 120));
 
-    // The process has no handle left but those that the store can let go of.
+    // The process has only the handles that the store can release.
     let taken = take_all();
     assert_eq!(peek(&store, table, &all).unwrap(), rows_of(&all, 3, 120));
     put(&store, table, &all, 8, 120);
@@ -56,7 +57,7 @@ fn a_store_writes_a_hundred_segments_between_two_checkpoints() {
     drop(taken);
     after.unwrap();
 
-    // None at all: an error, and nothing is poisoned by a checkpoint that could not begin.
+    // The process has no handle at all: a checkpoint fails before it begins, and poisons nothing.
     store.checkpoint(b"before").unwrap();
     let mut taken = take_all();
     for _ in 0..LIMIT {

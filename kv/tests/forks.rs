@@ -1,4 +1,5 @@
-//! A child made by `fork` that inherits a bank's files, knows nothing of them, and lives on.
+//! Tests a child made by `fork` that inherits a bank's files, does not use them, and continues to
+//! live.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![cfg(unix)]
@@ -15,17 +16,18 @@ use embank_kv::{Error, Store, StoreOptions};
 
 const BYTES: usize = 16;
 
-/// A child that does its work once it is told to.
+/// A child that does its work when the test tells it to.
 struct Child {
     id: libc::pid_t,
-    /// It begins when this is closed.
+    /// The child begins when this is closed.
     go: Option<PipeWriter>,
 }
 
 impl Child {
     fn fork(work: impl FnOnce() -> bool) -> Self {
         let (begun, go) = pipe().unwrap();
-        // SAFETY: the child has this thread alone. It runs `work`, which asks nothing of other threads, and ends.
+        // SAFETY: the child has only this thread. It runs `work`, which does not need other
+        // threads, and ends.
         let id = unsafe { libc::fork() };
         assert!(id >= 0, "{}", std::io::Error::last_os_error());
         if id == 0 {
@@ -34,17 +36,17 @@ impl Child {
                 wait_for_the_end(begun);
                 work()
             }));
-            // SAFETY: ends the process without what the parent's threads left half done.
+            // SAFETY: ends the process without running code that may need the parent's threads.
             unsafe { libc::_exit(i32::from(!done.unwrap_or(false))) }
         }
         Self { id, go: Some(go) }
     }
 
-    /// Tells it to begin; whether its work succeeded.
+    /// Tells the child to begin. Returns true if its work succeeded.
     fn join(mut self) -> bool {
         drop(self.go.take());
         let mut status = 0;
-        // SAFETY: the child is this test's, and `status` lives.
+        // SAFETY: the child belongs to this test, and `status` is a local variable.
         let id = unsafe { libc::waitpid(self.id, &raw mut status, 0) };
         assert_eq!(id, self.id);
         libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
@@ -63,13 +65,14 @@ fn open(dir: &Path) -> Store {
     store
 }
 
-// One test, because a child has only the thread that forked: none of another test may hold a lock then.
+// One test only: a child has only the thread that forked, so no thread of another test may hold a
+// lock at the fork.
 #[test]
 fn a_child_keeps_no_bank_locked_and_no_checkpoint_held() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
 
-    // The writer's lock ends with the writer, and the child may be the next one.
+    // The writer's lock ends with the writer, and the child can then take it.
     let store = open(dir);
     let child = Child::fork(|| {
         let store = Store::open(dir, &by_hand(1)).unwrap();
@@ -81,7 +84,7 @@ fn a_child_keeps_no_bank_locked_and_no_checkpoint_held() {
     drop(Store::open(dir, &by_hand(1)).expect("the child knows nothing of the bank"));
     assert!(child.join(), "nobody but the child has the bank open");
 
-    // As long as the parent has it open, it is locked, for the child too, which does not take the lock away.
+    // While the parent has the bank open, it is locked. The child can't take the lock either.
     let store = Store::open(dir, &by_hand(1)).unwrap();
     let table = store.tables()[0].id;
     assert_eq!(peek(&store, table, &[1]).unwrap(), [Some(value(1, 2, BYTES))]);

@@ -1,7 +1,9 @@
-//! Children made by `fork` while other threads of the parent work in stores: each opens a bank of its own.
+//! Tests children made by `fork` while other threads of the parent work in stores: each child opens
+//! a bank of its own.
 //!
-//! The forking process is this test binary, run again, so that its threads are those of the test alone. More forks:
-//! `EMBANK_TEST_FORKS=5000 cargo test --package embank-kv --test forks_under_load`.
+//! The forking process is this test binary, run again, so that it has only the threads of this
+//! test. More forks: `EMBANK_TEST_FORKS=5000 cargo test --package embank-kv --test
+//! forks_under_load`.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![cfg(all(unix, not(miri)))]
@@ -18,12 +20,12 @@ use common::{Random, options, peek, put, value};
 use embank_kv::{DeviceChoice, Store, StoreOptions};
 
 const ROLE: &str = "EMBANK_TEST_FORKER";
-/// Set if the banks are to be read by threads.
+/// Set if threads are to read the banks, in place of `io_uring`.
 const BY_THREADS: &str = "EMBANK_TEST_BY_THREADS";
 const BYTES: usize = 256;
-/// Four times what fits into memory.
+/// Number of rows: four times as many as fit into memory.
 const ROWS: u64 = 16_000;
-/// A child that takes this long hangs.
+/// A child that runs longer than this number of seconds hangs.
 const CHILD_S_MAX: u32 = 60;
 
 fn forks() -> u64 {
@@ -39,7 +41,7 @@ fn small() -> StoreOptions {
     StoreOptions { device, ..options(1 << 20) }
 }
 
-/// What a child does with a bank of its own.
+/// The work of a child, in a bank of its own.
 fn child(dir: &Path) {
     let store = Store::open(dir, &small()).unwrap();
     let table = store.create_table("rows", BYTES as u32, b"").unwrap();
@@ -51,7 +53,8 @@ fn child(dir: &Path) {
     let store = Store::open(dir, &small()).unwrap();
     assert_eq!(store.stats().live_rows, 4_000);
     if by_threads() {
-        // A burst of what the reopened bank has on disk. The parent's threads are not here.
+        // Reads a burst of rows that the reopened bank has on disk. The child does not have the
+        // parent's reading threads.
         peek(&store, table, &keys[..64]).unwrap();
         await_thread_named("embank-read-");
         drop(store);
@@ -59,20 +62,20 @@ fn child(dir: &Path) {
     }
 }
 
-/// Forks a child and waits for it; returns the signal that ended it, or its status.
+/// Forks a child and waits for it. Returns how it failed: the signal that ended it, or its status.
 fn fork_and_wait(dir: &Path) -> Result<(), String> {
-    // SAFETY: the child has this thread alone, runs `child` and ends. The alarm ends it if it hangs.
+    // SAFETY: the child has only this thread, runs `child` and ends. The alarm ends it if it hangs.
     let id = unsafe { libc::fork() };
     assert!(id >= 0, "{}", std::io::Error::last_os_error());
     if id == 0 {
-        // SAFETY: asks for a signal.
+        // SAFETY: `alarm` takes a number and only requests a signal.
         unsafe { libc::alarm(CHILD_S_MAX) };
         let done = catch_unwind(AssertUnwindSafe(|| child(dir)));
-        // SAFETY: ends the process without what the parent's threads left half done.
+        // SAFETY: ends the process without running code that may need the parent's threads.
         unsafe { libc::_exit(i32::from(done.is_err())) }
     }
     let mut status = 0;
-    // SAFETY: waits for this process's own child.
+    // SAFETY: waits for a child of this process, and `status` is a local variable.
     assert_eq!(unsafe { libc::waitpid(id, &raw mut status, 0) }, id);
     if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 {
         return Ok(());
@@ -84,8 +87,8 @@ fn fork_and_wait(dir: &Path) -> Result<(), String> {
     })
 }
 
-/// Runs `work` in a thread that the standard library does not start: in a Rust program its threads take a lock as they
-/// begin and end, and a child that is forked meanwhile could start none.
+/// Runs `work` in a thread that the standard library does not start. Its threads take a lock when
+/// they begin and end, and a child that is forked at that moment could start no thread.
 fn in_a_new_thread(work: &(dyn Fn() + Sync)) {
     extern "C" fn begin(work: *mut libc::c_void) -> *mut libc::c_void {
         // SAFETY: `in_a_new_thread` passes a reference, and waits for this thread.
@@ -95,7 +98,8 @@ fn in_a_new_thread(work: &(dyn Fn() + Sync)) {
     }
     let mut thread = std::mem::MaybeUninit::uninit();
     let argument = (&raw const work).cast_mut().cast();
-    // SAFETY: `begin` takes what it is given, which outlives the thread that is joined here.
+    // SAFETY: `begin` gets the argument that it expects. The argument lives until the thread has
+    // been joined here.
     unsafe {
         let started = libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), begin, argument);
         assert_eq!(started, 0);
@@ -103,7 +107,7 @@ fn in_a_new_thread(work: &(dyn Fn() + Sync)) {
     }
 }
 
-/// What the forking process does; nothing in an ordinary run of the tests.
+/// Runs in the forking process. Does nothing in an ordinary run of the tests.
 #[test]
 fn forker() {
     let Ok(dir) = std::env::var(ROLE) else { return };
@@ -139,7 +143,7 @@ fn forker() {
                 store.checkpoint(b"").unwrap();
             }
         });
-        // Threads that begin and end take and give back slots, cells and scratch.
+        // Threads that begin and end take and release slots, cells and scratch memory.
         scope.spawn(|| {
             while going() {
                 in_a_new_thread(&|| drop(peek(store, table, &[1]).unwrap()));
@@ -171,21 +175,22 @@ fn run(way: &str, by_threads: bool) -> ExitStatus {
         .unwrap()
 }
 
-/// One in a hundred children once hung in the handler that ran at the fork: it unlocked a lock on which a thread of the
-/// parent was parked.
+/// Regression test: one in a hundred children hung in the handler that ran at the fork. The handler
+/// unlocked a lock for which a thread of the parent waited.
 #[test]
 fn no_child_hangs() {
     assert!(run("slots", false).success());
 }
 
-/// Each child once hung in its first barrier: it waited for pins of threads that only its parent had.
+/// Regression test: each child hung in its first barrier, where it waited for pins of its parent's
+/// threads.
 #[test]
 fn no_child_hangs_that_pins_by_the_portable_way() {
     assert!(run("portable", false).success());
 }
 
-/// The threads that read are those of the process. A child that took its parent's for its own would read without them,
-/// or wait for a lock that one of them held at the fork.
+/// All banks of a process share the reading threads. A child that used its parent's threads as its
+/// own would read without them. Or it would wait for a lock that one of them held at the fork.
 #[test]
 fn no_child_hangs_that_reads_by_threads() {
     assert!(run("slots", true).success());

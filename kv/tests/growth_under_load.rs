@@ -1,4 +1,5 @@
-//! The index grows while batches go on, and none of them waits for the disk on its account.
+//! Tests that the index grows while batches run, and that no batch waits for the disk because of
+//! that.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -18,7 +19,7 @@ const RECORD_BYTES: u64 = 40;
 /// Rows of a batch.
 const BATCH: u64 = 128;
 
-/// A store that is full of rows, on a gate.
+/// A store that is full of rows, on a gate that can stop its writes.
 struct Bank {
     store: Store,
     gate: Arc<Gate>,
@@ -49,8 +50,8 @@ impl Bank {
         assert!(used <= stats.memory_budget_bytes, "{stats:?}");
     }
 
-    /// Inserts until rows are on disk, and opens the row cache: otherwise the first row that is read would, and
-    /// take frames for it.
+    /// Inserts until rows are on disk, and opens the row cache. Otherwise the first row that is
+    /// read would open the cache and take frames for it.
     fn warm_up(&mut self) {
         while self.store.stats().log_head == 0 {
             self.insert(BATCH);
@@ -62,8 +63,8 @@ impl Bank {
         }
     }
 
-    /// Frames that the budget allows and that hold no page: what is left beside index and buffers, less the page
-    /// that is kept free.
+    /// Number of frames that the budget allows and that hold no page: the memory beside index and
+    /// buffers, less the page that stays free.
     fn free_frames(&self) -> u64 {
         let stats = self.store.stats();
         let page = stats.page_size_bytes;
@@ -82,14 +83,14 @@ impl Bank {
         }
     }
 
-    /// Fills what is free while the disk takes nothing.
+    /// Fills the free frames while the gate is closed.
     fn fill_while_closed(&mut self) {
         let _opens = Opens::after_closing(&self.gate);
         self.fill_what_is_free();
     }
 
-    /// Inserts until the last free frame is filled, but for a batch's worth. Pages are turned by single rows: a
-    /// batch may need index before it does, and get it from the frame that was free.
+    /// Inserts until only about a batch of free frame is left. Single rows turn the pages: a batch
+    /// may need index memory before it turns a page, and would take it from the free frame.
     fn fill_what_is_free(&mut self) {
         let page = self.store.stats().page_size_bytes;
         loop {
@@ -106,8 +107,8 @@ impl Bank {
     }
 }
 
-/// Batches waited, after each unit of memory that the index took, until the writer had evicted a page for it:
-/// with a disk that stands still, for ever.
+/// Regression test: after each unit of memory that the index took, batches waited until the writer
+/// had evicted a page. With a disk that did not write, they waited for ever.
 #[test]
 fn batches_with_room_in_memory_go_on_while_the_disk_stands_still() {
     for (budget_bytes, rounds) in [(1 << 20, 12), (8 << 20, 8)] {
@@ -123,7 +124,8 @@ fn batches_with_room_in_memory_go_on_while_the_disk_stands_still() {
                 grown += after.growth_steps - before.growth_steps;
             }
             assert!(grown > 4 * rounds, "{grown} steps in {rounds} rounds");
-            // Late is all that it was: no two rows had to share a slot, and the load is what it should be.
+            // The index grew late and not wrongly: almost no two rows share a slot, and the load is
+            // as usual.
             bank.wait_for_free_frames(1);
             bank.insert(BATCH);
             let stats = bank.store.stats();
@@ -138,7 +140,7 @@ fn batches_with_room_in_memory_go_on_while_the_disk_stands_still() {
     }
 }
 
-/// While the disk stands still and memory is full, all that waits is who turns a page.
+/// While the disk does not write and memory is full, only a thread that turns a page waits.
 #[test]
 fn memory_is_within_the_budget_while_frames_have_yet_to_give_way() {
     let ended = ends(120, || {

@@ -1,4 +1,5 @@
-//! A process that is killed while a child that it forked lives on: the child holds nothing of the parent's banks.
+//! Tests a process that is killed while a child that it forked lives: the child keeps no hold on
+//! the parent's banks.
 //!
 //! The process is this test binary, run again.
 
@@ -19,14 +20,15 @@ use embank_kv::{Error, Store, StoreOptions};
 const ROLE: &str = "EMBANK_TEST_KILLED_ROLE";
 const BYTES: usize = 16;
 
-/// A process that has forked a child. The child lives until `lives` is dropped, whatever happens to the process.
+/// A process that has forked a child. The child lives until `lives` is dropped, even if the process
+/// is killed.
 struct Forker {
     process: Child,
     lives: Option<ChildStdin>,
 }
 
 impl Forker {
-    /// Returns when it has opened the bank and forked.
+    /// Starts the process. Returns when the process has opened the bank and forked.
     fn start(role: &str, dir: &Path) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "forker", "--nocapture"])
@@ -37,7 +39,7 @@ impl Forker {
             .unwrap();
         let lives = process.stdin.take();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        // Ends: with the line, or with the process, which panics.
+        // Ends: the process prints the line, or it ends and `lines` ends.
         let forked = lines.any(|line| line.unwrap().ends_with("forked"));
         assert!(forked, "the process ended early");
         Forker { process, lives }
@@ -61,14 +63,15 @@ impl Drop for Forker {
     }
 }
 
-/// Forks a child that does nothing until standard input ends.
+/// Forks a child that does nothing until its standard input ends.
 fn fork_a_child() {
-    // SAFETY: the child has this thread alone, and only reads from a descriptor until it ends.
+    // SAFETY: the child has only this thread, and only reads from a descriptor until it ends.
     let id = unsafe { libc::fork() };
     assert!(id >= 0, "{}", std::io::Error::last_os_error());
     if id == 0 {
         let mut byte = 0u8;
-        // SAFETY: reads one byte into a local; ends the process without what the parent's threads left half done.
+        // SAFETY: reads one byte into a local variable. Ends the process without running code that
+        // may need the parent's threads.
         unsafe {
             libc::read(0, (&raw mut byte).cast(), 1);
             libc::_exit(0);
@@ -76,7 +79,7 @@ fn fork_a_child() {
     }
 }
 
-/// What the process does; nothing in an ordinary run of the tests.
+/// Runs in the process that the tests kill. Does nothing in an ordinary run of the tests.
 #[test]
 fn forker() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -86,7 +89,7 @@ fn forker() {
     let store = match role {
         "writer" => open(dir),
         "reader" => Store::open_read_only(dir, &StoreOptions::default(), None).unwrap(),
-        // Forks while it opens the bank again and again.
+        // Forks while another thread opens the bank again and again.
         _ => std::thread::scope(|scope| {
             let opening = scope.spawn(|| {
                 let mut store = None;
@@ -122,7 +125,7 @@ fn open(dir: &Path) -> Store {
     store
 }
 
-/// The bank once stayed locked until the child ended.
+/// Regression test: the bank stayed locked until the child ended.
 #[test]
 fn a_killed_writers_bank_opens_while_its_child_lives() {
     let dir = tempfile::tempdir().unwrap();
@@ -139,8 +142,8 @@ fn a_killed_writers_bank_opens_while_its_child_lives() {
     Store::open(dir.path(), &by_hand(1)).expect("the writer is dead");
 }
 
-/// A fork of another thread between the opening of the lock's file and its locking must not leave the file with the
-/// child.
+/// Another thread may fork after the lock's file was opened and before it is locked. The child must
+/// not keep that file.
 #[test]
 fn a_bank_that_was_opened_during_forks_opens_after_the_kill() {
     let dir = tempfile::tempdir().unwrap();
@@ -149,7 +152,7 @@ fn a_bank_that_was_opened_during_forks_opens_after_the_kill() {
     Store::open(dir.path(), &by_hand(1)).expect("the writer is dead");
 }
 
-/// The checkpoint once stayed pinned until the child ended.
+/// Regression test: the checkpoint stayed held until the child ended.
 #[test]
 fn a_killed_readers_checkpoint_is_let_go_while_its_child_lives() {
     let dir = tempfile::tempdir().unwrap();

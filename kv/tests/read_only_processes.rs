@@ -1,6 +1,8 @@
-//! Read-only stores with a writer or a reader in a process of its own: this test binary, run again.
+//! Tests read-only stores together with a writer or a reader in a process of its own, which is this
+//! test binary, run again.
 //!
-//! In a file of its own, because a process between its fork and its exec holds all locks that this one has.
+//! These tests have a file of their own: a child has copies of all locks of this process between
+//! its fork and its exec.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -42,10 +44,11 @@ impl Other {
         self.to.flush().unwrap();
     }
 
-    /// The next line of its own, which begins with a colon.
+    /// Returns the next line that the test's code in the other process has printed. Such a line
+    /// begins with "answer:".
     fn answer(&mut self) -> String {
         let mut line = String::new();
-        // Ends: with the answer, or with the process.
+        // Ends: the process prints an answer, or it ends.
         loop {
             line.clear();
             assert!(self.from.read_line(&mut line).unwrap() > 0, "the other process ended");
@@ -63,7 +66,7 @@ impl Drop for Other {
     }
 }
 
-/// What the other process does; nothing in an ordinary run of the tests.
+/// Runs in the other process. Does nothing in an ordinary run of the tests.
 #[test]
 fn other_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -83,7 +86,7 @@ fn other_process() {
         }
         return;
     }
-    // A writer that goes on until it is killed.
+    // A writer that works until it is killed.
     let store = Store::open(dir, &options).unwrap();
     let found = store.tables().first().map(|table| table.id);
     let table = found.unwrap_or_else(|| store.create_table("rows", 120, b"").unwrap());

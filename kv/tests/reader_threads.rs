@@ -1,6 +1,6 @@
-//! How many threads the banks of a process read with, where there is no `io_uring`.
+//! Tests how many threads the banks of a process use for reading if there is no `io_uring`.
 //!
-//! One test, so that no other test of this process opens a bank.
+//! One test only, so that no other test of this process opens a bank.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![cfg(all(target_os = "linux", not(miri)))]
@@ -12,7 +12,7 @@ use common::{options, peek, put, value};
 use embank_kv::{DeviceChoice, Store, StoreOptions, TableId};
 
 const BYTES: usize = 256;
-/// Four times what fits into memory.
+/// Number of rows: four times as many as fit into memory.
 const ROWS: u64 = 16_000;
 const READERS: &str = "embank-read-";
 
@@ -29,7 +29,7 @@ fn check_some(store: &Store, table: TableId) {
     assert_eq!(peek(store, table, &keys).unwrap(), expected);
 }
 
-/// Each bank once had 32 threads of its own from the time when it was opened.
+/// Regression test: each bank had 32 threads of its own from its opening on.
 #[test]
 fn the_banks_of_a_process_share_their_threads() {
     let dir = tempfile::tempdir().unwrap();

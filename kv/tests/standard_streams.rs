@@ -1,7 +1,9 @@
-//! A bank in a process whose standard input, output or error is closed: no file of the bank gets the number of one, so
-//! what a library writes to descriptor 2 never lands in a bank.
+//! Tests a bank in a process whose standard input, output or error is closed. No file of the bank
+//! gets the number of a closed stream, so a library that writes to descriptor 2 never writes into a
+//! bank.
 //!
-//! The process is this test binary, run again. It tells what it found by the file `report`, as it has no streams.
+//! The process is this test binary, run again. It has no streams, so it writes its findings into
+//! the file `report`.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![cfg(all(target_os = "linux", not(miri)))]
@@ -20,11 +22,11 @@ use embank_kv::{DeviceChoice, Result, Store, StoreOptions, inspect};
 const ROLE: &str = "EMBANK_TEST_STREAMS_ROLE";
 const BYTES: usize = 120;
 
-/// What the descriptors 0 to 2 are open on.
+/// Describes the files that have the descriptors 0 to 2.
 fn taken() -> Vec<String> {
     let of = |number: i32| {
         let path = std::fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
-        // It fills a stream while another thread opens a file.
+        // Another thread is opening a file, and `/dev/null` fills the stream during that.
         let is_null = path == Path::new("/dev/null");
         (!is_null).then(|| format!("{number} is {}", path.display()))
     };
@@ -34,12 +36,13 @@ fn taken() -> Vec<String> {
 fn message(after: &str) {
     let text = format!("libfoo: warning: a deprecated option, seen after {after}\n").repeat(20);
     for number in 0..3 {
-        // SAFETY: writes from a string; the descriptor may be closed, which is an error.
+        // SAFETY: writes from a string. The descriptor may be closed, which is only an error.
         unsafe { libc::write(number, text.as_ptr().cast(), text.len()) };
     }
 }
 
-/// Notes at each call what descriptors 0 to 2 are: a checkpoint's files are open during `sync`.
+/// A device that checks the descriptors 0 to 2 at each call. A checkpoint has its files open during
+/// `sync`.
 #[derive(Debug)]
 struct Watching {
     inner: Arc<dyn Device>,
@@ -93,7 +96,8 @@ fn options(device: DeviceChoice) -> StoreOptions {
     StoreOptions { page_size_bytes: Some(8 << 10), segment_size_bytes, device, ..by_hand(2) }
 }
 
-/// Everything that opens files, with a library that writes to the streams after each.
+/// Runs everything that opens files, and acts as a library that writes to the streams after each
+/// step.
 fn daemon(
     dir: &Path,
     closed: std::ops::Range<i32>,
@@ -168,7 +172,7 @@ fn daemon(
     faults
 }
 
-/// What the process does; nothing in an ordinary run of the tests.
+/// Runs in the process without streams. Does nothing in an ordinary run of the tests.
 #[test]
 fn process() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -176,7 +180,7 @@ fn process() {
     let [first, end, early, device, dir] = words[..] else { panic!("{role}") };
     let choice = if device == "uring" { DeviceChoice::Auto } else { DeviceChoice::Threads };
     let (closed, dir) = (first.parse().unwrap()..end.parse().unwrap(), Path::new(dir));
-    // A panic can't be printed.
+    // The process has no stream to print a panic on, so the report has it.
     let faults = std::panic::catch_unwind(|| daemon(dir, closed, early == "early", choice));
     let report = faults.map_or_else(
         |panic| {
@@ -205,7 +209,7 @@ fn run(closed: std::ops::Range<i32>, early: &str, device: &str) {
     );
 }
 
-/// A segment became descriptor 2, and a library's warnings were written into it.
+/// Regression test: a segment became descriptor 2, and a library's warnings were written into it.
 #[test]
 fn a_bank_in_a_daemon_without_streams_stays_whole() {
     for device in ["threads", "uring"] {

@@ -1,5 +1,6 @@
-//! A bank that was opened by a relative path stays where it is when the process changes its working directory. The
-//! only test of this file, because the working directory is the process's.
+//! Tests that a bank which was opened by a relative path stays in its place when the process
+//! changes its working directory. The only test of this file, because the working directory applies
+//! to the whole process.
 
 mod common;
 

@@ -633,7 +633,8 @@ typedef struct embank_bank_stats {
   uint64_t hits_cache;
   // Rows found on disk and read from there.
   uint64_t hits_disk;
-  // Rows looked for and missing, those then inserted included.
+  // Rows that an operation looked for and did not find, including those that it then
+  // inserted.
   uint64_t missing;
   // Rows inserted.
   uint64_t inserted;
@@ -643,9 +644,9 @@ typedef struct embank_bank_stats {
   uint64_t disk_read_bytes;
   // Bytes written to the device.
   uint64_t disk_write_bytes;
-  // Gauge: rows that are there.
+  // Gauge: rows in all tables.
   uint64_t live_rows;
-  // Gauge: bytes of their records, headers included.
+  // Gauge: bytes of the records of all rows, including headers.
   uint64_t live_bytes;
   // Gauge: bytes of log on disk.
   uint64_t log_disk_bytes;
@@ -693,13 +694,14 @@ typedef struct embank_bank_stats {
   uint64_t lookahead_pending;
   // Gauge: the most keys that may be pending.
   uint64_t lookahead_capacity;
-  // Gauge: the newest checkpoint's number, whether it was taken since the store was opened or found then. 0 if there
-  // is none, or if the store is opened to read only.
+  // Gauge: the number of the newest checkpoint, also if it was taken before this opening. 0
+  // if there is no checkpoint, or if the store is open read-only.
   uint64_t newest_checkpoint;
-  // Gauge: how much of changed came after the newest checkpoint, or after the open where none was
-  // taken since: what closing the store now would lose. A row that changed twice counts twice, and rows of
-  // vocabularies count too. Changes that other threads make while a checkpoint begins may be in the checkpoint and
-  // still count here.
+  // Gauge: the part of changed that came after the newest checkpoint, or
+  // after the opening if no checkpoint was taken since. Closing the store now would lose
+  // these changes. A row that changed twice counts twice, and rows of vocabularies count
+  // too. Changes by other threads while a checkpoint begins may be in the checkpoint and
+  // count here as well.
   uint64_t changed_since_checkpoint;
   // Batches run.
   uint64_t batches;
@@ -717,25 +719,27 @@ typedef struct embank_bank_stats {
   uint64_t changed;
   // Rows deleted.
   uint64_t deleted;
-  // Records appended to the log, for whatever reason.
+  // Records appended to the log, including copies.
   uint64_t records_appended;
-  // Records appended because a row of the read-only region or of the disk was used.
+  // Records appended because an operation used a row of the read-only region or of the disk.
   uint64_t copied_to_tail;
   // Rows copied to the tail before their page left memory, because they are used often.
   uint64_t retained;
-  // Rows on disk that came with the read of another.
+  // Rows on disk that came with the read of another row.
   uint64_t disk_reads_joined;
-  // Gauge: the most reads that one batch had in flight at once.
+  // Gauge: the most reads that one batch had in flight at the same time.
   uint64_t disk_queue_depth_max;
-  // Gauge: bytes of log on disk that are held only because checkpoints that are kept or read, or scans, name them.
+  // Gauge: bytes of log on disk that only kept checkpoints, readers of checkpoints, or scans
+  // still need.
   uint64_t log_held_bytes;
-  // Bytes of log that compaction went through.
+  // Bytes of log that compaction has read.
   uint64_t compacted_bytes;
-  // Bytes of rows that it copied to the tail.
+  // Bytes of rows that compaction copied to the tail.
   uint64_t compaction_copied_bytes;
-  // Time that it took, in microseconds, without waits for work or for the throttle.
+  // Time that compaction worked, in microseconds, without its waits for work and for the
+  // throttle.
   uint64_t compaction_us;
-  // Bytes given back to the file system.
+  // Bytes of log freed on the file system.
   uint64_t freed_bytes;
   // Segment files removed.
   uint64_t segments_freed;
@@ -745,27 +749,28 @@ typedef struct embank_bank_stats {
   uint64_t compaction_waits;
   // Times that a batch split buckets of the index after its inserts.
   uint64_t growth_steps;
-  // How long those waits took together, in microseconds.
+  // Total time that batches waited for a free frame, in microseconds.
   uint64_t page_waits_us;
-  // How long they waited together, in microseconds.
+  // Total time that batches waited for compaction to make room, in microseconds.
   uint64_t compaction_waits_us;
-  // How long that took together, in microseconds.
+  // Total time that batches split buckets of the index after their inserts, in microseconds.
   uint64_t growth_steps_us;
-  // How long checkpoints held batches, all together, in microseconds.
+  // Total time that checkpoints paused batches, in microseconds.
   uint64_t checkpoint_pauses_us;
-  // The longest of them, in microseconds.
+  // The longest wait of a batch for a free frame, in microseconds.
   uint64_t page_waits_us_max;
-  // The longest of these waits, in microseconds.
+  // The longest wait of a batch for compaction, in microseconds.
   uint64_t compaction_waits_us_max;
-  // The longest of them, in microseconds.
+  // The longest time that a batch split buckets, in microseconds.
   uint64_t growth_steps_us_max;
-  // The most processor time that one of them took, in microseconds: what it cost itself, however long the
-  // thread was off the processor meanwhile. Of batches that insert 64 rows or more; less is not worth
-  // asking the system for.
+  // The most processor time that one batch took to split buckets, in microseconds. Time that
+  // the thread spent off the processor does not count. Measured only for batches that insert
+  // 64 rows or more, because asking the system for the time costs more than the splits of a
+  // smaller batch.
   uint64_t growth_steps_cpu_us_max;
-  // The longest of these pauses, in microseconds.
+  // The longest pause of batches by a checkpoint, in microseconds.
   uint64_t checkpoint_pauses_us_max;
-  // Gauge: how long the last checkpoint held batches, in microseconds.
+  // Gauge: time that the last checkpoint paused batches, in microseconds.
   uint64_t last_checkpoint_pause_us;
   // Gauge: log frames in memory, in bytes.
   uint64_t memory_frames_bytes;
@@ -777,16 +782,17 @@ typedef struct embank_bank_stats {
   uint64_t memory_buffers_bytes;
   // Gauge: index slots in use.
   uint64_t index_entries;
-  // Gauge: where the log begins, in bytes.
+  // Gauge: address where the log begins, in bytes.
   uint64_t log_begin;
-  // Gauge: where the part in memory begins, in bytes.
+  // Gauge: address where the part of the log in memory begins, in bytes.
   uint64_t log_head;
-  // Gauge: where the mutable region begins, in bytes.
+  // Gauge: address where the mutable region begins, in bytes.
   uint64_t log_read_only;
-  // Gauge: where the log ends, in bytes.
+  // Gauge: address where the log ends, in bytes.
   uint64_t log_tail;
-  // Gauge: bytes of log that can be appended before the bank's addresses are used up. At 0 the bank takes no more
-  // writes. 512 TiB in a new bank, or 4,294,967,294 pages if that is less.
+  // Gauge: bytes of log that can be appended before the bank's addresses are used up. At 0
+  // the bank takes no more writes. A new bank has 512 TiB, or 4,294,967,294 pages if that is
+  // less.
   uint64_t log_address_left_bytes;
   // The size of a log page, in bytes.
   uint64_t page_size_bytes;

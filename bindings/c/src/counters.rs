@@ -24,7 +24,8 @@ pub struct embank_bank_stats {
     pub hits_cache: u64,
     /// Rows found on disk and read from there.
     pub hits_disk: u64,
-    /// Rows looked for and missing, those then inserted included.
+    /// Rows that an operation looked for and did not find, including those that it then
+    /// inserted.
     pub missing: u64,
     /// Rows inserted.
     pub inserted: u64,
@@ -34,9 +35,9 @@ pub struct embank_bank_stats {
     pub disk_read_bytes: u64,
     /// Bytes written to the device.
     pub disk_write_bytes: u64,
-    /// Gauge: rows that are there.
+    /// Gauge: rows in all tables.
     pub live_rows: u64,
-    /// Gauge: bytes of their records, headers included.
+    /// Gauge: bytes of the records of all rows, including headers.
     pub live_bytes: u64,
     /// Gauge: bytes of log on disk.
     pub log_disk_bytes: u64,
@@ -84,13 +85,14 @@ pub struct embank_bank_stats {
     pub lookahead_pending: u64,
     /// Gauge: the most keys that may be pending.
     pub lookahead_capacity: u64,
-    /// Gauge: the newest checkpoint's number, whether it was taken since the store was opened or found then. 0 if there
-    /// is none, or if the store is opened to read only.
+    /// Gauge: the number of the newest checkpoint, also if it was taken before this opening. 0
+    /// if there is no checkpoint, or if the store is open read-only.
     pub newest_checkpoint: u64,
-    /// Gauge: how much of changed came after the newest checkpoint, or after the open where none was
-    /// taken since: what closing the store now would lose. A row that changed twice counts twice, and rows of
-    /// vocabularies count too. Changes that other threads make while a checkpoint begins may be in the checkpoint and
-    /// still count here.
+    /// Gauge: the part of changed that came after the newest checkpoint, or
+    /// after the opening if no checkpoint was taken since. Closing the store now would lose
+    /// these changes. A row that changed twice counts twice, and rows of vocabularies count
+    /// too. Changes by other threads while a checkpoint begins may be in the checkpoint and
+    /// count here as well.
     pub changed_since_checkpoint: u64,
     /// Batches run.
     pub batches: u64,
@@ -108,25 +110,27 @@ pub struct embank_bank_stats {
     pub changed: u64,
     /// Rows deleted.
     pub deleted: u64,
-    /// Records appended to the log, for whatever reason.
+    /// Records appended to the log, including copies.
     pub records_appended: u64,
-    /// Records appended because a row of the read-only region or of the disk was used.
+    /// Records appended because an operation used a row of the read-only region or of the disk.
     pub copied_to_tail: u64,
     /// Rows copied to the tail before their page left memory, because they are used often.
     pub retained: u64,
-    /// Rows on disk that came with the read of another.
+    /// Rows on disk that came with the read of another row.
     pub disk_reads_joined: u64,
-    /// Gauge: the most reads that one batch had in flight at once.
+    /// Gauge: the most reads that one batch had in flight at the same time.
     pub disk_queue_depth_max: u64,
-    /// Gauge: bytes of log on disk that are held only because checkpoints that are kept or read, or scans, name them.
+    /// Gauge: bytes of log on disk that only kept checkpoints, readers of checkpoints, or scans
+    /// still need.
     pub log_held_bytes: u64,
-    /// Bytes of log that compaction went through.
+    /// Bytes of log that compaction has read.
     pub compacted_bytes: u64,
-    /// Bytes of rows that it copied to the tail.
+    /// Bytes of rows that compaction copied to the tail.
     pub compaction_copied_bytes: u64,
-    /// Time that it took, in microseconds, without waits for work or for the throttle.
+    /// Time that compaction worked, in microseconds, without its waits for work and for the
+    /// throttle.
     pub compaction_us: u64,
-    /// Bytes given back to the file system.
+    /// Bytes of log freed on the file system.
     pub freed_bytes: u64,
     /// Segment files removed.
     pub segments_freed: u64,
@@ -136,27 +140,28 @@ pub struct embank_bank_stats {
     pub compaction_waits: u64,
     /// Times that a batch split buckets of the index after its inserts.
     pub growth_steps: u64,
-    /// How long those waits took together, in microseconds.
+    /// Total time that batches waited for a free frame, in microseconds.
     pub page_waits_us: u64,
-    /// How long they waited together, in microseconds.
+    /// Total time that batches waited for compaction to make room, in microseconds.
     pub compaction_waits_us: u64,
-    /// How long that took together, in microseconds.
+    /// Total time that batches split buckets of the index after their inserts, in microseconds.
     pub growth_steps_us: u64,
-    /// How long checkpoints held batches, all together, in microseconds.
+    /// Total time that checkpoints paused batches, in microseconds.
     pub checkpoint_pauses_us: u64,
-    /// The longest of them, in microseconds.
+    /// The longest wait of a batch for a free frame, in microseconds.
     pub page_waits_us_max: u64,
-    /// The longest of these waits, in microseconds.
+    /// The longest wait of a batch for compaction, in microseconds.
     pub compaction_waits_us_max: u64,
-    /// The longest of them, in microseconds.
+    /// The longest time that a batch split buckets, in microseconds.
     pub growth_steps_us_max: u64,
-    /// The most processor time that one of them took, in microseconds: what it cost itself, however long the
-    /// thread was off the processor meanwhile. Of batches that insert 64 rows or more; less is not worth
-    /// asking the system for.
+    /// The most processor time that one batch took to split buckets, in microseconds. Time that
+    /// the thread spent off the processor does not count. Measured only for batches that insert
+    /// 64 rows or more, because asking the system for the time costs more than the splits of a
+    /// smaller batch.
     pub growth_steps_cpu_us_max: u64,
-    /// The longest of these pauses, in microseconds.
+    /// The longest pause of batches by a checkpoint, in microseconds.
     pub checkpoint_pauses_us_max: u64,
-    /// Gauge: how long the last checkpoint held batches, in microseconds.
+    /// Gauge: time that the last checkpoint paused batches, in microseconds.
     pub last_checkpoint_pause_us: u64,
     /// Gauge: log frames in memory, in bytes.
     pub memory_frames_bytes: u64,
@@ -168,16 +173,17 @@ pub struct embank_bank_stats {
     pub memory_buffers_bytes: u64,
     /// Gauge: index slots in use.
     pub index_entries: u64,
-    /// Gauge: where the log begins, in bytes.
+    /// Gauge: address where the log begins, in bytes.
     pub log_begin: u64,
-    /// Gauge: where the part in memory begins, in bytes.
+    /// Gauge: address where the part of the log in memory begins, in bytes.
     pub log_head: u64,
-    /// Gauge: where the mutable region begins, in bytes.
+    /// Gauge: address where the mutable region begins, in bytes.
     pub log_read_only: u64,
-    /// Gauge: where the log ends, in bytes.
+    /// Gauge: address where the log ends, in bytes.
     pub log_tail: u64,
-    /// Gauge: bytes of log that can be appended before the bank's addresses are used up. At 0 the bank takes no more
-    /// writes. 512 TiB in a new bank, or 4,294,967,294 pages if that is less.
+    /// Gauge: bytes of log that can be appended before the bank's addresses are used up. At 0
+    /// the bank takes no more writes. A new bank has 512 TiB, or 4,294,967,294 pages if that is
+    /// less.
     pub log_address_left_bytes: u64,
     /// The size of a log page, in bytes.
     pub page_size_bytes: u64,

@@ -8,8 +8,8 @@
 //! end    = a chunk of length 0
 //! ```
 //!
-//! The sequence number in the checksum catches chunks that were swapped or repeated; the end chunk
-//! catches a file cut short at a chunk's border.
+//! The checksum includes the sequence number, so it detects chunks that were swapped or repeated.
+//! The end chunk detects a file that was cut at the border of two chunks.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -20,16 +20,17 @@ use crate::error::{Error, Result};
 use crate::files::directory::Place;
 use crate::files::hidden_file::Interruptible;
 
-/// Bytes of one chunk at most.
+/// Length of the largest chunk, in bytes.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 const HEADER_BYTES: usize = 32;
 
-/// What kind of file a stream is, and which checkpoint it belongs to.
+/// The kind of file that a stream is, and the checkpoint that it belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StreamIdentity {
     pub(crate) magic: [u8; 8],
     pub(crate) version: u32,
-    /// The checkpoint's random id; the bank's in a version from before checkpoints had one.
+    /// Random id of the checkpoint. A file of an old version has the bank's id, because checkpoints
+    /// had no id then.
     pub(crate) owner: u64,
     pub(crate) checkpoint: u64,
 }
@@ -112,7 +113,8 @@ impl CheckedWriter {
         Ok(())
     }
 
-    /// Writes the rest and the end chunk. Returns the file, not yet synced, and its length in bytes.
+    /// Writes the rest of the bytes and the end chunk. Returns the file, which is not synced yet,
+    /// and its length in bytes.
     pub(crate) fn finish(mut self) -> Result<(File, u64)> {
         if !self.buffer.is_empty() {
             self.write_chunk()?;
@@ -122,7 +124,7 @@ impl CheckedWriter {
     }
 }
 
-/// Reads one file and checks it on the way.
+/// Reads one file and checks it chunk by chunk.
 pub(crate) struct CheckedReader {
     file: BufReader<File>,
     place: Place,
@@ -134,13 +136,14 @@ pub(crate) struct CheckedReader {
 }
 
 impl CheckedReader {
-    /// Opens the file and checks that it is what it should be.
+    /// Opens the file, and checks that it has the expected kind, version and checkpoint.
     pub(crate) fn open(place: &Place, identity: StreamIdentity) -> Result<Self> {
         let file = place.open().map_err(|e| Error::io("open", place, e))?;
         Self::from_file(file, place, identity)
     }
 
-    /// As `open`, of a file that is open already and may not have its name any more. Reads from its start.
+    /// Reads a file that is open already, from its start, and checks it as `open` does. The file's
+    /// name may be gone.
     pub(crate) fn from_file(file: File, place: &Place, identity: StreamIdentity) -> Result<Self> {
         let versions = identity.version..=identity.version;
         let (reader, found) = Self::from_file_of_any(file, place, identity.magic, versions)?;
@@ -150,8 +153,8 @@ impl CheckedReader {
         }
         if found.owner != identity.owner {
             let what = format!(
-                "it belongs to checkpoint {} with id {:016x}, not {:016x}: it is of a copy that has gone on by \
-                 itself, or of before a crash or a roll back",
+                "it belongs to checkpoint {} with id {:016x}, not {:016x}: the file comes from a copy that has gone on by \
+                 itself, or from before a crash or a roll back",
                 found.checkpoint, found.owner, identity.owner
             );
             return Err(reader.damaged(0, what));
@@ -201,7 +204,7 @@ impl CheckedReader {
         Error::Damaged { path: self.place.path(), offset, what }
     }
 
-    /// The file, and how far it has been read.
+    /// The file's path, and the offset up to which it has been read.
     pub(crate) fn place(&self) -> (PathBuf, u64) {
         (self.place.path(), self.offset)
     }
@@ -220,7 +223,7 @@ impl CheckedReader {
         Ok(())
     }
 
-    /// Loads the next chunk; false at the end.
+    /// Reads the next chunk. Returns false at the end.
     fn next_chunk(&mut self) -> Result<bool> {
         if self.ended {
             return Ok(false);
@@ -248,7 +251,7 @@ impl CheckedReader {
         Ok(!self.ended)
     }
 
-    /// Fills `into`, or fails.
+    /// Fills `into`. Fails if the file ends before that.
     pub(crate) fn read(&mut self, mut into: &mut [u8]) -> Result<()> {
         while !into.is_empty() {
             if self.at == self.chunk.len() && !self.next_chunk()? {
@@ -263,7 +266,7 @@ impl CheckedReader {
         Ok(())
     }
 
-    /// What is left of the present chunk, or the next one; none at the end.
+    /// Returns the rest of the present chunk, or the next chunk; `None` at the end.
     pub(crate) fn read_some(&mut self) -> Result<Option<&[u8]>> {
         if self.at == self.chunk.len() && !self.next_chunk()? {
             return Ok(None);
@@ -272,7 +275,7 @@ impl CheckedReader {
         Ok(Some(&self.chunk[at..]))
     }
 
-    /// Everything that is left, at most `limit_bytes`.
+    /// Reads all bytes that are left. Fails if they are more than `limit_bytes`.
     pub(crate) fn read_to_end(&mut self, limit_bytes: usize) -> Result<Vec<u8>> {
         let mut all = self.chunk.split_off(self.at);
         self.at = self.chunk.len();
@@ -286,12 +289,12 @@ impl CheckedReader {
         Ok(all)
     }
 
-    /// Checks that nothing follows what was read.
+    /// Checks that the file ends here.
     pub(crate) fn finish(&mut self) -> Result<()> {
         if self.at != self.chunk.len() || self.next_chunk()? {
             return Err(self.damaged(self.offset, "it is longer than it should be".into()));
         }
-        // Not `read`, which gives up when a signal comes.
+        // `read_exact`, because `read` fails when a signal interrupts it.
         match self.file.read_exact(&mut [0]) {
             Ok(()) => Err(self.damaged(self.offset, "bytes follow its end".into())),
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
@@ -300,7 +303,8 @@ impl CheckedReader {
     }
 }
 
-/// Copies a stream, checking it, to a file that must not exist, durably but for its name. Returns its length in bytes.
+/// Copies a stream to a new file and checks it. The new file's content is durable on return, and
+/// its name is not. Returns its length in bytes.
 pub(crate) fn copy(from: &Place, into: &Place, identity: StreamIdentity) -> Result<u64> {
     let mut reader = CheckedReader::open(from, identity)?;
     let mut writer = CheckedWriter::create(into, identity)?;
@@ -314,8 +318,9 @@ pub(crate) fn copy(from: &Place, into: &Place, identity: StreamIdentity) -> Resu
     Ok(bytes)
 }
 
-/// Goes through a whole file, whatever is wrong with it; returns each damaged place and what is wrong there.
-/// After a damaged chunk it goes on where the next one lies if this one was full, as all but the last are.
+/// Reads a whole file and continues after damage. Returns the offset and a description of each
+/// damage. After a damaged chunk it assumes that the chunk was full, as all chunks but the last one
+/// are.
 pub(crate) fn survey(place: &Place, identity: StreamIdentity) -> Result<Vec<(u64, String)>> {
     let file = place.open().map_err(|e| Error::io("open", place, e))?;
     let file_bytes = file.metadata().map_err(|e| Error::io("stat", place, e))?.len();
@@ -331,7 +336,7 @@ pub(crate) fn survey(place: &Place, identity: StreamIdentity) -> Result<Vec<(u64
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut at = HEADER_BYTES as u64;
     let mut sequence = 0;
-    // Ends: each turn goes on by a chunk's head at least, to the file's end.
+    // Ends: each turn moves on by at least the head of a chunk.
     loop {
         if at + 8 > file_bytes {
             faults.push((at, format!("it is cut short: its {file_bytes} bytes have no end mark")));

@@ -1,12 +1,14 @@
 //! Directories that are held open, and the names in them.
 //!
-//! **Problem.** A path is not a directory. After `chdir`, a switched symbolic link or a `mv`, the path that a bank was
-//! opened with leads elsewhere: checkpoints, segments and removals would go to whatever lies there.
+//! **Problem.** A path may lead to another directory later: after a `chdir`, after a symbolic link
+//! is changed, or after a `mv`. Checkpoints, segments and removals of a bank would then go to that
+//! other directory.
 //!
-//! **Approach.** A [`Directory`] is opened once, by its canonical path, and its handle stays open. Each later open,
-//! link, rename and removal is relative to that handle, by way of a [`Place`]: it happens in the directory that was
-//! opened, wherever that lies now. Before a bank makes or removes anything, it calls [`Directory::check_in_place`]: what
-//! a user would look for under the path must not be written where no path that the user knows leads.
+//! **Approach.** A [`Directory`] is opened once, by its canonical path, and its handle stays open.
+//! Every later open, link, rename and removal is relative to that handle, through a [`Place`]. It
+//! therefore happens in the directory that was opened, also after that directory has moved. Before
+//! a bank makes or removes a file, it calls [`Directory::check_in_place`]. This prevents that the
+//! bank writes files where the user's path does not lead any more.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -23,16 +25,16 @@ use rustix::io::retry_on_intr;
 use crate::error::{Error, Result};
 use crate::process::descriptors;
 
-/// A directory that is open.
+/// A directory that is held open.
 #[derive(Debug)]
 pub(crate) struct Directory {
     handle: File,
-    /// Where it was when it was opened, from the root.
+    /// The directory's absolute path when it was opened.
     path: PathBuf,
     identity: FileIdentity,
 }
 
-/// Tells a file or directory from every other that is there now.
+/// Identifies a file or directory among all that exist now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileIdentity {
     device: u64,
@@ -54,7 +56,7 @@ impl From<&Stat> for FileIdentity {
 
 const READ_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Enough to open what lies in a directory.
+/// Flags that are enough to open files in a directory.
 #[cfg(target_os = "linux")]
 const REACH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 #[cfg(not(target_os = "linux"))]
@@ -78,13 +80,13 @@ impl Directory {
         Ok(Arc::new(Directory { handle, path, identity }))
     }
 
-    /// Where the directory was when it was opened, from the root.
+    /// The directory's absolute path when it was opened.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A second handle of the directory, for a lock on it. A lock on the handle that `self` has would outlive its
-    /// owner, because scans and devices hold `self` too.
+    /// Opens a second handle of the directory, to lock it. A lock on the handle of `self` would
+    /// outlive its owner, because scans and devices hold `self` too.
     pub(crate) fn reopen(&self) -> io::Result<File> {
         open_in(&self.handle, Path::new("."), READ_DIR)
     }
@@ -93,37 +95,38 @@ impl Directory {
         Place { dir: Arc::clone(self), name: name.as_ref().to_owned() }
     }
 
-    /// Opens a directory in this one.
+    /// Opens a subdirectory of this directory.
     pub(crate) fn subdirectory(&self, name: &str) -> io::Result<Arc<Self>> {
         let handle = open_in(&self.handle, Path::new(name), READ_DIR)?;
         Self::of(handle, self.path.join(name))
     }
 
-    /// Opens a directory in this one, and makes it before if it is not there. The name is durable on return.
+    /// Opens a subdirectory of this directory, and makes it first if it does not exist. Its name is
+    /// durable on return.
     pub(crate) fn make_subdirectory(&self, name: &str) -> io::Result<Arc<Self>> {
         match rustix::fs::mkdirat(&self.handle, name, Mode::from_raw_mode(0o777)) {
             Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
-            // One that is there may be of a process that was killed before it made the name durable.
+            // Synced also if it exists: its maker may have been killed before the name was durable.
             _ => self.sync()?,
         }
         self.subdirectory(name)
     }
 
-    /// A descriptor of its own for the directory.
+    /// Returns a new descriptor of the directory.
     pub(crate) fn share(&self) -> io::Result<OwnedFd> {
         self.handle.try_clone().map(OwnedFd::from)
     }
 
-    /// Makes the directory's names durable.
+    /// Makes the names in the directory durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.handle.sync_all()
     }
 
-    /// Bytes that the file system has left for this user. `None` if it does not say: some network and user-space file
-    /// systems give zeros for everything.
+    /// Bytes that the file system has free for this user. `None` if the file system does not say:
+    /// some network and user-space file systems return zeros for everything.
     pub(crate) fn room_bytes(&self) -> Option<u64> {
         let found = rustix::fs::fstatvfs(&self.handle).ok()?;
-        // Not `f_bfree`, for root either: ext4 counts blocks in it that nobody may take.
+        // `f_bavail`, also for root: ext4 counts blocks in `f_bfree` that no process may take.
         (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
     }
 
@@ -131,10 +134,10 @@ impl Directory {
         names_of(Dir::new(open_in(&self.handle, Path::new("."), READ_DIR)?)?)
     }
 
-    /// Refuses to go on where the path of the directory leads elsewhere by now.
+    /// Fails if the path of the directory leads elsewhere now.
     ///
     /// # Errors
-    /// `DirectoryMoved`; `Io` if it can't be told.
+    /// `DirectoryMoved`; `Io` if the path can't be checked.
     pub(crate) fn check_in_place(&self) -> Result<()> {
         let found = match rustix::fs::statat(CWD, &self.path, AtFlags::empty()) {
             Ok(found) => Some(FileIdentity::from(&found)),
@@ -148,7 +151,7 @@ impl Directory {
     }
 }
 
-/// Opens a name in a directory. A signal may interrupt that, on some file systems.
+/// Opens a name in a directory. Retries, because a signal interrupts the open on some file systems.
 fn open_in(dir: &File, name: &Path, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o666);
@@ -168,7 +171,7 @@ fn names_of(entries: Dir) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// A name in a directory that is held open; what it leads to need not be there.
+/// A name in a directory that is held open. The file or directory of that name need not exist.
 #[derive(Clone)]
 pub(crate) struct Place {
     dir: Arc<Directory>,
@@ -182,7 +185,7 @@ impl fmt::Debug for Place {
     }
 }
 
-/// The path for messages.
+/// The path that messages show.
 impl From<&Place> for PathBuf {
     fn from(place: &Place) -> Self {
         place.path()
@@ -190,12 +193,13 @@ impl From<&Place> for PathBuf {
 }
 
 impl Place {
-    /// The place of a path that may lie anywhere: in the directory that holds it now.
+    /// The place of any path: a name in the directory that contains the path now.
     pub(crate) fn of_path(path: &Path) -> io::Result<Self> {
         Self::of(path, READ_DIR)
     }
 
-    /// As `of_path`, only to open a file there: the directory need not be readable, and can't be synced or listed.
+    /// The place of a path at which a file will only be opened. Unlike for `of_path`, the directory
+    /// need not be readable, and it can't be synced or listed.
     pub(crate) fn of_path_to_open(path: &Path) -> io::Result<Self> {
         Self::of(path, REACH_DIR)
     }
@@ -212,7 +216,7 @@ impl Place {
         Ok(Directory::open_with(parent, flags)?.place(name))
     }
 
-    /// The path of the place when its directory was opened.
+    /// The path that the place had when its directory was opened.
     pub(crate) fn path(&self) -> PathBuf {
         self.dir.path.join(&self.name)
     }
@@ -242,7 +246,7 @@ impl Place {
         self.open_with(OFlags::RDONLY)
     }
 
-    /// Makes a file that must not be there, to read and write it.
+    /// Makes a file for reading and writing. Fails if the name exists.
     pub(crate) fn create_new(&self) -> io::Result<File> {
         self.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
     }
@@ -253,12 +257,12 @@ impl Place {
         Ok(bytes)
     }
 
-    /// What lies at the place, with symbolic links followed.
+    /// Metadata of the file or directory at the place. Follows symbolic links.
     pub(crate) fn stat(&self) -> io::Result<Stat> {
         Ok(rustix::fs::statat(&self.dir.handle, &self.name, AtFlags::empty())?)
     }
 
-    /// What lies at the place; `None` if nothing does.
+    /// Metadata of the file or directory at the place; `None` if the name does not exist.
     pub(crate) fn stat_if_there(&self) -> io::Result<Option<Stat>> {
         match self.stat() {
             Ok(found) => Ok(Some(found)),
@@ -276,18 +280,18 @@ impl Place {
         self.stat().is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_dir())
     }
 
-    /// Whether the file has other names.
+    /// True if the file has other names (hard links).
     pub(crate) fn is_shared(&self) -> io::Result<bool> {
         self.stat().map(|found| found.st_nlink > 1)
     }
 
-    /// What lies at the place itself: a symbolic link is not followed.
+    /// The type of what is at the place. Does not follow a symbolic link.
     fn own_type(&self) -> io::Result<FileType> {
         let found = rustix::fs::statat(&self.dir.handle, &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(FileType::from_raw_mode(found.st_mode))
     }
 
-    /// The names in the directory that lies here.
+    /// The names in the directory at this place.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         names_of(Dir::new(open_in(&self.dir.handle, &self.name, READ_DIR)?)?)
     }
@@ -300,7 +304,7 @@ impl Place {
         Ok(rustix::fs::renameat(&self.dir.handle, &self.name, &to.dir.handle, &to.name)?)
     }
 
-    /// Gives the file another name, which must not be there.
+    /// Gives the file a second name. Fails if that name exists.
     pub(crate) fn hard_link(&self, to: &Place) -> io::Result<()> {
         let from = &self.dir.handle;
         let to_dir = &to.dir.handle;
@@ -311,7 +315,7 @@ impl Place {
         Ok(rustix::fs::unlinkat(&self.dir.handle, &self.name, AtFlags::empty())?)
     }
 
-    /// Removes a file if it is there.
+    /// Removes the file if it exists.
     pub(crate) fn remove_file_if_there(&self) -> io::Result<()> {
         match self.remove_file() {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -319,11 +323,11 @@ impl Place {
         }
     }
 
-    /// Removes a directory with all that is in it. A symbolic link is removed, and what it leads to stays. Goes on where
-    /// something can't be removed.
+    /// Removes a directory with everything in it. A symbolic link is removed, and its target stays.
+    /// If something can't be removed, the function continues with the rest.
     ///
     /// # Errors
-    /// The first that occurred. The directory is then still there.
+    /// The first error that occurred. The directory then still exists.
     pub(crate) fn remove_dir_all(&self) -> io::Result<()> {
         let dir = &self.dir.handle;
         let name = &self.name;
@@ -331,7 +335,7 @@ impl Place {
             return self.remove_file();
         }
         let mut removed = Ok(());
-        // Ends: each directory is below the one before.
+        // Ends: each directory is one level below the last.
         for inner in names_of(Dir::new(open_in(dir, name, READ_DIR | OFlags::NOFOLLOW)?)?)? {
             let inner = self.join(inner);
             removed = removed.and(match inner.own_type() {

@@ -1,20 +1,24 @@
-//! Files under hidden names, which go when their writer ends early, also when a signal ends the process.
+//! Files under hidden names. They are removed if their writer ends early, also if a signal ends the
+//! process.
 //!
-//! **Problem.** A file that is being written has a hidden name until it is complete. Where SIGINT, SIGTERM or SIGHUP end
-//! the process, no destructor runs, and the file stays for ever.
+//! **Problem.** A file has a hidden name until it is completely written. If SIGINT, SIGTERM or
+//! SIGHUP ends the process, no destructor runs, and the hidden file would stay for ever.
 //!
-//! **Approach.** The names of all hidden files stand in a fixed table of atomics. The first hidden file of a process
-//! gives each of these signals whose action is the default a handler: it removes what the table names, and then lets
-//! the signal have its default action. A signal that the program handles or ignores is left alone: the program goes on,
-//! and destructors remove the files.
+//! **Approach.** A fixed table of atomics has the names of all hidden files. When a process makes
+//! its first hidden file, it installs a handler for each of these signals that has the default
+//! action. The handler removes the files in the table, and then lets the signal take its default
+//! action. A signal that the program handles or ignores is not touched: the program continues, and
+//! destructors remove the files.
 //!
-//! What a handler can't remove, such as the directories of a copy, is made by an [`Interruptible`] call. The first signal
-//! then only makes [`Interruptible::check`] fail; the call takes its work back, and the signal ends the process after
-//! that. A second signal ends it at once.
+//! A handler can't remove everything, for example the directories of a copy. A call that makes such
+//! things is an [`Interruptible`] call. The first signal then only makes [`Interruptible::check`]
+//! fail. The call removes what it has made, and then the signal ends the process. A second signal
+//! ends the process at once.
 //!
-//! **Invariants.** The handler calls only async-signal-safe functions. A forked child inherits table and handler, and
-//! leaves the files of its parent: an entry names its process. An entry that the handler reads while another thread
-//! clears it names a file that is gone: its identifier is random, and no other file has it.
+//! **Invariants.** The handler calls only async-signal-safe functions. A forked child inherits
+//! table and handler and does not remove its parent's files, because each entry has the id of its
+//! process. While another thread clears an entry, the handler may read it. Its file is already
+//! removed then, and no other file has its random name.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::io;
@@ -26,19 +30,20 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::process::new_id::new_id;
 
-/// Hidden files at one time that a signal removes: some exports of several files each. Further ones stay after a signal.
+/// Number of hidden files that a signal removes at one time, enough for some exports of several
+/// files each. A file beyond it stays after a signal.
 const ENTRIES: usize = 64;
-/// No file: the entry is free.
+/// In place of a file's identifier: the entry is free.
 const FREE: u64 = 0;
-/// No file: a thread is filling the entry.
+/// In place of a file's identifier: a thread is filling the entry.
 const TAKEN: u64 = 1;
-/// `.embank-`, 16 digits, `.partial`, and a NUL.
+/// Length of a hidden name: `.embank-`, 16 digits, `.partial`, and a NUL.
 const NAME_BYTES: usize = 33;
 
 struct Entry {
     /// The file's identifier, [`FREE`] or [`TAKEN`].
     id: AtomicU64,
-    /// The descriptor of its directory.
+    /// The descriptor of the file's directory.
     dir: AtomicI32,
     process: AtomicI32,
 }
@@ -47,18 +52,20 @@ static TABLE: [Entry; ENTRIES] = [const {
     Entry { id: AtomicU64::new(FREE), dir: AtomicI32::new(-1), process: AtomicI32::new(0) }
 }; ENTRIES];
 
-/// Interruptible calls that are under way, in the process [`CALLER`].
+/// Number of interruptible calls that run in the process [`CALLER`].
 static CALLS: AtomicI32 = AtomicI32::new(0);
 static CALLER: AtomicI32 = AtomicI32::new(0);
-/// The signal that ends the process after these calls; 0 for none.
+/// The signal that ends the process after these calls; 0 if no signal came.
 static PENDING: AtomicI32 = AtomicI32::new(0);
 
-/// A call that a signal ends by an error first, so that it can take its work back.
+/// A call that fails when a signal comes, so that it can remove its work before the signal ends the
+/// process.
 #[derive(Debug)]
 pub(crate) struct Interruptible(());
 
 impl Interruptible {
-    /// Begins a call; it ends when this is dropped, after what it takes back.
+    /// Begins a call. The call ends when this is dropped, which must come after the call has
+    /// removed its work.
     pub(crate) fn begin() -> Self {
         remove_at_signals();
         CALLER.store(process(), Ordering::SeqCst);
@@ -66,10 +73,10 @@ impl Interruptible {
         Self(())
     }
 
-    /// Called between the steps of such a call.
+    /// Must be called between the steps of an interruptible call.
     ///
     /// # Errors
-    /// A signal is to end the process.
+    /// An error if a signal is to end the process.
     pub(crate) fn check() -> io::Result<()> {
         match PENDING.load(Ordering::SeqCst) {
             0 => Ok(()),
@@ -89,7 +96,8 @@ impl Drop for Interruptible {
     }
 }
 
-/// The name of a hidden file, short in any directory, and removed when this is dropped.
+/// The name of a hidden file. It has 32 characters in any directory. The file is removed when this
+/// is dropped.
 #[derive(Debug)]
 pub(crate) struct HiddenFile {
     dir: Arc<OwnedFd>,
@@ -98,24 +106,27 @@ pub(crate) struct HiddenFile {
 }
 
 impl HiddenFile {
-    /// A name that no file has, in a directory. The caller makes the file, and gives it another name or lets it go.
+    /// Makes a name that no file in the directory has. The caller makes the file, and may give it
+    /// another name later.
     pub(crate) fn new(dir: &Arc<OwnedFd>) -> Self {
         remove_at_signals();
         let id = new_id().max(TAKEN + 1);
         let entry = TABLE.iter().position(|entry| {
-            // Pairs with the store of FREE in `drop`: the entry's next owner fills it after its last one left it.
+            // Acquire: pairs with the store of FREE in `drop`, so that the last owner has left the
+            // entry before the next one fills it.
             entry.id.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
         });
         if let Some(entry) = entry.map(|entry| &TABLE[entry]) {
             entry.dir.store(dir.as_raw_fd(), Ordering::Relaxed);
             entry.process.store(process(), Ordering::Relaxed);
-            // Pairs with the load in `on_signal`.
+            // Release: pairs with the load in `end_by`, which then sees the directory and the
+            // process.
             entry.id.store(id, Ordering::Release);
         }
         Self { dir: Arc::clone(dir), id, entry }
     }
 
-    /// Makes an empty file of that name.
+    /// Makes an empty file with this name.
     pub(crate) fn create(&self, mode: Mode) -> io::Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(self.dir.as_fd(), self.name().as_c_str(), flags, mode)?)
@@ -128,16 +139,17 @@ impl HiddenFile {
 
 impl Drop for HiddenFile {
     fn drop(&mut self) {
-        // It is gone if it has its own name now. A failure leaves a file that says by its name what it is.
+        // The file no longer has this name if it got its final name. If the removal fails, a file
+        // stays whose name says that it is partial.
         let _ = rustix::fs::unlinkat(self.dir.as_fd(), self.name().as_c_str(), AtFlags::empty());
         if let Some(entry) = self.entry {
-            // Pairs with the exchange in `new`.
+            // Release: pairs with the exchange in `new`.
             TABLE[entry].id.store(FREE, Ordering::Release);
         }
     }
 }
 
-/// A hidden name as the system takes it, made without memory from the heap.
+/// A hidden name as a C string, made without memory from the heap.
 pub(crate) struct Name([u8; NAME_BYTES]);
 
 impl Name {
@@ -156,15 +168,15 @@ impl Name {
 }
 
 fn process() -> c_int {
-    // SAFETY: it has no duties.
+    // SAFETY: `getpid` has no preconditions.
     unsafe { libc::getpid() }
 }
 
-/// Lets signals that would end the process remove hidden files first.
+/// Installs a handler that removes hidden files, for each signal that would end the process.
 fn remove_at_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: both actions are this frame's own, zeros are a valid `sigaction` with an empty mask, and the handler
-        // calls only async-signal-safe functions.
+        // SAFETY: both actions are local variables. Zeros are a valid `sigaction` with an empty
+        // mask. The handler calls only async-signal-safe functions.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             if libc::sigaction(signal, std::ptr::null(), &raw mut action) != 0
@@ -179,7 +191,8 @@ fn remove_at_signals() {
     }
 }
 
-/// Lets interruptible calls of this process end first, if it is the first signal; else ends the process.
+/// The first signal only makes the interruptible calls of this process fail. Without such a call,
+/// and at a second signal, the process ends.
 extern "C" fn on_signal(signal: c_int) {
     let is_called = CALLS.load(Ordering::SeqCst) > 0 && CALLER.load(Ordering::SeqCst) == process();
     if is_called && PENDING.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok()
@@ -189,22 +202,24 @@ extern "C" fn on_signal(signal: c_int) {
     end_by(signal);
 }
 
-/// Removes the hidden files of this process, and lets the signal end it. Calls only async-signal-safe functions.
+/// Removes the hidden files of this process and ends it by the signal. Calls only async-signal-safe
+/// functions.
 fn end_by(signal: c_int) {
     let process = process();
     for entry in &TABLE {
-        // Pairs with the store in `HiddenFile::new`: the entry's other words are this file's.
+        // Acquire: pairs with the store in `HiddenFile::new`, so that the other fields belong to
+        // this file.
         let id = entry.id.load(Ordering::Acquire);
         if id > TAKEN && entry.process.load(Ordering::Relaxed) == process {
             let name = Name::of(id);
             let dir = entry.dir.load(Ordering::Relaxed);
-            // SAFETY: the name ends with a NUL; a descriptor that was closed meanwhile makes the call fail, or look in
-            // a directory that has no file of this random name.
+            // SAFETY: the name ends with a NUL. If another thread has closed the descriptor, the
+            // call fails, or looks in a directory that has no file of this random name.
             unsafe { libc::unlinkat(dir, name.0.as_ptr().cast::<c_char>(), 0) };
         }
     }
-    // SAFETY: both are async-signal-safe. In a handler the signal is blocked until that returns, and ends the process
-    // then.
+    // SAFETY: both functions are async-signal-safe. The signal is blocked while its handler runs,
+    // and ends the process when the handler returns.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::raise(signal);
@@ -222,17 +237,18 @@ mod tests {
 
     const PLACE: &str = "EMBANK_TEST_COPY";
 
-    /// The process that the next test starts. It ends by the signal that it sends itself.
+    /// The process that the next test starts. It sends itself a signal, which ends it.
     #[test]
     #[ignore = "run by a_copy_that_a_signal_ends_is_taken_back"]
     fn copies_a_bank_with_a_signal_pending() {
         let Some(place) = std::env::var_os(PLACE) else { return };
-        // SAFETY: no handler is set. A shell may have started this with signals that are ignored.
+        // SAFETY: the call sets no handler. A shell may have started this process with ignored
+        // signals.
         unsafe { libc::signal(libc::SIGTERM, libc::SIG_DFL) };
         let bank = Path::new(&place).join("bank");
         let copy = Path::new(&place).join("copy");
         let outer = Interruptible::begin();
-        // SAFETY: it has no duties.
+        // SAFETY: `raise` has no preconditions.
         unsafe { libc::raise(libc::SIGTERM) };
         let error = Store::copy_checkpoint(&bank, None, &copy).unwrap_err().to_string();
         assert!(error.contains("signal 15 ends the process"), "{error}");
@@ -242,7 +258,7 @@ mod tests {
         unreachable!("the signal ended the process");
     }
 
-    /// A copy that was ended stood in the way of the next one.
+    /// Regression test: the next copy failed because the interrupted copy had left its directory.
     #[test]
     fn a_copy_that_a_signal_ends_is_taken_back() {
         let dir = tempfile::tempdir().unwrap();

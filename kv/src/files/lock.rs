@@ -1,22 +1,25 @@
 //! Locks on files (`flock`) that end with the process that took them.
 //!
-//! **Problem.** Such a lock belongs to the open file description, and a child made by `fork` shares that with its
-//! parent: the kernel keeps the lock until both have closed it. The worker processes of a trainer that was killed live
-//! on for seconds, and would keep the trainer's bank locked until they end.
+//! **Problem.** Such a lock belongs to the open file description, which a child made by `fork`
+//! shares with its parent. The kernel keeps the lock until both have closed the file. After a
+//! trainer is killed, its worker processes live for some seconds more. The trainer's bank would
+//! stay locked until they end.
 //!
-//! **Approach.** Each descriptor that is locked, or is about to be, stands in a list. At a fork the child puts
-//! `/dev/null` in the place of every descriptor in the list (`release_in_child`). It does not close them: another file
-//! of the child would get the number, and a `File` of the parent's that is dropped in the child would close that one.
+//! **Approach.** A list has each descriptor that is locked or is about to be locked. At a fork the
+//! child replaces every descriptor of the list by `/dev/null` (`release_in_child`). The child does
+//! not close the descriptors: another file of the child would get the number, and a `File` of the
+//! parent that is dropped in the child would close that file.
 //!
-//! The process that took a lock also takes it off when it is done, and does not leave it to the close: this covers
-//! children that were made without the handler (`fork`).
+//! The process that took a lock also releases it explicitly, before it closes the file. This covers
+//! children that were made without the fork handler (`fork`).
 //!
-//! **Why it is right.** A descriptor stands in the list from before it is locked until after it is unlocked. A fork
-//! between the opening of a file and its entry would leave the file open in the child, for a later lock to stay on.
-//! So `LockableFile::open` opens the file again if a fork has happened meanwhile.
+//! **Why it is right.** A descriptor is in the list from before it is locked until after it is
+//! unlocked. One case remains: a fork after a file is opened and before its descriptor is in the
+//! list. The child would then keep the file open, and with it a later lock. `LockableFile::open`
+//! therefore opens the file again if the process has forked in between.
 //!
-//! **The list** is of atomics, because a handler at a fork must not take a lock. Its entries are used again, never
-//! freed.
+//! **The list** consists of atomics, because a fork handler must not take a lock. Its entries are
+//! reused and never freed.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -27,11 +30,12 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use crate::process::{descriptors, fork};
 
-/// How often a file is opened again because the process has forked meanwhile. A process that forks without a pause may
-/// leave the file open in a child after this many; that child then keeps the lock.
+/// Limit of the number of times that a file is opened again because the process has forked. A
+/// process that forks without pause may exceed it. A child of that process may then keep the file
+/// open, and with it the lock.
 const OPENED_AGAIN_MAX: u32 = 100;
 
-/// A descriptor in the list, or `NONE` for an entry that is free.
+/// A descriptor in the list, or `NONE` for a free entry.
 #[derive(Debug)]
 struct Entry {
     descriptor: AtomicI32,
@@ -43,13 +47,14 @@ const NONE: RawFd = -1;
 
 /// The first entry of the list.
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
-/// A descriptor of `/dev/null`, opened with the first entry and never closed: opening it in the child could fail.
+/// A descriptor of `/dev/null`, opened with the first entry and never closed. Opening it in the
+/// child could fail.
 static NULL_DEVICE: AtomicI32 = AtomicI32::new(NONE);
 
-/// The list's entries, first to last.
+/// All entries of the list.
 fn entries() -> impl Iterator<Item = &'static Entry> {
     // Acquire: pairs with the Release of the exchange in `Entry::make`.
-    // SAFETY: null, or an entry, which is never freed.
+    // SAFETY: the pointer is null or leads to an entry, and entries are never freed.
     let first = unsafe { ENTRIES.load(Ordering::Acquire).as_ref() };
     std::iter::successors(first, |entry| entry.next)
 }
@@ -57,7 +62,8 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
 impl Entry {
     fn of(descriptor: RawFd) -> &'static Entry {
         let free = |entry: &&Entry| {
-            // Acquire: pairs with the Release of `clear`, so that what the last owner did comes before.
+            // Acquire: pairs with the Release of `clear`, so that the accesses of the last owner
+            // come before this one.
             let taken = (Ordering::Acquire, Ordering::Relaxed);
             entry.descriptor.compare_exchange(NONE, descriptor, taken.0, taken.1).is_ok()
         };
@@ -67,20 +73,21 @@ impl Entry {
     #[cold]
     fn make(descriptor: RawFd) -> &'static Entry {
         let mut entry = Box::new(Entry { descriptor: AtomicI32::new(descriptor), next: None });
-        // Acquire, here and below: as in `entries`.
+        // Acquire, here and in the exchange below: pairs with the Release of another thread's
+        // exchange, so that this thread sees the fields of the entry that the other thread added.
         let mut first = ENTRIES.load(Ordering::Acquire);
         // Ends: an exchange fails because another thread has added its entry.
         loop {
-            // SAFETY: null, or an entry, which is never freed.
+            // SAFETY: the pointer is null or leads to an entry, and entries are never freed.
             entry.next = unsafe { first.as_ref() };
             let added = Box::into_raw(entry);
             // Release: pairs with the Acquire in `entries`, which sees the entry's fields.
             match ENTRIES.compare_exchange(first, added, Ordering::AcqRel, Ordering::Acquire) {
-                // SAFETY: just allocated, and never freed from here on.
+                // SAFETY: allocated above, and never freed from here on.
                 Ok(_) => return unsafe { &*added },
                 Err(other) => {
                     first = other;
-                    // SAFETY: allocated above, and still this thread's alone.
+                    // SAFETY: allocated above, and no other thread has seen it.
                     entry = unsafe { Box::from_raw(added) };
                 }
             }
@@ -93,29 +100,31 @@ impl Entry {
     }
 }
 
-/// Has `/dev/null` ready for `release_in_child`.
+/// Opens `/dev/null` for `release_in_child`, unless it is open.
 fn open_null_device() -> io::Result<()> {
-    // Acquire and Release: a thread that finds the descriptor finds it open.
+    // Acquire: pairs with the Release of the exchange below, so that a thread that reads the
+    // descriptor finds it open.
     if NULL_DEVICE.load(Ordering::Acquire) != NONE {
         return Ok(());
     }
     let descriptor = descriptors::open("/dev/null")?.into_raw_fd();
     let first = NULL_DEVICE.compare_exchange(NONE, descriptor, Ordering::AcqRel, Ordering::Acquire);
     if first.is_err() {
-        // SAFETY: opened above; another thread's descriptor is used in its place.
+        // SAFETY: this thread opened the descriptor and no other code has it: another thread's
+        // descriptor is used.
         unsafe { libc::close(descriptor) };
     }
     Ok(())
 }
 
-/// Called in a forked child, which has no other thread: releases the locks that the parent holds.
+/// Releases the locks that the parent holds. Runs in a forked child, which has no other thread.
 fn release_in_child() {
     let null_device = NULL_DEVICE.load(Ordering::Acquire);
     for entry in entries() {
         let descriptor = entry.descriptor.load(Ordering::Acquire);
         if descriptor != NONE {
-            // SAFETY: an entry's descriptor is open. `dup2` and `fcntl` may be called in a signal handler, and this
-            // call has no pointers.
+            // SAFETY: the descriptor of an entry is open. `dup2` and `fcntl` may be called in a
+            // signal handler, and these calls take no pointers.
             unsafe {
                 libc::dup2(null_device, descriptor);
                 libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC);
@@ -124,7 +133,7 @@ fn release_in_child() {
     }
 }
 
-/// An open file that may be locked: no forked child has it.
+/// An open file that may be locked. No forked child has it open.
 #[derive(Debug)]
 pub(crate) struct LockableFile {
     file: File,
@@ -132,10 +141,10 @@ pub(crate) struct LockableFile {
 }
 
 impl LockableFile {
-    /// Opens a file to lock it. `open` may be called several times.
+    /// Opens a file so that it can be locked. Calls `open` again if the process forks in between.
     ///
     /// # Errors
-    /// What `open` returns; `/dev/null` can't be opened.
+    /// The errors of `open`, and an error if `/dev/null` can't be opened.
     pub(crate) fn open(mut open: impl FnMut() -> io::Result<File>) -> io::Result<Self> {
         fork::watch(fork::Owner::FileLocks, release_in_child)?;
         open_null_device()?;
@@ -157,7 +166,7 @@ impl LockableFile {
 
 impl Drop for LockableFile {
     fn drop(&mut self) {
-        // Before the file is closed: afterwards its number may be another file's.
+        // Cleared before the file is closed: afterwards its number may belong to another file.
         self.entry.clear();
     }
 }
@@ -170,15 +179,15 @@ pub(crate) struct FileLock {
 }
 
 impl FileLock {
-    /// Takes the lock for this holder alone. Does not wait.
+    /// Takes an exclusive lock. Does not wait: fails if another holder has a lock.
     pub(crate) fn try_exclusive(opened: LockableFile) -> Result<Self, TryLockError> {
         opened.file.try_lock()?;
         Ok(Self { opened, process: process::id() })
     }
 
-    /// Takes a lock that others may share. Waits for a holder that has it alone.
+    /// Takes a shared lock. Waits until no holder has an exclusive lock.
     pub(crate) fn shared(opened: LockableFile) -> io::Result<Self> {
-        // Ends: a signal comes now and then, not always.
+        // Ends: signals interrupt only some of the attempts.
         loop {
             match opened.file.lock_shared() {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -195,7 +204,8 @@ impl FileLock {
 impl Drop for FileLock {
     fn drop(&mut self) {
         if self.process == process::id() {
-            // If it fails, closing the file does the same unless there is a child.
+            // If this fails, closing the file releases the lock too, unless a child has the file
+            // open.
             let _ = self.opened.file.unlock();
         }
     }

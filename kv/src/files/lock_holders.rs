@@ -1,35 +1,36 @@
-//! Which processes hold a lock on a file, for messages.
+//! Finds out which processes hold a lock on a file, for error messages.
 
 use std::fmt;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::process;
 
-/// Longer command lines are cut in messages.
+/// The longest command line in a message, in characters. A longer one is cut.
 const COMMAND_CHARS_MAX: usize = 120;
 
-/// A process that holds a lock.
+/// A process that holds a lock on a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockHolder {
-    /// Its process id.
+    /// The process id.
     pub process: u32,
-    /// Its command line, at most 120 characters of it. Empty if it can't be read: the process has ended, and a process
-    /// that it started keeps the lock.
+    /// The command line of the process, cut after 120 characters. Empty if it can't be read: the
+    /// process has ended, and a process that it started keeps the lock.
     pub command: String,
 }
 
-/// The processes that hold a lock, as far as the system names them. Shows as "process 4711 (python train.py)".
+/// The processes that hold a lock, if the system names them. Displayed as "process 4711 (python
+/// train.py)".
 ///
-/// Empty where `/proc/locks` has no entry for the file: outside Linux, for a process of another container or host, and
-/// on file systems whose files have another device number there (btrfs).
+/// Empty if `/proc/locks` has no entry for the file. It has none outside Linux, for a process of
+/// another container or host, and on file systems that report another device number there (btrfs).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LockHolders(pub Vec<LockHolder>);
 
 impl LockHolders {
     /// The processes that hold a lock (`flock`) on a file.
     pub(crate) fn of(file: &Metadata) -> Self {
-        // Absent outside Linux: then no process is named.
+        // The file does not exist outside Linux. No process is named then.
         let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
         let mut processes: Vec<u32> = locks.lines().filter_map(|line| holder(line, file)).collect();
         processes.sort_unstable();
@@ -60,11 +61,11 @@ impl fmt::Display for LockHolders {
     }
 }
 
-/// The process of a line of `/proc/locks` if that is a `flock` on the file:
-/// `1: FLOCK  ADVISORY  WRITE 4711 fe:00:5423379 0 EOF`, device and inode in the last but two.
+/// Returns the process of a line of `/proc/locks`, if the line is a `flock` on the file. The device
+/// and inode are the last word but two: `1: FLOCK  ADVISORY  WRITE 4711 fe:00:5423379 0 EOF`.
 fn holder(line: &str, file: &Metadata) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
-    // A process that waits for the lock has "->" here.
+    // For a process that waits for the lock, the word here is "->".
     if words.next()? != "FLOCK" {
         return None;
     }

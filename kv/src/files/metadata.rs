@@ -1,4 +1,5 @@
-//! Small structures as bytes: framed, versioned and checksummed `bincode`. The only module that knows it.
+//! Encodes small structures as bytes: `bincode` in a frame with a version and a checksum. No other
+//! module uses `bincode`.
 //!
 //! ```text
 //! magic "EMBKMETA" (8) | format version (4) | CRC-32C of the rest (4) | length (8) | bincode
@@ -8,11 +9,12 @@ pub use bincode::{Decode, Encode};
 
 const MAGIC: [u8; 8] = *b"EMBKMETA";
 pub(crate) const VERSION: u32 = 6;
-/// The oldest format that this build reads. Only the manifest differs: see `checkpoint::ManifestV5`.
+/// The oldest format version that this build reads. Its only difference is the manifest: see
+/// `checkpoint::ManifestV5`.
 pub(crate) const VERSION_OLDEST: u32 = 5;
 const HEADER_BYTES: usize = 24;
 
-/// A value as bytes.
+/// Returns the bytes of a value.
 #[must_use]
 pub fn encode<T: Encode>(value: &T) -> Vec<u8> {
     let body = bincode::encode_to_vec(value, bincode::config::standard())
@@ -33,10 +35,10 @@ pub(crate) fn is_version_5(bytes: &[u8]) -> bool {
     bytes.get(8..12) == Some(&5_u32.to_le_bytes())
 }
 
-/// The value that `encode` wrote.
+/// Decodes a value from the bytes that [`encode`] returned.
 ///
 /// # Errors
-/// What does not fit: magic, version, length, checksum or content.
+/// A text that says what is wrong: the magic, the version, the length, the checksum or the content.
 pub fn decode<T: Decode<()>>(bytes: &[u8]) -> std::result::Result<T, String> {
     if bytes.len() < HEADER_BYTES || bytes[..8] != MAGIC {
         return Err("it does not begin like Embank metadata".into());
@@ -65,7 +67,7 @@ pub fn decode<T: Decode<()>>(bytes: &[u8]) -> std::result::Result<T, String> {
     }
 }
 
-/// The first part of a frame's content, whatever follows it.
+/// Decodes the first part of a frame's content and ignores the bytes that follow it.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn decode_start<T: Decode<()>>(bytes: &[u8]) -> Option<T> {
     let body = bytes.get(HEADER_BYTES..)?;

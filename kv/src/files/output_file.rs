@@ -1,13 +1,15 @@
-//! Files that are there whole or not at all: exports, deltas, reports, the outputs of pipelines.
+//! Files that exist completely or not at all: exports, deltas, reports, the outputs of pipelines.
 //!
-//! **Problem.** Another program reads a file as soon as it has its name, and a writer may be ended at any point. Where
-//! the name leads to a device, a FIFO or a link, a file must not take its place.
+//! **Problem.** Another program may read a file as soon as the file has its name. A writer may be
+//! killed at any point. If the name belongs to a device, a FIFO or a link, a new file must not
+//! replace it.
 //!
-//! **Approach.** The path is resolved once, through links, to a directory that is held open and a name in it. What has
-//! the name must be a regular file, whose mode and owner the new one keeps. The file is written without a name
-//! (`O_TMPFILE`), so that nothing stays of it whatever ends its writer, and gets its name when it is complete and on
-//! stable storage. A name that is taken can't be given to a file without one: the file is hidden for the moment of a
-//! rename. On file systems without `O_TMPFILE` it is hidden all along ([`HiddenFile`]).
+//! **Approach.** The path is resolved once, through links, to a directory that is held open and a
+//! name in it. If the name exists, it must be a regular file, and the new file takes its mode and
+//! owner. The file is written without a name (`O_TMPFILE`), so that nothing of it stays if its
+//! writer is killed. It gets its name when it is complete and on stable storage. A file without a
+//! name can't take a name that exists: it first gets a hidden name, and is then renamed. On file
+//! systems without `O_TMPFILE`, the file has a hidden name from the beginning ([`HiddenFile`]).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -23,10 +25,11 @@ use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid};
 use crate::error::{Error, Result};
 use crate::files::hidden_file::HiddenFile;
 
-/// Links in a row, as many as the kernel follows.
+/// Limit of the symbolic links that are followed in a row. The kernel has the same limit.
 const LINKS_MAX: usize = 40;
 
-/// A file on its way to a path. Dropped before [`publish`](Self::publish), it leaves nothing.
+/// A file that is written before it gets its name. Dropped before [`publish`](Self::publish), it
+/// leaves nothing on disk.
 ///
 /// ```
 /// use std::io::Write;
@@ -46,32 +49,32 @@ const LINKS_MAX: usize = 40;
 #[derive(Debug)]
 pub struct OutputFile {
     file: File,
-    /// Where it gets its name.
+    /// The directory in which the file gets its name.
     dir: Arc<OwnedFd>,
     name: OsString,
     path: PathBuf,
-    /// The name that it has until it gets its own, if it has one.
+    /// The hidden name that the file has until it gets its own. `None` for a file without a name.
     hidden: Option<HiddenFile>,
-    /// What was there when it was begun.
+    /// The file that had the name when this file was begun.
     old: Option<Kept>,
 }
 
-/// What a new file takes over of the one that it replaces.
+/// What a new file takes from the file that it replaces.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
     mode: u32,
     uid: u32,
     gid: u32,
-    /// Which file it is.
+    /// Device and inode of the old file.
     identity: (u64, u64),
 }
 
 impl OutputFile {
-    /// Begins a file for `path`. A link is written through to its target.
+    /// Begins a file for `path`. If `path` is a symbolic link, the file replaces the link's target.
     ///
     /// # Errors
-    /// `UnusableOutput` if a directory, a device, a FIFO or a socket has the name; `Io` if its directory is not there or
-    /// can't be written, or the name is too long.
+    /// `UnusableOutput` if a directory, a device, a FIFO or a socket has the name. `Io` if the
+    /// directory does not exist or can't be written, or if the name is too long.
     pub fn create(path: &Path) -> Result<Self> {
         Self::create_as(path, may_be_unnamed())
     }
@@ -86,7 +89,8 @@ impl OutputFile {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(parent, flags, Mode::empty()).and_then(beyond_standard);
         let dir = Arc::new(dir.map_err(failed)?);
-        // Less the umask, as any file that a program makes; what replaces a private file stays private.
+        // A new file has the umask's mode, as other files of the program. The replacement of an old
+        // file is private until it gets the old file's mode.
         let mode = Mode::from_raw_mode(if old.is_some() { 0o600 } else { 0o666 });
         let unnamed = if may_be_unnamed { open_unnamed(&dir, mode).map_err(failed)? } else { None };
         let (file, hidden) = match unnamed {
@@ -101,20 +105,20 @@ impl OutputFile {
         Ok(Self { file: file.into(), dir, name, path: path.to_owned(), hidden, old })
     }
 
-    /// The path that it was begun for.
+    /// The path that the file was begun for.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it takes the place of the file that `input` leads to.
+    /// True if this file will replace the file that `input` leads to.
     #[must_use]
     pub fn replaces(&self, input: &Path) -> bool {
         let identity = std::fs::metadata(input).map(|found| (found.dev(), found.ino())).ok();
         identity.is_some() && identity == self.old.map(|old| old.identity)
     }
 
-    /// Writes bytes at a place of the file.
+    /// Writes bytes at an offset of the file.
     ///
     /// # Errors
     /// `Io`.
@@ -123,15 +127,16 @@ impl OutputFile {
         written.map_err(|error| Error::io("write", &self.path, error))
     }
 
-    /// Brings what was written to stable storage; returns the file's length. Gives it the mode of the file that has the
-    /// name, and the owner if the process may.
+    /// Brings the written bytes to stable storage. Returns the file's length in bytes. Gives the
+    /// file the mode of the file that has the name now, and its owner if the process may do that.
     ///
     /// # Errors
-    /// `Io`, as when the disk is full; `UnusableOutput` if the name was given to something else meanwhile.
+    /// `Io`, for example if the disk is full; `UnusableOutput` if the name now belongs to something
+    /// that is no file.
     pub fn sync(&self) -> Result<u64> {
         let failed = |error| Error::io("sync", &self.path, error);
         if let Some(Kept { mode, uid, gid, .. }) = self.there_now()?.or(self.old) {
-            // A process that may not give the file away keeps it.
+            // A process that may not change the owner stays the owner.
             let _ =
                 rustix::fs::fchown(&self.file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
             let mode = rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode));
@@ -144,10 +149,11 @@ impl OutputFile {
             .map_err(failed)
     }
 
-    /// Gives the file its name, in place of a file that has it. Durable on return, if [`sync`](Self::sync) came before.
+    /// Gives the file its name, and replaces a file of that name. Durable on return, if
+    /// [`sync`](Self::sync) was called before.
     ///
     /// # Errors
-    /// `Io`; nothing is left of the file then.
+    /// `Io`. No part of the file stays then.
     pub fn publish(mut self) -> Result<()> {
         let named = match self.hidden.take() {
             Some(hidden) => self.rename(&hidden),
@@ -158,10 +164,11 @@ impl OutputFile {
             .map_err(|error| Error::io("sync", &self.path, error.into()))
     }
 
-    /// Gives the file its name if nothing has it, which [`publish`](Self::publish) would replace.
+    /// Gives the file its name if that name does not exist. [`publish`](Self::publish) would
+    /// replace a file of that name.
     ///
     /// # Errors
-    /// As [`publish`](Self::publish), and `Io` if something has the name.
+    /// The errors of [`publish`](Self::publish), and `Io` if the name exists.
     pub fn publish_new(self) -> Result<()> {
         let failed = |error: rustix::io::Errno| Error::io("make", &self.path, error.into());
         let dir = self.dir.as_fd();
@@ -180,18 +187,18 @@ impl OutputFile {
         }
         .map_err(failed)?;
         rustix::fs::fsync(dir).map_err(failed).inspect_err(|_| {
-            // Whether the name lasts is open: it goes, so that the call can be made again.
+            // The name may or may not be durable, so it is removed: the caller can call again.
             let _ = rustix::fs::unlinkat(dir, self.name.as_os_str(), AtFlags::empty());
         })
     }
 
-    /// What has the name; `None` if nothing has.
+    /// The file that has the name now; `None` if the name does not exist.
     fn there_now(&self) -> Result<Option<Kept>> {
         match rustix::fs::statat(self.dir.as_fd(), &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(rustix::io::Errno::NOENT) => Ok(None),
             Err(error) => Err(Error::io("look at", &self.path, error.into())),
             Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile => {
-                let why = "was made something else than a file while its content was written; give another name";
+                let why = "is no file any more: something else got the name while the content was written; give another name";
                 Err(unusable(&self.path, why))
             }
             Ok(found) => Ok(Some(Kept::of(&found))),
@@ -203,12 +210,13 @@ impl OutputFile {
         Ok(rustix::fs::renameat(dir, hidden.name().as_c_str(), dir, self.name.as_os_str())?)
     }
 
-    /// Gives a file without a name one. Only a name that is free can be given, so a taken one is taken over by a rename.
+    /// Gives a file without a name its name. A name that exists can't be given directly: the file
+    /// first gets a hidden name and is then renamed.
     fn link(&mut self) -> io::Result<()> {
         match self.link_as(&self.name) {
             Err(rustix::io::Errno::EXIST) => {}
             Ok(()) => return Ok(()),
-            // A file system that makes files without a name and gives them none.
+            // Some file systems make files without a name and can't name them later.
             Err(_) => return self.copy_to_hidden(),
         }
         let hidden = HiddenFile::new(&self.dir);
@@ -235,7 +243,7 @@ impl OutputFile {
     }
 }
 
-/// For formats that are written from the beginning to the end.
+/// For formats that are written from beginning to end.
 impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes)
@@ -264,10 +272,11 @@ impl Kept {
     }
 }
 
-/// Where a file for `path` goes: its directory from the root, and its name, both without links.
+/// Returns where a file for `path` goes: the absolute path of its directory without links, and its
+/// name.
 ///
 /// # Errors
-/// As [`OutputFile::create`].
+/// The errors of [`OutputFile::create`].
 pub fn output_path(path: &Path) -> Result<PathBuf> {
     resolve(path).map(|(path, _)| path)
 }
@@ -303,7 +312,7 @@ fn resolve(path: &Path) -> Result<(PathBuf, Option<Kept>)> {
             refuse_unless_file(&place, &found)?;
             return Ok((place, Some(Kept::of_metadata(&found))));
         }
-        // What a link of /proc leads to may have no path.
+        // The target of a link in /proc may have no path.
         if let Ok(target) = std::fs::metadata(&place) {
             refuse_unless_file(&place, &target)?;
         }
@@ -313,7 +322,7 @@ fn resolve(path: &Path) -> Result<(PathBuf, Option<Kept>)> {
     Err(unusable(&path, format!("leads through more than {LINKS_MAX} links in a row")))
 }
 
-/// A file must not take the place of what other programs use as something else.
+/// Refuses a path whose file is no regular file, because other programs use it for something else.
 fn refuse_unless_file(path: &Path, found: &Metadata) -> Result<()> {
     let kind = found.file_type();
     let what = match () {
@@ -328,8 +337,8 @@ fn refuse_unless_file(path: &Path, found: &Metadata) -> Result<()> {
     Err(unusable(path, why))
 }
 
-/// Refuses a link that another user may have planted in a directory for all, as the kernel does where it follows links
-/// (`fs.protected_symlinks`).
+/// Refuses a link that another user may have planted in a directory that all users can write to.
+/// The kernel does so when it follows links (`fs.protected_symlinks`).
 fn refuse_planted(path: &Path, parent: &Path, link: &Metadata) -> Result<()> {
     const STICKY_FOR_ALL: u32 = 0o1002;
     let failed = |error| Error::io("look at", parent, error);
@@ -338,11 +347,12 @@ fn refuse_planted(path: &Path, parent: &Path, link: &Metadata) -> Result<()> {
     if dir.mode() & STICKY_FOR_ALL != STICKY_FOR_ALL || is_trusted {
         return Ok(());
     }
-    let why = "is a link of another user in a directory that everybody can write to; give the name of a file";
+    let why = "is a link of another user in a directory that every user can write to; give the name of a file";
     Err(unusable(path, why))
 }
 
-/// A file without a name; `None` where the file system has none, or /proc, by which it gets its name, is not there.
+/// Makes a file without a name. `None` if the file system can't make one, or if /proc does not exist:
+/// the file gets its name through a path in /proc.
 fn open_unnamed(dir: &OwnedFd, mode: Mode) -> rustix::io::Result<Option<OwnedFd>> {
     use rustix::io::Errno;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -360,8 +370,8 @@ fn proc_path(descriptor: i32) -> String {
     format!("/proc/self/fd/{descriptor}")
 }
 
-/// The descriptor as one above those of the standard streams: in a process that closed them, a library's message to
-/// standard error would go into the file.
+/// Moves a descriptor above those of the standard streams. In a process that closed its standard
+/// streams, a library's message to standard error would otherwise go into the file.
 fn beyond_standard(file: OwnedFd) -> rustix::io::Result<OwnedFd> {
     if file.as_raw_fd() > 2 { Ok(file) } else { rustix::io::fcntl_dupfd_cloexec(&file, 3) }
 }

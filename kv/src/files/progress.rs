@@ -1,10 +1,10 @@
-//! How far a long piece of work has come.
+//! The progress of a long call.
 
-/// How far a call has come.
+/// How far a call has read the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of log gone through.
+    /// Bytes of log that the call has read.
     pub done_bytes: u64,
-    /// Bytes of log in all.
+    /// Bytes of log that the call reads in total.
     pub total_bytes: u64,
 }

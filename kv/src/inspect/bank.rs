@@ -1,4 +1,4 @@
-//! What a bank's metadata tells.
+//! Reads the metadata of a bank: `BANK` and the manifests.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,19 +16,20 @@ use crate::engine::tables::NUMBERS_MAX;
 use crate::error::{Error, Result};
 use crate::files::directory::{Directory, FileIdentity, Place};
 
-/// The end of the year 9999: what lies beyond is no time, and not every program can add it up.
+/// The end of the year 9999, in seconds of Unix time. Not every program can compute with later
+/// times.
 const TAKEN_S_MAX: u64 = 253_402_300_799;
 
-/// The metadata of a bank, as far as it can be read.
+/// The metadata of a bank that could be read.
 pub(super) struct BankFiles {
-    /// The bank's id; none if nothing tells it.
+    /// The bank's id; `None` if neither `BANK` nor a manifest can be read.
     pub(super) bank: Option<u64>,
     pub(super) checkpoints: Checkpoints,
-    /// The numbers of the checkpoints that are there, oldest first.
+    /// The numbers of the checkpoints on disk, oldest first.
     pub(super) numbers: Vec<u64>,
     /// The manifests that can be read, oldest first.
     pub(super) manifests: Vec<Manifest>,
-    /// Of `BANK` and manifests.
+    /// Damage of `BANK` and of the manifests.
     pub(super) damage: Vec<Damage>,
 }
 
@@ -69,7 +70,7 @@ impl BankFiles {
             let path = checkpoints.manifest_path(number).path();
             match checkpoints.manifest(number) {
                 Ok(manifest) => manifests.push(manifest),
-                // Gone while this looked: a writer has let go of it.
+                // A writer has removed the checkpoint since its number was listed.
                 Err(_) if !checkpoints.has(number) => {}
                 Err(Error::Damaged { what, .. }) => note(path, what, Some(number)),
                 Err(error) => note(path, error.to_string(), Some(number)),
@@ -94,13 +95,13 @@ impl BankFiles {
         self.manifests.iter().find(|manifest| manifest.number == number)
     }
 
-    /// Whether a checkpoint is still there: a writer may have let go of it.
+    /// True if a checkpoint still exists: a writer may have removed it.
     pub(super) fn is_kept(&self, number: u64) -> bool {
         self.checkpoints.has(number)
     }
 }
 
-/// Why a checkpoint can't stand beside `newest` in bank `bank`; `None` if it can.
+/// Returns why a checkpoint can't belong to bank `bank` together with `newest`; `None` if it can.
 fn misfit(manifest: &Manifest, bank: Option<u64>, newest: &Manifest) -> Option<String> {
     let log = |manifest: &Manifest| (manifest.page_bits, manifest.segment_bytes);
     if bank != Some(manifest.bank) || log(manifest) != log(newest) {
@@ -110,7 +111,7 @@ fn misfit(manifest: &Manifest, bank: Option<u64>, newest: &Manifest) -> Option<S
     let shared = newest_pages.start.max(pages.start)..pages.end.min(newest_pages.end);
     if !manifest.lineage().agrees(&newest.lineage(), shared) {
         return Some(format!(
-            "its log was not written by the openings that checkpoint {} names: one of the two is of a copy of the \
+            "its log was not written by the openings that checkpoint {} names: one of the two comes from a copy of the \
              bank that has gone on by itself",
             newest.number
         ));
@@ -118,8 +119,9 @@ fn misfit(manifest: &Manifest, bank: Option<u64>, newest: &Manifest) -> Option<S
     None
 }
 
-/// What the bank in `dir` holds, without opening it: its checkpoints and tables as the manifests tell, and what
-/// the log takes on disk. Changes nothing and takes no lock, so it works beside a writer.
+/// Lists what the bank in `dir` holds, without opening it: its checkpoints and tables from the
+/// manifests, and the disk space of the log. Changes nothing and takes no lock, so it works while
+/// another process writes the bank.
 ///
 /// ```
 /// # fn main() -> embank_kv::Result<()> {
@@ -135,7 +137,7 @@ fn misfit(manifest: &Manifest, bank: Option<u64>, newest: &Manifest) -> Option<S
 /// ```
 ///
 /// # Errors
-/// `NotABank`; `Io`. Damaged metadata is no error: it is listed.
+/// `NotABank`; `Io`. Damaged metadata is no error: the summary lists it.
 pub fn summary(dir: &Path) -> Result<BankSummary> {
     let dir = &open_bank_dir(dir)?;
     let files = BankFiles::read(dir)?;
@@ -199,7 +201,8 @@ pub(super) fn table_summary(table: &TableEntry) -> TableSummary {
     }
 }
 
-/// Bytes of a folder's files, and of those that are not among `seen`; of those that are still there.
+/// Returns the bytes of all files of a folder, and of the files that are not in `seen`. A file that
+/// is removed during the call does not count.
 fn folder_bytes(folder: &Place, seen: &mut BTreeSet<FileIdentity>) -> (u64, u64) {
     let names = folder.names().unwrap_or_default();
     let mut all = 0;

@@ -1,4 +1,4 @@
-//! Damaged pages of the log, listed.
+//! Collects the damaged pages of the log.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -7,17 +7,17 @@ use super::Damage;
 use super::log_files::{LogFiles, Looked, PageRead};
 use super::walk::Source;
 
-/// The damaged pages that were met.
+/// The damaged pages that were found.
 #[derive(Debug, Default)]
 pub(super) struct PageFaults {
     pub(super) damage: Vec<Damage>,
     pages: BTreeSet<u64>,
-    /// Stretches of pages that are not there.
+    /// Ranges of pages that no file has.
     missing: Vec<Range<u64>>,
 }
 
 impl PageFaults {
-    /// Whether a page has been noted.
+    /// True if a page has been noted.
     pub(super) fn has(&self, page: u64) -> bool {
         self.pages.contains(&page) || self.missing.iter().any(|missing| missing.contains(&page))
     }
@@ -33,7 +33,7 @@ impl PageFaults {
         self.missing_at(log, start, after - first);
     }
 
-    /// Pages that are missing one after another are one finding.
+    /// Notes missing pages. Missing pages that follow one another make one finding.
     fn missing_at(&mut self, log: &LogFiles, start: u64, pages: u64) {
         let number = start / log.page_bytes;
         let (path, offset) = log.locate(start);
@@ -59,7 +59,7 @@ impl PageFaults {
         };
     }
 
-    /// Notes what is wrong with a page.
+    /// Notes a damaged page. `what` describes the damage.
     pub(super) fn note(&mut self, log: &LogFiles, page: &PageRead, what: &str, of: &[Source]) {
         let number = page.start / log.page_bytes;
         self.pages.insert(number);
@@ -80,7 +80,8 @@ impl PageFaults {
     }
 }
 
-/// The tables whose records on a damaged page are sound: those that are not are probably of them too.
+/// The tables of the sound records on a damaged page. The damaged records probably belong to these
+/// tables too.
 fn tables(page: &PageRead, sources: &[Source]) -> Vec<String> {
     let mut names = BTreeSet::new();
     for source in sources {
@@ -93,7 +94,7 @@ fn tables(page: &PageRead, sources: &[Source]) -> Vec<String> {
             }
             Ok(())
         };
-        // It never fails: `note` does not.
+        // The result is ignored: `note` never fails.
         let _ = page.records(|shape| source.knows(shape), note);
     }
     names.into_iter().collect()

@@ -1,7 +1,9 @@
-//! A checkpoint's index as inspection sees it: whether its files are whole, and where each bucket leads.
+//! Reads a checkpoint's index for inspection: lists the damage of its files, and visits its
+//! buckets.
 //!
-//! Whatever form the index takes on disk, these two functions are all that the rest of `inspect` knows of it. Both
-//! do without the checkpoint's manifest where that can't be read: then the images in its directory count.
+//! The rest of `inspect` uses only these two functions, whatever the format of the index on disk
+//! is. Both work without the checkpoint's manifest if it can't be read. They then use the images in
+//! the checkpoint's directory.
 
 use super::Damage;
 use crate::checkpoint::Checkpoints;
@@ -13,7 +15,7 @@ use crate::files::directory::Place;
 use crate::index::image::{self, Images};
 use crate::index::{ADDRESS_LIMIT, Entry};
 
-/// An image's file, its identity, and its length if the manifest tells it.
+/// An image's file, its identity, and its length if the manifest can be read.
 type ImageFile = (Place, CheckpointIdentity, Option<u64>);
 
 /// The images of a checkpoint's index, oldest first.
@@ -49,10 +51,10 @@ fn files(
     numbers.into_iter().map(file).collect()
 }
 
-/// Every damaged place in the files of a checkpoint's index.
+/// Lists all damage in the files of a checkpoint's index.
 ///
 /// # Errors
-/// `Damaged` or `Io`, if it can't be told which files those are.
+/// `Damaged` or `Io`, if it can't be determined which files the index has.
 pub(super) fn damage(
     checkpoints: &Checkpoints,
     of: CheckpointIdentity,
@@ -76,7 +78,7 @@ pub(super) fn damage(
         }
     }
     if found.is_empty() {
-        // Each file is as it was written; do they fit each other?
+        // Each file by itself is sound. Reading them together checks that they belong to one index.
         let fit = for_each_bucket(checkpoints, of, manifest, (0, ADDRESS_LIMIT), |_, _, _| Ok(()));
         match fit {
             Err(Error::Damaged { path, offset, what }) => {
@@ -88,11 +90,12 @@ pub(super) fn damage(
     Ok(found)
 }
 
-/// Calls `visit` for each logical bucket of a checkpoint's index: its number, its depth, and the entries of its
-/// chain that lead to somewhere from `log_begin` on; all of them lead below `log_end`.
+/// Calls `visit` for each logical bucket of a checkpoint's index with its number, its depth, and
+/// the entries of its chain. The entries are those with an address from `log_begin` to below
+/// `log_end`.
 ///
 /// # Errors
-/// `Damaged`, `Truncated` or `Io` for an index that can't be read to its end, and those of `visit`.
+/// `Damaged`, `Truncated` or `Io` if the index can't be read to its end, and the errors of `visit`.
 pub(super) fn for_each_bucket(
     checkpoints: &Checkpoints,
     of: CheckpointIdentity,

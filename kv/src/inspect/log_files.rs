@@ -1,4 +1,5 @@
-//! The log's segment files, read and never written: plain reads, so that any file system will do.
+//! Reads the log's segment files with plain reads, which every file system supports. Never writes
+//! them.
 
 use crate::record::check;
 use crate::record::check::Checked;
@@ -19,17 +20,19 @@ use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
 use crate::record::address::Address;
 use crate::record::layout::{HEADER_BYTES, RecordImage, Shape};
 
-/// Handles that stay open.
+/// Limit of the file handles that stay open.
 const OPEN_FILES_MAX: usize = 64;
-/// What is read of a record at first; most fit.
+/// Bytes that the first read of a record takes. Most records fit; a longer record takes a second
+/// read.
 const FIRST_BYTES: usize = 4096;
 
-/// What the log's files take.
+/// Sizes of the log's files.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LogSize {
-    /// Their lengths together.
+    /// Sum of the files' lengths.
     pub(super) file_bytes: u64,
-    /// What the file system has given them: less than that where space was given back within a file.
+    /// Bytes of disk that the files take. Less than their lengths, if space within a file was
+    /// freed.
     pub(super) disk_bytes: u64,
     pub(super) segments: u64,
 }
@@ -42,32 +45,32 @@ pub(super) struct LogFiles {
     pub(super) page_bytes: u64,
     lineage: Lineage,
     open: BTreeMap<u64, File>,
-    /// Where the files that are there begin and end in the log; none if that can't be told.
+    /// Addresses where each existing file begins and ends; `None` if the folder can't be listed.
     there: Option<BTreeMap<u64, u64>>,
-    /// What a record outside of the present page is read into.
+    /// Buffer for a record outside of the present page.
     record: Vec<u8>,
 }
 
-/// A record that is sound, or what is wrong with what lies in its place.
+/// A sound record, or a description of what is wrong with the bytes in its place.
 pub(super) type Looked<'a> = std::result::Result<RecordImage<'a>, String>;
 
-/// A page as it was found.
+/// A page that was read, sound or damaged.
 #[derive(Debug)]
 pub(super) struct PageRead {
     pub(super) start: u64,
-    /// Zeros where the file has nothing.
+    /// The page's bytes. Zeros where the file has no bytes.
     pub(super) bytes: Vec<u8>,
-    /// How much of it was there.
+    /// Number of bytes that the file had.
     pub(super) there: usize,
-    /// Bytes in use, as its header says; all of them where the header can't be trusted.
+    /// Number of bytes in use, according to the header; the whole page if the header is damaged.
     pub(super) used: usize,
     /// The seed of its records' checksums.
     origin: u64,
-    /// What is wrong with it.
+    /// A description of the page's damage; `None` for a sound page.
     pub(super) fault: Option<String>,
 }
 
-/// The sizes of a bank's segment files.
+/// Returns the sizes of a bank's segment files.
 pub(super) fn log_size(bank: &Arc<Directory>) -> Result<LogSize> {
     let folder = bank.place("log");
     let mut size = LogSize::default();
@@ -80,7 +83,7 @@ pub(super) fn log_size(bank: &Arc<Directory>) -> Result<LogSize> {
         if place.name().extension().is_none_or(|extension| extension != "seg") {
             continue;
         }
-        // One that is gone by now was given back by a writer.
+        // A writer may have freed the file since it was listed.
         if let Some(found) = place.stat_if_there().map_err(|e| Error::io("stat", &place, e))? {
             size.file_bytes += found.st_size.cast_unsigned();
             size.disk_bytes += found.st_blocks.cast_unsigned() * 512;
@@ -90,7 +93,7 @@ pub(super) fn log_size(bank: &Arc<Directory>) -> Result<LogSize> {
     Ok(size)
 }
 
-/// Where in the log the segment files of a folder begin and end.
+/// Returns the addresses where the segment files of a folder begin and end.
 fn files_there(folder: &Place) -> Option<BTreeMap<u64, u64>> {
     let mut there = BTreeMap::new();
     for name in folder.names().ok()? {
@@ -118,16 +121,18 @@ impl LogFiles {
         }
     }
 
-    /// Adds what `older`, the manifest of an earlier checkpoint, says of pages that this log does not begin with.
+    /// Adds the openings that wrote older pages, from the manifest `older` of an earlier
+    /// checkpoint.
     pub(super) fn extend_back(&mut self, older: &Manifest) {
         self.lineage.extend_back(&older.lineage());
     }
 
-    /// Goes by the pages' own headers from log offset `from` up to `end`, which no manifest that can be read names.
+    /// Takes the openings of the pages from address `from` to `end` from the pages' own headers,
+    /// because no readable manifest names these pages.
     pub(super) fn trust_headers(&mut self, from: u64, end: u64) {
         let mut page = PageRead::new();
         let mut next = from;
-        // Ends: each turn goes on by a page at least.
+        // Ends: each turn moves on by at least a page.
         while next < end {
             let start = self.next_there(next).min(end);
             next = start.saturating_add(self.page_bytes);
@@ -140,7 +145,8 @@ impl LogFiles {
             salt.copy_from_slice(&page.bytes[32..40]);
             let salt = u64::from_le_bytes(salt);
             let claimed = PageIdentity { salt, ..self.lineage.page(number) };
-            // A sound page: its checksum covers the salt.
+            // The page is sound under the salt that it claims, because the checksum covers the
+            // salt.
             let sound = check_image(&page.bytes, claimed, || (PathBuf::new(), 0)).is_ok();
             if sound && claimed != self.lineage.page(number) {
                 self.lineage = self.lineage.clone().then(number, salt);
@@ -148,8 +154,9 @@ impl LogFiles {
         }
     }
 
-    /// The page at `from`, or the first one after it of which a file has a part; the end of all addresses if there
-    /// is none. A manifest can name far more pages than there are: nobody goes through those one by one.
+    /// Returns the address of the first page, from `from` on, of which a file has a part;
+    /// `u64::MAX` if there is no such page. A manifest may name far more pages than the files have,
+    /// so the caller must not visit them one by one.
     pub(super) fn next_there(&self, from: u64) -> u64 {
         let Some(there) = &self.there else { return from };
         if there.range(..=from).next_back().is_some_and(|(_, end)| *end > from) {
@@ -159,7 +166,7 @@ impl LogFiles {
         after.next().map_or(u64::MAX, |(first, _)| first / self.page_bytes * self.page_bytes)
     }
 
-    /// The file of a log offset, and the place in it.
+    /// Returns the file of an address, and the offset in that file.
     pub(super) fn locate(&self, offset: u64) -> (PathBuf, u64) {
         let (place, within) = self.place(offset);
         (place.path(), within)
@@ -170,7 +177,7 @@ impl LogFiles {
         (self.folder.join(format!("{:016x}.seg", offset - within)), within)
     }
 
-    /// Reads within one segment; returns how many bytes were there.
+    /// Reads within one segment. Returns the number of bytes that the file had.
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize> {
         let (place, within) = self.place(offset);
         let number = offset / self.segment_bytes;
@@ -197,8 +204,8 @@ impl LogFiles {
         Ok(done)
     }
 
-    /// Reads the page that begins at `start` and checks it. A part of the disk that can't be read is a fault of
-    /// the page like any other.
+    /// Reads the page that begins at `start`, and checks it. A part of the disk that can't be read
+    /// counts as damage of the page.
     pub(super) fn page(&mut self, start: u64, page: &mut PageRead) {
         page.start = start;
         page.bytes.resize(self.page_bytes as usize, 0);
@@ -229,12 +236,12 @@ impl LogFiles {
         };
     }
 
-    /// The record at an address anywhere in the log, or what is wrong with it.
+    /// Returns the record at an address anywhere in the log, or what is wrong with it.
     pub(super) fn record(&mut self, address: u64) -> Looked<'_> {
         let room = (self.page_bytes - address % self.page_bytes) as usize;
         let mut record = std::mem::take(&mut self.record);
         let mut wanted = room.min(FIRST_BYTES);
-        // Ends: the second turn reads all that the record's length asks for.
+        // Ends: the second turn reads the whole length that the record's header gives.
         loop {
             record.resize(wanted, 0);
             let read = self.read(address, &mut record);
@@ -260,23 +267,25 @@ impl PageRead {
         PageRead { start: 0, bytes: Vec::new(), there: 0, used: 0, origin: 0, fault: None }
     }
 
-    /// The record at an offset in the page, whether the page is good or not, or what is wrong with it.
+    /// Returns the record at an offset in the page, also if the page is damaged, or what is wrong
+    /// with it.
     pub(super) fn record(&self, offset: usize) -> Looked<'_> {
         let bytes = &self.bytes[offset..self.used.max(offset)];
         sound_record(bytes, self.origin, self.start + offset as u64)
     }
 
-    /// Calls `visit` for each sound record. In a good page they lie back to back, and one that is not sound is
-    /// reported and the last. In a damaged page the next one is looked for wherever it may begin: its checksum
-    /// covers origin and address, so nothing else is taken for it. `known` says of which tables and lengths
-    /// records can be: only of those are checksums taken.
+    /// Calls `visit` for each sound record. In a sound page the records are adjacent; an unsound
+    /// record is reported and ends the search. In a damaged page the search tries every offset at
+    /// which a record may begin. A record's checksum covers its origin and address, so no other
+    /// bytes pass for a record. `known` says which tables and lengths a record can have. Checksums
+    /// are computed only for those.
     pub(super) fn records(
         &self,
         known: impl Fn(Shape) -> bool,
         mut visit: impl FnMut(usize, Looked<'_>) -> Result<()>,
     ) -> Result<()> {
         let mut at = PAGE_HEADER_BYTES as usize;
-        // Ends: each turn goes on by 8 bytes at least.
+        // Ends: each turn moves on by at least 8 bytes.
         while at + HEADER_BYTES <= self.used {
             if self.fault.is_some() {
                 let plausible = known(RecordImage::new(&self.bytes[at..]).shape());
@@ -301,7 +310,7 @@ impl PageRead {
     }
 }
 
-/// The record that `bytes` begin with, if its checksum is right.
+/// Returns the record at the start of `bytes`, if its checksum is right.
 fn sound_record(bytes: &[u8], origin: u64, address: u64) -> Looked<'_> {
     let address = Address::new(address);
     let room_bytes = bytes.len();
@@ -316,7 +325,7 @@ fn sound_record(bytes: &[u8], origin: u64, address: u64) -> Looked<'_> {
     }
 }
 
-/// Goes through the sound records of a page, good or damaged, as they lie in it: for the fuzz targets.
+/// Visits the sound records of a page, sound or damaged, in their order. For the fuzz targets.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn walk_page(
     identity: PageIdentity,

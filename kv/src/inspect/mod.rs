@@ -1,21 +1,33 @@
-//! Looking at a bank's files without opening the bank: what is there, whether it is whole, its rows, and what
-//! can be saved of it.
+//! Reads a bank's files without opening the bank: lists what is in them, verifies them, reads rows,
+//! and salvages rows from a damaged bank.
 //!
-//! **Problem.** A bank that is damaged may not open, and one that another process writes must not be opened.
-//! Whoever asks whether a backup is good wants all of the damage at once, not the first of it, and no byte changed.
+//! **Problem.** A damaged bank may not open, and a bank that another process writes must not be
+//! opened for writing. A user who asks whether a backup is good wants a list of all damage, and
+//! wants no byte changed.
 //!
-//! **Approach.** Everything here goes by a checkpoint: its manifest, its index, and its part of the log, none of
-//! which changes as long as the checkpoint is kept. The index is read as a stream and held against the log window
-//! by window (`walk`), so memory is bounded whatever the bank's size and the log is read once, in order; only
-//! records further down a chain are read one by one.
+//! **Approach.** Every function here reads a checkpoint: its manifest, its index and its part of
+//! the log. These do not change while the checkpoint is kept. The index is read as a stream and
+//! compared with the log, one window at a time (`walk`). Memory is therefore bounded for a bank of
+//! any size, and the log is read once, in order. Only records further down a chain are read one by
+//! one.
 //!
-//! **Beside a writer.** Nothing is written (only [`salvage`] writes, into a new bank). A [`TableReader`] holds its
-//! checkpoint, as a read-only store does (`hold`), so the writer leaves it alone. What goes through all checkpoints
-//! holds none, lest a long look keep a writer from giving space back: the writer may take a further checkpoint and
-//! let go of one that is being looked at. Whether the checkpoint is still there is therefore asked again at the
-//! end: if it is gone, what was found of it says nothing, and the call reports that instead. The device and the
-//! store's memory budget play no part: files are read through the page cache, and [`VerifyOptions::memory_bytes`]
-//! bounds what is kept of the index.
+//! **Beside a writer.** These functions write nothing; only [`salvage`] writes, into a new bank. A
+//! [`TableReader`] holds its checkpoint, as a read-only store does (`hold`), so the writer keeps
+//! it. The functions that read all checkpoints hold no checkpoint, because a long reading would
+//! keep the writer from freeing space. The writer may then remove a checkpoint while it is read.
+//! Each function therefore checks at its end whether the checkpoint still exists. If it is gone,
+//! the findings about it are dropped, and the function reports that instead.
+//!
+//! The device and the store's memory budget are not used. Files are read through the page cache,
+//! and [`VerifyOptions::memory_bytes`] bounds the memory for the index.
+//!
+//! # Where to look
+//!
+//! - `bank`: the metadata of a bank, and `summary`.
+//! - `walk`: compares an index with the log; `index` and `log_files` read the two.
+//! - `verify` and `damaged_pages`: lists damage.
+//! - `rows`: the `TableReader`.
+//! - `salvage` and `salvaged`: copies rows of a damaged bank into a new bank.
 
 mod bank;
 mod damaged_pages;
@@ -48,7 +60,8 @@ use crate::error::Result;
 use crate::files::directory::Place;
 use crate::operation::Width;
 
-/// Which checkpoint the blob at `place` must belong to: as the manifest says, or as the blob itself does.
+/// The identity that the blob at `place` must have: from the manifest, or from the blob itself if
+/// the manifest can't be read.
 fn blob_identity(
     manifest: Option<&Manifest>,
     place: &Place,
@@ -60,21 +73,21 @@ fn blob_identity(
     }
 }
 
-/// A place where a bank's files are not what they should be.
+/// A place in a bank's files that is damaged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
-    /// The file.
+    /// Path of the damaged file.
     pub path: PathBuf,
-    /// Where in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// In the log: the page, or the first of several.
+    /// Number of the first damaged page, if the file belongs to the log.
     pub page: Option<u64>,
-    /// In the log: how many pages, from that one on. 0 elsewhere.
+    /// Number of damaged pages from `page` on, if the file belongs to the log. Otherwise 0.
     pub pages: u64,
-    /// Tables whose rows it touches, as far as that can be told.
+    /// Names of the tables whose rows are on these pages, if they can be determined.
     pub tables: Vec<String>,
-    /// The checkpoint that the file or the finding belongs to; none for the log, which checkpoints share.
+    /// The checkpoint that the file belongs to. `None` for the log, which checkpoints share.
     pub checkpoint: Option<u64>,
     /// What was expected and what was found.
     pub what: String,
@@ -104,38 +117,39 @@ impl std::fmt::Display for Damage {
     }
 }
 
-/// What a bank holds, as its metadata tells: see [`summary`].
+/// What a bank holds, according to its metadata: see [`summary`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct BankSummary {
-    /// The bank's id; none if neither `BANK` nor a manifest tells it.
+    /// The bank's id; `None` if neither `BANK` nor a manifest can be read.
     pub bank: Option<u64>,
-    /// Its kept checkpoints, oldest first; those whose manifest can be read.
+    /// The kept checkpoints whose manifest can be read, oldest first.
     pub checkpoints: Vec<CheckpointSummary>,
-    /// Bytes of the checkpoints' own files, those that they share counted once.
+    /// Bytes of the checkpoints' own files. A file that several checkpoints share counts once.
     pub checkpoint_bytes: u64,
-    /// Lengths of the log's segment files together, in bytes.
+    /// Sum of the lengths of the log's segment files, in bytes.
     pub log_file_bytes: u64,
-    /// What the file system holds of them: less, where space was given back within a file.
+    /// Bytes of disk that the segment files take. Less than their lengths, if space within a file
+    /// was freed.
     pub log_disk_bytes: u64,
-    /// Segment files.
+    /// Number of segment files.
     pub segments: u64,
-    /// Numbers that are left for new tables: of 65,535, those that no kept checkpoint has for a
-    /// table or for a record of a dropped one. A manifest that can't be read counts as one that has
-    /// all that were ever given.
+    /// Table numbers that are left for new tables, of 65,535. A number is taken if a kept
+    /// checkpoint has it for a table, or for a dropped table of which a record is left. If a
+    /// manifest can't be read, every number in the other manifests counts as taken.
     pub table_numbers_left: u32,
-    /// Directories of checkpoints that are gone and whose files could not be removed.
+    /// Directories of removed checkpoints whose files could not be removed.
     pub not_removed: Vec<NotRemoved>,
     /// Metadata that can't be read.
     pub damage: Vec<Damage>,
 }
 
-/// A directory of a removed or unfinished checkpoint that is still there. Each open for writing and each checkpoint tries
-/// to remove it; it counts for nothing else.
+/// A directory of a removed or unfinished checkpoint that still exists. Each opening for writing
+/// and each checkpoint tries to remove it. The bank does not use it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotRemoved {
-    /// The directory.
+    /// Path of the directory.
     pub path: PathBuf,
     /// Bytes of its files.
     pub file_bytes: u64,
@@ -145,38 +159,39 @@ pub struct NotRemoved {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CheckpointSummary {
-    /// Its number.
+    /// Number of the checkpoint.
     pub number: u64,
-    /// A random number that tells it from others of that number, in copies of the bank and after a roll back.
+    /// A random number that distinguishes this checkpoint from others of the same number: in copies
+    /// of the bank and after a roll back.
     pub id: u64,
-    /// When it was taken, to the second.
+    /// The time when it was taken, to the second.
     pub taken: SystemTime,
-    /// Bytes of a page.
+    /// Length of a page in bytes.
     pub page_bytes: u64,
-    /// Bytes of a full segment file.
+    /// Length of a full segment file in bytes.
     pub segment_bytes: u64,
-    /// Where its log begins.
+    /// Address where the checkpoint's log begins.
     pub log_begin: u64,
-    /// Where its log ends.
+    /// Address where the checkpoint's log ends.
     pub log_end: u64,
-    /// Bytes of the caller's blob.
+    /// Length of the blob that the caller stored with the checkpoint, in bytes.
     pub blob_bytes: u64,
-    /// Bytes of all files in its directory, of those too that it shares with other checkpoints.
+    /// Bytes of all files in its directory, including files that it shares with other checkpoints.
     pub file_bytes: u64,
-    /// Whether it stays until it is unpinned: see [`Store::pin`](crate::Store::pin).
+    /// True if the checkpoint is kept until it is unpinned: see [`Store::pin`](crate::Store::pin).
     pub pinned: bool,
-    /// Its tables, dropped ones left out.
+    /// Its tables, without dropped ones.
     pub tables: Vec<TableSummary>,
 }
 
 impl CheckpointSummary {
-    /// Rows of all tables.
+    /// Number of rows of all tables.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.tables.iter().map(|table| table.rows).sum()
     }
 
-    /// Bytes of their records.
+    /// Bytes of the records of all tables.
     #[must_use]
     pub fn record_bytes(&self) -> u64 {
         self.tables.iter().map(|table| table.record_bytes).sum()
@@ -187,18 +202,19 @@ impl CheckpointSummary {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TableSummary {
-    /// Its number.
+    /// Number of the table.
     pub number: u16,
-    /// Its name.
+    /// Name of the table.
     pub name: String,
-    /// How long its values are.
+    /// Whether all values have one length, or each value has its own.
     pub width: Width,
-    /// Bytes of each value; of the longest that it takes, where the width is variable.
+    /// Length of every value in bytes; for a table of variable width, the largest length of a
+    /// value.
     pub value_bytes: u32,
-    /// What the caller keeps with it.
+    /// Bytes that the caller stored with the table when it was made.
     pub descriptor: Vec<u8>,
-    /// Its rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Bytes of their records in the log.
+    /// Bytes of the rows' records in the log.
     pub record_bytes: u64,
 }

@@ -1,4 +1,4 @@
-//! A table's rows as a checkpoint holds them, without opening the bank.
+//! Reads a table's rows as a checkpoint holds them, without opening the bank.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::files::directory::Directory;
 use crate::index::Probe;
 use crate::record::address::TableNumber;
 
-/// Memory for a window of the index.
+/// Memory for a window of the index, in bytes.
 const WINDOW_BYTES: u64 = 64 << 20;
 
-/// Reads a table as a checkpoint holds it. Changes nothing, and works beside a writer: that leaves the checkpoint alone
-/// as long as the reader is there.
+/// Reads a table as a checkpoint holds it. Changes nothing, and works while another process writes
+/// the bank: the writer keeps the checkpoint until the reader is dropped.
 ///
 /// ```
 /// # fn main() -> embank_kv::Result<()> {
@@ -44,10 +44,11 @@ pub struct TableReader {
 }
 
 impl TableReader {
-    /// The table `name` of a checkpoint; of the newest one, by default.
+    /// Opens the table `name` of checkpoint `checkpoint`, or of the newest checkpoint if that is
+    /// `None`.
     ///
     /// # Errors
-    /// `NotABank`, `NoSuchCheckpoint`, `NoSuchTable`, `Damaged` or `Io` for metadata that can't be
+    /// `NotABank`; `NoSuchCheckpoint`; `NoSuchTable`; `Damaged` or `Io` if the metadata can't be
     /// read.
     pub fn open(dir: &Path, checkpoint: Option<u64>, name: &str) -> Result<Self> {
         let dir = open_bank_dir(dir)?;
@@ -65,23 +66,23 @@ impl TableReader {
         Ok(TableReader { dir, log, source, table, _hold: hold })
     }
 
-    /// The checkpoint's number.
+    /// Number of the checkpoint that is read.
     #[must_use]
     pub fn checkpoint(&self) -> u64 {
         self.source.identity.checkpoint
     }
 
-    /// The table.
+    /// Describes the table that is read.
     #[must_use]
     pub fn table(&self) -> &TableSummary {
         &self.table
     }
 
-    /// Calls `row` with key and value of each row, in no particular order, until it returns false. Rows that can't
-    /// be read are left out; why, is returned.
+    /// Calls `row` with the key and value of each row, in no particular order, until `row` returns
+    /// false. Leaves out rows that can't be read, and returns the damage that is the reason.
     ///
     /// # Errors
-    /// `Damaged` or `Io` for an index that can't be read.
+    /// `Damaged` or `Io` if the index can't be read.
     pub fn for_each_row(&mut self, row: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<Vec<Damage>> {
         let files = BankFiles::read(&self.dir)?;
         let table = TableNumber(self.table.number);
@@ -91,10 +92,10 @@ impl TableReader {
         Ok(visit.damage)
     }
 
-    /// The values of `keys`; none for rows that are missing.
+    /// Returns the values of `keys`, in their order; `None` for a key without a row.
     ///
     /// # Errors
-    /// `Damaged` or `Io` for an index or a row that can't be read.
+    /// `Damaged` or `Io` if the index or a row can't be read.
     pub fn get(&mut self, keys: &[u64]) -> Result<Vec<Option<Vec<u8>>>> {
         let files = BankFiles::read(&self.dir)?;
         let table = TableNumber(self.table.number);
@@ -135,7 +136,8 @@ impl TableReader {
     }
 }
 
-/// A bank's metadata, read while the checkpoint that is asked for, or the newest one, is held.
+/// Takes a hold on checkpoint `checkpoint`, or on the newest one if that is `None`, and reads the
+/// bank's metadata.
 fn held_files(dir: &Arc<Directory>, checkpoint: Option<u64>) -> Result<(BankFiles, u64, Hold)> {
     let files = BankFiles::read(dir)?;
     let held = match checkpoint {
@@ -146,13 +148,14 @@ fn held_files(dir: &Arc<Directory>, checkpoint: Option<u64>) -> Result<(BankFile
         None => files.checkpoints.hold_newest()?,
     };
     match held {
-        // Read again: what was read before may be of another that had the same number.
+        // Read again under the hold: between the first reading and the hold, another checkpoint may
+        // have got this number.
         Some((number, hold)) => Ok((BankFiles::read(dir)?, number, hold)),
         None => Err(Error::no_such_checkpoint(dir.path(), checkpoint, files.numbers)),
     }
 }
 
-/// Why a checkpoint's manifest could not be read.
+/// The error that says why a checkpoint's manifest can't be read.
 fn damaged_of(files: &BankFiles, number: u64) -> Error {
     let of = files.damage.iter().find(|damage| damage.checkpoint == Some(number));
     let path = files.checkpoints.manifest_path(number).path();

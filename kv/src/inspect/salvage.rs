@@ -1,18 +1,22 @@
-//! What can be saved of a damaged bank goes into a new one.
+//! Copies what can be read of a damaged bank into a new bank.
 //!
-//! **By the index**, where a checkpoint's index is whole: exactly the rows that it leads to and that are sound, on
-//! damaged pages too (a record carries its own checksum). A chain that ends at a damaged record may go on behind it,
-//! on pages that are good: then the log is gone through for sound records that hash to such a chain, and the newest
-//! of each key comes back, if nothing else brought that key back. Those rows are *uncertain*: the damaged record may
-//! have been a newer one of the same key.
+//! **By the index**, if a checkpoint's index is sound. Salvage then copies exactly the sound rows
+//! that the index leads to. They may be on damaged pages, because each record has a checksum of its
+//! own. If a chain ends at a damaged record, older records of the chain may be on sound pages.
+//! Salvage then searches the log for sound records whose hash belongs to such a chain. It copies
+//! the newest record of each key that it has not copied otherwise. These rows are *uncertain*: the
+//! damaged record may have been a newer one of the same key.
 //!
-//! **By the log**, where the index is damaged or lost: all records of the checkpoint's log in the order of their
-//! addresses, the last one of each key counts, and a tombstone deletes. Without damaged pages that is the checkpoint
-//! exactly: superseded records lie below their successors, and compaction moves what is current to the end. With
-//! damaged pages a row whose newest record or tombstone lay there comes back as it was before.
+//! **By the log**, if the index is damaged or lost. Salvage then reads all records of the
+//! checkpoint's log in the order of their addresses. The last record of each key counts, and a
+//! tombstone deletes the row. Without damaged pages the result is exactly the checkpoint. A
+//! superseded record always lies below its successor, and compaction moves current records to the
+//! end. With damaged pages, a row whose newest record or tombstone was on one of them gets its
+//! older value.
 //!
-//! **Which checkpoint.** The newest whose manifest can be read, or whose index is whole: an index without its
-//! manifest takes the tables of another checkpoint's, and the part of the log that it leads to.
+//! **Which checkpoint.** The newest checkpoint whose manifest can be read or whose index is sound.
+//! For an index without its manifest, salvage takes the tables from another manifest, and the part
+//! of the log that the index leads to.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -33,65 +37,68 @@ use crate::files::checked_stream::CheckedReader;
 use crate::index::{ADDRESS_LIMIT, Entry, Probe};
 use crate::record::address::TableNumber;
 
-/// Memory of the new bank beside its index, and for a row of that.
+/// Default memory budget of the new bank without its index, in bytes.
 const MEMORY_BYTES: u64 = 128 << 20;
+/// Bytes that the default memory budget of the new bank adds for each row, for the index.
 const MEMORY_BYTES_PER_ROW: u64 = 18;
-/// Memory for a window of the old index.
+/// Memory for a window of the old bank's index, in bytes.
 const WINDOW_BYTES: u64 = 256 << 20;
-/// A blob is not longer than what a call takes at a time.
+/// A blob is written by one call from one slice, so it is never longer than a slice can be.
 const BLOB_BYTES_MAX: usize = isize::MAX as usize;
 
-/// How a bank is salvaged.
+/// Options of [`salvage`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SalvageOptions {
-    /// Memory budget of the new bank while it is written, in bytes; default: 128 MiB and 18 bytes a row.
+    /// Memory budget of the new bank while it is written, in bytes. Default: 128 MiB, and 18 bytes
+    /// for each row.
     pub memory_budget_bytes: Option<u64>,
 }
 
-/// What said which records are rows.
+/// How salvage decided which records are rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RowSource {
-    /// A checkpoint's index, which is whole.
+    /// By a checkpoint's index, which is sound.
     Index,
-    /// The log alone: the last record of each key.
+    /// By the log alone: the last record of each key is its row.
     Log,
 }
 
-/// What became of the caller's bytes.
+/// Whether the caller's blob was copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Blob {
-    /// The new bank has them, so many.
+    /// The new bank has the blob, with this number of bytes.
     Kept(u64),
-    /// They can't be read, for this reason; the new bank has none.
+    /// The blob can't be read, for this reason. The new bank's blob is empty.
     Lost(String),
 }
 
-/// What [`salvage`] brought back and what it did not.
+/// What [`salvage`] has copied and what it has not.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SalvageReport {
-    /// The checkpoint that was brought back.
+    /// The checkpoint that was copied.
     pub checkpoint: u64,
-    /// The newest one that was there. Rows that changed in between are back as they were before.
+    /// The newest checkpoint of the damaged bank. A row that changed between the two has its older
+    /// value.
     pub newest: u64,
-    /// What said which records are rows.
+    /// How salvage decided which records are rows.
     pub rows_by: RowSource,
-    /// The tables.
+    /// The tables that were copied.
     pub tables: Vec<SalvagedTable>,
-    /// The caller's bytes.
+    /// Whether the caller's blob was copied.
     pub blob: Blob,
-    /// Entries of the index that led to no sound record.
+    /// Number of index entries that led to no sound record.
     pub entries_lost: u64,
-    /// All damage that was met, damaged pages among it.
+    /// All damage that was found, including damaged pages.
     pub damage: Vec<Damage>,
-    /// What else whoever uses the new bank should know.
+    /// Further facts that a user of the new bank should know, in sentences.
     pub notes: Vec<String>,
 }
 
 impl SalvageReport {
-    /// Whether the new bank has all that the newest checkpoint held.
+    /// True if the new bank has everything that the newest checkpoint held.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let exact = |table: &SalvagedTable| {
@@ -109,18 +116,18 @@ impl SalvageReport {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SalvagedTable {
-    /// Its name.
+    /// Name of the table.
     pub name: String,
-    /// Rows that the checkpoint's manifest says it had; none if that manifest can't be read.
+    /// Number of rows in the checkpoint's manifest; `None` if that manifest can't be read.
     pub expected: Option<u64>,
-    /// Rows in the new bank.
+    /// Number of rows in the new bank.
     pub rows: u64,
-    /// Those of them that may be older than they were.
+    /// Number of these rows that may have an older value than in the checkpoint.
     pub uncertain: u64,
 }
 
 impl SalvagedTable {
-    /// Rows that did not come back as the checkpoint held them; none if their number was lost too.
+    /// Number of rows that were not copied with certainty; `None` if the manifest can't be read.
     #[must_use]
     pub fn lost(&self) -> Option<u64> {
         let certain = self.rows - self.uncertain;
@@ -128,8 +135,9 @@ impl SalvagedTable {
     }
 }
 
-/// Brings every intact row of the bank in `dir` into a new bank in `new`, takes a checkpoint of that, and says what
-/// was lost. The damaged bank is left as it is. For a checkpoint that opens and verifies this is a copy.
+/// Copies every sound row of the bank in `dir` into a new bank in `new`, takes a checkpoint of the
+/// new bank, and reports what was lost. Does not change the damaged bank. If the checkpoint is
+/// sound, the new bank is a copy of it.
 ///
 /// ```
 /// use embank_kv::inspect::{SalvageOptions, salvage};
@@ -147,8 +155,9 @@ impl SalvagedTable {
 /// ```
 ///
 /// # Errors
-/// `NotABank`; `UnusableOutput` where `new` is not empty; `InvalidArgument` if no manifest can be read, so that nothing
-/// tells the tables; what writing the new bank reports, which then has no checkpoint.
+/// `NotABank`; `UnusableOutput` if `new` is not empty; `InvalidArgument` if no manifest can be
+/// read, so that the tables are not known; errors of writing the new bank, which then has no
+/// checkpoint.
 pub fn salvage(
     dir: &Path,
     new: &Path,
@@ -209,11 +218,11 @@ pub fn salvage(
     })
 }
 
-/// What will be brought back.
+/// The checkpoint to copy, and how.
 struct Choice<'a> {
     number: u64,
     identity: CheckpointIdentity,
-    /// The tables are this one's.
+    /// The manifest that the tables come from.
     manifest: &'a Manifest,
     rows_by: RowSource,
     log_end: u64,
@@ -231,13 +240,14 @@ impl Choice<'_> {
     }
 }
 
-/// The newest checkpoint of which there is enough.
+/// Chooses the newest checkpoint that has a manifest or a sound index.
 fn choose(files: &BankFiles) -> Result<Choice<'_>> {
     let mut damage = files.damage.clone();
     let mut notes = Vec::new();
     for &number in files.numbers.iter().rev() {
         let own = files.manifest(number);
-        // Tables are rarely made or dropped: another checkpoint's will nearly always do.
+        // Tables are rarely made or dropped, so the tables of another checkpoint are nearly always
+        // right.
         let older = files.manifests.iter().rev().find(|manifest| manifest.number < number);
         let Some(manifest) = own.or(older).or(files.manifests.first()) else { break };
         let id = own.map_or(0, |own| own.id);
@@ -251,8 +261,8 @@ fn choose(files: &BankFiles) -> Result<Choice<'_>> {
             (Some(own), true) => (RowSource::Index, own.log_end),
             (Some(own), false) => {
                 notes.push(format!(
-                    "the index of checkpoint {number} is damaged: of each key the last record in the log counts; rows \
-                     whose last record or deletion lay on a damaged page may be back as they were before"
+                    "the index of checkpoint {number} is damaged, so the last record of each key in the log counts; rows \
+                     whose last record or deletion lay on a damaged page may have their older value"
                 ));
                 (RowSource::Log, own.log_end)
             }
@@ -277,7 +287,7 @@ fn choose(files: &BankFiles) -> Result<Choice<'_>> {
     )))
 }
 
-/// The end of the page that the last entry leads into.
+/// Returns the end of the last page that an entry leads into.
 fn log_end_by_index(files: &BankFiles, of: CheckpointIdentity, like: &Manifest) -> Result<u64> {
     let mut last = like.log_begin;
     let range = (0, ADDRESS_LIMIT);
@@ -297,7 +307,7 @@ fn read_blob(files: &BankFiles, of: CheckpointIdentity) -> Result<Vec<u8>> {
     Ok(blob)
 }
 
-/// The new bank's tables beside the old ones.
+/// Combines the new bank's tables with what the old bank's manifest says about them.
 fn tables(
     new: &Path,
     manifest: &Manifest,
@@ -316,7 +326,7 @@ fn tables(
     Ok(salvaged.collect())
 }
 
-/// A chain that ended at a damaged record and may go on behind it.
+/// A chain that ended at a damaged record. It may continue below that record.
 struct OpenChain {
     bucket: u64,
     depth: u32,
@@ -332,14 +342,14 @@ struct Salvager<'a> {
     faults: PageFaults,
     open: Vec<OpenChain>,
     entries_lost: u64,
-    /// Rows of tables that the manifest does not know.
+    /// Number of rows of tables that the manifest does not know.
     strangers: u64,
-    /// Rows of each table that may be older than they were.
+    /// Number of rows of each table that may have an older value than in the checkpoint.
     uncertain: Vec<u64>,
 }
 
 impl Salvager<'_> {
-    /// Calls `visit` with the address of each sound record of a row, in ascending order.
+    /// Calls `visit` for each sound record of a row, in ascending order of the addresses.
     fn records(
         &mut self,
         log: &mut LogFiles,
@@ -349,7 +359,7 @@ impl Salvager<'_> {
         let source = &sources[0];
         let mut page = PageRead::new();
         let mut next = source.log_begin;
-        // Ends: each turn goes on by a page at least.
+        // Ends: each turn moves on by at least a page.
         while next < source.log_end {
             let there = log.next_there(next).min(source.log_end);
             if there > next {
@@ -376,7 +386,7 @@ impl Salvager<'_> {
                     };
                     let value = match record.link().is_tombstone() {
                         true => None,
-                        // One of another length was never this table's row.
+                        // A record of another length never was a row of this table.
                         false => match Source::value(known, record) {
                             Ok(value) => Some(value),
                             Err(_) => return Ok(()),
@@ -394,12 +404,12 @@ impl Salvager<'_> {
         Ok(())
     }
 
-    /// Every row by the last record of its key.
+    /// Copies every row, by the last record of its key.
     fn all_records(&mut self, log: &mut LogFiles) -> Result<()> {
         self.records(log, |salvager, _, (table, key), value| salvager.bank.set(table, key, value))
     }
 
-    /// Looks for rows whose chains ended at a damaged record above them.
+    /// Copies rows whose chain ended at a damaged record above them.
     fn behind_broken_chains(&mut self, log: &mut LogFiles) -> Result<()> {
         let open = std::mem::take(&mut self.open);
         if open.is_empty() {

@@ -1,4 +1,4 @@
-//! The bank that salvaged rows go into.
+//! The new bank into which salvaged rows are written.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,17 +11,19 @@ use crate::options::StoreOptions;
 use crate::record::address::{TableId, TableNumber};
 use crate::store::Store;
 
-/// Rows and bytes of a batch.
+/// Number of rows and of value bytes after which a table's pending rows are written as a batch.
 const BATCH_ROWS: usize = 4096;
 const BATCH_BYTES: usize = 8 << 20;
 
-/// What became of a key since the last batch: its newest value, or none where it was deleted.
+/// The rows of a table that wait for the next batch: each key's newest value, or `None` for a
+/// deleted row.
 type Pending = HashMap<u64, Option<Vec<u8>>>;
 
-/// A new bank with the tables of an old one.
+/// A new bank with the tables of an old bank.
 pub(super) struct NewBank {
     store: Store,
-    /// By the old bank's numbers less one; none for dropped tables.
+    /// The table of each table number of the old bank, from number 1 on. `None` for a dropped
+    /// table.
     tables: Vec<Option<(TableId, Width)>>,
     pending: Vec<Pending>,
     pending_bytes: Vec<usize>,
@@ -60,7 +62,8 @@ impl NewBank {
             let bytes = table.value_bytes;
             let about = &table.descriptor;
             made.push(match (table.dropped, table.width()) {
-                // Tables keep their numbers: rows of the bank's own may go by them.
+                // A dropped table is made and dropped, so that later tables keep their numbers:
+                // rows that the bank keeps for itself may contain table numbers.
                 (true, _) => {
                     let placeholder = store.create_table(&placeholder_name(tables), 0, b"")?;
                     store.drop_table(placeholder)?;
@@ -83,7 +86,8 @@ impl NewBank {
         })
     }
 
-    /// Sets a row of a table of the old bank; without a value it is deleted. The last call for a key counts.
+    /// Sets a row of a table of the old bank, or deletes it if `value` is `None`. The last call for
+    /// a key counts.
     pub(super) fn set(&mut self, table: TableNumber, key: u64, value: Option<&[u8]>) -> Result<()> {
         let i = usize::from(table.0) - 1;
         self.pending_bytes[i] += value.map_or(0, <[u8]>::len);
@@ -120,7 +124,7 @@ impl NewBank {
         Ok(())
     }
 
-    /// Whether the row of a table of the old bank has been set.
+    /// True if a row of a table of the old bank has been set.
     pub(super) fn has(&mut self, table: TableNumber, key: u64) -> Result<bool> {
         let i = usize::from(table.0) - 1;
         if let Some(value) = self.pending[i].get(&key) {
@@ -130,7 +134,7 @@ impl NewBank {
         Ok(self.store.clock_of(table, key)?.is_some())
     }
 
-    /// Writes what is pending and takes a checkpoint; returns its number.
+    /// Writes the pending rows and takes a checkpoint. Returns the checkpoint's number.
     pub(super) fn finish(mut self, blob: &[u8]) -> Result<u64> {
         for i in 0..self.tables.len() {
             self.write(i)?;
@@ -139,7 +143,7 @@ impl NewBank {
     }
 }
 
-/// Puts values, of variable width or not.
+/// Puts values, into tables of variable width if `VARIABLE`.
 struct Put<'a, const VARIABLE: bool>(&'a [Vec<u8>]);
 
 impl<const VARIABLE: bool> Operation for Put<'_, VARIABLE> {

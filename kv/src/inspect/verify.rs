@@ -1,11 +1,15 @@
-//! Is a bank whole? All of it is looked at, and all that is wrong is listed.
+//! Verifies a bank: reads all of it and lists all damage.
 //!
-//! What is checked: `BANK`; of each checkpoint its manifest, every chunk of `index` and `blob`; every page of the
-//! log that a checkpoint names, and every record in it; that each entry of the index leads to a record that is
-//! sound, belongs to a table of the checkpoint, and hashes to the entry's bucket and tag; that what the index
-//! leads to is as many rows of each table, of as many bytes, as the manifest says.
+//! It checks:
 //!
-//! What is not: the log below the oldest `log_begin` and above the newest `log_end`, which nothing reads.
+//! - the file `BANK`, and of each checkpoint the manifest and every chunk of `index` and `blob`;
+//! - every page of the log that a checkpoint names, and every record in these pages;
+//! - that each entry of the index leads to a sound record, of a table of the checkpoint, whose hash
+//!   belongs to the entry's bucket and tag;
+//! - that the index leads to as many rows and bytes of each table as the manifest says.
+//!
+//! It does not check the log below the oldest `log_begin` and above the newest `log_end`, because
+//! no reader uses it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,21 +30,25 @@ use crate::files::directory::{Directory, Place};
 use crate::record::hash::KeyHash;
 use crate::record::layout::record_bytes;
 
-/// Findings of one kind that are listed; the rest is counted. More means that everything is wrong.
+/// Limit of the findings about index entries that are listed; further ones are counted. Beyond this
+/// number the whole index is wrong.
 const ASTRAY_LISTED_MAX: u64 = 10_000;
-/// Bytes of a stream's header, of a chunk's head.
+/// Length of a stream's header, in bytes.
 const STREAM_HEADER_BYTES: u64 = 32;
+/// Length of the head of a stream's chunk, in bytes.
 const CHUNK_HEAD_BYTES: u64 = 8;
 
-/// How often it begins anew because a writer let go of a checkpoint.
+/// Limit of the number of times that a verification starts again because a writer has removed a
+/// checkpoint.
 const ATTEMPTS_MAX: u32 = 16;
 
-/// How a bank is verified.
+/// Options of [`verify`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifyOptions {
-    /// The checkpoint; all that are kept, by default.
+    /// The checkpoint to verify; by default all kept checkpoints.
     pub checkpoint: Option<u64>,
-    /// Memory for a window of the index, in bytes; default 256 MiB. With less the index is read more often.
+    /// Memory for a window of the index, in bytes; default 256 MiB. With less memory the index is
+    /// read more often.
     pub memory_bytes: u64,
 }
 
@@ -50,31 +58,32 @@ impl Default for VerifyOptions {
     }
 }
 
-/// What [`verify`] found.
+/// The result of [`verify`].
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct VerifyReport {
-    /// The bank's id.
+    /// The bank's id; `None` if it can't be read.
     pub bank: Option<u64>,
-    /// The checkpoints that were gone through, oldest first.
+    /// The checkpoints that were verified, oldest first.
     pub checkpoints: Vec<CheckpointReport>,
-    /// Checkpoints that a writer let go of meanwhile: nothing is said about them.
+    /// Checkpoints that a writer removed during the verification. The report has no finding about
+    /// them.
     pub gone: Vec<u64>,
-    /// All damage, in no particular order; none if the bank is whole.
+    /// All damage, in no particular order. Empty if the bank is sound.
     pub damage: Vec<Damage>,
-    /// Checkpoints whose manifest can't be read: nothing tells which part of the log is theirs, so only their
+    /// Checkpoints whose manifest can't be read. Their part of the log is not known, so only their
     /// other files were checked.
     pub unchecked: Vec<u64>,
-    /// Findings beyond those that are listed.
+    /// Number of findings that are not listed because of the limit.
     pub unlisted: u64,
-    /// Pages of the log that were read.
+    /// Number of pages of the log that were read.
     pub pages: u64,
-    /// Records in them that are sound.
+    /// Number of sound records in these pages.
     pub records: u64,
 }
 
 impl VerifyReport {
-    /// Whether nothing is wrong.
+    /// True if no damage was found.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.damage.is_empty()
@@ -85,13 +94,14 @@ impl VerifyReport {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct CheckpointReport {
-    /// Its number.
+    /// Number of the checkpoint.
     pub number: u64,
-    /// Whether its manifest and index could be read, so that its rows could be counted.
+    /// True if its manifest and index could be read, so that its rows could be counted.
     pub indexed: bool,
-    /// Its tables, dropped ones left out.
+    /// Its tables, without dropped ones.
     pub tables: Vec<CheckedTable>,
-    /// Entries of the index that lead to no sound record: rows, at least so many, that can't be read.
+    /// Number of index entries that lead to no sound record. At least this number of rows can't be
+    /// read.
     pub entries_lost: u64,
 }
 
@@ -99,16 +109,17 @@ pub struct CheckpointReport {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct CheckedTable {
-    /// Its name.
+    /// Name of the table.
     pub name: String,
-    /// Rows that the manifest says it has.
+    /// Number of rows that the manifest names.
     pub rows: u64,
-    /// Rows that the index leads to and that are sound.
+    /// Number of sound rows that the index leads to.
     pub sound: u64,
 }
 
-/// Verifies a bank, or one checkpoint of it: every byte that opening and reading it would rely on. Goes on after
-/// damage and lists all of it. Changes nothing and takes no lock, so it works beside a writer.
+/// Verifies a bank, or one checkpoint of it: every byte that an opening or a reader relies on.
+/// Continues after damage and lists all damage. Changes nothing and takes no lock, so it works
+/// while another process writes the bank.
 ///
 /// ```
 /// use embank_kv::inspect::{VerifyOptions, verify};
@@ -124,16 +135,16 @@ pub struct CheckedTable {
 /// ```
 ///
 /// # Errors
-/// `NotABank`; `NoSuchCheckpoint`; `ChangedMeanwhile` where a writer lets go of each checkpoint before it is gone
-/// through; `Io` where a directory can't be
-/// listed. Damage is no error.
+/// `NotABank`; `NoSuchCheckpoint`; `ChangedMeanwhile` if a writer removes every checkpoint before
+/// it has been read; `Io` if a directory can't be listed. Damage is no error.
 pub fn verify(
     dir: &Path,
     options: &VerifyOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<VerifyReport> {
     let dir = &open_bank_dir(dir)?;
-    // A writer that lets go of a checkpoint may take its files away in the middle: then from the start.
+    // A writer may remove a checkpoint during an attempt, together with its files. The next attempt
+    // starts again.
     for _ in 0..ATTEMPTS_MAX {
         if let Some(report) = attempt(dir, options, progress)? {
             return Ok(report);
@@ -145,7 +156,8 @@ pub fn verify(
     )))
 }
 
-/// The report; none if a checkpoint went away, and what was found of the others says too little.
+/// Returns the report. `None` if a writer removed a checkpoint, so that the findings about the
+/// others say too little.
 fn attempt(
     dir: &Arc<Directory>,
     options: &VerifyOptions,
@@ -207,7 +219,7 @@ impl Source {
     }
 }
 
-/// Notes what is wrong with a checkpoint's index and blob; whether the index can be read.
+/// Notes the damage of a checkpoint's index and blob. Returns true if the index can be read.
 fn check_streams(
     checkpoints: &Checkpoints,
     identity: CheckpointIdentity,
@@ -235,7 +247,7 @@ fn check_streams(
     has_index
 }
 
-/// What is wrong with a stream.
+/// Returns the damage of a stream.
 fn stream_damage(path: &Place, identity: StreamIdentity, number: u64) -> Vec<Damage> {
     let damage = |(offset, what)| Damage::in_file(path, offset, number, what);
     match survey(path, identity) {
@@ -244,12 +256,12 @@ fn stream_damage(path: &Place, identity: StreamIdentity, number: u64) -> Vec<Dam
     }
 }
 
-/// Collects what a walk finds.
+/// Collects the findings of a walk.
 struct Checker<'a> {
     sources: &'a [Source],
     progress: &'a mut dyn FnMut(Progress),
     report: VerifyReport,
-    /// Rows and bytes of their records that were found, by checkpoint and table.
+    /// Number of rows and bytes of their records that were found, by checkpoint and table.
     found: Vec<Vec<(u64, u64)>>,
     faults: PageFaults,
     astray: u64,
@@ -290,7 +302,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Holds the rows that were found against the manifests, where nothing else explains a difference.
+    /// Compares the rows that were found with the manifests. A difference is damage only if a lost
+    /// entry does not explain it.
     fn compare_counts(&mut self, files: &BankFiles, sources: &[Source]) {
         for (number, source) in sources.iter().enumerate() {
             let report = &mut self.report.checkpoints[number];
@@ -325,7 +338,7 @@ impl<'a> Checker<'a> {
         let gone: Vec<u64> =
             files.numbers.iter().copied().filter(|&number| !files.is_kept(number)).collect();
         if !gone.is_empty() {
-            // The log that only they named may be gone too.
+            // The log that only the removed checkpoints named may be gone too.
             let kept = |number: &u64| !gone.contains(number);
             let named = |damage: &Damage| {
                 let Some(page) = damage.page else { return true };
@@ -390,7 +403,7 @@ impl Visit for Checker<'_> {
     fn broken(&mut self, log: &LogFiles, broken: Broken<'_>) -> Result<()> {
         let page = broken.at / log.page_bytes;
         self.report.checkpoints[broken.source].entries_lost += 1;
-        // What a damaged page does to the entries that lead into it is counted, and the page listed.
+        // The damaged page is listed already. The entries that lead into it are only counted.
         if self.faults.has(page) {
             return Ok(());
         }

@@ -1,13 +1,16 @@
-//! A checkpoint's index held against its log.
+//! Compares checkpoints' indexes with their log.
 //!
-//! The log is gone through once, page by page, in windows. For each window the entries that lead into it are
-//! taken from the index's stream and sorted by address; a first pass over the stream counts them for parts of the
-//! log, so that a window has no more than the memory admits. An entry that stands alone leads to one record, in
-//! the page that is being looked at. One that other records follow is walked down its chain from there: its
-//! further records, in pages that were before, are read one by one. The first record of each key in a chain counts,
-//! and only in the bucket that its hash belongs to (a split may have left copies of entries in others).
+//! A walk reads the log once, page by page, in windows. For each window it takes the entries that
+//! lead into the window from the stream of the index, and sorts them by address. A first pass over
+//! the stream counts the entries of each part of the log, so that the entries of a window fit into
+//! the memory.
 //!
-//! Several checkpoints can be gone through together; the log that they share is then read once.
+//! An entry without a chain leads to one record, in the page that was just read. An entry with a
+//! chain leads to its first record in that page. The further records of the chain are in earlier
+//! pages and are read one by one. In a chain the first record of each key counts, and only in the
+//! bucket that its hash belongs to: a split may have left copies of entries in other buckets.
+//!
+//! A walk can take several checkpoints at once. It then reads the log that they share once.
 
 use super::index::for_each_bucket;
 use super::log_files::{LogFiles, Looked, PageRead};
@@ -21,37 +24,37 @@ use crate::record::address::TableNumber;
 use crate::record::hash::KeyHash;
 use crate::record::layout::{RecordImage, Shape};
 
-/// What is wrong with an entry that leads to a sound record of an unknown table.
+/// The finding for an entry that leads to a sound record of an unknown table.
 pub(super) const STRANGER: &str = "a record of a table that is not there";
 
-/// Parts of the log that entries are counted for.
+/// Number of parts of the log for which entries are counted.
 const PARTS: u64 = 4096;
 
-/// A checkpoint to go through.
+/// A checkpoint that a walk reads.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) identity: CheckpointIdentity,
     pub(super) log_begin: u64,
     pub(super) log_end: u64,
-    /// Its index can be read; without, only its pages are looked at.
+    /// True if its index can be read. Otherwise only its pages are read.
     pub(super) has_index: bool,
     pub(super) key_hash: KeyHash,
     pub(super) tables: Vec<TableEntry>,
-    /// Where the log ended when those were the bank's tables. Before `log_end` if the checkpoint's
-    /// own manifest is lost and they are an older one's.
+    /// Address where the log ended when `tables` were the bank's tables. Below `log_end` if the
+    /// checkpoint's own manifest is lost and the tables come from an older one.
     pub(super) tables_end: u64,
 }
 
-/// An entry whose search for rows ended before its chain did.
+/// An entry whose chain could not be followed to its end.
 #[derive(Debug)]
 pub(super) struct Broken<'a> {
     pub(super) source: usize,
     pub(super) bucket: u64,
     pub(super) depth: u32,
     pub(super) entry: Entry,
-    /// The keys that were found before.
+    /// The keys whose records were found before that.
     pub(super) seen: &'a [(TableNumber, u64)],
-    /// Where.
+    /// Address of the record that is wrong.
     pub(super) at: u64,
     pub(super) what: String,
 }
@@ -65,21 +68,21 @@ pub(super) struct Row<'a> {
     pub(super) value: &'a [u8],
 }
 
-/// Who is told what a walk finds.
+/// Receives the findings of a walk.
 pub(super) trait Visit {
-    /// A page, good or not, before the rows in it.
+    /// A page, sound or damaged. Called before the rows in it.
     fn page(&mut self, log: &LogFiles, page: &PageRead) -> Result<()>;
-    /// A stretch of the log that no file has any part of and no entry leads to.
+    /// A range of the log that no file has any part of and no entry leads into.
     fn missing(&mut self, log: &LogFiles, start: u64, end: u64);
-    /// A row, in no particular order; false ends the walk.
+    /// A row. Rows come in no particular order. Returning false ends the walk.
     fn row(&mut self, row: Row<'_>) -> Result<bool>;
-    /// An entry that leads to something else than rows.
+    /// An entry that leads to something that is no row.
     fn broken(&mut self, log: &LogFiles, broken: Broken<'_>) -> Result<()>;
-    /// A part of the log is done.
+    /// A part of the log has been read.
     fn progress(&mut self, progress: Progress);
 }
 
-/// An entry with what a walk must know of its bucket.
+/// An entry, with its bucket and its checkpoint.
 #[derive(Debug, Clone, Copy)]
 struct Item {
     entry: Entry,
@@ -89,10 +92,11 @@ struct Item {
 }
 
 impl Source {
-    /// The table of a record at address `at`, if it can be one of this checkpoint.
+    /// The table of a record at address `at`; `None` if the record can't belong to this checkpoint.
     ///
-    /// A dropped table of which no record was left gets none later: its number became that of a
-    /// table which was made afterwards, and which nothing here tells of.
+    /// A dropped table without a record gets no new records. A record of its number from
+    /// `tables_end` on belongs to a later table with that number, of which this manifest knows
+    /// nothing.
     pub(super) fn table(&self, table: TableNumber, at: u64) -> Option<&TableEntry> {
         self.entry(table).filter(|entry| !(entry.is_gone() && at >= self.tables_end))
     }
@@ -101,7 +105,7 @@ impl Source {
         self.tables.get(usize::from(table.0).checked_sub(1)?)
     }
 
-    /// Whether there can be a record of this table and length.
+    /// True if a record can have this table and this length.
     pub(super) fn knows(&self, shape: Shape) -> bool {
         self.entry(shape.table()).is_some_and(|table| {
             let longest = (table.value_bytes as usize).next_multiple_of(8);
@@ -113,7 +117,7 @@ impl Source {
         })
     }
 
-    /// The value of a row of this table, or what is wrong with its length.
+    /// Returns the value of a row of this table, or what is wrong with its length.
     pub(super) fn value<'a>(
         table: &TableEntry,
         image: RecordImage<'a>,
@@ -127,10 +131,10 @@ impl Source {
     }
 }
 
-/// Goes through `sources`. `memory_bytes` bounds what is kept of their indexes.
+/// Walks the checkpoints in `sources`. `memory_bytes` bounds the memory for their indexes.
 ///
 /// # Errors
-/// Those of `visit`, and of an index that can't be read.
+/// The errors of `visit`, and errors of an index that can't be read.
 pub(super) fn walk<V: Visit>(
     files: &BankFiles,
     log: &mut LogFiles,
@@ -181,7 +185,7 @@ pub(super) fn walk<V: Visit>(
     Ok(())
 }
 
-/// Whether a source names the page at `at`, and how far that holds.
+/// Returns whether a source names the page at `at`, and the address up to which this answer holds.
 fn named(sources: &[Source], at: u64) -> (bool, u64) {
     let names = |source: &Source| (source.log_begin..source.log_end).contains(&at);
     let borders = sources.iter().flat_map(|source| [source.log_begin, source.log_end]);
@@ -189,7 +193,8 @@ fn named(sources: &[Source], at: u64) -> (bool, u64) {
     (sources.iter().any(names), border.unwrap_or(u64::MAX))
 }
 
-/// The log in windows of not many more entries than the memory admits.
+/// Divides the log into windows. The entries of a window fit into `memory_bytes`, unless one part
+/// alone has more.
 fn windows(
     files: &BankFiles,
     sources: &[Source],
@@ -226,7 +231,7 @@ fn windows(
     Ok(windows)
 }
 
-/// The entries that lead into a window, by address.
+/// Collects the entries that lead into a window, sorted by address.
 fn collect(
     files: &BankFiles,
     sources: &[Source],
@@ -252,7 +257,7 @@ fn collect(
     Ok(())
 }
 
-/// Follows an entry whose chain begins in `page`; false if the visitor has had enough.
+/// Follows an entry whose chain begins in `page`. Returns false if the visitor has ended the walk.
 fn follow<V: Visit>(
     log: &mut LogFiles,
     source: &Source,
@@ -263,7 +268,7 @@ fn follow<V: Visit>(
     let head = item.entry.address().raw();
     let mut chain = Chain { source, item, at: head, seen: Vec::new() };
     let mut stepped = chain.step(page.record((head - page.start) as usize), visit);
-    // Ends: each step goes down.
+    // Ends: each step goes to a lower address.
     loop {
         match stepped {
             Ok(more) => {
@@ -283,7 +288,7 @@ fn follow<V: Visit>(
     }
 }
 
-/// Goes down the chain of an entry of a bucket in memory of keys that are looked for: see `TableReader::get`.
+/// Follows the chain of one entry that a caller has read from a bucket: see `TableReader::get`.
 pub(super) fn follow_entry<V: Visit>(
     log: &mut LogFiles,
     source: &Source,
@@ -297,7 +302,7 @@ pub(super) fn follow_entry<V: Visit>(
     follow(log, source, item, &page, visit).map(|_| ())
 }
 
-/// A chain on its way down.
+/// A chain that is followed from its head down.
 struct Chain<'a> {
     source: &'a Source,
     item: Item,
@@ -314,8 +319,8 @@ impl Chain<'_> {
         Broken { source, bucket, depth, entry, at: self.at, seen: &self.seen, what }
     }
 
-    /// Takes in the record at the chain's place and goes on to the one before. The outer error tells what is
-    /// wrong with it, the inner one is the visitor's.
+    /// Visits the record at the chain's present address and moves to the one before. The outer
+    /// error says what is wrong with the record; the inner one comes from the visitor.
     fn step<V: Visit>(
         &mut self,
         record: Looked<'_>,
@@ -328,7 +333,8 @@ impl Chain<'_> {
         let hash = self.source.key_hash.of(table, key);
         let depth = u32::from(item.depth);
         let at_home = hash & ((1 << depth) - 1) == item.bucket;
-        // Only the chain's head tells: what follows may have come from a time when the entry knew less.
+        // Only the head must match the entry. Older records may have been linked when the entry had
+        // fewer tag bits.
         let first = self.at == item.entry.address().raw();
         if first && !item.entry.knows_nothing() {
             let matches = at_home && item.entry.matches(Probe::new(hash, depth));

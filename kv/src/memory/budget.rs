@@ -1,104 +1,122 @@
-//! One number of bytes, shared out: index, buffers, and the log's frames take what is left.
+//! Shares the memory budget of a store: the index, the buffers and loans take what they need, and
+//! the log's frames take the rest.
 //!
-//! The index grows with the rows and the frames give way, a page at a time, and nobody waits for that. Some memory,
-//! a page at least, is kept free of frames (`slack_bytes`). The index takes a unit of it when it needs one, which
-//! lowers the frames' allowance; the log's writer then evicts pages until the slack is whole again. No page is
-//! turned before it is, and the rows of a page need less than half a page of index, so the slack lasts from one
-//! turn to the next, even if the writer is held up by its disk. Should it not (batches of many threads at once,
-//! units that are as long as a page, a row cache or a scan that has just charged more than that), the index grows a
-//! little later: it is refused now and asks again after the next batch (`Index::grow`). What is charged is there:
-//! frames and index are counted together under one lock. Cache and scans charge outside of it, and what one of them
-//! may miss of the index, a unit, the slack has room for. So the process stays inside the budget at every instant,
-//! but for what each thread saves in one stretch of work while a checkpoint's image is written (`index::cut`): some
-//! 50 KiB.
+//! **The index grows at the frames' cost.** No batch waits for that. A slack of at least one page
+//! stays free of frames (`slack_bytes`). When the index needs a unit of memory, it takes the unit
+//! from the slack, which lowers the number of allowed frames. The log's writer thread then evicts
+//! pages until the slack is complete again. The log turns no page before that. The rows of one page
+//! need less than half a page of index, so the slack lasts until the next page turn, even if the
+//! disk holds up the writer thread.
 //!
-//! When the frames are down to their least, the index stops growing: rows then share index entries and chains get
-//! longer, which costs disk reads but never an answer (`Index::insert`). Superseded records stay in a shared chain
-//! until compaction takes them out, so a bank that lives for long with far too small a budget gets slower.
-//! The row cache takes from the frames too, and moves back and forth (`cache::sizing`); a sixteenth of
-//! what both share stays with the frames. Index and scans charge without regard to the cache, so between a
-//! charge and the cache's giving way there may be no frame left for the log: who waits for one then wakes the
-//! log's writer, which makes the cache give way before anything else (`log::writer`).
+//! The slack may still be too small. This happens if batches of many threads insert at once, if a
+//! unit is as long as a page, or if a row cache or scan has just charged more than a page. The
+//! budget then refuses the index, which asks again after the next batch (`Index::grow`).
+//!
+//! **The process stays inside the budget at every instant.** Frames and index are counted under one
+//! lock. The row cache and scans charge without that lock. Each may therefore miss one unit that
+//! the index charges at the same time, and the slack has room for that. The one exception is the
+//! memory that each thread saves in one stretch of work while a checkpoint's image is written
+//! (`index::cut`), about 50 KiB.
+//!
+//! **The index stops growing** when the frames are down to their minimum. Rows then share index
+//! entries and chains get longer, which costs disk reads and never a wrong answer
+//! (`Index::insert`). Superseded records stay in a shared chain until compaction removes them. A
+//! bank with far too small a budget therefore gets slower over time.
+//!
+//! **The row cache** takes its memory from the frames and returns it (`cache::sizing`). A sixteenth
+//! of what cache and frames share always stays with the frames. The index and scans charge without
+//! regard to the cache. Until the cache has released that memory, the log may have no free frame. A
+//! thread that waits for a frame therefore wakes the writer thread, which first makes the cache
+//! release memory (`log::writer`).
 
 use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::memory::region::HUGE_PAGE_BYTES;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
-/// The log needs so many frames to turn its pages (one filling, one or two being written, two free, one
-/// to spare), and one page stays unused while the index takes memory before a frame has given way.
+/// Minimum number of frames of the log. It turns its pages with one frame that fills, two that are
+/// written, two free ones and one in reserve. The seventh page stays unused while the index takes
+/// memory before the log has released a frame.
 const FRAMES_MIN: u64 = 7;
 /// Pages that a scan borrows: one to read into, one for its bits.
 pub(crate) const SCAN_PAGES: u64 = 2;
 /// Length of the smallest page of a bank, in bytes.
 pub(crate) const PAGE_BYTES_MIN: u64 = 8 << 10;
+/// Length of the largest page of a bank, in bytes.
 pub(crate) const PAGE_BYTES_MAX: u64 = 4 << 20;
-/// Budgets from here on use huge pages; below, 2 MiB are too coarse a unit.
+/// Budgets of at least this number of bytes use huge pages. For a smaller budget, a unit of 2 MiB
+/// is too coarse.
 const HUGE_PAGES_FROM_BYTES: u64 = 128 << 20;
-/// The least that a store works with.
+/// The smallest memory budget of a store, in bytes.
 pub const BUDGET_BYTES_MIN: u64 = 256 << 10;
-/// Budgets that an error asks for are multiples of this.
+/// An error that asks for a larger budget names a multiple of this number of bytes.
 const BUDGET_STEP_BYTES: u64 = 256 << 10;
-/// The longest unit in which the index is charged without huge pages.
+/// The largest unit, in bytes, in which the index is charged without huge pages.
 const INDEX_UNIT_BYTES: u64 = 4096;
-/// Pages of the smallest length, 32 KiB together, that the least budget has beside the log's. They
-/// hold the buckets of an empty index, 16 KiB, and what rounding adds to the read buffers.
+/// Pages of the smallest length that the minimum budget has beside the log's pages: 32 KiB
+/// together. They hold the buckets of an empty index, 16 KiB, and the bytes by which the read
+/// buffers are rounded up.
 const SPARE_PAGES: u64 = 4;
 
-/// Who has how much of the budget.
+/// The memory budget of a store, and how much of it each part has.
 #[derive(Debug)]
 pub(crate) struct Budget {
     total_bytes: u64,
     page_bytes: u64,
     limits: Limits,
     buffer_bytes: u64,
-    /// What the frames leave free, for the index to take from until they have given way.
+    /// Bytes that the frames leave free. The index takes from them before frames are released.
     slack_bytes: u64,
-    /// Frames of the log that have memory. Changes under `taking` only.
+    /// Frames of the log that have memory. Changed only under `taking`.
     frames: AtomicU64,
-    /// Changes under `taking` only.
+    /// Bytes that the index has. Changed only under `taking`.
     index_bytes: AtomicU64,
     cache_bytes: AtomicU64,
-    /// Lent to scans; frames give way.
+    /// Bytes lent to scans and prefetches; the frames release them.
     lent_bytes: AtomicU64,
-    /// Held by who takes memory for a frame or for the index: of two, one sees what the other took.
+    /// Held while memory is taken for a frame or for the index, so that each taker sees what the
+    /// other has taken.
     taking: Mutex<()>,
 }
 
 impl Budget {
-    /// The page size that fits a budget: a 128th of it, below 128 KiB a 64th; a power of two from 8 KiB to 4 MiB. Some
-    /// pages are never rows' (two free, one being written, one in compaction), but a small one must hold long rows.
+    /// The default page size for a budget: a 128th of it, or a 64th below 128 KiB; a power of two
+    /// from 8 KiB to 4 MiB. The page is small because some pages never hold rows: two are free, one
+    /// is being written and one is in compaction. The page is not smaller because it must hold long
+    /// rows.
     pub(crate) fn page_bytes_for(total_bytes: u64) -> u64 {
         let wanted = (total_bytes / 128).max((total_bytes / 64).min(128 << 10));
         1 << wanted.clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX).ilog2()
     }
 
-    /// Bytes of read buffers that go with a budget: a 32nd, below 1 MiB a 16th; at most 8 MiB.
+    /// Bytes of read buffers for a budget: a 32nd of it, or a 16th up to 1 MiB; at most 8 MiB.
     pub(crate) fn read_buffer_bytes_for(total_bytes: u64) -> u64 {
         let wanted = (total_bytes / 32).max((total_bytes / 16).min(1 << 20));
         wanted.min(8 << 20).next_multiple_of(4096)
     }
 
-    /// Bytes that compaction reads into: a page, and room to align a record of nearly that length.
+    /// Bytes of compaction's read buffer: a page, and space to align a record of nearly that
+    /// length.
     pub(crate) fn compaction_buffer_bytes_for(page_bytes: u64) -> u64 {
         page_bytes + 4096
     }
 
-    /// Bytes of buckets that may wait for the image of a checkpoint: a quarter of a page, twice, as some are being
-    /// written.
+    /// Bytes of buckets that may be saved for a checkpoint's image: a quarter of a page waits, and
+    /// a quarter is being written.
     fn saved_bytes_for(page_bytes: u64) -> u64 {
         page_bytes / 2
     }
 
-    /// Bytes of buckets saved for a checkpoint's image at which batches wait until they have been fetched.
+    /// Batches wait when this number of bytes of saved buckets has not been written to a
+    /// checkpoint's image.
     pub(crate) fn saved_bytes_max(&self) -> usize {
         Self::saved_bytes_for(self.page_bytes) as usize / 2
     }
 
-    /// The smallest budget for a log with pages of this size.
+    /// The smallest budget for a log with pages of this size, without an index.
     fn least_without_index(page_bytes: u64, limits: Limits) -> u64 {
-        // Frames, what compaction reads into, what checkpoints save, one page's worth of index; a 15th more for the read
-        // buffers, which take no more.
+        // Frames, compaction's read buffer, buckets saved for checkpoints, and one page of index. A
+        // 15th more is enough for the read buffers, which take a 16th of the total.
         let pages = (FRAMES_MIN + 2) * page_bytes
             + Self::compaction_buffer_bytes_for(page_bytes)
             + Self::saved_bytes_for(page_bytes);
@@ -106,7 +124,8 @@ impl Budget {
     }
 
     pub(crate) fn new(total_bytes: u64, page_bytes: u64, limits: Limits) -> Result<Self> {
-        // Read buffers, the page that is being written, what compaction reads into, and what checkpoints save.
+        // Read buffers, the page that is being written, compaction's read buffer, and buckets saved
+        // for checkpoints.
         let buffer_bytes = Self::read_buffer_bytes_for(total_bytes)
             + page_bytes
             + Self::compaction_buffer_bytes_for(page_bytes)
@@ -128,13 +147,14 @@ impl Budget {
         })
     }
 
-    /// A page; with huge pages two of those if they are more: one for buckets and one for overflow buckets.
+    /// Bytes of slack: one page, or two huge pages if the budget uses them and they are longer. The
+    /// two are one unit for buckets and one for overflow buckets.
     fn slack_bytes_for(total_bytes: u64, page_bytes: u64) -> u64 {
         let units = if uses_huge_pages(total_bytes) { 2 * HUGE_PAGE_BYTES as u64 } else { 0 };
         units.max(page_bytes)
     }
 
-    /// The slack in whole pages.
+    /// The slack in pages, rounded up.
     fn slack_pages(&self) -> u64 {
         self.slack_bytes.div_ceil(self.page_bytes)
     }
@@ -169,7 +189,8 @@ impl Budget {
         self.frames.load(Ordering::Relaxed)
     }
 
-    /// Takes memory for another frame of the log; false if it has as many as it may.
+    /// Takes memory for one more frame of the log. Returns false if the log has all frames that it
+    /// may have.
     pub(crate) fn try_take_frame(&self) -> bool {
         let _taking = self.taking.lock();
         let fits = self.frames() < self.frames_allowed();
@@ -179,32 +200,32 @@ impl Budget {
         fits
     }
 
-    /// A frame's memory has gone back to the system.
+    /// Records that a frame's memory has gone back to the operating system.
     pub(crate) fn give_back_frame(&self) {
         let _taking = self.taking.lock();
         self.frames.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether frames or row cache have more than is left to them since index or scans took memory.
+    /// True if frames or row cache have more memory than the index and the loans leave them.
     pub(crate) fn is_over(&self) -> bool {
         self.frames() > self.frames_allowed() || self.cache_bytes_over() > 0
     }
 
-    /// Pages of the log that may be in memory now.
+    /// Number of pages of the log that may be in memory now.
     pub(crate) fn frames_allowed(&self) -> u64 {
         self.frames_beside(
             self.index_bytes() + self.cache_bytes() + self.lent_bytes.load(Ordering::Relaxed),
         )
     }
 
-    /// Bytes that the row cache has been given.
+    /// Bytes that the row cache has taken.
     pub(crate) fn cache_bytes(&self) -> u64 {
         self.cache_bytes.load(Ordering::Relaxed)
     }
 
-    /// The most that the row cache may have beside the index and the scans of now.
+    /// The most bytes that the row cache may have, with the present index and loans.
     pub(crate) fn cache_bytes_max(&self) -> u64 {
-        // What one scan borrows stays with the frames, so that a scan need not wait for the cache.
+        // The frames keep the memory for one scan, so that a scan need not wait for the cache.
         let lent = self.lent_bytes.load(Ordering::Relaxed).max(SCAN_PAGES * self.page_bytes);
         let taken = self.index_bytes() + lent;
         let shared = (self.total_bytes - self.buffer_bytes).saturating_sub(taken);
@@ -212,60 +233,63 @@ impl Budget {
         shared.saturating_sub(frames * self.page_bytes)
     }
 
-    /// Bytes that the row cache has to give back: index or scans took memory since it was given them.
+    /// Bytes that the row cache must release, because the index or a loan has taken memory since.
     pub(crate) fn cache_bytes_over(&self) -> u64 {
         self.cache_bytes().saturating_sub(self.cache_bytes_max())
     }
 
-    /// Takes memory from the frames for the row cache; false if that is more than it may have. One thread
-    /// at a time does so.
+    /// Takes memory from the frames for the row cache. Returns false if the cache would have more
+    /// than its maximum. One thread at a time calls this.
     pub(crate) fn try_charge_cache(&self, bytes: u64) -> bool {
         let fits = self.cache_bytes() + bytes <= self.cache_bytes_max();
         if fits {
-            // Not before: whoever waits for a frame would see too few and might never look again.
+            // Charged only if it fits: a thread that waits for a frame would see too few frames in
+            // between, and might never look again.
             self.cache_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         fits
     }
 
-    /// Gives memory of the row cache back to the frames.
+    /// Returns memory of the row cache to the frames.
     pub(crate) fn uncharge_cache(&self, bytes: u64) {
         self.cache_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// The most that `frames_allowed` can ever say.
+    /// The largest value that `frames_allowed` can have: that without index, cache and loans.
     pub(crate) fn frames_max(&self) -> u64 {
         self.frames_beside(0)
     }
 
-    /// Frames that the index leaves to the rows however many there are: a quarter of the budget.
+    /// Frames that the index always leaves to the rows: a quarter of the budget, plus the slack.
     fn frames_kept(&self) -> u64 {
         let slack = self.slack_pages();
         (FRAMES_MIN - 1 + slack).max(self.total_bytes / 4 / self.page_bytes + slack)
     }
 
-    /// The most that the index may take, in bytes.
+    /// The most bytes that the index may have.
     pub(crate) fn index_bytes_max(&self) -> u64 {
         let frames = self.frames_kept() * self.page_bytes;
         (self.total_bytes - self.buffer_bytes).saturating_sub(frames)
     }
 
-    /// Lends memory to a scan, from the frames that the index leaves.
+    /// Lends memory of the frames to a scan.
     ///
     /// # Errors
-    /// `BudgetTooSmall` if so much is lent already that the log could not turn its pages.
+    /// `BudgetTooSmall` if the memory that is left would be too little for the log to turn its
+    /// pages.
     pub(crate) fn lend(&self, bytes: u64) -> Result<()> {
         self.lend_for(bytes, "scanning, with the scans and prefetches that are under way,")
     }
 
-    /// As [`lend`](Self::lend), for `what`.
+    /// Lends memory for the purpose `what`, which the error names.
     pub(crate) fn lend_for(&self, bytes: u64, what: &str) -> Result<()> {
         let most = self.lent_bytes_max();
         let order = Ordering::Relaxed;
         let charge = |lent: u64| Some(lent + bytes);
         let within = |lent| charge(lent).filter(|&lent| lent <= most);
         self.lent_bytes.fetch_update(order, order, within).map(|_| ()).map_err(|lent| {
-            // Half of what the index is charged as either kind of bucket: each is rounded up to a unit.
+            // Both kinds of buckets are assumed to have half of the index, since each half is
+            // rounded up to a unit.
             let half = self.index_bytes().div_ceil(2);
             let lent_bytes = lent + bytes;
             let needs = Needs { buckets_bytes: half, overflow_bytes: half, lent_bytes };
@@ -277,17 +301,17 @@ impl Budget {
         })
     }
 
-    /// The most that may be lent.
+    /// The most bytes that may be lent at one time.
     fn lent_bytes_max(&self) -> u64 {
         (self.frames_kept() + 1 - FRAMES_MIN - self.slack_pages()) * self.page_bytes
     }
 
-    /// Takes back what was lent.
+    /// Ends a loan of this number of bytes.
     pub(crate) fn take_back(&self, bytes: u64) {
         self.lent_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Whether huge pages are a fine enough unit for this budget.
+    /// True if the budget is large enough for huge pages as a unit.
     pub(crate) fn huge_pages(&self) -> bool {
         uses_huge_pages(self.total_bytes)
     }
@@ -297,8 +321,9 @@ impl Budget {
         index_unit_bytes_for(self.total_bytes, self.page_bytes)
     }
 
-    /// Takes memory for the index, to be used at once; false when the frames are down to their least, or have
-    /// not given way yet. The caller sees to it that they do ([`is_over`](Self::is_over)).
+    /// Takes memory for the index. Returns false if the index has its maximum, or if frames have
+    /// not been released yet. The caller then makes the log release frames
+    /// ([`is_over`](Self::is_over)).
     pub(crate) fn try_charge_index(&self, bytes: u64) -> bool {
         let _taking = self.taking.lock();
         let index_bytes = self.index_bytes() + bytes;
@@ -312,8 +337,9 @@ impl Budget {
         fits
     }
 
-    /// The smallest budget, in steps of 256 KiB or of a 4096th of the index, with which all of this works. It is tried out, step by step: so a call
-    /// with this budget is not refused with a larger one.
+    /// The smallest budget that meets `needs`, in steps of 256 KiB or of a 4096th of the index. The
+    /// function tries each step with the checks that a bank makes, so a bank with the returned
+    /// budget is not refused.
     fn least(page_bytes: u64, needs: Needs, limits: Limits) -> u64 {
         let fits = |total: u64| {
             Self::new(total, page_bytes, limits).is_ok_and(|budget| {
@@ -321,7 +347,8 @@ impl Budget {
                     && needs.lent_bytes <= budget.lent_bytes_max()
             })
         };
-        // What a damaged file says of its index is no more than this. From `least_without_index` on, `new` refuses nothing.
+        // A damaged file may claim any size of its index; this limit is above every real size.
+        // `new` accepts every budget from `least_without_index` on.
         let needs = Needs {
             buckets_bytes: needs.buckets_bytes.min(1 << 55),
             overflow_bytes: needs.overflow_bytes.min(1 << 55),
@@ -331,15 +358,16 @@ impl Budget {
         let step = (index_bytes / 4096).max(1).next_multiple_of(BUDGET_STEP_BYTES);
         let least = Self::least_without_index(page_bytes, limits).max(index_bytes);
         let mut total = least.next_multiple_of(BUDGET_STEP_BYTES);
-        // Ends: each round comes nearer to a budget of which a quarter holds the pages that are lent, and half the index.
+        // Ends: each round raises the budget. A large enough budget holds the loans in a quarter of
+        // its bytes and the index in half.
         while !fits(total) {
             total += step;
         }
         total
     }
 
-    /// The error for a budget that can't hold a bank: pages of this size, an index of these bytes of buckets and of
-    /// overflow buckets, and the pages of a scan.
+    /// The error for a budget that can't hold a bank with pages of this size, with an index of
+    /// these bytes of buckets and of overflow buckets, and with the pages of one scan.
     pub(crate) fn too_small(
         total_bytes: u64,
         page_bytes: u64,
@@ -365,17 +393,18 @@ impl Budget {
     }
 }
 
-/// What a budget must hold.
+/// The memory, beside the log's, that a budget must hold.
 #[derive(Debug, Clone, Copy)]
 struct Needs {
     buckets_bytes: u64,
     overflow_bytes: u64,
-    /// Bytes that are lent to scans and prefetches at a time.
+    /// The most bytes that are lent to scans and prefetches at one time.
     lent_bytes: u64,
 }
 
 impl Needs {
-    /// What the index is charged: buckets and overflow buckets each in whole units of `unit` bytes.
+    /// Bytes that the index is charged: buckets and overflow buckets, each in whole units of `unit`
+    /// bytes.
     fn index_bytes(self, unit: u64) -> u64 {
         self.buckets_bytes.next_multiple_of(unit) + self.overflow_bytes.next_multiple_of(unit)
     }
@@ -385,8 +414,8 @@ fn uses_huge_pages(total_bytes: u64) -> bool {
     total_bytes >= HUGE_PAGES_FROM_BYTES
 }
 
-/// The unit in which the index is charged, in bytes. Without huge pages it is no longer than a page:
-/// the index takes it from the slack, which is one page.
+/// The unit in which the index is charged, in bytes. Without huge pages it is at most a page long,
+/// because the index takes it from the slack, which is one page.
 fn index_unit_bytes_for(total_bytes: u64, page_bytes: u64) -> u64 {
     if uses_huge_pages(total_bytes) {
         HUGE_PAGE_BYTES as u64
@@ -419,7 +448,8 @@ mod tests {
         assert!(budget.index_bytes() <= budget.index_bytes_max());
     }
 
-    /// The index was charged whether or not the frames had given way, and every batch then waited for that.
+    /// Regression test: the index was charged before the frames were released, and every batch then
+    /// waited for them.
     #[test]
     fn the_index_takes_what_is_free_and_no_more_until_frames_give_way() {
         for (total_bytes, page_bytes) in

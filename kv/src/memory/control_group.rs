@@ -1,17 +1,22 @@
-//! The memory limit of the process's control group, and the memory budget that follows from it.
+//! The memory limit of the process's control group, and the default memory budget, which follows
+//! from it.
 //!
-//! **Problem.** A container's memory limit is that of a control group. The kernel kills a process of the group that fills
-//! more, and a budget of 1 GiB is more than many containers have.
+//! **Problem.** The memory limit of a container is the limit of a control group. The kernel kills a
+//! process of the group if the group exceeds the limit. Many containers have less memory than a
+//! default budget of 1 GiB.
 //!
-//! **Approach.** `/proc/self/cgroup` names the process's group in each hierarchy, and `/proc/self/mountinfo` says where
-//! the hierarchies are mounted and which of their groups is the top of each mount. The group and the groups above it,
-//! up to the top of the mount, each have a file with a limit: `memory.max` in version 2, `memory.limit_in_bytes` under
-//! the memory controller of version 1. The smallest limit counts.
+//! **Approach.** `/proc/self/cgroup` names the process's group in each hierarchy of groups.
+//! `/proc/self/mountinfo` says where each hierarchy is mounted, and which group is the top of that
+//! mount. The group, and each group above it up to the top of the mount, has a file with its limit.
+//! The file is `memory.max` in version 2, and `memory.limit_in_bytes` under the memory controller
+//! of version 1. The smallest limit counts.
 //!
-//! **Containers.** A container may see a path of its host that does not exist in its mounts. The top of the mount is
-//! then the container's group, so only that one is asked. What can't be read or understood sets no limit.
+//! **Containers.** The path in `/proc/self/cgroup` may be a path of the host that does not exist in
+//! the container's mounts. The top of the mount is then the container's group, and only its limit
+//! is read. A file that can't be read or understood sets no limit.
 //!
-//! **Tests** of all crates give another root for these paths in the environment: `EMBANK_SYSTEM_ROOT`.
+//! **Tests** of all crates set the environment variable `EMBANK_SYSTEM_ROOT` to another root
+//! directory for these paths.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -20,21 +25,23 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::memory::budget::BUDGET_BYTES_MIN;
 
-/// The default memory budget without a limit of memory.
+/// The default memory budget where no memory limit is set, in bytes.
 const DEFAULT_BUDGET_BYTES_MAX: u64 = 1 << 30;
-/// The default memory budget is at most this part of the group's limit. The program that opens the bank needs the rest,
-/// and `docs/architecture.md` says what a bank takes beside its budget.
+/// With a memory limit, the default memory budget is at most this part of it. The program that
+/// opens the bank needs the rest. `docs/architecture.md` says what a bank needs beside its budget.
 const DEFAULT_BUDGET_PART: u64 = 4;
-/// The least default memory budget. Twice what a store needs, because a bank of the crate `embank` also has its
-/// lookahead queue in its budget.
+/// The smallest default memory budget. Twice the minimum of a store, because a bank of the crate
+/// `embank` also has its lookahead queue in the budget.
 const DEFAULT_BUDGET_BYTES_MIN: u64 = 2 * BUDGET_BYTES_MIN;
-/// Limits from here on are none. Version 1 has about 2^63 bytes where no limit is set.
+/// A limit of at least this number of bytes counts as no limit. Version 1 reports about 2^63 bytes
+/// where no limit is set.
 const LIMIT_BYTES_MAX: u64 = 1 << 60;
 
-/// The memory budget of a bank for which none is given, in bytes: 1 GiB, or a quarter of the memory limit of the
-/// process's control group, if that is less. At least 512 KiB, with which a bank opens.
+/// The memory budget in bytes of a bank that is opened without one. It is 1 GiB, or a quarter of
+/// the memory limit of the process's control group if that is less. It is at least 512 KiB, with
+/// which a bank opens.
 ///
-/// It is found out with each call, so it follows a limit that changes.
+/// Each call reads the limit again, so the result follows a limit that changes.
 ///
 /// ```
 /// let bytes = embank_kv::default_memory_budget_bytes();
@@ -51,8 +58,8 @@ fn default_below(limit_bytes: Option<u64>) -> u64 {
     wanted.clamp(DEFAULT_BUDGET_BYTES_MIN, DEFAULT_BUDGET_BYTES_MAX)
 }
 
-/// A warning if a memory budget is above the memory limit of the process's control group. `None` if it fits, or if there
-/// is no limit.
+/// A warning if a memory budget is above the memory limit of the process's control group. `None` if
+/// the budget is within the limit, or if no limit is set.
 ///
 /// ```
 /// assert_eq!(embank_kv::memory_budget_warning(1 << 20), None);
@@ -71,7 +78,7 @@ fn warning_for(budget_bytes: u64, limit_bytes: Option<u64>) -> Option<String> {
     ))
 }
 
-/// The memory limit of the process's control group in bytes; `None` if there is none.
+/// The memory limit of the process's control group in bytes; `None` if no limit is set.
 fn memory_limit_bytes() -> Option<u64> {
     match std::env::var_os("EMBANK_SYSTEM_ROOT") {
         Some(root) => memory_limit_below(Path::new(&root)),
@@ -79,12 +86,12 @@ fn memory_limit_bytes() -> Option<u64> {
     }
 }
 
-/// As [`memory_limit_bytes`], with `root` in place of the root directory.
+/// The limit that [`memory_limit_bytes`] returns, read with `root` as the root directory.
 fn memory_limit_below(root: &Path) -> Option<u64> {
     let groups = fs::read(root.join("proc/self/cgroup")).ok()?;
     let mounts = fs::read(root.join("proc/self/mountinfo")).ok()?;
     let mounts: Vec<Mount> = lines(&mounts).filter_map(Mount::parse).collect();
-    // A system may have both versions mounted; the memory controller is in one of them.
+    // A system may have both versions mounted; the memory controller is in only one of them.
     let limits = lines(&groups).filter_map(Group::parse);
     limits.filter_map(|group| group.memory_limit_bytes(root, &mounts)).min()
 }
@@ -96,7 +103,7 @@ enum Version {
 }
 
 impl Version {
-    /// The file with the limit of a group.
+    /// Name of the file with the limit of a group.
     fn limit_file(self) -> &'static str {
         match self {
             Version::One => "memory.limit_in_bytes",
@@ -113,7 +120,8 @@ struct Group {
 }
 
 impl Group {
-    /// A line of `/proc/self/cgroup`: `hierarchy:controllers:path`. The hierarchy of version 2 is 0.
+    /// Parses a line of `/proc/self/cgroup`: `hierarchy:controllers:path`. The hierarchy of version
+    /// 2 is 0.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut parts = line.splitn(3, |&byte| byte == b':');
         let hierarchy = parts.next()?;
@@ -138,13 +146,13 @@ impl Group {
             .unwrap_or((other, Path::new("")));
         let place = mount.place.strip_prefix("/").unwrap_or(&mount.place);
         let top = root.join(place);
-        // The last of the ancestors is the empty path: the top of the mount.
+        // The last of the ancestors is the empty path, which stands for the top of the mount.
         let folders = within.ancestors().map(|group| top.join(group));
         folders.filter_map(|folder| limit_of(&folder.join(self.version.limit_file()))).min()
     }
 }
 
-/// Where a hierarchy that may have the memory controller is mounted.
+/// The place where a hierarchy that may have the memory controller is mounted.
 #[derive(Debug)]
 struct Mount {
     version: Version,
@@ -154,7 +162,8 @@ struct Mount {
 }
 
 impl Mount {
-    /// A line of `/proc/self/mountinfo`: `id parent device top place options fields... - type source options`.
+    /// Parses a line of `/proc/self/mountinfo`: `id parent device top place options fields... -
+    /// type source options`.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut words = line.split(|&byte| byte == b' ');
         let top = words.nth(3)?;
@@ -177,7 +186,7 @@ fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|&byte| byte == b'\n')
 }
 
-/// A word of `mountinfo`, where a backslash and three octal digits stand for a byte.
+/// Decodes a word of `mountinfo`, in which a backslash and three octal digits stand for a byte.
 fn unescaped(word: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;
@@ -200,7 +209,7 @@ fn unescaped(word: &[u8]) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// The limit in a file of a group. `None` if there is none, or no such file.
+/// The limit in a file of a group. `None` if the file does not exist or sets no limit.
 fn limit_of(file: &Path) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     text.trim().parse().ok().filter(|&limit| limit < LIMIT_BYTES_MAX)
@@ -218,7 +227,7 @@ mod tests {
                        33 24 0:31 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
                        35 24 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
 
-    /// A tree of files by their paths.
+    /// Makes a temporary directory with these files, given as path and text.
     fn tree(files: &[(&str, &str)]) -> TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -287,7 +296,8 @@ mod tests {
         assert_eq!(limit(groups, &mounts, &[one, two]), Some(256));
     }
 
-    /// The mount shows the container's group as its top. The path may be the host's, or lead out of the namespace.
+    /// The top of the mount is the container's group. The process's path may be a path of the host,
+    /// or lead out of the container's namespace.
     #[test]
     fn the_top_of_the_mount_counts_where_the_path_is_another_namespaces() {
         let files = [
@@ -307,7 +317,7 @@ mod tests {
         assert_eq!(limit("0::/docker/f00/inner\n", &bound, &inner), Some(256));
     }
 
-    /// Another part of the hierarchy may be mounted too.
+    /// A second mount may show another part of the hierarchy.
     #[test]
     fn the_mount_that_has_the_group_is_asked() {
         let mounts = format!("34 24 0:30 /elsewhere /mnt rw - cgroup2 cgroup2 rw\n{TWO}");
@@ -339,7 +349,7 @@ mod tests {
         assert_eq!(memory_limit_below(tree(&[]).path()), None);
         assert_eq!(memory_limit_below(tree(&[("proc/self/cgroup", "0::/\n"), file]).path()), None);
         assert_eq!(memory_limit_below(tree(&[("proc/self/mountinfo", TWO), file]).path()), None);
-        // A folder can't be read as a file, by root either.
+        // A folder can't be read as a file, not even by root.
         assert_eq!(limit("0::/\n", TWO, &[("sys/fs/cgroup/memory.max/folder", "")]), None);
         let root = tree(&[("proc/self/mountinfo", TWO), file]);
         fs::create_dir(root.path().join("proc/self/cgroup")).unwrap();

@@ -1,13 +1,15 @@
-//! The hint that brings memory into the cache before a batch touches it.
+//! The prefetch hint that brings memory into the cache before a batch touches it.
 //!
-//! A fetch goes into the first-level or into the second-level cache. Which is faster depends on the processor, by a
-//! third either way (docs/benchmarks.md). On AMD's processors fetches into the first level fill its few miss buffers,
-//! and each further fetch waits. Intel's processors have more of them, and a row that comes from the second level costs
-//! a wait for each of its lines. A fetch for writing is no faster on either, so writers use the same hints as readers.
+//! A prefetch brings a line into the first-level or into the second-level cache. Which of the two
+//! is faster depends on the processor; the difference is up to a third (docs/benchmarks.md). On
+//! AMD's processors, prefetches into the first level fill its few miss buffers, and each further
+//! prefetch waits. Intel's processors have more of these buffers, and each line of a row that must
+//! come from the second level costs a wait. A prefetch for writing is no faster on either, so
+//! writers use the same hints as readers.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What [`is_near_faster`] found: 0 before the first call, else one of the two constants below.
+/// The result of [`is_near_faster`]: 0 before the first call, then `NEAR` or `FAR`.
 static FOUND: AtomicU8 = AtomicU8::new(0);
 const NEAR: u8 = 1;
 const FAR: u8 = 2;
@@ -15,7 +17,7 @@ const FAR: u8 = 2;
 /// True if rows are fetched into the first-level cache on this processor, false if into the second.
 #[inline]
 pub(crate) fn is_near_faster() -> bool {
-    // Relaxed: each thread that looks finds the same.
+    // Relaxed: every thread that computes the value finds the same one.
     match FOUND.load(Ordering::Relaxed) {
         0 => look(),
         found => found == NEAR,
@@ -40,12 +42,13 @@ fn is_amd() -> bool {
     false
 }
 
-/// Fetches the cache line of `place` into the first-level cache if `NEAR`, else into the second-level cache, whether the
-/// batch will read or write it.
+/// Prefetches the cache line of `place` into the first-level cache if `NEAR`, else into the
+/// second-level cache. For reads and for writes.
 #[inline]
 pub(crate) fn line_into<const NEAR: bool, T>(place: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch has no effect but on the cache, whatever the address.
+    // SAFETY: a prefetch reads no memory and accepts every address; its only effect is on the
+    // cache.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
         if NEAR {
@@ -58,7 +61,8 @@ pub(crate) fn line_into<const NEAR: bool, T>(place: *const T) {
     let _ = place;
 }
 
-/// Fetches the cache line of `place` into the second-level cache: for memory that is not touched at once.
+/// Prefetches the cache line of `place` into the second-level cache, for memory that the batch
+/// touches later.
 #[inline]
 pub(crate) fn line<T>(place: *const T) {
     line_into::<false, T>(place);

@@ -1,4 +1,5 @@
-//! Read buffers: a few, counted in the budget, handed from burst to burst.
+//! The pool of read buffers. Its few buffers are counted in the memory budget, and batches take
+//! them in turn.
 
 use std::ops::{Deref, DerefMut};
 
@@ -6,7 +7,7 @@ use crate::device::{AlignedBuffer, BLOCK_BYTES};
 use crate::record::layout::{VALUE_BYTES_MAX, record_bytes};
 use crate::sync::{Condvar, Mutex};
 
-/// The pool. Buffers are made when first needed.
+/// The pool of read buffers. Each buffer is allocated when it is first needed.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     bytes_each: usize,
@@ -21,8 +22,9 @@ struct State {
 }
 
 impl Buffers {
-    /// A pool of `total_bytes`, in as many buffers as threads can use well, each with room for a page's longest record if
-    /// one can have it: a bank whose pages are larger than its budget would have them now has fewer.
+    /// A pool of `total_bytes` bytes. It has up to four buffers, so that threads can read at the
+    /// same time. Each buffer has room for the longest record of a page. If the pages are too long
+    /// for four such buffers, the pool has fewer.
     pub(crate) fn new(total_bytes: usize, page_bytes: usize) -> Self {
         let wanted = match total_bytes {
             0x10_0000.. => 4,
@@ -38,13 +40,13 @@ impl Buffers {
         }
     }
 
-    /// Bytes of one buffer.
+    /// Length of one buffer in bytes.
     pub(crate) fn bytes_each(&self) -> usize {
         self.bytes_each
     }
 
-    /// A buffer, when one is free. The caller is not pinned and holds no other buffer, so somebody
-    /// always gives one back.
+    /// Takes a buffer, and waits until one is free. The caller must not be pinned and must not hold
+    /// another buffer. Every holder of a buffer can therefore go on and return it.
     pub(crate) fn take(&self) -> Buffer<'_> {
         let mut state = self.state.lock();
         loop {
@@ -62,14 +64,14 @@ impl Buffers {
     }
 }
 
-/// A buffer on loan; goes back when dropped.
+/// A buffer of the pool, returned to it when dropped.
 pub(crate) struct Buffer<'a> {
     pool: &'a Buffers,
     buffer: Option<AlignedBuffer>,
 }
 
 impl Buffer<'_> {
-    /// For a device to stream into.
+    /// The buffer as a type that a device can stream into.
     pub(crate) fn memory(&mut self) -> &mut AlignedBuffer {
         self.buffer.as_mut().expect("there until dropped")
     }

@@ -1,4 +1,4 @@
-//! Reserved address space that takes memory as it is touched.
+//! Reserved address space. Its pages take memory when they are first touched.
 
 #[cfg(miri)]
 use heap::Map;
@@ -7,11 +7,12 @@ use system::Map;
 
 use crate::error::Result;
 
-/// Regions at least this long are advised for huge pages; below, a 2 MiB page would be too coarse a
-/// unit for the budget.
+/// Length of a huge page in bytes. A budget below 128 MiB does not use them: 2 MiB would be too
+/// coarse a unit.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Zeroed memory. Untouched parts take none; `release` gives touched parts back.
+/// Zeroed memory. Parts that were never touched take no memory; `release` returns touched parts to
+/// the system.
 #[derive(Debug)]
 pub(crate) struct Region {
     map: Map,
@@ -31,13 +32,14 @@ impl Region {
         self.map.len()
     }
 
-    /// Gives the memory of a range back to the system: those of the system's pages that lie in it as a whole.
+    /// Returns the memory of a range to the system: all system pages that lie completely in the
+    /// range.
     ///
     /// # Safety
-    /// Nobody refers to the range, and none of its content is wanted any more.
+    /// No thread may refer to the range, and its content must not be needed any more.
     pub(crate) unsafe fn release(&self, offset: usize, bytes: usize) {
         assert!(offset + bytes <= self.len());
-        // SAFETY: inside the map, and the caller has the range to itself.
+        // SAFETY: the range is inside the map, and the caller promises that no thread refers to it.
         unsafe { self.map.release(offset, bytes) };
     }
 }
@@ -48,9 +50,9 @@ mod system {
 
     use crate::error::{Error, Result};
 
-    /// Bytes of one of the system's pages.
+    /// Length of a page of the operating system, in bytes.
     fn page_bytes() -> usize {
-        // SAFETY: asks for a number.
+        // SAFETY: `sysconf` takes no pointer and only returns a number.
         let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         usize::try_from(bytes).expect("systems have pages")
     }
@@ -67,8 +69,9 @@ mod system {
                 .map_anon()
                 .map(MmapRaw::from)
                 .map_err(|source| Error::AddressSpaceRefused { bytes: bytes as u64, source })?;
-            // Advice only: a kernel without transparent huge pages refuses it and nothing is lost. The
-            // opposite advice keeps a small budget from being rounded up where THP is "always".
+            // The result is ignored: a kernel without transparent huge pages refuses the advice and
+            // works without them. The opposite advice matters where the kernel uses huge pages by
+            // default: it would round a small budget up.
             let _ = map.advise(if huge_pages { Advice::HugePage } else { Advice::NoHugePage });
             Ok(Map(map))
         }
@@ -82,38 +85,39 @@ mod system {
         }
 
         /// # Safety
-        /// The range lies inside, and nobody refers to it.
+        /// The range must lie inside the map, and no thread may refer to it.
         pub(crate) unsafe fn release(&self, offset: usize, bytes: usize) {
-            // The system would take all of a page of which the range has a part: of 64 KiB, on some machines.
+            // The system would release a whole page of which the range has only a part. A page has
+            // 64 KiB on some machines.
             let page_bytes = page_bytes();
             let end = (offset + bytes) / page_bytes * page_bytes;
             let offset = offset.next_multiple_of(page_bytes);
             let Some(bytes) = end.checked_sub(offset).filter(|&bytes| bytes > 0) else { return };
-            // SAFETY: by this function's contract. Failing only means that the memory is given back later, with
-            // the map.
+            // SAFETY: the caller keeps this function's contract. If the call fails, the memory goes
+            // back later, with the map.
             let _ =
                 unsafe { self.0.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, bytes) };
         }
     }
 }
 
-/// Miri knows no advice on maps.
+/// Replaces the map under Miri, which does not support advice on maps.
 #[cfg(miri)]
 mod heap {
     use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 
     use crate::error::Result;
 
-    /// Aligned as pages are.
+    /// Memory from the allocator, aligned to 4096 bytes as a page is.
     #[derive(Debug)]
     pub(crate) struct Map {
         start: *mut u8,
         layout: Layout,
     }
 
-    // SAFETY: plain memory; who shares what is in it is the callers' business, as with a map.
+    // SAFETY: plain memory. The callers synchronise access to it, as they do for a map.
     unsafe impl Send for Map {}
-    // SAFETY: as above.
+    // SAFETY: plain memory. The callers synchronise access to it, as they do for a map.
     unsafe impl Sync for Map {}
 
     impl Map {
@@ -136,9 +140,10 @@ mod heap {
         }
 
         /// # Safety
-        /// The range lies inside, and nobody refers to it.
+        /// The range must lie inside the map, and no thread may refer to it.
         pub(crate) unsafe fn release(&self, offset: usize, bytes: usize) {
-            // SAFETY: by this function's contract.
+            // SAFETY: the range lies inside the allocation and is not referred to, by this
+            // function's contract.
             unsafe { self.start.add(offset).write_bytes(0, bytes) };
         }
     }
@@ -155,20 +160,20 @@ mod heap {
 mod tests {
     use super::*;
 
-    /// The system was asked for all pages of which the range has a part, and zeroed the others' part as well.
+    /// Regression test: `release` zeroed whole system pages of which the range had only a part.
     #[test]
     fn what_lies_beside_a_released_range_stays() {
         const PART: usize = 512;
         let region = Region::reserve(1 << 20, false).unwrap();
-        // SAFETY: the region is that long, and nobody else has it.
+        // SAFETY: the region is that long, and this test is its only user.
         let bytes = unsafe { std::slice::from_raw_parts_mut(region.as_ptr(), region.len()) };
         bytes.fill(7);
         for start in [0, PART, (256 << 10) + PART, region.len() - PART] {
-            // SAFETY: nobody reads the range as it was.
+            // SAFETY: no thread refers to the range, and its old content is not needed.
             unsafe { region.release(start, PART) };
         }
         assert!(bytes.iter().all(|&byte| byte == 7), "parts of pages were released");
-        // SAFETY: as above.
+        // SAFETY: no thread refers to the range, and its old content is not needed.
         unsafe { region.release(PART, 512 << 10) };
         assert!(bytes[PART + (64 << 10)..448 << 10].iter().all(|&byte| byte == 0));
         assert!(bytes[..PART].iter().chain(&bytes[PART + (512 << 10)..]).all(|&byte| byte == 7));

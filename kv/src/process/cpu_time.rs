@@ -1,14 +1,15 @@
-//! How long a thread has run, apart from how long it took.
+//! Measures how long a thread has run on a processor.
 
 use std::time::Duration;
 
-/// The processor time that the calling thread has had since it started; zero where the system does not tell.
+/// The processor time of the calling thread since it started; zero if the system does not report
+/// it.
 pub(crate) fn of_this_thread() -> Duration {
     if cfg!(miri) {
         return Duration::ZERO;
     }
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a timespec of this frame, which the call fills or leaves alone.
+    // SAFETY: the pointer leads to a local `timespec`, which the call fills or leaves as it is.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32)
 }
@@ -24,7 +25,7 @@ mod tests {
         while of_this_thread() == before {
             sum = std::hint::black_box(sum + 1);
         }
-        // While this thread waits, the other has as much processor time as this one may not be counted.
+        // The other thread uses this much processor time while this thread waits for it.
         const ENOUGH: Duration = Duration::from_millis(50);
         let before = of_this_thread();
         let others = std::thread::spawn(|| {

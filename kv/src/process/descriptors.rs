@@ -1,18 +1,19 @@
-//! Descriptors 0 to 2, which no file of a bank may have.
+//! Keeps the files of a bank away from descriptors 0 to 2.
 //!
-//! **Problem.** A system call that opens a file returns the lowest free number. A daemon that has closed standard input,
-//! output and error gives these numbers to the next three files. Libraries go on writing messages to descriptor 2: they
-//! would write into a segment or a checkpoint. A `dup2` onto descriptor 1, as daemons do later, would close a file of the
-//! bank.
+//! **Problem.** A system call that opens a file returns the lowest free descriptor. If a daemon has
+//! closed standard input, output and error, the next three files get these numbers. Libraries
+//! continue to write messages to descriptor 2, and would write them into a segment or a checkpoint.
+//! Daemons may later call `dup2` onto descriptor 1, which would close a file of the bank.
 //!
-//! **Approach.** Every descriptor that this crate opens comes from [`opened`] or, for a ring, from [`with_streams`].
-//! While a file is being opened, `/dev/null` fills the numbers below 3 that are free, so that the file never has one of
-//! them, not even for a moment in which another thread could write to it. What was filled is closed afterwards. A
-//! descriptor that is low all the same is moved (`F_DUPFD_CLOEXEC`).
+//! **Approach.** Every descriptor that this crate opens comes from [`opened`] or, for a ring, from
+//! [`with_streams`]. While a file is opened, `/dev/null` fills the free descriptors below 3. The
+//! file therefore never has one of them, not even for a moment in which another thread could write
+//! to it. The filled descriptors are closed afterwards. A file that gets a low descriptor
+//! nevertheless is moved to a higher one (`F_DUPFD_CLOEXEC`).
 //!
-//! **Limits.** A thread that puts its own file in the place of a closed stream while another thread opens a file of a
-//! bank may find its file closed. A program that closes a stream in that moment leaves the file at the low number until
-//! it is moved.
+//! **Limits.** While one thread opens a file of a bank, another thread of the program may put its
+//! own file in the place of a closed stream. That file may then be closed. If another thread closes
+//! a stream at that moment, the bank's file may have the low descriptor until it is moved.
 
 use std::fs::File;
 use std::io;
@@ -23,17 +24,17 @@ use std::thread;
 
 use rustix::io::{fcntl_dupfd_cloexec, fcntl_getfd};
 
-/// The lowest descriptor that is not one of the standard streams.
+/// The lowest descriptor that is no standard stream.
 const LOWEST: i32 = 3;
 
-/// Attempts to lock `FILLED`. A child that was forked while a thread of its parent had the lock never gets it; it then
-/// opens files without filling the streams.
+/// Limit of the attempts to lock `FILLED`. If a thread of the parent had the lock at a fork, the
+/// child never gets it. The child then opens files without filling the streams.
 const ATTEMPTS_MAX: u32 = 10_000;
 
-/// What fills the closed streams while files are being opened.
+/// The descriptors that fill the closed streams while files are opened.
 #[derive(Debug)]
 struct Filled {
-    /// Openings under way that rely on it.
+    /// Number of openings that need these descriptors now.
     openings: usize,
     with: Vec<OwnedFd>,
 }
@@ -51,7 +52,8 @@ fn lock() -> Option<MutexGuard<'static, Filled>> {
     None
 }
 
-/// One opening that relies on the streams being filled; `relies` is false if they are open.
+/// One opening of a file. `relies` is true if it needs the streams to be filled, and false if the
+/// streams are open.
 struct Opening {
     relies: bool,
 }
@@ -59,7 +61,7 @@ struct Opening {
 impl Opening {
     fn begin() -> Self {
         let Some(mut filled) = lock() else { return Opening { relies: false } };
-        // Looked at only while nothing is filled: what fills a stream looks like an open one.
+        // Checked only while no stream is filled: a filled stream looks like an open one.
         let relies = filled.openings > 0 || !streams_are_open();
         if relies {
             filled.openings += 1;
@@ -84,9 +86,9 @@ impl Drop for Opening {
 }
 
 impl Filled {
-    /// Without `/dev/null`, or without a descriptor to spare, streams stay free.
+    /// Fills the free descriptors below 3. They stay free if `/dev/null` can't be opened.
     fn fill(&mut self) {
-        // Ends: each round fills one of three.
+        // Ends: each round fills one of three descriptors.
         while let Ok(null) = File::open("/dev/null") {
             if null.as_raw_fd() >= LOWEST {
                 return;
@@ -102,10 +104,11 @@ fn streams_are_open() -> bool {
         && fcntl_getfd(io::stderr()).is_ok()
 }
 
-/// What `open` opens, at 3 or above. A lock (`flock`) on it would stay, because a copy shares the open file.
+/// Returns what `open` opens, with a descriptor of 3 or above. `open` must not lock the file
+/// (`flock`): a descriptor that is moved is a copy, and the lock belongs to both.
 ///
 /// # Errors
-/// What `open` returns; `EMFILE` if the process has no descriptor left.
+/// The errors of `open`; `EMFILE` if the process has no descriptor left.
 pub(crate) fn opened(open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
     let opened = with_streams(open)?;
     if opened.as_raw_fd() >= LOWEST {
@@ -120,7 +123,7 @@ pub(crate) fn with_streams<T>(open: impl FnOnce() -> io::Result<T>) -> io::Resul
     open()
 }
 
-/// Opens a file or directory by its path, to read it.
+/// Opens a file or directory for reading, by its path.
 pub(crate) fn open(path: impl AsRef<Path>) -> io::Result<File> {
     Ok(opened(|| Ok(File::open(path)?.into()))?.into())
 }

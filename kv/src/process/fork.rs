@@ -1,28 +1,31 @@
-//! What a child made by `fork` changes before `fork` returns in it.
+//! Resets shared state in a child made by `fork`, before `fork` returns in the child.
 //!
-//! **Problem.** A child has one thread and a copy of its parent's memory and descriptors. Among them are pins and
-//! locks of threads that the child does not have, and descriptors of locked files, which keep a file locked for as
-//! long as the child lives.
+//! **Problem.** A child has one thread and a copy of its parent's memory and descriptors. The copy
+//! includes pins and locks of threads that the child does not have. It also includes descriptors of
+//! locked files, which keep a file locked while the child lives.
 //!
-//! **Approach.** The system runs `in_child` in the child before `fork` returns. It calls one function
-//! of each owner of shared state, which makes that state new: by stores to atomics, and by `dup2` over the descriptors
-//! of locked files.
+//! **Approach.** The system runs `in_child` in the child before `fork` returns. `in_child` calls
+//! one function for each owner of shared state, which resets that state by stores to atomics, and
+//! by `dup2` over the descriptors of locked files.
 //!
-//! **Rule.** The handlers take no lock, allocate nothing and call only functions that are safe in signal handlers. A
-//! thread of the parent may hold any lock at the fork, also one inside a lock's own implementation.
+//! **Rule.** The handlers take no lock, allocate no memory and call only functions that are safe in
+//! signal handlers. A thread of the parent may hold any lock at the fork, including a lock inside
+//! another lock's implementation.
 //!
-//! **Limit.** The standard library of a Rust program has a lock that its threads take as they begin and end (for the
-//! message on a stack overflow). A child that is forked in such a moment can start no thread, and so open no store.
-//! Programs of Python and C do not have that lock.
+//! **Limit.** The standard library of a Rust program has a lock that its threads take when they
+//! begin and end (for the message on a stack overflow). A child that is forked while a thread has
+//! this lock can start no thread, and can therefore open no store. Programs of Python and C do not
+//! have that lock.
 //!
-//! `vfork`, `posix_spawn` and plain `clone` run no handlers. The first two end in `exec`, which closes the descriptors.
+//! `vfork`, `posix_spawn` and plain `clone` run no handlers. The first two end in `exec`, which
+//! closes the locked descriptors.
 
 #[cfg(not(any(miri, embank_shuttle)))]
 pub(crate) use handlers::{await_end, begun, watch};
 #[cfg(any(miri, embank_shuttle))]
 pub(crate) use without::{await_end, begun, watch};
 
-/// Whose state of other threads is renewed in a child, in this order.
+/// The owners of state that a child resets, in this order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Owner {
     FileLocks,
@@ -39,16 +42,17 @@ mod handlers {
 
     use super::Owner;
 
-    /// Between two looks at whether forks have ended.
+    /// Time between two checks whether forks have ended.
     const ROUND: Duration = Duration::from_micros(100);
-    /// Looks within a second.
+    /// Limit of the checks: about one second.
     const ROUNDS_MAX: u32 = 10_000;
 
-    /// Forks of this process that have begun, and those that have also ended.
+    /// Number of forks of this process that have begun, and number of those that have ended.
     static BEGUN: AtomicU64 = AtomicU64::new(0);
     static ENDED: AtomicU64 = AtomicU64::new(0);
 
-    /// What each owner renews in a child, in the order of `Owner`; null if the owner has no state yet.
+    /// The function of each owner that resets its state in a child, in the order of `Owner`. Null
+    /// if the owner has no state yet.
     static RENEW: [AtomicPtr<()>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
 
     extern "C" fn before() {
@@ -60,25 +64,26 @@ mod handlers {
     }
 
     extern "C" fn in_child() {
-        // The child has none of the threads whose forks have not ended.
+        // The child has no thread that is in a fork, so all forks count as ended.
         ENDED.store(BEGUN.load(Ordering::SeqCst), Ordering::SeqCst);
         for renew in &RENEW {
             let renew = renew.load(Ordering::Acquire);
             if !renew.is_null() {
-                // SAFETY: `watch` stores function pointers of this type alone.
+                // SAFETY: `watch` stores only function pointers of this type.
                 let renew = unsafe { std::mem::transmute::<*mut (), fn()>(renew) };
                 renew();
             }
         }
     }
 
-    /// How many forks have begun.
+    /// The number of forks that have begun.
     pub(crate) fn begun() -> u64 {
         BEGUN.load(Ordering::SeqCst)
     }
 
-    /// Waits for forks that are going on, a second at most: a fork of a large process takes milliseconds. Returns how
-    /// many have ended. If `begun` later returns the same number, no fork happened in between.
+    /// Waits at most one second until no fork is running; a fork of a large process takes
+    /// milliseconds. Returns the number of forks that have ended. If `begun` later returns the same
+    /// number, no fork happened in between.
     pub(crate) fn await_end() -> u64 {
         for _ in 0..ROUNDS_MAX {
             let ended = ENDED.load(Ordering::SeqCst);
@@ -90,16 +95,18 @@ mod handlers {
         ENDED.load(Ordering::SeqCst)
     }
 
-    /// Has the handlers run at every fork from now on, and `renew` in every child. `renew` keeps the rule above.
+    /// Makes the handlers run at every fork from now on, and `renew` in every child. `renew` must
+    /// keep the rule of this module.
     pub(crate) fn watch(owner: Owner, renew: fn()) -> io::Result<()> {
         static WATCHED: AtomicBool = AtomicBool::new(false);
         // Release: pairs with the Acquire in `in_child`.
         RENEW[owner as usize].store(renew as *mut (), Ordering::Release);
-        // Acquire: pairs with the Release below. Two threads may both register: running the handlers twice is harmless.
+        // Acquire: pairs with the Release below. Two threads may both register the handlers:
+        // running them twice does no harm.
         if WATCHED.load(Ordering::Acquire) {
             return Ok(());
         }
-        // SAFETY: the handlers live as long as this program, and follow the rule above.
+        // SAFETY: the handlers live as long as this program, and keep the rule of this module.
         match unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) } {
             0 => {
                 WATCHED.store(true, Ordering::Release);
@@ -110,7 +117,7 @@ mod handlers {
     }
 }
 
-/// Models and Miri do not fork.
+/// For models and Miri, which do not fork.
 #[cfg(any(miri, embank_shuttle))]
 mod without {
     pub(crate) fn begun() -> u64 {

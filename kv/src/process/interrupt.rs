@@ -1,21 +1,28 @@
-//! A check that the program makes while a call waits, for its rows or for disk space, and that can end the wait.
+//! Lets the program end a call that waits for rows or for disk space.
 //!
-//! Python runs signal handlers between two instructions of the interpreter. A call that waits in Rust would keep Ctrl-C
-//! from its handler until the wait is over. So the Python package sets a check that runs the handlers.
+//! Python runs signal handlers between two instructions of the interpreter. A call that waits in
+//! Rust keeps the handler of Ctrl-C from running until the wait ends. The Python package therefore
+//! sets a check that runs the handlers.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Time between two checks of a call that waits: Ctrl-C ends a wait within it, and a check costs a few microseconds.
+/// Time between two checks of a waiting call. Ctrl-C ends a wait within this time, and a check
+/// costs only a few microseconds.
 const CHECKED_EVERY: Duration = Duration::from_millis(100);
 
 static CHECK: OnceLock<fn() -> bool> = OnceLock::new();
 
-/// Sets the function that a call runs every 100 ms while it waits, in the waiting thread: a Get that waits for its rows,
-/// and a call that waits for disk space. If the function returns true, the call fails with
-/// [`Error::Interrupted`](crate::Error::Interrupted); a Get then holds no row. A call that ends leases goes on to its end
-/// instead, without further waits. The function must not call a store: the call that waits may hold locks of it. It holds for all stores of the process. The first call of
-/// `check_while_waiting` counts; later calls change nothing.
+/// Sets the function that a call runs every 100 ms while it waits, in the waiting thread. Two kinds
+/// of calls wait: a get that waits for its rows, and a call that waits for disk space.
+///
+/// If the function returns true, the call fails with
+/// [`Error::Interrupted`](crate::Error::Interrupted). A get then holds no row. A call that ends
+/// leases completes instead, without further waits. The function must not call a store, because the
+/// waiting call may hold the store's locks.
+///
+/// The function is used for all stores of the process. Only the first call of `check_while_waiting`
+/// has an effect.
 ///
 /// # Examples
 /// ```
@@ -25,11 +32,11 @@ static CHECK: OnceLock<fn() -> bool> = OnceLock::new();
 /// embank_kv::check_while_waiting(|| STOPPED.load(Ordering::SeqCst));
 /// ```
 pub fn check_while_waiting(check: fn() -> bool) {
-    // A second one changes nothing, as its docs say.
+    // The error of a second call is ignored: only the first call has an effect.
     let _ = CHECK.set(check);
 }
 
-/// The checks of one wait. A wait that is woken often is checked as often as one that sleeps.
+/// The checks of one wait. A wait that is woken often is not checked more often.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Checks {
@@ -38,13 +45,14 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// Begins with a wait.
+    /// Begins the checks of a wait.
     #[must_use]
     pub fn new() -> Self {
         Self { check: CHECK.get().copied(), next: Instant::now() + CHECKED_EVERY }
     }
 
-    /// When the wait must look again: at `deadline`, or for the next check.
+    /// The time at which the wait must end or check: `deadline`, or the next check if that is
+    /// earlier.
     #[must_use]
     pub fn until(&self, deadline: Instant) -> Instant {
         match self.check {
@@ -53,7 +61,8 @@ impl Checks {
         }
     }
 
-    /// The check, if it is due. The caller runs it without a lock, because it may run for long.
+    /// Returns the check if it is due. The caller must run it without a lock, because it may take
+    /// long.
     pub fn due(&mut self) -> Option<fn() -> bool> {
         let now = Instant::now();
         if now < self.next {

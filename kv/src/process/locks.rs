@@ -1,13 +1,16 @@
 //! Locks that also work in a child made by `fork`.
 //!
-//! `parking_lot` keeps the threads that wait for any lock of the process in one table, in memory of those threads. A
-//! child has a copy of that table, with threads that it does not have; its own threads get the same memory, and then
-//! wait for each other for ever. The standard library's locks keep all of their state in the lock. These types have
-//! its locks and `parking_lot`'s interface: a panic leaves a lock usable, and a wait takes the guard by reference.
+//! `parking_lot` keeps the waiting threads of all locks of the process in one table, which refers
+//! to memory of those threads. A forked child has a copy of that table with threads that it does
+//! not have. New threads of the child get that memory, and may then wait for each other for ever.
+//! The locks of the standard library keep their whole state inside the lock. The types of this
+//! module use those locks and have the interface of `parking_lot`: a panic leaves a lock usable,
+//! and a wait takes the guard by reference.
 //!
-//! **Fairness.** The standard library's mutex goes to the thread that asks first after an unlock. A thread that holds it
-//! for long, again and again, would keep it from a waiting thread, which has yet to wake up. So each half millisecond at
-//! most, an unlock yields the processor until a waiting thread has had the lock. `parking_lot` does the like.
+//! **Fairness.** A released mutex of the standard library goes to the next thread that asks. A
+//! thread that locks it again at once would therefore win against a waiting thread, which must wake
+//! up first. To prevent this, an unlock yields the processor until a waiting thread has had the
+//! lock. It does so at most once in 500 microseconds. `parking_lot` has a similar rule.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,12 +18,13 @@ use std::sync::{self, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Yields of an unlock for a waiting thread. It goes on after these although no waiting thread has had the lock.
+/// Limit of the yields of an unlock. After these the thread continues, even if no waiting thread
+/// has had the lock.
 const YIELDS_MAX: u32 = 100;
-/// An unlock yields for waiting threads again after this time.
+/// Time after which an unlock yields to waiting threads again.
 const FAIR_AFTER: Duration = Duration::from_micros(500);
 
-/// A value behind a lock. Locking does not fail after a panic.
+/// A value behind a lock. Locking works also after a panic of a thread that held the lock.
 ///
 /// ```
 /// let mutex = embank_kv::locks::Mutex::new(1);
@@ -30,34 +34,34 @@ const FAIR_AFTER: Duration = Duration::from_micros(500);
 #[derive(Debug, Default)]
 pub struct Mutex<T> {
     locked: sync::Mutex<Locked<T>>,
-    /// Threads that wait for the lock; not those that wake up from a [`Condvar`].
+    /// Number of threads that wait for the lock, without threads that wake up from a [`Condvar`].
     waiting: AtomicU32,
 }
 
 #[derive(Debug, Default)]
 struct Locked<T> {
     value: T,
-    /// When an unlock yields next, if one has.
+    /// Time at which an unlock yields next; `None` before the first yield.
     fair_at: Option<Instant>,
 }
 
-/// A locked [`Mutex`].
+/// Access to the value of a locked [`Mutex`]. Dropping it unlocks the mutex.
 #[derive(Debug)]
 #[must_use]
 pub struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
-    /// `None` only inside a method that takes the guard by `&mut`.
+    /// `None` only while a method that takes the guard by `&mut` runs.
     guard: Option<sync::MutexGuard<'a, Locked<T>>>,
 }
 
 impl<T> Mutex<T> {
-    /// A mutex that is not locked.
+    /// Makes an unlocked mutex.
     pub const fn new(value: T) -> Self {
         let locked = Locked { value, fair_at: None };
         Mutex { locked: sync::Mutex::new(locked), waiting: AtomicU32::new(0) }
     }
 
-    /// Waits for the lock.
+    /// Takes the lock. Waits until it is free.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.try_lock().unwrap_or_else(|| self.wait())
@@ -65,14 +69,14 @@ impl<T> Mutex<T> {
 
     #[cold]
     fn wait(&self) -> MutexGuard<'_, T> {
-        // Relaxed: a hint for unlocks.
+        // Relaxed: only a hint for unlocks.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let guard = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         MutexGuard { mutex: self, guard: Some(guard) }
     }
 
-    /// Takes the lock; `None` if it is taken.
+    /// Takes the lock; `None` if another thread has it.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let guard = match self.locked.try_lock() {
@@ -83,22 +87,22 @@ impl<T> Mutex<T> {
         Some(MutexGuard { mutex: self, guard: Some(guard) })
     }
 
-    /// The value, without locking.
+    /// The value. Needs no lock, because the caller has the only reference.
     pub fn get_mut(&mut self) -> &mut T {
         &mut self.locked.get_mut().unwrap_or_else(PoisonError::into_inner).value
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.locked.into_inner().unwrap_or_else(PoisonError::into_inner).value
     }
 }
 
 impl<T> Mutex<T> {
-    /// Lets a waiting thread have the lock, which the caller has just released.
+    /// Yields until a waiting thread has had the lock. The caller has just released it.
     #[cold]
     fn yield_to_waiting(&self) {
-        // Relaxed: a hint.
+        // Relaxed: only a hint.
         let before = self.waiting.load(Ordering::Relaxed);
         for _ in 0..YIELDS_MAX {
             let now = self.waiting.load(Ordering::Relaxed);
@@ -111,9 +115,9 @@ impl<T> Mutex<T> {
 }
 
 impl<T> MutexGuard<'_, T> {
-    /// Runs `work` while the mutex is not locked.
+    /// Unlocks the mutex, runs `work`, and locks the mutex again.
     pub fn unlocked<U>(guard: &mut Self, work: impl FnOnce() -> U) -> U {
-        /// Locks again, also after a panic.
+        /// Locks the mutex again when dropped, also after a panic of `work`.
         struct Relock<'g, 'a, T>(&'g mut MutexGuard<'a, T>);
         impl<T> Drop for Relock<'_, '_, T> {
             fn drop(&mut self) {
@@ -125,9 +129,9 @@ impl<T> MutexGuard<'_, T> {
         work()
     }
 
-    /// Lets a waiting thread have the lock, if there is one.
+    /// Gives the lock to a waiting thread, if there is one, and takes it again.
     pub fn bump(guard: &mut Self) {
-        // Relaxed: a hint.
+        // Relaxed: only a hint.
         if guard.mutex.waiting.load(Ordering::Relaxed) > 0 {
             let mutex = guard.mutex;
             Self::unlocked(guard, || mutex.yield_to_waiting());
@@ -152,7 +156,7 @@ impl<T> MutexGuard<'_, T> {
 impl<T> Drop for MutexGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // Relaxed: a hint.
+        // Relaxed: only a hint.
         if self.mutex.waiting.load(Ordering::Relaxed) > 0 {
             self.unlock_with_waiting();
         }
@@ -175,11 +179,11 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// Lets threads wait for what another thread does under a [`Mutex`].
+/// Lets a thread wait until another thread has changed a value under a [`Mutex`].
 #[derive(Debug, Default)]
 pub struct Condvar(sync::Condvar);
 
-/// Whether a wait ended at its deadline.
+/// Tells whether a wait ended at its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitResult(bool);
 
@@ -192,24 +196,24 @@ impl WaitResult {
 }
 
 impl Condvar {
-    /// A condition that no thread waits for.
+    /// Makes a condition variable.
     #[must_use]
     pub const fn new() -> Self {
         Condvar(sync::Condvar::new())
     }
 
-    /// Waits for a notification; may also return without one.
+    /// Waits for a notification. May also return without a notification.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         let locked = guard.guard.take().expect("locked");
         guard.guard = Some(self.0.wait(locked).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// As [`wait`](Self::wait), until `deadline` at the latest.
+    /// Waits as [`wait`](Self::wait) does, but not longer than until `deadline`.
     pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, deadline: Instant) -> WaitResult {
         self.wait_for(guard, deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// As [`wait`](Self::wait), for `timeout` at most.
+    /// Waits as [`wait`](Self::wait) does, but not longer than `timeout`.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, timeout: Duration) -> WaitResult {
         let locked = guard.guard.take().expect("locked");
         let waited = self.0.wait_timeout(locked, timeout).unwrap_or_else(PoisonError::into_inner);
@@ -228,35 +232,35 @@ impl Condvar {
     }
 }
 
-/// A value behind a lock that readers share. Locking does not fail after a panic. A thread must not lock it again while
-/// it holds it.
+/// A value behind a lock that readers share. Locking works also after a panic of a thread that held
+/// the lock. A thread must not take the lock while it holds it.
 #[derive(Debug, Default)]
 pub struct RwLock<T>(sync::RwLock<T>);
 
-/// A [`RwLock`] that is locked for reading.
+/// Access to the value of a [`RwLock`] that is locked for reading.
 pub type RwLockReadGuard<'a, T> = sync::RwLockReadGuard<'a, T>;
-/// A [`RwLock`] that is locked for writing.
+/// Access to the value of a [`RwLock`] that is locked for writing.
 pub type RwLockWriteGuard<'a, T> = sync::RwLockWriteGuard<'a, T>;
 
 impl<T> RwLock<T> {
-    /// A lock that is not taken.
+    /// Makes an unlocked lock.
     pub const fn new(value: T) -> Self {
         RwLock(sync::RwLock::new(value))
     }
 
-    /// Waits to share the value with other readers.
+    /// Takes the lock for reading, together with other readers. Waits while a writer has it.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits to have the value alone.
+    /// Takes the lock for writing. Waits while any other thread has it.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -283,7 +287,7 @@ mod tests {
         assert_eq!((mutex.into_inner(), lock.into_inner()), (2, 2));
     }
 
-    /// With the standard library's mutex alone, the waiting thread may never have its turn.
+    /// The standard library's mutex alone may never give the lock to the waiting thread.
     #[test]
     fn a_thread_that_locks_again_and_again_lets_others_have_the_lock() {
         let mutex = Mutex::new(0);
@@ -310,7 +314,8 @@ mod tests {
         thread::scope(|scope| {
             let mut guard = mutex.lock();
             scope.spawn(|| *mutex.lock() += 1);
-            // Ends: the thread waits for the lock sooner or later, and a bump then gives it away.
+            // Ends: the thread waits for the lock after some time, and a bump then gives it the
+            // lock.
             while *guard == 0 {
                 MutexGuard::bump(&mut guard);
                 thread::yield_now();

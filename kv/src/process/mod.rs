@@ -1,4 +1,12 @@
-//! The process that the store is part of: its forks, locks, threads, signals and descriptors.
+//! Parts that concern the whole process: its forks, locks, threads, signals and descriptors.
+//!
+//! # Where to look
+//!
+//! - `fork`: what a forked child resets.
+//! - `locks`: locks that work after a fork.
+//! - `interrupt`: how the program ends a wait.
+//! - `descriptors`: keeps files away from the standard streams.
+//! - `thread_start`, `cpu_time`, `new_id`: threads, processor time, random ids.
 
 pub(crate) mod cpu_time;
 pub(crate) mod descriptors;

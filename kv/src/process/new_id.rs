@@ -1,11 +1,13 @@
-//! Random numbers that name a bank, a checkpoint or an opening.
+//! Random numbers that identify a bank, a checkpoint or an opening.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// A random number, not 0, that no other bank, checkpoint or opening has.
+/// Returns a random number, not 0. It is very unlikely that another bank, checkpoint or opening has
+/// it.
 ///
-/// From the system's random numbers. Where there are none yet (early in a machine's start), from the seed of the standard
-/// library's hash maps, with the process id because a forked child has its parent's seed.
+/// The number comes from the system's random source. Early in a machine's start that source may not
+/// be ready. The number then comes from the seed of the standard library's hash maps and the
+/// process id, because a forked child has its parent's seed.
 pub(crate) fn new_id() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     let mut bytes = [0; 8];

@@ -1,13 +1,13 @@
-//! Starting threads, so that a test can have the system refuse them.
+//! Starts threads, in one place so that a test can make the system refuse them.
 
 use std::io;
 
 use crate::sync::thread::{Builder, JoinHandle};
 
-/// Starts a thread of this name.
+/// Starts a thread with this name.
 ///
 /// # Errors
-/// The system's: the process, its user or its control group is at a limit of threads.
+/// The system's error: the process, its user or its control group has reached a limit of threads.
 pub(crate) fn start(
     name: String,
     work: impl FnOnce() + Send + 'static,
@@ -26,11 +26,11 @@ mod refusal {
     use std::io;
 
     std::thread_local! {
-        /// Threads that this thread may still start; `None` for any number.
+        /// Number of threads that the current thread may still start; `None` for no limit.
         static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
     }
 
-    /// Runs `work`. The system refuses its thread all threads but the first `left`.
+    /// Runs `work`, which can start only `left` threads: every later start fails.
     pub(crate) fn with_threads_left<T>(left: usize, work: impl FnOnce() -> T) -> T {
         struct Restore(Option<usize>);
         impl Drop for Restore {

@@ -1,20 +1,21 @@
 //! Statistics as named numbers, for monitoring.
 //!
-//! [`StoreStats`] is a struct for programs; what scrapes a process wants names, kinds and help texts. Both
-//! are snapshots: taking one costs some hundred loads and disturbs no batch.
+//! [`StoreStats`] is a struct for programs. A monitoring system also needs each number's name, kind
+//! and help text. Both are snapshots: taking one loads a few hundred counters and does not disturb
+//! batches.
 
 use crate::stats::StoreStats;
 
-/// How a number moves.
+/// How a number changes over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only up, from zero at the open.
+    /// Only grows, from 0 at the opening.
     Counter,
-    /// Up and down.
+    /// Grows and shrinks.
     Gauge,
 }
 
-/// One number.
+/// One number for monitoring.
 ///
 /// ```
 /// use embank_kv::StoreStats;
@@ -25,15 +26,16 @@ pub enum Kind {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Metric {
-    /// Its name, without the `_total` that a counter gets in the text.
+    /// Its name, without the ending `_total` that the text format adds to counters.
     pub name: &'static str,
-    /// What it says.
+    /// Help text: what the number counts.
     pub help: &'static str,
-    /// How it moves.
+    /// How the number changes over time.
     pub kind: Kind,
-    /// What tells it from others of the same name; these follow one another.
+    /// Name and value of the label that distinguishes metrics of one name. Metrics of one name
+    /// follow one another.
     pub label: Option<(&'static str, &'static str)>,
-    /// Times are in seconds, sizes in bytes.
+    /// The number. Times are in seconds, sizes in bytes.
     pub value: f64,
 }
 
@@ -62,17 +64,17 @@ impl Metric {
         Metric { kind: Kind::Gauge, ..Metric::seconds(name, help, microseconds) }
     }
 
-    /// The same with a label.
+    /// Returns this number with a label.
     #[must_use]
     pub fn labelled(self, key: &'static str, value: &'static str) -> Self {
         Metric { label: Some((key, value)), ..self }
     }
 }
 
-/// What a number of the statistics counts.
+/// Unit of a number of the statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Things, such as rows or batches.
+    /// A number of things, such as rows or batches.
     Count,
     /// Bytes.
     Bytes,
@@ -80,27 +82,28 @@ pub enum Unit {
     Microseconds,
 }
 
-/// Where a number stands in a view of the statistics with groups, such as Python's nested dictionary.
+/// Position of a number in a view of the statistics with groups, such as Python's nested
+/// dictionary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// The group; `None` for a number that stands beside the groups.
+    /// The group; `None` for a number outside the groups.
     pub group: Option<&'static str>,
     /// The number's name in the group.
     pub name: &'static str,
 }
 
-/// The name, help text and label under which monitoring knows a number.
+/// The name, label and help text of a number in monitoring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Series {
-    /// As [`Metric::name`].
+    /// See [`Metric::name`].
     pub name: &'static str,
-    /// As [`Metric::label`].
+    /// See [`Metric::label`].
     pub label: Option<(&'static str, &'static str)>,
-    /// As [`Metric::help`].
+    /// See [`Metric::help`].
     pub help: &'static str,
 }
 
-/// One number of a snapshot of statistics, with all that is said of it.
+/// One number of a snapshot of statistics, with its description.
 ///
 /// ```
 /// use embank_kv::StoreStats;
@@ -113,22 +116,22 @@ pub struct Series {
 pub struct Field {
     /// The name of the struct's field.
     pub name: &'static str,
-    /// The field's documentation, a line each.
+    /// The field's documentation, one string for each line.
     pub docs: &'static [&'static str],
-    /// How it moves.
+    /// How the number changes over time.
     pub kind: Kind,
-    /// What it counts.
+    /// Unit of the number.
     pub unit: Unit,
-    /// Where users of the bindings find it; `None` for a number that only monitoring shows.
+    /// Position in the views of the bindings; `None` for a number that only monitoring shows.
     pub place: Option<Place>,
-    /// Where monitoring shows it; `None` for a number of a single table.
+    /// Name in monitoring; `None` for a number of a single table.
     pub series: Option<Series>,
     /// The number.
     pub value: u64,
 }
 
 impl Field {
-    /// The number as monitoring sees it.
+    /// The number for monitoring, with times in seconds. `None` if monitoring does not show it.
     #[must_use]
     pub fn metric(&self) -> Option<Metric> {
         let Series { name, label, help } = self.series?;
@@ -140,15 +143,22 @@ impl Field {
     }
 }
 
-/// Declares a snapshot of statistics by a table of its numbers.
+/// Declares a snapshot of statistics by a table with one row for each number.
 ///
-/// All that Embank says of a number is said in its row: the documentation of the struct's field; kind and unit;
-/// behind `in` its place in views with groups; behind `as` its series in monitoring; and behind `from` how it is read
-/// from the live counters. What a row leaves out is `None`, and a number that is not read from the counters is set by the
-/// caller of `counted`. Rows of one series follow one another. Behind `and` come the fields that are no numbers.
+/// A row holds the whole description of a number:
 ///
-/// The struct, `fields` and `counted` are made from the table. Monitoring, Python's dictionaries and type stubs, and the
-/// structs of C are made from `fields`.
+/// - the documentation of the struct's field,
+/// - its kind and its unit,
+/// - after `in`, its position in views with groups,
+/// - after `as`, its series in monitoring,
+/// - after `from`, the expression that reads it from the live counters.
+///
+/// A part that a row leaves out is `None`. A number without `from` is set by the caller of
+/// `counted`. Rows of one series must follow one another. The fields that are no numbers come after
+/// `and`.
+///
+/// The macro makes the struct, `fields` and `counted` from the table. Monitoring, Python's
+/// dictionaries and type stubs, and the structs of C are made from `fields`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! statistics {
@@ -172,7 +182,7 @@ macro_rules! statistics {
         }
 
         impl $struct {
-            /// Every number, with all that is said of it.
+            /// All numbers, each with its description.
             #[must_use]
             pub fn fields(&self) -> Vec<$crate::metrics::Field> {
                 vec![$($crate::metrics::Field {
@@ -188,7 +198,7 @@ macro_rules! statistics {
                 },)*]
             }
 
-            /// The fields' numbers, to be set.
+            /// The number of every field, as references, so that a test can set them.
             #[cfg(test)]
             pub(crate) fn numbers_mut(&mut self) -> Vec<&mut u64> {
                 vec![$(&mut self.$field,)*]
@@ -220,7 +230,8 @@ macro_rules! statistics {
     (@counted $struct:ident [] $($field:ident [])*) => {};
     (@counted $struct:ident [$counters:ty] $($field:ident [$($c:ident $read:expr)?])*) => {
         impl $struct {
-            /// What the live counters tell. All else is at its default.
+            /// The numbers that are read from the live counters. All other fields have their
+            /// default value.
             pub(crate) fn counted(counters: &$counters) -> Self {
                 let mut stats = Self::default();
                 $($({
@@ -234,7 +245,7 @@ macro_rules! statistics {
 }
 
 impl StoreStats {
-    /// All numbers that monitoring shows, under the names that it knows them by.
+    /// All numbers that monitoring shows.
     #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
         let mut metrics: Vec<Metric> = self.fields().iter().filter_map(Field::metric).collect();
@@ -304,7 +315,8 @@ pub fn to_prometheus(metrics: &[Metric]) -> String {
                 };
                 let mut encoder = encoder.encode_descriptor(name, help, None, metric_type)?;
                 for &Metric { label, value, .. } in family {
-                    // Without a label no family: an empty set of labels would be written as {}.
+                    // A metric without a label is written outside a family: an empty label set
+                    // would be written as `{}`.
                     match label {
                         Some(label) => write(&mut encoder.encode_family(&[label])?, kind, value)?,
                         None => write(&mut encoder, kind, value)?,

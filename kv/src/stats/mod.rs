@@ -1,10 +1,17 @@
-//! What the store counts.
+//! The counters of a store, and the statistics that are made from them.
 //!
-//! A batch counts for itself (its tally) and adds that once, at its end. Even once a batch is often when a
-//! batch is a single key: two threads that add to one counter then pass its cache line back and forth,
-//! some 50 ns each time. So a [`BatchCounter`] has a cell for each thread, on a cache line of its own, and a
-//! reader sums them. The first [`CELLS`] threads of the process that live at a time have their cells to
-//! themselves and add without a locked instruction; further ones share a last cell.
+//! A batch counts in a tally of its own and adds the tally to the counters once, at its end. A
+//! batch of one key is so short that even this one addition costs too much on a shared counter: two
+//! threads that add to one counter pass its cache line back and forth, about 50 ns each time. A
+//! [`BatchCounter`] therefore has a cell for each thread, each on a cache line of its own, and a
+//! reader sums the cells. The first [`CELLS`] threads that live at one time have a cell each and
+//! add without a locked instruction. All other threads share the last cell.
+//!
+//! # Where to look
+//!
+//! - `mod.rs`: the counters and `StoreStats`.
+//! - `metrics`: names, units and help texts for monitoring, and the macro `statistics!`.
+//! - `space_holder`: what keeps log from being freed.
 
 pub mod metrics;
 pub(crate) mod space_holder;
@@ -14,18 +21,20 @@ use std::time::Duration;
 use crate::statistics;
 use crate::sync::{AtomicU32, CountingU64, Ordering, global, thread_local};
 
-/// Threads with a cell of their own.
+/// Number of threads that have a cell of their own. A bit mask of 32 bits records which cells are
+/// taken.
 const CELLS: usize = 16;
 
 global! {
-    /// Which of the first [`CELLS`] cells are taken, a bit each. An atomic, because a lock that another thread holds
-    /// at a fork is never released in the child. Cells of threads that a child does not have stay taken there.
+    /// Which of the first [`CELLS`] cells are taken, one bit each. An atomic, because a lock that
+    /// another thread holds at a fork stays locked in the child. A child does not have its parent's
+    /// other threads, and their cells stay taken in it.
     static TAKEN: AtomicU32 = AtomicU32::new(0);
 }
 
 const _: () = assert!(CELLS <= 32);
 
-/// A thread's cell, given back when the thread ends.
+/// The cell of one thread, released when the thread ends.
 struct OwnCell(usize);
 
 impl OwnCell {
@@ -34,7 +43,8 @@ impl OwnCell {
             let cell = taken.trailing_ones();
             (cell < CELLS as u32).then(|| taken | 1 << cell)
         };
-        // Acquire: pairs with the Release of the drop, so that this thread adds to what the last owner counted.
+        // Acquire: pairs with the Release of the drop, so that this thread adds to the count that
+        // the last owner left.
         let before = TAKEN.fetch_update(Ordering::Acquire, Ordering::Relaxed, with_next);
         OwnCell(before.map_or(CELLS, |taken| taken.trailing_ones() as usize))
     }
@@ -43,7 +53,8 @@ impl OwnCell {
 impl Drop for OwnCell {
     fn drop(&mut self) {
         if self.0 < CELLS {
-            // Release: pairs with the Acquire of `take`. The bit is set, so this clears it alone.
+            // Release: pairs with the Acquire of `take`. The bit is set, so the subtraction clears
+            // only this bit.
             TAKEN.fetch_sub(1 << self.0, Ordering::Release);
         }
     }
@@ -53,10 +64,10 @@ thread_local! {
     static OWN_CELL: OwnCell = OwnCell::take();
 }
 
-/// The cell in which this thread counts; [`CELLS`] for the shared one.
+/// The cell in which this thread counts, or [`CELLS`] for the shared cell.
 #[inline]
 fn own_cell() -> usize {
-    // A batch in the destructor of another thread local may come after this one's.
+    // The destructor of another thread local may run a batch after this thread local was destroyed.
     OWN_CELL.try_with(|cell| cell.0).unwrap_or(CELLS)
 }
 
@@ -65,7 +76,7 @@ fn own_cell() -> usize {
 #[repr(align(64))]
 struct Cell(CountingU64);
 
-/// A counter that batches add to, once each.
+/// A counter that every batch adds to once.
 #[derive(Debug, Default)]
 pub(crate) struct BatchCounter([Cell; CELLS + 1]);
 
@@ -77,9 +88,9 @@ impl BatchCounter {
         }
         let place = own_cell();
         let cell = &self.0[place].0;
-        // Relaxed, all of them: counters order nothing.
+        // Relaxed for every access: a counter orders no other memory.
         if place < CELLS {
-            // Nobody else writes here.
+            // No other thread writes to this cell.
             cell.store(cell.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
         } else {
             cell.fetch_add(count, Ordering::Relaxed);
@@ -91,7 +102,7 @@ impl BatchCounter {
     }
 }
 
-/// A counter for what happens seldom.
+/// A counter for rare events.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(CountingU64);
 
@@ -107,7 +118,7 @@ impl Counter {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Raises a gauge of the most that was seen.
+    /// Raises a gauge that holds the largest value seen.
     pub(crate) fn raise(&self, value: u64) {
         if value > self.get() {
             self.0.fetch_max(value, Ordering::Relaxed);
@@ -119,7 +130,7 @@ impl Counter {
     }
 }
 
-/// Something that batches wait for: how often, how long together, how long at most.
+/// A cause for which batches wait: number of waits, their total time and the longest one.
 #[derive(Debug, Default)]
 pub(crate) struct Stalls {
     count: CountingU64,
@@ -149,16 +160,17 @@ impl Stalls {
     }
 }
 
-/// Batches of one key that took the short way, by what they did and where they found the row. All but
-/// peeks find it in the mutable region. One counter each, because adding to five would cost as much as the
-/// rest of such a batch.
+/// Counters of the batches of one key that `try_single` completed, by operation and by the region
+/// that held the row. Only a peek finds its row in the read-only region; all others find it in the
+/// mutable region. Each batch adds to one of these counters. The statistics derive five other
+/// counters from them: adding to all five would double the cost of the batch.
 #[derive(Debug, Default)]
 pub(crate) struct Singles<T = BatchCounter> {
     pub(crate) peek_mutable: T,
     pub(crate) peek_read_only: T,
     pub(crate) get: T,
     pub(crate) update: T,
-    /// Updates that change no value.
+    /// Operations that move the row's clock and leave its value.
     pub(crate) touch: T,
     pub(crate) put: T,
 }
@@ -226,19 +238,19 @@ pub(crate) struct Counters {
     pub(crate) segments_freed: Counter,
     pub(crate) last_checkpoint_us: Counter,
     pub(crate) last_checkpoint_pause_us: Counter,
-    /// The newest checkpoint's number; 0 for none.
+    /// Number of the newest checkpoint; 0 if there is none.
     pub(crate) newest_checkpoint: Counter,
-    /// Changes of rows that were counted before it began.
+    /// Changes of rows that were counted before the newest checkpoint began.
     pub(crate) changed_at_checkpoint: Counter,
 }
 
 impl Counters {
-    /// Changes of rows since the store was opened, those of single keys included.
+    /// Changes of rows since the store was opened, including those of batches of one key.
     pub(crate) fn changes(&self) -> u64 {
         self.changed.get() + self.singles.update.get() + self.singles.put.get()
     }
 
-    /// Counts a checkpoint that took so long, and held batches for so long.
+    /// Counts a checkpoint that took `taken`, and that paused batches for `paused`.
     pub(crate) fn note_checkpoint(&self, taken: Duration, paused: Duration) {
         self.checkpoints.add(1);
         self.last_checkpoint_us.set(taken.as_micros() as u64);
@@ -246,14 +258,14 @@ impl Counters {
         self.checkpoint_pauses.note(paused);
     }
 
-    /// Whether rows that lookahead brought in may still wait for their first use.
+    /// True if lookahead has brought in rows that no batch has used yet.
     pub(crate) fn promoted_waiting(&self) -> bool {
         self.promoted.get() > self.promoted_used.get() + self.promoted_wasted.get()
     }
 }
 
 statistics! {
-    /// A snapshot of a store's counters and gauges. Counters count since the bank was opened.
+    /// A snapshot of a store's counters and gauges. Counters start at 0 when the bank is opened.
     #[derive(Debug, Default, Clone, PartialEq, Eq)]
     #[non_exhaustive]
     pub struct StoreStats counted by Counters {
@@ -297,9 +309,10 @@ statistics! {
         hits_cache: Counter Count in hits.cache
             as "embank_hits" { region: "cache" } "Rows found"
             from |c| c.hits_cache.get();
-        /// Rows looked for and missing, those then inserted included.
+        /// Rows that an operation looked for and did not find, including those that it then
+        /// inserted.
         missing: Counter Count in hits.missing
-            as "embank_missing" "Rows looked for and missing"
+            as "embank_missing" "Rows looked for and not found"
             from |c| c.missing.get();
         /// Rows inserted.
         inserted: Counter Count in inserted
@@ -309,53 +322,54 @@ statistics! {
         changed: Counter Count in operations.changed
             as "embank_changed" "Rows changed, inserted or deleted"
             from |c| c.changes();
-        /// Gauge: how much of [`changed`](Self::changed) came after the newest checkpoint, or after the open where none was
-        /// taken since: what closing the store now would lose. A row that changed twice counts twice, and rows of
-        /// vocabularies count too. Changes that other threads make while a checkpoint begins may be in the checkpoint and
-        /// still count here.
+        /// Gauge: the part of [`changed`](Self::changed) that came after the newest checkpoint, or
+        /// after the opening if no checkpoint was taken since. Closing the store now would lose
+        /// these changes. A row that changed twice counts twice, and rows of vocabularies count
+        /// too. Changes by other threads while a checkpoint begins may be in the checkpoint and
+        /// count here as well.
         changed_since_checkpoint: Gauge Count in changed_since_checkpoint
             as "embank_changed_since_checkpoint" "Changes of rows since the newest checkpoint";
         /// Rows deleted.
         deleted: Counter Count in operations.deleted
             as "embank_deleted" "Rows deleted"
             from |c| c.deleted.get();
-        /// Records appended to the log, for whatever reason.
+        /// Records appended to the log, including copies.
         records_appended: Counter Count in records_appended
             as "embank_records" "Records appended"
             from |c| c.records_appended.get();
-        /// Records appended because a row of the read-only region or of the disk was used.
+        /// Records appended because an operation used a row of the read-only region or of the disk.
         copied_to_tail: Counter Count in copied_to_tail
             as "embank_copied" "Records copied to the tail"
             from |c| c.copied_to_tail.get();
         /// Rows copied to the tail before their page left memory, because they are used often.
         retained: Counter Count in retained
-            as "embank_retained" "Rows kept from leaving memory because they are used often"
+            as "embank_retained" "Rows kept in memory because they are used often"
             from |c| c.retained.get();
         /// Rows brought into memory by `promote`.
         promoted: Counter Count
-            as "embank_promoted_rows" { fate: "all" } "Rows brought into memory ahead"
+            as "embank_promoted_rows" { fate: "all" } "Rows brought into memory before their use"
             from |c| c.promoted.get();
-        /// Promoted rows that were then used from memory.
+        /// Promoted rows that a batch then used from memory.
         promoted_used: Counter Count
-            as "embank_promoted_rows" { fate: "used" } "Rows brought into memory ahead"
+            as "embank_promoted_rows" { fate: "used" } "Rows brought into memory before their use"
             from |c| c.promoted_used.get();
-        /// Promoted rows that left memory unused.
+        /// Promoted rows that left memory before any batch used them.
         promoted_wasted: Counter Count
-            as "embank_promoted_rows" { fate: "wasted" } "Rows brought into memory ahead"
+            as "embank_promoted_rows" { fate: "wasted" } "Rows brought into memory before their use"
             from |c| c.promoted_wasted.get();
-        /// Rows that an operation had brought in before `promote` could.
+        /// Rows that another operation brought into memory before `promote` did.
         overtaken: Counter Count
-            as "embank_promoted_rows" { fate: "overtaken" } "Rows brought into memory ahead"
+            as "embank_promoted_rows" { fate: "overtaken" } "Rows brought into memory before their use"
             from |c| c.overtaken.get();
         /// Read requests to the device, after coalescing.
         disk_reads: Counter Count in disk.reads
             as "embank_disk_reads" "Read requests to the device"
             from |c| c.disk_reads.get();
-        /// Rows on disk that came with the read of another.
+        /// Rows on disk that came with the read of another row.
         disk_reads_joined: Counter Count in disk.reads_joined
-            as "embank_disk_reads_joined" "Rows that came with the read of another"
+            as "embank_disk_reads_joined" "Rows on disk that came with the read of another row"
             from |c| c.disk_reads_joined.get();
-        /// Gauge: the most reads that one batch had in flight at once.
+        /// Gauge: the most reads that one batch had in flight at the same time.
         disk_queue_depth_max: Gauge Count in disk.queue_depth_max
             as "embank_disk_queue_depth_max" "The most reads that one batch had in flight"
             from |c| c.disk_queue_depth_max.get();
@@ -367,33 +381,35 @@ statistics! {
         disk_write_bytes: Counter Bytes in disk.write_bytes
             as "embank_disk_write_bytes" "Bytes written"
             from |c| c.disk_write_bytes.get();
-        /// Gauge: rows that are there.
+        /// Gauge: rows in all tables.
         live_rows: Gauge Count in space.live_rows
-            as "embank_live_rows" "Rows that are there";
-        /// Gauge: bytes of their records, headers included.
+            as "embank_live_rows" "Rows in all tables";
+        /// Gauge: bytes of the records of all rows, including headers.
         live_bytes: Gauge Bytes in space.live_bytes
-            as "embank_live_bytes" "Bytes of their records";
+            as "embank_live_bytes" "Bytes of the records of all rows";
         /// Gauge: bytes of log on disk.
         log_disk_bytes: Gauge Bytes in space.log_disk_bytes
             as "embank_log_disk_bytes" "Bytes of log on disk";
-        /// Gauge: bytes of log on disk that are held only because checkpoints that are kept or read, or scans, name them.
+        /// Gauge: bytes of log on disk that only kept checkpoints, readers of checkpoints, or scans
+        /// still need.
         log_held_bytes: Gauge Bytes in space.log_held_bytes
-            as "embank_log_held_bytes" "Bytes held for checkpoints";
-        /// Bytes of log that compaction went through.
+            as "embank_log_held_bytes" "Bytes of log held for checkpoints and scans";
+        /// Bytes of log that compaction has read.
         compacted_bytes: Counter Bytes in compaction.compacted_bytes
-            as "embank_compacted_bytes" "Log compacted"
+            as "embank_compacted_bytes" "Bytes of log that compaction has read"
             from |c| c.compacted_bytes.get();
-        /// Bytes of rows that it copied to the tail.
+        /// Bytes of rows that compaction copied to the tail.
         compaction_copied_bytes: Counter Bytes in compaction.copied_bytes
-            as "embank_compaction_copied_bytes" "Rows copied"
+            as "embank_compaction_copied_bytes" "Bytes of rows that compaction copied to the tail"
             from |c| c.compaction_copied_bytes.get();
-        /// Time that it took, in microseconds, without waits for work or for the throttle.
+        /// Time that compaction worked, in microseconds, without its waits for work and for the
+        /// throttle.
         compaction_us: Counter Microseconds in compaction.us
-            as "embank_compaction_seconds" "Time it took"
+            as "embank_compaction_seconds" "Time that compaction worked"
             from |c| c.compaction_us.get();
-        /// Bytes given back to the file system.
+        /// Bytes of log freed on the file system.
         freed_bytes: Counter Bytes in space.freed_bytes
-            as "embank_freed_bytes" "Bytes given back"
+            as "embank_freed_bytes" "Bytes of log freed on the file system"
             from |c| c.freed_bytes.get();
         /// Segment files removed.
         segments_freed: Counter Count in space.segments_freed
@@ -401,68 +417,69 @@ statistics! {
             from |c| c.segments_freed.get();
         /// Times that a batch waited for a free frame.
         page_waits: Counter Count in stalls.page_waits
-            as "embank_stalls" { cause: "page" } "Times that batches stood still"
+            as "embank_stalls" { cause: "page" } "Times that batches waited"
             from |c| c.page_waits.count();
         /// Times that a batch waited for compaction to make room.
         compaction_waits: Counter Count in stalls.compaction_waits
-            as "embank_stalls" { cause: "compaction" } "Times that batches stood still"
+            as "embank_stalls" { cause: "compaction" } "Times that batches waited"
             from |c| c.compaction_waits.count();
         /// Times that a batch split buckets of the index after its inserts.
         growth_steps: Counter Count in stalls.growth_steps
-            as "embank_stalls" { cause: "growth" } "Times that batches stood still"
+            as "embank_stalls" { cause: "growth" } "Times that batches waited"
             from |c| c.growth_steps.count();
         /// Checkpoints taken.
         checkpoints: Counter Count in checkpoints
-            as "embank_stalls" { cause: "checkpoint" } "Times that batches stood still"
+            as "embank_stalls" { cause: "checkpoint" } "Times that batches waited"
             from |c| c.checkpoints.get();
-        /// How long those waits took together, in microseconds.
+        /// Total time that batches waited for a free frame, in microseconds.
         page_waits_us: Counter Microseconds in stalls.page_waits_us
-            as "embank_stalls_seconds" { cause: "page" } "How long they stood still"
+            as "embank_stalls_seconds" { cause: "page" } "Total time that batches waited"
             from |c| c.page_waits.total_us();
-        /// How long they waited together, in microseconds.
+        /// Total time that batches waited for compaction to make room, in microseconds.
         compaction_waits_us: Counter Microseconds in stalls.compaction_waits_us
-            as "embank_stalls_seconds" { cause: "compaction" } "How long they stood still"
+            as "embank_stalls_seconds" { cause: "compaction" } "Total time that batches waited"
             from |c| c.compaction_waits.total_us();
-        /// How long that took together, in microseconds.
+        /// Total time that batches split buckets of the index after their inserts, in microseconds.
         growth_steps_us: Counter Microseconds in stalls.growth_steps_us
-            as "embank_stalls_seconds" { cause: "growth" } "How long they stood still"
+            as "embank_stalls_seconds" { cause: "growth" } "Total time that batches waited"
             from |c| c.growth_steps.total_us();
-        /// How long checkpoints held batches, all together, in microseconds.
+        /// Total time that checkpoints paused batches, in microseconds.
         checkpoint_pauses_us: Counter Microseconds in stalls.checkpoint_pauses_us
-            as "embank_stalls_seconds" { cause: "checkpoint" } "How long they stood still"
+            as "embank_stalls_seconds" { cause: "checkpoint" } "Total time that batches waited"
             from |c| c.checkpoint_pauses.total_us();
-        /// The longest of them, in microseconds.
+        /// The longest wait of a batch for a free frame, in microseconds.
         page_waits_us_max: Gauge Microseconds in stalls.page_waits_us_max
-            as "embank_stall_longest_seconds" { cause: "page" } "The longest of them"
+            as "embank_stall_longest_seconds" { cause: "page" } "Longest time that a batch waited"
             from |c| c.page_waits.longest_us();
-        /// The longest of these waits, in microseconds.
+        /// The longest wait of a batch for compaction, in microseconds.
         compaction_waits_us_max: Gauge Microseconds in stalls.compaction_waits_us_max
-            as "embank_stall_longest_seconds" { cause: "compaction" } "The longest of them"
+            as "embank_stall_longest_seconds" { cause: "compaction" } "Longest time that a batch waited"
             from |c| c.compaction_waits.longest_us();
-        /// The longest of them, in microseconds.
+        /// The longest time that a batch split buckets, in microseconds.
         growth_steps_us_max: Gauge Microseconds in stalls.growth_steps_us_max
-            as "embank_stall_longest_seconds" { cause: "growth" } "The longest of them"
+            as "embank_stall_longest_seconds" { cause: "growth" } "Longest time that a batch waited"
             from |c| c.growth_steps.longest_us();
-        /// The most processor time that one of them took, in microseconds: what it cost itself, however long the
-        /// thread was off the processor meanwhile. Of batches that insert 64 rows or more; less is not worth
-        /// asking the system for.
+        /// The most processor time that one batch took to split buckets, in microseconds. Time that
+        /// the thread spent off the processor does not count. Measured only for batches that insert
+        /// 64 rows or more, because asking the system for the time costs more than the splits of a
+        /// smaller batch.
         growth_steps_cpu_us_max: Gauge Microseconds in stalls.growth_steps_cpu_us_max
-            as "embank_stall_longest_seconds" { cause: "growth (processor time)" } "The longest of them"
+            as "embank_stall_longest_seconds" { cause: "growth (processor time)" } "Longest time that a batch waited"
             from |c| c.growth_steps_cpu_us_max.get();
-        /// The longest of these pauses, in microseconds.
+        /// The longest pause of batches by a checkpoint, in microseconds.
         checkpoint_pauses_us_max: Gauge Microseconds in stalls.checkpoint_pauses_us_max
-            as "embank_stall_longest_seconds" { cause: "checkpoint" } "The longest of them"
+            as "embank_stall_longest_seconds" { cause: "checkpoint" } "Longest time that a batch waited"
             from |c| c.checkpoint_pauses.longest_us();
         /// Gauge: duration of the last checkpoint, in microseconds.
         last_checkpoint_us: Gauge Microseconds in last_checkpoint_us
             as "embank_last_checkpoint_seconds" "Duration of the last checkpoint"
             from |c| c.last_checkpoint_us.get();
-        /// Gauge: how long the last checkpoint held batches, in microseconds.
+        /// Gauge: time that the last checkpoint paused batches, in microseconds.
         last_checkpoint_pause_us: Gauge Microseconds in last_checkpoint_pause_us
-            as "embank_last_checkpoint_pause_seconds" "How long the last checkpoint held batches"
+            as "embank_last_checkpoint_pause_seconds" "Time that the last checkpoint paused batches"
             from |c| c.last_checkpoint_pause_us.get();
-        /// Gauge: the newest checkpoint's number, whether it was taken since the store was opened or found then. 0 if there
-        /// is none, or if the store is opened to read only.
+        /// Gauge: the number of the newest checkpoint, also if it was taken before this opening. 0
+        /// if there is no checkpoint, or if the store is open read-only.
         newest_checkpoint: Gauge Count in newest_checkpoint
             as "embank_newest_checkpoint" "The newest checkpoint's number"
             from |c| c.newest_checkpoint.get();
@@ -484,20 +501,21 @@ statistics! {
         /// Gauge: index slots in use.
         index_entries: Gauge Count in index_entries
             as "embank_index_entries" "Index slots in use";
-        /// Gauge: where the log begins, in bytes.
+        /// Gauge: address where the log begins, in bytes.
         log_begin: Gauge Bytes in log.begin
             as "embank_log_address" { boundary: "begin" } "Boundaries of the log, in bytes";
-        /// Gauge: where the part in memory begins, in bytes.
+        /// Gauge: address where the part of the log in memory begins, in bytes.
         log_head: Gauge Bytes in log.head
             as "embank_log_address" { boundary: "head" } "Boundaries of the log, in bytes";
-        /// Gauge: where the mutable region begins, in bytes.
+        /// Gauge: address where the mutable region begins, in bytes.
         log_read_only: Gauge Bytes in log.read_only
             as "embank_log_address" { boundary: "read_only" } "Boundaries of the log, in bytes";
-        /// Gauge: where the log ends, in bytes.
+        /// Gauge: address where the log ends, in bytes.
         log_tail: Gauge Bytes in log.tail
             as "embank_log_address" { boundary: "tail" } "Boundaries of the log, in bytes";
-        /// Gauge: bytes of log that can be appended before the bank's addresses are used up. At 0 the bank takes no more
-        /// writes. 512 TiB in a new bank, or 4,294,967,294 pages if that is less.
+        /// Gauge: bytes of log that can be appended before the bank's addresses are used up. At 0
+        /// the bank takes no more writes. A new bank has 512 TiB, or 4,294,967,294 pages if that is
+        /// less.
         log_address_left_bytes: Gauge Bytes in log.address_left_bytes
             as "embank_log_address_left_bytes" "Bytes of log that can be appended before the bank's addresses are used up";
         /// The size of a log page, in bytes.
@@ -506,30 +524,35 @@ statistics! {
     } and {
         /// The device in use: `"io_uring"`, `"threads"` or `"memory"`.
         pub device: &'static str,
-        /// Why the preferred device or direct I/O is not in use; empty if it is.
+        /// Why the preferred device or direct I/O is not in use. Empty if both are.
         pub device_notes: Vec<String>,
-        /// Why compaction stopped; none while it works. [`Store::compact`](crate::Store::compact) tries again.
+        /// Why compaction stopped; `None` while it works. [`Store::compact`](crate::Store::compact)
+        /// tries again.
         pub compaction_stopped: Option<String>,
-        /// What could not be cleared away of removed or unfinished checkpoints and of the log, a line each with path and
-        /// reason. Each checkpoint tries again. Empty while clean-up works.
+        /// Files of removed or unfinished checkpoints and of the log that could not be removed.
+        /// Each entry has the path and the reason. Each checkpoint tries again. Empty while every
+        /// removal succeeds.
         pub not_removed: Vec<String>,
-        /// A warning, `None` until at most a sixteenth of the addresses is left.
+        /// A warning that the bank's addresses run out. `None` until at most a sixteenth of them is
+        /// left.
         pub log_address_warning: Option<String>,
     }
 }
 
 impl StoreStats {
-    /// Bytes written to the device for each row changed since the bank was opened; zero if none was.
+    /// Bytes written to the device for each row changed since the bank was opened. 0 if no row was
+    /// changed.
     ///
-    /// A row that is changed often while it is in mutable memory is written once, so this may be far below
-    /// the length of a record. What memory still holds unwritten is not in it.
+    /// A row that changes often while it is in mutable memory is written once, so this may be far
+    /// below the length of a record. Changes that are only in memory so far count as changes, and
+    /// not as bytes.
     #[must_use]
     pub fn written_bytes_per_changed_row(&self) -> f64 {
         if self.changed == 0 { 0.0 } else { self.disk_write_bytes as f64 / self.changed as f64 }
     }
 
-    /// Bytes of log on disk over bytes of rows; rows that are in memory only count as rows. 0 for a log
-    /// of which nothing is on disk, infinite for one without rows.
+    /// Bytes of log on disk, divided by bytes of rows. Rows that are only in memory count as rows.
+    /// 0 if no log is on disk; infinite if the store has no row.
     #[must_use]
     pub fn space_amplification(&self) -> f64 {
         if self.log_disk_bytes == 0 {
@@ -539,7 +562,7 @@ impl StoreStats {
         }
     }
 
-    /// Bytes of log that compaction went through in each second of its work.
+    /// Bytes of log that compaction reads in each second of its work.
     #[must_use]
     pub fn compaction_bytes_per_s(&self) -> f64 {
         self.compacted_bytes as f64 * 1e6 / self.compaction_us.max(1) as f64
@@ -552,7 +575,8 @@ mod tests {
 
     #[test]
     fn many_threads_lose_no_count() {
-        // More threads than cells, so that some share the last; and in two waves, so that cells change owner.
+        // More threads than cells, so that some share the last cell; two waves, so that cells
+        // change their owner.
         let counter = BatchCounter::default();
         for _ in 0..2 {
             std::thread::scope(|scope| {

@@ -1,10 +1,10 @@
-//! What keeps log from being given back, by name, for messages and statistics.
+//! Names what keeps log from being freed, for messages and statistics.
 
 use std::fmt;
 
 use crate::files::lock_holders::LockHolders;
 
-/// Something that keeps log from being given back.
+/// Something that keeps log from being freed.
 ///
 /// # Examples
 /// ```
@@ -18,11 +18,13 @@ use crate::files::lock_holders::LockHolders;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpaceHolder {
-    /// The checkpoint; `None` for a scan of this store.
+    /// The checkpoint's number; `None` for a scan of this store.
     pub checkpoint: Option<u64>,
-    /// The processes that read the checkpoint. `None` if none does: it is one of those that the bank keeps.
+    /// The processes that read the checkpoint. `None` if no process reads it: the bank keeps the
+    /// checkpoint itself.
     pub readers: Option<LockHolders>,
-    /// Bytes of log from where it holds it to the log's end. Holders overlap: their bytes do not add up.
+    /// Bytes of log from the first byte that the holder needs to the log's end. The parts of two
+    /// holders overlap, so their bytes can't be added.
     pub bytes: u64,
 }
 
@@ -39,7 +41,7 @@ impl fmt::Display for SpaceHolder {
     }
 }
 
-/// The end of an error's text: what holds the space, and what gives it back.
+/// The end of an error message: what holds the space, and how to free it.
 pub(crate) fn advice(holders: &[SpaceHolder]) -> String {
     let mut text = String::new();
     for (place, holder) in holders.iter().enumerate() {
@@ -51,7 +53,7 @@ pub(crate) fn advice(holders: &[SpaceHolder]) -> String {
         text += "close the scan, ";
     }
     if holders.iter().any(|holder| holder.readers.is_some()) {
-        text += "close what reads the checkpoint or have it refresh, ";
+        text += "close the programs that read the checkpoint, or let them refresh, ";
     }
-    text + "compact and take a checkpoint to let go of older log, delete rows or drop tables, or raise the quota"
+    text + "compact and take a checkpoint to free older log, delete rows or drop tables, or raise the quota"
 }

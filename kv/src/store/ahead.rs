@@ -1,4 +1,4 @@
-//! Bringing rows into mutable memory before they are wanted, and keeping them there.
+//! Moves rows into mutable memory before a batch needs them, and keeps them there.
 
 use super::Store;
 use crate::engine::batch::{Announce, Promote, PromoteUnused};
@@ -7,10 +7,11 @@ use crate::operation::{Promoted, RowMark};
 use crate::record::address::TableId;
 
 impl Store {
-    /// Looks where rows are. Adds to `wanted` those keys that [`promote`](Self::promote) would move: on disk, or in the
-    /// read-only region and so next in line for it; and to `resident` the others that there are, with their marks.
-    /// Reads nothing from disk itself, so a key whose hash only looks like that of a row on disk may be
-    /// among the wanted.
+    /// Looks up where rows are, without reading from disk. Adds to `wanted` the keys whose rows
+    /// [`promote`](Self::promote) would move: rows on disk, and rows in the read-only region, which
+    /// the log evicts next. Adds to `resident` the keys of the rows in mutable memory, with their
+    /// marks. Only the hash of a key is compared with rows on disk. `wanted` may therefore contain
+    /// a key that has no row.
     ///
     /// # Errors
     /// `NoSuchTable`.
@@ -27,20 +28,21 @@ impl Store {
         Ok(())
     }
 
-    /// Brings rows from disk and from the read-only region into mutable memory, their clocks kept. A row
-    /// in the read-only region would be copied by its next Get anyway, unless it is evicted first:
-    /// then the Get would wait for the disk.
+    /// Moves rows from disk and from the read-only region into mutable memory. Their clocks do not
+    /// change. Moving a row out of the read-only region pays off because the log evicts that region
+    /// next: a later get of an evicted row waits for the disk.
     ///
     /// # Errors
-    /// As [`execute`](Self::execute).
+    /// The errors of [`execute`](Self::execute).
     pub fn promote(&self, table: TableId, keys: &[u64]) -> Result<Promoted> {
         self.promote_marking(table, keys, &mut Vec::new())
     }
 
-    /// As [`promote`](Self::promote), and adds the marks of the rows that are in mutable memory then to `marks`.
+    /// Moves rows as [`promote`](Self::promote) does, and adds the marks of the rows that are in
+    /// mutable memory afterwards to `marks`.
     ///
     /// # Errors
-    /// As [`execute`](Self::execute).
+    /// The errors of [`execute`](Self::execute).
     pub fn promote_marking(
         &self,
         table: TableId,
@@ -57,12 +59,14 @@ impl Store {
         })
     }
 
-    /// Copies rows that are as they were when they were marked, neither got nor changed nor moved since, from the
-    /// read-only region to mutable memory, where they live on for another round of it; `place` of `moved` is the
-    /// place among `keys`. Rows that are not as they were, or not in the read-only region any more, are left alone.
+    /// Copies rows from the read-only region to mutable memory if no thread has got, changed or
+    /// moved them since `marks` were taken. The copy stays in memory until the log has filled the
+    /// mutable region once more. Leaves other rows alone: changed rows, and rows that are no longer
+    /// in the read-only region. Adds to `moved` the position in `keys` and the new mark of each
+    /// copied row.
     ///
     /// # Errors
-    /// As [`execute`](Self::execute).
+    /// The errors of [`execute`](Self::execute).
     pub fn promote_unused(
         &self,
         table: TableId,
@@ -76,8 +80,9 @@ impl Store {
         Ok(())
     }
 
-    /// Where the mutable region begins and where memory does: a row whose mark has a smaller
-    /// [`address`](RowMark::address) than the first is next in line for eviction, than the second on disk.
+    /// Returns two addresses: where the mutable region begins, and where memory begins. The log
+    /// evicts next the rows whose mark has an [`address`](RowMark::address) below the first. Rows
+    /// with an address below the second are on disk.
     #[must_use]
     pub fn boundaries(&self) -> (u64, u64) {
         let core = self.core();
@@ -85,8 +90,9 @@ impl Store {
         (view.read_only, view.head)
     }
 
-    /// Has `told` called whenever the boundaries have moved, by the thread that writes pages: it should be short and
-    /// must not call the store. Only the first call of this method counts.
+    /// Makes the writer thread call `told` after each move of the [`boundaries`](Self::boundaries).
+    /// `told` should be short and must not call the store. Only the first call of this method has
+    /// an effect.
     pub fn when_boundaries_move(&self, told: Box<dyn Fn() + Send + Sync>) {
         self.core().log.when_boundaries_move(told);
     }

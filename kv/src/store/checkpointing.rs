@@ -1,4 +1,4 @@
-//! Taking checkpoints of a store, and reading what the newest one holds.
+//! Takes checkpoints of a store, and keeps what the next checkpoint must know about the newest one.
 
 use crate::checkpoint::manifest::TableEntry;
 use crate::engine::compaction::pins::CheckpointPin;
@@ -20,45 +20,50 @@ use crate::device;
 use crate::error::{Error, Result};
 use crate::index::image::ImageKind;
 
-/// The newest checkpoint.
+/// What the store knows of its newest checkpoint.
 #[derive(Debug)]
 pub(super) struct Newest {
-    /// Its number; 0 for none.
+    /// Number of the checkpoint; 0 if there is no checkpoint.
     pub(super) number: u64,
-    /// Whether the bank file says that there is one.
+    /// True if the bank file says that the bank has a checkpoint.
     pub(super) noted: bool,
-    /// Whether a checkpoint of the next number has failed in this opening.
+    /// True if an attempt at the next number has failed in this opening.
     pub(super) is_retry: bool,
-    /// The images of its index. None if what has changed since is not known: the next one is whole.
+    /// The images of its index. Empty if the changes since that checkpoint are not known: the next
+    /// image is then whole.
     pub(super) images: Vec<ImageEntry>,
 }
 
-/// What a checkpoint shows: the store while all batches were held.
+/// The state of the store at the moment that a checkpoint shows, taken while all batches were
+/// paused.
 struct Moment<'a> {
     log_end: Address,
-    /// Keeps the log that the checkpoint names.
+    /// Keeps the log that the checkpoint names from being freed.
     pin: CheckpointPin<'a>,
     tables: Vec<TableEntry>,
     index: Cut<'a>,
     /// The checkpoint's id.
     id: u64,
-    /// How long batches were held.
+    /// How long batches were paused.
     paused: Duration,
 }
 
-/// Deltas together may be this part of the whole image that they follow; an image that would make them more is
-/// whole. So opening reads about so much more than one whole image at most.
+/// Limit of the deltas that follow one whole image, as a part of the bytes of that image. The next
+/// image is whole if a delta would exceed the limit. An opening therefore reads at most this part
+/// more than one whole image.
 const DELTAS_PART: f64 = 0.25;
-/// And they may be so many files.
+/// Limit of the number of deltas that follow one whole image: each delta is one more file to open.
 const DELTAS_MAX: usize = 64;
 
 impl Newest {
-    /// What an opened store begins with. `number`: the checkpoint that it was opened at.
+    /// The value for a store that was opened at checkpoint `number`, or as a new store if that is
+    /// `None`.
     pub(super) fn opened(number: Option<u64>, images: Vec<ImageEntry>) -> Self {
         Newest { number: number.unwrap_or(0), noted: number.is_some(), is_retry: false, images }
     }
 
-    /// Whether the next image should be a delta, if that part of the buckets has changed.
+    /// True if the next image should be a delta. `changed_part` is the part of the buckets that
+    /// have changed since the newest checkpoint.
     fn takes_delta(&self, changed_part: f64) -> bool {
         let [whole, deltas @ ..] = &self.images[..] else { return false };
         let bytes: u64 = deltas.iter().map(|image| image.file_bytes).sum();
@@ -70,36 +75,49 @@ impl Newest {
 fn check_not_in_callback() -> Result<()> {
     if crate::epoch::is_pinned() {
         return Err(Error::InvalidArgument(
-            "a checkpoint can't be taken by an operation's callback, whose own batch it would wait for".into(),
+            "an operation's callback can't take a checkpoint: the checkpoint would wait for the callback's own batch".into(),
         ));
     }
     Ok(())
 }
 
 impl Store {
-    /// Takes a checkpoint of all tables and of `blob`, the caller's own bytes; returns its number.
+    /// Takes a checkpoint of all tables. Stores `blob` with it, bytes that only the caller
+    /// interprets. Returns the checkpoint's number.
     ///
-    /// When it returns, the checkpoint is on stable storage. It shows one moment of the call: batches are held for
-    /// that moment and go on while it is written. Batches that another thread has half done then are in it half done.
-    /// What it writes is what changed since the checkpoint before: pages of the log, and the index's buckets.
+    /// When the call returns, the checkpoint is on stable storage. It shows the store at one moment
+    /// of the call. Batches are paused for that moment, and continue while the checkpoint is
+    /// written. The pause may fall inside a batch of another thread: the checkpoint then holds a part
+    /// of that batch's changes. The call writes only what has changed since the last checkpoint:
+    /// pages of the log, and buckets of the index.
     ///
     /// # Errors
-    /// `Io` or `Poisoned` if something can't be written or synced. The newest checkpoint is then the one
-    /// before, unless only a last step failed: making the new one's name durable (then a reopen may find
-    /// either, both whole, and the store takes no more writes), or noting in `BANK` that there is one (then it stands).
-    /// `DiskFull` if there is no room for it: the one before stands, no row is lost, and the call can be made again.
-    /// `DirectoryMoved` if the bank's path leads elsewhere by now: nothing is written then, and the call can be made again
-    /// when the directory is back. `InvalidArgument` if called by an operation's callback. `Inconsistent` if it could not be opened again.
+    /// After an error the newest checkpoint is the last one before the call, with two exceptions
+    /// that are named below.
+    ///
+    /// - `Io` or `Poisoned` if something can't be written or synced. Exception 1: if the new
+    ///   checkpoint's name could not be made durable, the store takes no more writes, and a
+    ///   reopening finds the old or the new checkpoint, both complete. Exception 2: if the call
+    ///   could not note in `BANK` that the bank has a checkpoint, the new checkpoint is the newest
+    ///   one.
+    /// - `DiskFull` if the disk has no room for the checkpoint. No row is lost, and the caller can
+    ///   call again.
+    /// - `DirectoryMoved` if the bank's path now leads to another directory. Nothing is written.
+    ///   The caller can call again when the directory is back.
+    /// - `InvalidArgument` if an operation's callback calls it.
+    /// - `Inconsistent` if the checkpoint could not be opened again.
     pub fn checkpoint(&self, blob: &[u8]) -> Result<u64> {
         let before = self.newest.lock().number;
         let taken = self.take_checkpoint(blob);
         match &taken {
             Err(Error::Io { source, .. }) if device::is_out_of_handles(source) => {
-                // Segment files may hold those that are lacking, and can be opened again.
+                // The device may hold the missing file handles for segment files; it can open those
+                // files again later.
                 self.core().log.device.release_handles();
                 self.take_checkpoint(blob)
             }
-            // Not where the checkpoint stands and only the note in `BANK` found no room.
+            // Only while the new checkpoint does not stand: its last step, the note in `BANK`, may
+            // be the step without room.
             Err(error) if !self.core().log.is_poisoned() && self.newest.lock().number == before => {
                 match error.for_want_of_room() {
                     Some((path, reason)) => Err(Error::DiskFull { path, reason }),
@@ -110,8 +128,9 @@ impl Store {
         }
     }
 
-    /// Keeps a checkpoint beyond `checkpoints_kept`, also after a reopen, until it is [unpinned](Self::unpin): that of
-    /// the best epoch so far. It holds the log's space that its rows need. A roll back to an older one removes it.
+    /// Keeps a checkpoint beyond `checkpoints_kept` until it is [unpinned](Self::unpin), also after
+    /// a reopening. For example the checkpoint of the best epoch. A pinned checkpoint keeps the log
+    /// that its rows are in. A roll back to an older checkpoint removes it.
     ///
     /// # Errors
     /// `NoSuchCheckpoint`; `ReadOnly`; `DirectoryMoved`; `Io`.
@@ -119,16 +138,17 @@ impl Store {
         self.with_checkpoint(number, |checkpoints| checkpoints.pin(number))
     }
 
-    /// Lets go of a checkpoint that was [pinned](Self::pin): it goes when a later one is taken, if it is older than those
-    /// that are kept. Nothing happens if it is not pinned.
+    /// Ends the [pin](Self::pin) of a checkpoint. If the checkpoint is older than the kept ones,
+    /// the next checkpoint removes it. Does nothing if the checkpoint is not pinned.
     ///
     /// # Errors
-    /// As [`pin`](Self::pin).
+    /// The errors of [`pin`](Self::pin).
     pub fn unpin(&self, number: u64) -> Result<()> {
         self.with_checkpoint(number, |checkpoints| checkpoints.unpin(number))
     }
 
-    /// Runs `work` while no checkpoint is taken, and so none is removed.
+    /// Runs `work` while no other thread takes a checkpoint, so that no checkpoint is removed
+    /// during it.
     fn with_checkpoint(
         &self,
         number: u64,
@@ -146,7 +166,7 @@ impl Store {
         work(&self.checkpoints)
     }
 
-    /// Fails if the store can't write, or its directory is elsewhere.
+    /// Fails if the store can't write, or if its path leads to another directory.
     fn check_place(&self, core: &Core) -> Result<()> {
         core.log.check_poison()?;
         self.checkpoints.check_in_place()?;
@@ -157,18 +177,21 @@ impl Store {
         Ok(())
     }
 
-    /// Removes the checkpoints beyond those that are kept, and gives back the log that they held. The newest one stands
-    /// whatever happens here: one too many on disk is tried again after the next, and told in the statistics.
+    /// Removes the checkpoints beyond the kept ones, and frees the log that only they needed. An
+    /// error here does not affect the newest checkpoint: the statistics report it, and the next
+    /// checkpoint tries again.
     fn let_go_of_older(&self, core: &Core) {
         let mut gone = Vec::new();
         let _ = self.checkpoints.prune(self.checkpoints_kept, &mut gone);
-        // Those that this call has removed hold no space any more; what else may lie in the folder says nothing. What
-        // fails here is tried again with the next page of compaction or the next checkpoint.
+        // Only the checkpoints that this call removed are unpinned: an unreadable folder says
+        // nothing about the others. A failed removal is tried again after the next page of
+        // compaction or the next checkpoint.
         core.unpin(&gone);
         let _ = core.free_space(0);
     }
 
-    /// Holds all batches for a moment, and notes what the store holds then. `id_of` is called in that moment.
+    /// Pauses all batches and records what the store holds at that moment. Calls `id_of` during the
+    /// pause.
     fn moment<'a>(
         &self,
         core: &'a Core,
@@ -179,10 +202,11 @@ impl Store {
         let pausing = Instant::now();
         let pause = core.gate.pause();
         let log_end = core.log.cut(reserved)?;
-        // No table is made between the pin and the cut: it could see a later beginning of the log than the pin, and take
-        // a number whose old records this checkpoint still has.
+        // The lock is held until the tables are recorded, so that no table is made between the pin
+        // and the cut. Such a table could see a later beginning of the log than the pin, and take a
+        // table number whose old records this checkpoint still has.
         let mut states = core.tables.write();
-        // From here on nothing that this checkpoint names is given back.
+        // From here on, no log that this checkpoint names is freed.
         let pin = core.pin_checkpoint(number);
         let tables = core.cut_tables(&mut states, number, (pin.begin, log_end.raw()));
         drop(states);
@@ -198,11 +222,11 @@ impl Store {
         let mut newest = self.newest.lock();
         self.check_place(&core)?;
         let started = Instant::now();
-        // Before the cut: every change that it counts is in the checkpoint.
+        // Read before the cut, so that the checkpoint holds every change that is counted here.
         let changed = core.counters.changes();
         let state = self.state_id();
         let number = self.checkpoints.number_after(newest.number)?;
-        // Until it is complete.
+        // Set until the checkpoint is complete.
         let is_retry = std::mem::replace(&mut newest.is_retry, true);
         let partial = self.checkpoints.begin(number)?;
         let kind = self.next_image(&newest, &partial)?;
@@ -211,7 +235,8 @@ impl Store {
         let Moment { log_end, mut pin, tables, index, id, paused } = moment;
         let log_begin = pin.begin;
         let identity = CheckpointIdentity { bank: self.bank, checkpoint: number, id };
-        // Until the checkpoint is complete, nobody knows what has changed since the last one that is.
+        // Taken until the checkpoint is complete: after a failure the changes since the last
+        // complete checkpoint are not known.
         let mut images = std::mem::take(&mut newest.images);
         if kind == ImageKind::Whole {
             images.clear();
@@ -249,7 +274,8 @@ impl Store {
         newest.number = number;
         newest.images = images;
         newest.is_retry = false;
-        // A name that may or may not last leaves open which checkpoint is the newest: no more writing.
+        // If the sync fails, a reopening may find the old or the new checkpoint, so the store stops
+        // writing.
         self.checkpoints.sync().inspect_err(|e| core.log.poison(e))?;
         if !newest.noted {
             BankFile { bank: self.bank, has_checkpoint: true }.write(&self.dir)?;
@@ -263,7 +289,8 @@ impl Store {
         Ok(number)
     }
 
-    /// Which image of the index the next checkpoint gets; links those that it adds to.
+    /// Decides which image of the index the next checkpoint gets. For a delta, links the images
+    /// that it builds on into the new checkpoint.
     fn next_image(&self, newest: &Newest, partial: &PartialCheckpoint<'_>) -> Result<ImageKind> {
         let core = self.core();
         if newest.takes_delta(core.index.changed_part()) {
@@ -284,7 +311,8 @@ mod tests {
     use crate::limits::Limits;
     use crate::options::StoreOptions;
 
-    /// What no reader would take is not written: the checkpoint before stands.
+    /// A manifest that no reader would accept is not written, and the last checkpoint stays the
+    /// newest.
     #[test]
     fn a_checkpoint_that_could_not_be_opened_is_not_made() {
         let dir = tempfile::tempdir().unwrap();
@@ -309,12 +337,13 @@ mod tests {
         }
     }
 
-    /// The log could be filled up to its last page, and a checkpoint had no address to end at: all that was written
-    /// since the one before was lost.
+    /// Regression test: the log could fill up to its last page, which left a checkpoint no address
+    /// to end at. All rows written since the last checkpoint were lost.
     #[test]
     fn a_log_that_has_used_up_its_addresses_has_one_for_a_checkpoint() {
         use crate::log::last_page;
-        // Pages of 8 KiB run out of page numbers, pages of 256 KiB out of addresses.
+        // Pages of 8 KiB run out of page numbers first; pages of 256 KiB run out of addresses
+        // first.
         for page_bytes in [8_u32 << 10, 256 << 10] {
             let dir = tempfile::tempdir().unwrap();
             let options = StoreOptions {
@@ -331,7 +360,7 @@ mod tests {
             assert_eq!(stats.log_address_warning, None);
             assert!(stats.log_address_left_bytes > 31 << 40);
             drop(store);
-            // An empty log three pages before the end.
+            // Moves the empty log to three pages before its last possible address.
             let path = dir.path().join("checkpoints/0000000001/manifest");
             let bytes = std::fs::read(&path).unwrap();
             let page_bits = page_bytes.ilog2();
@@ -378,7 +407,8 @@ mod tests {
         }
     }
 
-    /// The program's check ends a wait at the quota. Here the wait would last as long as a checkpoint.
+    /// The program's check ends a wait at the disk quota. In this test only a checkpoint could end
+    /// the wait otherwise.
     #[test]
     fn a_wait_for_space_ends_when_the_program_says_so() {
         thread_local! {
@@ -392,7 +422,8 @@ mod tests {
                 true
             }
         }
-        // Other tests of this process wait in other threads.
+        // The check answers for this thread alone, because other tests of this process wait in
+        // other threads.
         crate::check_while_waiting(|| IS_STOPPED.get());
         let dir = tempfile::tempdir().unwrap();
         let options = StoreOptions {
@@ -407,12 +438,13 @@ mod tests {
         let core = store.core();
         let pin = core.pin_checkpoint(1);
         IS_STOPPED.set(true);
-        // Ends: at the quota.
+        // Ends: the log reaches the quota.
         let interrupted = (0..)
             .find_map(|key| put(&[key], crate::Clock::Keep).err())
             .expect("the keys do not end");
         assert!(matches!(interrupted, Error::Interrupted { .. }), "{interrupted}");
-        // The next call waits again, and leases end without: each page turn of theirs would wait.
+        // The next call waits again and is interrupted again. A batch that ends leases completes
+        // without waiting.
         assert!(matches!(put(&[u64::MAX], crate::Clock::Keep), Err(Error::Interrupted { .. })));
         let leased: Vec<u64> = (1_000_000..1_001_000).collect();
         put(&leased, crate::Clock::Release).unwrap();

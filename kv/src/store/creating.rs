@@ -1,4 +1,4 @@
-//! Making a bank where there is none, and leaving the place as it was if that fails.
+//! Makes a bank where there is none, and removes it again if that fails.
 
 use crate::checkpoint::bank_lock::BankLock;
 use std::fs;
@@ -16,33 +16,35 @@ use crate::limits::Limits;
 use crate::memory::budget::Budget;
 use crate::options::StoreOptions;
 
-/// What a call that makes a bank has made. Dropped before [`done`](Self::done), it is removed.
+/// The files and directories that a call has made for a new bank. Dropped before
+/// [`done`](Self::done), it removes them.
 #[derive(Debug)]
 pub(crate) struct Making {
-    /// Directories that were not there, the innermost first.
+    /// Directories that did not exist before the call, the innermost first.
     dirs: Vec<PathBuf>,
-    /// The directory, once it is certain that no other process makes a bank there, and that there was none.
+    /// The bank's directory. `None` until this call holds the bank's lock and has found no bank
+    /// there.
     bank: Option<Arc<Directory>>,
     had_lock: bool,
 }
 
 impl Making {
-    /// Called before anything is made in `dir`.
+    /// Must be called before anything is made in `dir`.
     pub(crate) fn begin(dir: &Path) -> Self {
         let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
         let dirs = dir.ancestors().take_while(is_missing).map(Path::to_owned).collect();
         Making { dirs, bank: None, had_lock: dir.join(LOCK_NAME).exists() }
     }
 
-    /// Called when the lock of the bank is held and there is no bank. What is returned must be dropped before the lock, or
-    /// another process may have made a bank there.
+    /// Must be called while the bank's lock is held and the directory has no bank. The result must
+    /// be dropped before the lock is released: after that, another process may make a bank there.
     #[must_use]
     pub(crate) fn locked(mut self, dir: &Arc<Directory>) -> Self {
         self.bank = Some(Arc::clone(dir));
         self
     }
 
-    /// The bank stays.
+    /// Keeps the bank: the drop that follows removes nothing.
     pub(crate) fn done(mut self) {
         self.bank = None;
         self.dirs.clear();
@@ -56,8 +58,9 @@ impl Drop for Making {
             std::thread::panicking() || BankLock::take(&bank).is_err(),
             "the lock must be held: another process may have made a bank here"
         );
-        // The folders were not there before: the directory held no other files. BANK goes last: with a folder and without
-        // BANK, the directory would not be taken for a bank. What stays after a failure is a new bank.
+        // The folders are this call's own, since the directory had no other files. BANK is removed
+        // last: a directory with a folder and without BANK is refused as no bank. If a removal
+        // fails here, a valid new bank stays.
         for folder in ["log", "checkpoints"] {
             match bank.place(folder).remove_dir_all() {
                 Err(e) if e.kind() != ErrorKind::NotFound => return,
@@ -71,16 +74,19 @@ impl Drop for Making {
             let _ = bank.place(LOCK_NAME).remove_file();
         }
         for dir in &self.dirs {
-            // Not if another process has put something there.
+            // Fails if another process has put a file into the directory, which then stays.
             let _ = fs::remove_dir(dir);
         }
     }
 }
 
-/// Refuses what can't be opened, before anything is made. The manifest of the bank that would be new.
+/// Refuses options and directories that can't be opened, before anything is made. Returns the
+/// manifest for the new bank, which is used if `dir` has no bank.
 ///
 /// # Errors
-/// `InvalidOption`; `NotABank` where there is no bank and none is to be made, and for a directory of other files; `BudgetTooSmall` for a new bank; `Io` for a directory that can't be looked at.
+/// `InvalidOption`. `NotABank` if there is no bank and the options forbid making one, and for a
+/// directory with other files. `BudgetTooSmall` for a new bank. `Io` if the directory can't be
+/// opened.
 pub(super) fn check(dir: &Path, options: &StoreOptions, limits: Limits) -> Result<Manifest> {
     if options.checkpoints_kept == 0 {
         return Err(Error::option("checkpoints_kept", "must be at least 1"));
@@ -114,8 +120,8 @@ fn no_bank(dir: &Path, is_there: bool) -> Error {
         false => "there is no such directory",
     };
     let why = format!(
-        "{why}, and the options say not to make one. Check the path, and that its file system is mounted; to begin a new \
-         bank, open it with create"
+        "{why}, and the options forbid making a bank. Check the path, and that its file system is mounted; to make a \
+         new bank, open it with create"
     );
     Error::NotABank { path: dir.to_owned(), why }
 }

@@ -1,4 +1,4 @@
-//! Memory of the budget that a caller uses for a while.
+//! Memory that the store lends to a caller, out of its memory budget.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::Store;
 use crate::engine::core::Core;
 use crate::error::Result;
 
-/// Memory that the store does without until this is dropped. See [`Store::lend_memory`].
+/// Memory that the store does without until this loan is dropped. See [`Store::lend_memory`].
 #[derive(Debug)]
 pub struct Loan {
     core: Arc<Core>,
@@ -14,7 +14,8 @@ pub struct Loan {
 }
 
 impl Loan {
-    /// Has the store get by with less, so that the memory may be used from now on. May wait until a page is written.
+    /// Makes the store release the lent memory: the caller may use it after this call. May wait
+    /// until a page is written.
     ///
     /// # Errors
     /// `Poisoned` after a failed write.
@@ -32,10 +33,12 @@ impl Drop for Loan {
 }
 
 impl Store {
-    /// Lends so many bytes of the memory budget, at once; they may be used after [`Loan::make_room`].
+    /// Lends `bytes` bytes of the memory budget. Returns at once; the caller may use the memory
+    /// after [`Loan::make_room`].
     ///
     /// # Errors
-    /// `BudgetTooSmall` if so much is lent already that the log could not turn its pages.
+    /// `BudgetTooSmall` if the memory that is left would be too little for the log to turn its
+    /// pages.
     pub fn lend_memory(&self, bytes: u64) -> Result<Loan> {
         let core = self.core().into_shared();
         core.budget

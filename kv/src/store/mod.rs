@@ -1,4 +1,5 @@
-//! The store as its callers see it: opening, batches, tables, checkpoints and scans over one log.
+//! The public calls of the store: opening, batches of operations, tables, checkpoints and scans
+//! over one log.
 
 mod ahead;
 mod checkpointing;
@@ -41,8 +42,9 @@ use serving::Serving;
 pub use state::StateId;
 pub use tables::TableInfo;
 
-/// Wakes those who wait for rows of a batch when the batch is over, whatever its end: an error or a panic in
-/// the middle leaves clocks that have come down.
+/// When dropped, wakes the threads that wait for a row of this batch. It is a drop guard because a
+/// batch that ends with an error or a panic may already have lowered the staleness clocks of some
+/// rows.
 struct Released<'a> {
     waiters: &'a Waiters,
     table: TableId,
@@ -55,14 +57,19 @@ impl Drop for Released<'_> {
     }
 }
 
-/// A store of rows in a directory. Share it between threads behind an `Arc` or a reference.
+/// A store of rows in a directory. Threads share it behind an `Arc` or a reference.
 ///
-/// Dropping it writes nothing: what was not in a checkpoint is gone.
+/// Dropping a store writes nothing: rows that changed after the last checkpoint are lost.
 ///
-/// In the source, `store/mod.rs` has what runs over the rows of a batch, and waiting for rows. The other calls stand in
-/// the files of that folder: `open` and `reading` (opening, to write and to read only), `tables`, `checkpointing`, `scan`,
-/// `ahead` (promoting rows that will be needed), `loan` (memory for its caller), `statistics` and `state`. Deltas, copies
-/// and going back are in `history`.
+/// In the source, `store/mod.rs` runs operations over the rows of a batch and waits for blocked
+/// rows. Other files of the folder have the other calls:
+///
+/// - `open` opens a store for writing and `reading` opens a store read-only.
+/// - `tables`, `checkpointing`, `scan`, `statistics` and `state` have the calls of these names.
+/// - `ahead` moves rows into memory before a batch needs them.
+/// - `loan` lends memory to the caller.
+///
+/// Deltas, copies and roll backs are in the folder `history`.
 ///
 /// ```
 /// use embank_kv::{Access, Clock, Operation, Store, StoreOptions};
@@ -95,35 +102,36 @@ pub struct Store {
     writer: Option<JoinHandle<()>>,
     compactor: Option<JoinHandle<()>>,
     checkpoints: Checkpoints,
-    /// Held while a checkpoint is taken.
+    /// Held while a checkpoint is taken, so that one thread at a time takes one.
     newest: Mutex<Newest>,
     checkpoints_kept: usize,
     segment_bytes: u64,
     hash_seed: u64,
     bank: u64,
-    /// Random: tells this opening of the store from all others.
+    /// Random number that identifies this opening of the store.
     opening: u64,
     recovered: Option<Recovered>,
     dir: Arc<Directory>,
-    /// `None` if the store is opened to read only.
+    /// `None` if the store is open read-only.
     lock: Option<Mutex<BankLock>>,
 }
 
 impl Store {
-    /// The checkpoint that the store was opened at; none for a new store. For one that is opened to read only, see
-    /// [`reading`](Self::reading).
+    /// The checkpoint that the store was opened at. `None` for a new store, and for a store that is
+    /// open read-only: that one has [`reading`](Self::reading).
     #[must_use]
     pub fn recovered(&self) -> Option<&Recovered> {
         self.recovered.as_ref()
     }
 
-    /// The store's directory, from the root, where it was when the store was opened.
+    /// The absolute path that the store's directory had when the store was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Does the whole work for one key and counts it, or nothing: then false.
+    /// Runs the operation on one key without the machinery of a batch, and counts the key. Returns
+    /// false, without any effect, if the key needs a batch: for example if its row is on disk.
     #[inline]
     fn run_single<O: Operation>(
         &self,
@@ -136,7 +144,8 @@ impl Store {
         let hit = try_single(&core, table, key, clock, operation);
         if let Some(hit) = hit {
             core.count_single(O::ACCESS, O::CHANGES, hit);
-            // Not where nothing was done, a panic included: whoever is woken finds the row released.
+            // Only after the row was released: a thread that wakes earlier would find the row
+            // blocked.
             if clock == Clock::Release {
                 core.waiters.released(table.number, &[key]);
             }
@@ -162,7 +171,7 @@ impl Store {
         self.run_counted::<O>((table, O::WIDTH), keys, clock, run).map(|(outcome, _)| outcome)
     }
 
-    /// Runs one of the store's own jobs.
+    /// Runs one of the store's own jobs, such as a deletion or a promotion, over a batch of keys.
     fn run_job<W: Work>(
         &self,
         table: TableId,
@@ -176,7 +185,8 @@ impl Store {
         self.run_counted::<W>((table, width), keys, Clock::Keep, run)
     }
 
-    /// Runs a batch of work of the kind `W`, counts what it did, and wakes those that wait for the rows that it released.
+    /// Runs a batch of work of the kind `W` and counts what it did. Then wakes the threads that
+    /// wait for the rows that the batch released.
     fn run_counted<W: Work>(
         &self,
         (table, width): (TableId, Width),
@@ -192,7 +202,7 @@ impl Store {
             return Err(Error::InvalidArgument("a batch holds at most 4,294,967,295 keys".into()));
         }
         let mut scratch = take_scratch();
-        // Filled where they lie: most of a single operation's time would go into moving them.
+        // Filled through references: moving them takes most of the time of a batch of one key.
         let mut outcome = Outcome::default();
         let mut tally = Tally::default();
         let memory =
@@ -205,14 +215,15 @@ impl Store {
 
     /// Runs an operation over a batch of keys of one table.
     ///
-    /// With `Acquire` and `Release` the keys must be distinct, lest a batch wait for itself; of equal keys
-    /// in other batches each is worked on, in no particular order. Rows are
-    /// worked on one by one: other batches may see some done and others not yet.
+    /// With `Acquire` and `Release` the keys of a batch must be distinct: otherwise a batch may
+    /// wait for itself. The store works on the rows one by one and in no particular order. Another
+    /// batch may therefore see some rows done and others not yet.
     ///
     /// # Errors
-    /// `NoSuchTable`; `WrongKind` for an operation of another width than the table's; `TooLong` for a value longer
-    /// than its maximum; `Damaged` or `Io` for a row that can't be read; `Poisoned` after a failed write,
-    /// for anything but a peek. Other rows may have been worked on before the failure.
+    /// `NoSuchTable`; `WrongKind` if the width of the operation is not the table's; `TooLong` if a
+    /// value is longer than the table's maximum; `Damaged` or `Io` if a row can't be read;
+    /// `Poisoned` after a failed write, except for a peek. The batch may have worked on other rows
+    /// before the failure.
     #[inline]
     pub fn execute<O: Operation>(
         &self,
@@ -230,20 +241,22 @@ impl Store {
         self.run(table, keys, clock, operation)
     }
 
-    /// Deletes rows; returns how many were there.
+    /// Deletes rows. Returns the number of rows that existed and were deleted.
     ///
     /// # Errors
-    /// As [`execute`](Self::execute).
+    /// The errors of [`execute`](Self::execute).
     pub fn delete(&self, table: TableId, keys: &[u64]) -> Result<u64> {
         let (_, tally) = self.run_job(table, keys, &mut Delete)?;
         Ok(tally.deleted)
     }
 
-    /// Deletes those rows of a table of fixed width of which `condition` says so; returns how many those were.
+    /// Deletes the rows for which `condition` returns true. Returns the number of deleted rows. The
+    /// table must be of fixed width.
     ///
-    /// It gets the key's place among `keys`, the row's value as it is now and its clock, and is asked while nobody
-    /// else can change the row, so that nothing that it did not see is deleted. It may be asked again for a row that
-    /// moved meanwhile: its last answer counts. It should only compute, and must not call any store.
+    /// `condition` gets the position of the key in `keys`, the row's present value, and its clock.
+    /// No other thread can change the row while `condition` decides, so it decides on the value
+    /// that is deleted. The store asks again if another thread has moved the row, and the last
+    /// answer counts. `condition` should only compute, and must not call any store.
     ///
     /// ```
     /// use embank_kv::{Access, Clock, Operation, Store, StoreOptions};
@@ -269,7 +282,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// As [`execute`](Self::execute).
+    /// The errors of [`execute`](Self::execute).
     pub fn delete_if(
         &self,
         table: TableId,
@@ -281,28 +294,30 @@ impl Store {
         Ok(tally.deleted)
     }
 
-    /// To wait for a blocked row: take a ticket, try the `Acquire` again, and if it is still blocked,
-    /// [wait](Self::wait_released) with the ticket. In this order no release is missed.
+    /// Returns a ticket to wait for a blocked row with. After taking the ticket, the caller tries
+    /// its `Acquire` again, and [waits](Self::wait_released) with the ticket if the row is still
+    /// blocked. In this order the caller misses no release.
     pub fn release_ticket(&self, table: TableId, key: u64) -> ReleaseTicket<'_> {
         self.waiters.ticket(table.number, key)
     }
 
-    /// Parks until some row of the ticket's stripe was released, or until the deadline: then false.
+    /// Parks the calling thread until a batch has released a row of the ticket's stripe. Returns
+    /// false if the deadline passes first.
     #[must_use]
     pub fn wait_released(&self, ticket: ReleaseTicket<'_>, deadline: Instant) -> bool {
         ticket.wait(deadline)
     }
 
-    /// Wakes everybody who [waits](Self::wait_released), to try again: what they wait for may have changed
-    /// otherwise than by a release.
+    /// Wakes all threads that [wait for a release](Self::wait_released), so that they try their
+    /// batches again. For changes that are not releases, such as a dropped table.
     pub fn wake_waiters(&self) {
         self.waiters.wake_all();
     }
 
-    /// Fails if the store can't write any more: clocks that are up then stay up.
+    /// Fails if the store can't write any more. Clocks that are above zero then stay as they are.
     ///
     /// # Errors
-    /// `Poisoned` after a failed write; `ReadOnly` for a store that is open to read only.
+    /// `Poisoned` after a failed write; `ReadOnly` for a store that is open read-only.
     pub fn check_writable(&self) -> Result<()> {
         self.core().log.check_poison()
     }
@@ -313,23 +328,26 @@ impl Store {
         self.core().was_short_of_room()
     }
 
-    /// How many Gets of a row are outstanding; none if the row is missing. Reads the disk if it must.
+    /// The number of outstanding gets of a row; `None` if the row does not exist. Reads the disk if
+    /// the row is there.
     ///
     /// # Errors
-    /// As [`execute`](Self::execute).
+    /// The errors of [`execute`](Self::execute).
     pub fn clock_of(&self, table: TableId, key: u64) -> Result<Option<u32>> {
         let mut clock = ReadClock(None);
         let (outcome, _) = self.run_job(table, &[key], &mut clock)?;
         Ok(clock.0.filter(|_| outcome.missing.is_empty()))
     }
 
-    /// Compacts all of the log that is on disk now, whatever its space amplification: current rows go to the
-    /// tail, and space goes back as far as no kept checkpoint names it; the rest follows with the next
-    /// checkpoints. Other calls go on meanwhile. Tries again where compaction had stopped.
+    /// Compacts the whole part of the log that is on disk now, whatever its space amplification.
+    /// Copies current rows to the tail, and frees the log below the first address that a kept
+    /// checkpoint or a scan needs. The rest is freed when later checkpoints replace the kept ones.
+    /// Other calls go on during compaction. Starts compaction again if an error had stopped it.
     ///
     /// # Errors
-    /// `Damaged`, `Truncated` or `Io` for a page that can't be read, or a file that can't be removed: nothing
-    /// at or after that page has been given back, and no row is lost that could be read before. `Poisoned`.
+    /// `Damaged`, `Truncated` or `Io` if a page can't be read or a file can't be removed. The store
+    /// has then freed no page from that page on, and every row that could be read before can still
+    /// be read. `Poisoned` after a failed write.
     pub fn compact(&self) -> Result<Compacted> {
         self.core().compact_all()
     }
@@ -338,15 +356,15 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         let Serving::Writing(core) = &self.serving else { return };
-        // Before the writer, which it may wait for.
+        // Stops the compactor first: it may be waiting for the writer thread.
         core.space.shut_down();
         if let Some(compactor) = self.compactor.take() {
-            // It does not panic either.
+            // A panic of the compactor would be a bug; there is nothing to report it to here.
             let _ = compactor.join();
         }
         core.log.shut_down();
         if let Some(writer) = self.writer.take() {
-            // The thread does not panic; if it did, there is nobody to tell.
+            // A panic of the writer thread would be a bug; there is nothing to report it to here.
             let _ = writer.join();
         }
     }

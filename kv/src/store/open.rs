@@ -1,4 +1,5 @@
-//! Opening a store: which directory, which checkpoint, and whether all of it fits together.
+//! Opens a store for writing: finds its newest checkpoint and checks that the index, the log and
+//! the bank file fit together.
 
 use crate::checkpoint::bank_dir::create_dir_durably;
 use crate::checkpoint::bank_lock::BankLock;
@@ -35,16 +36,19 @@ use crate::stats::Counters;
 use crate::sync::Mutex;
 use crate::sync::thread::JoinHandle;
 
-/// Beside what stays free below the quota.
+/// A disk quota must have room for at least this number of pages, beyond the reserve of
+/// `quota_reserve_bytes`. Fewer pages would leave compaction no room to copy rows.
 const QUOTA_PAGES_MIN: u64 = 8;
 
 impl Store {
-    /// Opens the store in `dir`, making one if there is none, at its newest checkpoint.
+    /// Opens the store in `dir` for writing, at its newest checkpoint. Makes a bank there if there
+    /// is none.
     ///
     /// # Errors
-    /// `Locked` if another process writes it; `BudgetTooSmall` if the budget can't hold its index or
-    /// pages; `Damaged` or `Truncated` if what the newest checkpoint names does not verify;
-    /// `ThreadRefused` at a limit of threads; `DeviceUnavailable`; `Io`.
+    /// `Locked` if another process has the bank open for writing; `BudgetTooSmall` if the memory
+    /// budget can't hold the index or the fewest pages; `Damaged` or `Truncated` if a file of the
+    /// newest checkpoint fails its check; `ThreadRefused` if the system refuses to start a thread;
+    /// `DeviceUnavailable`; `Io`.
     pub fn open(dir: &Path, options: &StoreOptions) -> Result<Store> {
         Self::open_with(dir, options, Limits::PRODUCT, |dir, segment_size_bytes| {
             let device_options = DeviceOptions { segment_size_bytes, ..DeviceOptions::default() };
@@ -52,10 +56,11 @@ impl Store {
         })
     }
 
-    /// As [`open`](Self::open), on a device of the caller's: `device` gets the segment size in bytes.
+    /// Opens the store as [`open`](Self::open) does, on a device that the caller makes: `device`
+    /// gets the segment size in bytes.
     ///
     /// # Errors
-    /// As `open`, and what `device` returns.
+    /// The errors of `open`, and those of `device`.
     pub fn open_on(
         dir: &Path,
         options: &StoreOptions,
@@ -78,7 +83,8 @@ impl Store {
         let making = Making::begin(dir);
         let dir = &create_dir_durably(dir)?;
         let lock = BankLock::take(dir)?;
-        // Read again: another process may have made one, or put files there, before this one had the lock.
+        // Read again under the lock: another process may have put a bank or other files there
+        // before this process took it.
         let found = BankFile::read(dir)?;
         let made = found.is_none().then(|| making.locked(dir));
         let bank_file = match found {
@@ -100,19 +106,22 @@ impl Store {
         }
         check_bank_file(dir, bank_file, &manifest)?;
         if newest.is_some() && !bank_file.has_checkpoint {
-            // A crash came between the first checkpoint and this note of it.
+            // The process that took the first checkpoint crashed before it noted the checkpoint in
+            // the bank file.
             BankFile { has_checkpoint: true, ..bank_file }.write(dir)?;
         }
         Self::start(Found { dir, lock, made, checkpoints, newest, manifest }, options, device)
     }
 
-    /// Opens the store of a bank at the checkpoint that was found, or as a new one, and starts its threads.
+    /// Starts the store of a bank at the checkpoint that was found, or as a new store, and starts
+    /// its threads.
     fn start(
         found: Found<'_>,
         options: &StoreOptions,
         device: impl FnOnce(&Arc<Directory>, u64) -> Result<Arc<dyn Device>>,
     ) -> Result<Store> {
-        // If this fails, `made` is dropped before `lock`: the last variable that is bound goes first.
+        // If this fails, `made` is dropped before `lock`, because variables are dropped in reverse
+        // order.
         let Found { dir, lock, made, checkpoints, newest, manifest } = found;
         let page_bytes = 1 << manifest.page_bits;
         check_quota(options, page_bytes)?;
@@ -122,7 +131,7 @@ impl Store {
             None => Budget::new(budget_bytes, page_bytes, checkpoints.limits)?,
         });
         if newest.is_none() {
-            // Its segments may be of another size, which the device would refuse.
+            // The old segment files may have another size, which the device would refuse.
             discard_log(dir)?;
         }
         let device = device(dir, manifest.segment_bytes)?;
@@ -133,7 +142,7 @@ impl Store {
                 (index, Some(recovered))
             }
         };
-        // What a crash left beyond the checkpoint belongs to nothing.
+        // No checkpoint names the log beyond this address: a process that crashed wrote it.
         device.truncate(manifest.log_end)?;
         let waiters = Arc::new(Waiters::new(KeyHash::new(manifest.hash_seed)));
         let parts = CoreParts {
@@ -150,11 +159,11 @@ impl Store {
             incarnations: Vec::new(),
             checkpoints: Some(checkpoints.clone()),
         };
-        // Pages that are written from here on are of this opening.
+        // Pages written from here on carry the id of this opening.
         let lineage = manifest.lineage().then(manifest.pages().end, new_id());
         let core = Core::new(parts, &manifest, lineage)?;
         core.counters.newest_checkpoint.set(newest.unwrap_or(0));
-        // A crash may have come between a checkpoint and giving back what it let go of.
+        // A crash may have come after a checkpoint and before the log that it released was freed.
         core.free_space(0)?;
         let core = Arc::new(core);
         let (writer, compactor) = start_threads(&core, dir.path())?;
@@ -180,7 +189,8 @@ impl Store {
     }
 }
 
-/// Starts the log's writer, and the compactor if there is one. After a failure none runs.
+/// Starts the log's writer thread, and the compactor thread if the options ask for one. After an
+/// error neither thread runs.
 fn start_threads(core: &Arc<Core>, dir: &Path) -> Result<(JoinHandle<()>, Option<JoinHandle<()>>)> {
     let refused =
         |thread| move |source| Error::ThreadRefused { thread, path: dir.to_owned(), source };
@@ -196,18 +206,19 @@ fn start_threads(core: &Arc<Core>, dir: &Path) -> Result<(JoinHandle<()>, Option
         Ok(compactor) => Ok((writer, Some(compactor))),
         Err(source) => {
             core.log.shut_down();
-            // It has nothing to write yet, and does not panic.
+            // The writer thread has nothing to write yet, so it ends at once.
             let _ = writer.join();
             Err(refused("compactor")(source))
         }
     }
 }
 
-/// A bank whose lock is held, and its newest checkpoint.
+/// A bank, the lock that this call holds on it, and its newest checkpoint.
 struct Found<'a> {
     dir: &'a Arc<Directory>,
     lock: BankLock,
-    /// Clears the bank away that this call has made, unless the opening succeeds. Must be dropped before `lock`.
+    /// Removes the bank that this call has made, unless the opening succeeds. Must be dropped
+    /// before `lock`.
     made: Option<Making>,
     checkpoints: Checkpoints,
     /// `None` before the first checkpoint.
@@ -215,7 +226,8 @@ struct Found<'a> {
     manifest: Manifest,
 }
 
-/// Loads the index and the blob of a checkpoint, and checks that the log has what they name.
+/// Loads the index and the blob of a checkpoint, and checks that the log has the last page that the
+/// checkpoint names.
 fn recover(
     checkpoints: &Checkpoints,
     manifest: &Manifest,
@@ -228,8 +240,9 @@ fn recover(
     Ok((index, Recovered { checkpoint: manifest.number, blob }))
 }
 
-/// Removes the segment files of a bank that never had a checkpoint: nothing of its log counts. The caller holds the
-/// bank's lock, and makes the removal durable (`Device::truncate`).
+/// Removes the segment files of a bank that never had a checkpoint, since no row in them is
+/// durable. The caller holds the bank's lock, and makes the removal durable with
+/// `Device::truncate`.
 fn discard_log(dir: &Arc<Directory>) -> Result<()> {
     let folder = dir.place("log");
     let names = match folder.names() {
@@ -245,13 +258,14 @@ fn discard_log(dir: &Arc<Directory>) -> Result<()> {
     Ok(())
 }
 
-/// Where the log of each checkpoint on disk begins. One that can't be read holds everything.
+/// Returns the number of each checkpoint on disk with the address where its log begins. For a
+/// checkpoint that can't be read the address is 0, so that nothing of its log is freed.
 pub(crate) fn log_begins(checkpoints: &Checkpoints) -> Result<Vec<(u64, u64)>> {
     let begin = |number| checkpoints.manifest(number).map_or(0, |manifest| manifest.log_begin);
     Ok(checkpoints.numbers()?.into_iter().map(|number| (number, begin(number))).collect())
 }
 
-/// A quota must leave compaction room to work in.
+/// Fails if the disk quota leaves compaction too little room to work.
 pub(super) fn check_quota(options: &StoreOptions, page_bytes: u64) -> Result<()> {
     let reserve = quota_reserve_bytes(page_bytes, options.memory_budget_bytes);
     let least = QUOTA_PAGES_MIN * page_bytes + reserve;
@@ -298,8 +312,8 @@ pub(super) fn new_bank(options: &StoreOptions, limits: Limits) -> Result<Manifes
         bank: new_id(),
         page_bits: page_bytes.ilog2(),
         segment_bytes,
-        // The random id is as hard to guess as the keys of the standard library's hash maps, which resist chosen keys
-        // by the same means. It is no cryptographic secret and need not be one: see `hash`.
+        // The id comes from the operating system's random source, so a caller can't choose keys
+        // that collide. It is no cryptographic secret: see `hash`.
         hash_seed: new_id(),
         log_begin: 0,
         log_end: 0,
@@ -315,11 +329,11 @@ pub(super) fn new_bank(options: &StoreOptions, limits: Limits) -> Result<Manifes
 /// The error for a bank that lost its checkpoints.
 pub(super) fn no_checkpoint_left(dir: &Directory) -> Error {
     let what = "the bank had checkpoints and none is left; restore this directory from a copy (the log is \
-                untouched), or remove the bank to begin anew";
+                untouched), or remove the bank and make a new one";
     Error::Damaged { path: dir.path().join("checkpoints"), offset: 0, what: what.into() }
 }
 
-/// Holds the bank file against a checkpoint.
+/// Fails if the bank file and a checkpoint have different bank ids.
 pub(crate) fn check_bank_file(
     dir: &Directory,
     bank_file: BankFile,
@@ -337,7 +351,8 @@ pub(crate) fn check_bank_file(
     Err(Error::Damaged { path: dir.path().join("checkpoints"), offset: 0, what })
 }
 
-/// Reads the last page that a checkpoint names: a log cut short fails here, not in mid-training.
+/// Reads and checks the last page that a checkpoint names. A log that was cut short therefore fails
+/// at the opening, and not later during training.
 pub(crate) fn check_last_page(device: &dyn Device, manifest: &Manifest) -> Result<()> {
     if manifest.log_end == manifest.log_begin {
         return Ok(());
@@ -377,7 +392,7 @@ mod tests {
         }
     }
 
-    /// The new bank once stayed where the second thread was refused.
+    /// Regression test: the new bank stayed on disk if the system refused the second thread.
     #[test]
     fn a_new_bank_that_is_refused_a_thread_leaves_nothing_behind() {
         let dir = tempfile::tempdir().unwrap();
@@ -397,7 +412,7 @@ mod tests {
         for left in 0..THREADS.len() {
             assert_refused(&bank, left);
         }
-        // No more than these two threads: it reads with the calling one.
+        // The store needs only these two threads: the opening reads in the calling thread.
         let store = with_threads_left(THREADS.len(), || Store::open(&bank, &options())).unwrap();
         assert_eq!(store.recovered().unwrap().blob, b"step 1");
         store.checkpoint(b"step 2").unwrap();

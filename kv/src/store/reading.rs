@@ -1,18 +1,22 @@
-//! Stores that are opened to read only, at a checkpoint, beside a writer.
+//! Stores that are open read-only, at a checkpoint, while another process may write the bank.
 //!
-//! **Problem.** Serving and evaluation read a bank that a training process goes on writing. They must see one moment,
-//! change no byte, keep nothing of it from being read by others, and get at newer checkpoints without a reopen, during
-//! which nobody would be served.
+//! **Problem.** Serving and evaluation read a bank while a training process writes it. A reader
+//! must see the rows of one moment and must not change a byte of the bank. It must not hold back
+//! the writer. It must be able to move to a newer checkpoint without closing the store, because its
+//! own callers would have to wait for a reopening.
 //!
-//! **Approach.** A checkpoint's log and index never change, so a read-only store is a `Core` whose log ends, in
-//! memory and on disk, where the checkpoint's does: every row is on disk, peeks bring them into the row cache, and
-//! there is neither a writer nor a compactor. The log is sealed, so whatever would write ends where it would after
-//! a failed write, with an error of its own. The checkpoint is held (`hold`) as long as the core is there.
+//! **Approach.** A checkpoint's log and index never change. A read-only store is therefore a `Core`
+//! whose log ends where the checkpoint's log ends, in memory and on disk. Every row is on disk, and
+//! peeks bring rows into the row cache. A read-only store has no writer thread and no compactor.
+//! Its log is sealed: a call that would write fails, as it would after a failed write, but with the
+//! error `ReadOnly`. The store holds the checkpoint (`hold`) until the core is dropped.
 //!
-//! **Moving on** makes a core for the newer checkpoint beside the present one and then puts it in its place. Each
-//! call takes the core that is in place when it begins and keeps it to its end, scans to theirs, and with it the
-//! hold. So a batch shows one checkpoint, never two, and nobody waits for more than the exchange of a pointer. The
-//! price: until the last call on the old core has ended, both indexes are in memory, each within a budget of its
+//! **A refresh** makes a second core for the newer checkpoint and then puts it in the place of the
+//! present core. Each call takes the core that is in place when the call begins, and keeps it until
+//! the call ends; a scan keeps it until the scan is dropped. The hold on the checkpoint lives as
+//! long as the core. A batch therefore reads from one checkpoint, and a call waits at most while a
+//! pointer is exchanged. The price is memory: both indexes are in memory until the last call on the
+//! old core has ended. Each core has a memory budget of its own.
 //! own.
 
 use crate::engine::read_at::ReadAt;
@@ -46,11 +50,11 @@ use crate::record::hash::KeyHash;
 use crate::stats::Counters;
 use crate::sync::{Mutex, RwLock};
 
-/// What a read-only store works on, and what it needs to move on.
+/// The core of a read-only store, and the values that a refresh needs to make the next core.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) core: RwLock<Arc<Core>>,
-    /// Held while moving on.
+    /// Held during a refresh, so that one thread at a time makes a core.
     moving: Mutex<()>,
     budget_bytes: u64,
     device: DeviceChoice,
@@ -59,13 +63,15 @@ pub(super) struct Reading {
 }
 
 impl Store {
-    /// Opens the bank in `dir` to read only, at checkpoint `checkpoint` or the newest one, beside a process that
-    /// writes it or none. Changes not a byte of it: read-only file systems will do. Rows are there to peek, scan and
-    /// list; whatever would write fails with `ReadOnly`.
+    /// Opens the bank in `dir` read-only, at checkpoint `checkpoint`, or at the newest checkpoint
+    /// if that is `None`. Another process may have the bank open for writing. The call changes no
+    /// byte of the bank, so the file system may be mounted read-only. Rows can be peeked, scanned
+    /// and listed; a call that would write fails with `ReadOnly`.
     ///
-    /// Of `options`, memory budget and device count. As long as the store is at a checkpoint, no writer takes it away,
-    /// beyond `checkpoints_kept` if need be, nor gives back the log that it names: the writer's `log_held_bytes` shows
-    /// that. The hold goes with the process, however that ends.
+    /// Only the memory budget and the device of `options` are used. While the store is at a
+    /// checkpoint, a writer keeps that checkpoint, even beyond `checkpoints_kept`, and keeps the
+    /// log that it names. The writer's statistic `log_held_bytes` shows how much log that is. The
+    /// hold ends with the process, also if the process is killed.
     ///
     /// ```
     /// use embank_kv::{Store, StoreOptions};
@@ -86,8 +92,9 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `NotABank`; `NoSuchCheckpoint`; `InvalidOption` for the memory device; `BudgetTooSmall`; `Damaged` or `Truncated` if
-    /// what the checkpoint names does not verify; `DeviceUnavailable`; `Io`.
+    /// `NotABank`; `NoSuchCheckpoint`; `InvalidOption` for the memory device; `BudgetTooSmall`;
+    /// `Damaged` or `Truncated` if a file of the checkpoint fails its check; `DeviceUnavailable`;
+    /// `Io`.
     pub fn open_read_only(
         dir: &Path,
         options: &StoreOptions,
@@ -142,25 +149,29 @@ impl Store {
         })
     }
 
-    /// Moves a read-only store on to the newest checkpoint, if that is newer; returns the number of the one that it
-    /// is at then. Calls of other threads go on: those that have begun, scans among them, show the old checkpoint to
-    /// their end, those that begin afterwards the new one. Reads the whole index, as opening does, and until the last
-    /// call on the old checkpoint has ended there are two of it in memory. After an error the store is where it was.
+    /// Moves a read-only store to the newest checkpoint, if that is newer than its own. Returns the
+    /// number of the checkpoint that the store is at afterwards.
+    ///
+    /// Other threads can use the store during the call. Calls and scans that began before it read
+    /// the old checkpoint until they end; calls that begin after it read the new one. The call
+    /// reads the whole index. Two indexes are in memory until the last call on the old checkpoint
+    /// has ended. After an error the store is still at the old checkpoint.
     ///
     /// # Errors
-    /// `WrongKind` if the store is open for writing; `ChangedMeanwhile` if another bank lies in its directory now; else as
-    /// [`open_read_only`](Self::open_read_only).
+    /// `WrongKind` if the store is open for writing; `ChangedMeanwhile` if the directory holds
+    /// another bank now; and the errors of [`open_read_only`](Self::open_read_only).
     pub fn refresh(&self) -> Result<u64> {
         let Serving::Reading(reading) = &self.serving else {
-            let why = "is open for writing and is its own newest state; refresh is for those that were opened read-only";
+            let why = "is open for writing and always shows its newest rows; only a store that is open read-only can refresh";
             let of = format!("bank {:?}", self.path());
             return Err(Error::WrongKind { of, why: why.to_owned() });
         };
         let _moving = reading.moving.lock();
         self.checkpoints.check_in_place()?;
         let now = self.core().reading.as_ref().map_or((0, 0), ReadAt::number_and_id);
-        // The checkpoint that is held stays where it is, and what is kept with it is one history. If it is not there,
-        // the directory was replaced, as by a new copy, and numbers say nothing.
+        // The checkpoint that this store holds can't be removed, and all checkpoints of a directory
+        // belong to one history. If it is gone, the directory was replaced, for example by a new
+        // copy. Its checkpoint numbers then belong to another history and can't be compared.
         if !self.checkpoints.manifest(now.0).is_ok_and(|manifest| manifest.id == now.1) {
             return Err(another_bank(self.dir.path()));
         }
@@ -181,19 +192,21 @@ impl Store {
             (reading.device, &reading.counters, &reading.waiters),
         )?;
         let old = std::mem::replace(&mut *reading.core.write(), Arc::new(core));
-        // Its memory goes back here or with its last call, not under the lock.
+        // Dropped after the lock is released: the drop may free the memory of the old index.
         drop(old);
         Ok(number)
     }
 
-    /// The checkpoint that a read-only store is at, with its blob; none if the store is open for writing.
+    /// The checkpoint that a read-only store is at, with its blob. `None` if the store is open for
+    /// writing.
     #[must_use]
     pub fn reading(&self) -> Option<Arc<Recovered>> {
         self.core().reading.as_ref().map(|at| Arc::clone(&at.recovered))
     }
 }
 
-/// Holds the checkpoint that is asked for, or the newest one.
+/// Takes a hold on checkpoint `wanted`, or on the newest checkpoint if that is `None`, and reads
+/// its manifest.
 pub(crate) fn hold_one(
     dir: &Directory,
     checkpoints: &Checkpoints,
@@ -217,11 +230,14 @@ pub(crate) fn hold_one(
 }
 
 fn another_bank(dir: &Path) -> Error {
-    Error::ChangedMeanwhile(format!("{}: another bank lies here now; open it anew", dir.display()))
+    Error::ChangedMeanwhile(format!(
+        "{}: another bank lies here now; open the store again",
+        dir.display()
+    ))
 }
 
-/// The incarnations of the tables of a newer checkpoint, for a store that is at the tables
-/// `before`: see `numbers`.
+/// The incarnations of a newer checkpoint's tables, for a store that shows the tables `before` now.
+/// The module `numbers` explains incarnations.
 fn incarnations(before: &[TableState], tables: &[TableEntry]) -> Result<Vec<u32>> {
     let known = tables.iter().zip(before).map(|(entry, before)| {
         let what = || format!("table number {} was used too many times", entry.number);
@@ -231,7 +247,7 @@ fn incarnations(before: &[TableState], tables: &[TableEntry]) -> Result<Vec<u32>
     known.collect()
 }
 
-/// A core that shows the checkpoint of `manifest` and nothing else.
+/// Makes a core that shows the checkpoint of `manifest`.
 fn core_of(
     dir: &Arc<Directory>,
     checkpoints: &Checkpoints,
@@ -244,8 +260,8 @@ fn core_of(
         read_only: true,
         ..DeviceOptions::default()
     };
-    // One of its own: handles that another core has opened may be of files that have given way to others of the same
-    // name since, as after a roll back.
+    // Each core opens the log's files itself. After a roll back a file name may belong to a new
+    // file, and a handle of an older core would lead to the old one.
     let device = device::open_in(dir, device, &device_options)?;
     let images = checkpoints.images(&manifest)?;
     let budget = Arc::new(images.budget(budget_bytes, 1 << manifest.page_bits)?);
@@ -268,7 +284,7 @@ fn core_of(
         checkpoints: None,
     };
     let mut core = Core::new(parts, &manifest, manifest.lineage())?;
-    // Nothing of it is this store's to give back.
+    // A read-only store never frees log: the writer does.
     core.space.leave_below(manifest.log_begin);
     core.log.seal(dir.path());
     core.reading = Some(ReadAt { manifest, recovered, _hold: hold });

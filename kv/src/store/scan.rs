@@ -1,24 +1,27 @@
-//! Every row of a table, as a checkpoint holds it.
+//! Scans: read every row of a table as a checkpoint holds it.
 //!
-//! **Problem.** Rows come and go, move to the tail and age out while somebody goes through a table of which
-//! only a part fits the memory. Each row must come exactly once, as it was at one moment, at the speed of
-//! sequential reads.
+//! **Problem.** Only a part of the table fits in memory. Other threads add and delete rows during
+//! the scan, and rows move to the tail and leave memory. The scan must return each row exactly
+//! once, as it was at one moment, at the speed of sequential reads.
 //!
-//! **Approach.** A checkpoint is such a moment: its log, from `log_begin` to `log_end`, never changes, and its
-//! index image says which records of it were current. The log is gone through in *windows*. For each one
-//! the image is streamed, and each entry that leads into the window sets a bit, one for 32 bytes of log
-//! (records are no shorter). Then the window's pages are read one after another and verified; a record whose
-//! bit is set is a row. A window is 256 times as long as its bits, so the image, some 10 bytes a row, is
-//! read once for each three or four budgets of log. Nothing is asked of the live store, so writers, compaction
-//! and later checkpoints go on; a lease keeps the space from being given back.
+//! **Approach.** A checkpoint is such a moment: its log, from `log_begin` to `log_end`, never
+//! changes, and its index image says which records of the log were current. The scan reads the log
+//! in *windows*. For each window it streams the image, and sets a bit for each entry that leads
+//! into the window. A bit stands for 32 bytes of log, because no record is shorter. Then it reads
+//! and verifies the window's pages in order. A record whose bit is set is a row. A window is 256
+//! times as long as its bits. The image, about 10 bytes a row, is therefore read once for every
+//! three or four memory budgets of log. The scan does not use the live index. Writers, compaction and later
+//! checkpoints therefore continue, and a pin keeps the log from being freed.
 //!
-//! Entries that a chain follows don't say which of its records are current. Such chains are walked from
-//! the head, many at once, and the first record of each key counts. So are entries without tag bits, of which
-//! a split may have left a stale copy in another bucket: a record counts only in its own hash's bucket.
-//! With enough memory both are rare; where keys share slots as a rule, walking costs random reads.
+//! Two kinds of entries do not say which records are current. Entry kind 1 leads a chain of several
+//! records. Entry kind 2 has no tag bits, so a split may have left a stale copy in another bucket.
+//! The scan walks these chains from the head, many chains at once. In a chain, the first record of
+//! each key counts, and only in the bucket of the key's own hash. With enough memory for the index
+//! both kinds are rare. If most keys share slots, walking the chains costs random reads.
 //!
-//! **Memory.** A page to read into and as much for the bits, those that tell which buckets have been seen among
-//! them, lent by the budget: frames give way.
+//! **Memory.** The scan borrows about two pages from the memory budget, and the log gives up frames
+//! for them. One page holds the page that is read. The other holds the window's bits, and the bits
+//! that say which buckets the scan has seen.
 
 use crate::record::check;
 use crate::record::check::Checked;
@@ -39,11 +42,12 @@ use crate::record::address::{Address, TableId, TableNumber};
 use crate::record::layout::{HEADER_BYTES, RecordImage};
 use crate::store::Store;
 
-/// Bytes of log for each bit: the shortest record.
+/// Bytes of log for each bit of a window: the length of the shortest record.
 const GRAIN_BYTES: u64 = HEADER_BYTES as u64;
-/// Chains that are walked together.
+/// Number of chains that the scan walks together, so that their reads run in parallel.
 const CHAINS: usize = 256;
-/// What is read of a record at first; most fit.
+/// Bytes that the first read of a record takes. Most records fit; a longer record takes a second
+/// read.
 const FIRST_BYTES: usize = BLOCK_BYTES;
 
 /// A row that a [`Scan`] yields.
@@ -55,12 +59,12 @@ pub struct ScannedRow<'a> {
     pub value: &'a [u8],
 }
 
-/// The rows of a table as of a checkpoint, each once, in no particular order. See
+/// The rows of a table as a checkpoint holds them, each once, in no particular order. See
 /// [`Store::scan`](crate::Store::scan).
 #[derive(Debug)]
 pub struct Scan<'a> {
     core: Arc<Core>,
-    /// The store, which must not close meanwhile, is borrowed or held.
+    /// The scan borrows or holds the store, so that the store stays open.
     _borrowed: PhantomData<&'a Store>,
     _held: Option<Arc<Store>>,
     images: Arc<Images>,
@@ -73,16 +77,17 @@ pub struct Scan<'a> {
     log_end: u64,
     window: Window,
     page: AlignedBuffer,
-    /// The page that is in `page`, and how far it has been gone through.
+    /// Address of the page that is in `page`. `offset` is the next record in it, and `used` is the
+    /// end of its records.
     page_start: u64,
     offset: usize,
     used: usize,
-    /// Dropped after the memory has gone back.
+    /// Dropped after the scan has returned its memory.
     _pin: LogPin,
     lent_bytes: u64,
 }
 
-/// Which records of a part of the log are current.
+/// The part of the log that the scan reads now, with a bit for each record that is current.
 #[derive(Debug)]
 struct Window {
     start: u64,
@@ -108,22 +113,23 @@ impl Window {
     }
 }
 
-/// A chain on its way from the head to the window.
+/// A chain that the scan walks, from its head down to the window.
 struct Chain {
     bucket: u64,
     depth: u32,
     at: u64,
-    /// Bytes to read there.
+    /// Bytes to read at `at`.
     bytes: usize,
     /// Keys whose newest record has been seen.
     seen: Vec<(TableNumber, u64)>,
 }
 
 impl Store {
-    /// Goes through a table as the newest checkpoint holds it: each of its rows once, in no particular order,
-    /// while other calls go on. Reads the checkpoint's log from end to end, whatever other tables lie in it.
-    /// While a scan lives, the log's space is not given back, and two pages of the memory budget are lent to
-    /// it. Of a store that is opened to read only: as the checkpoint that it is at holds it, to the scan's end.
+    /// Reads all rows of a table as the newest checkpoint holds them, each row once, in no
+    /// particular order. Other calls continue during the scan. The scan reads the checkpoint's
+    /// whole log, including the records of other tables. Until the scan is dropped, no log that it
+    /// needs is freed, and it borrows about two pages of the memory budget. For a store that is
+    /// open read-only, the scan shows the checkpoint that the store is at when the scan begins.
     ///
     /// ```
     /// # fn main() -> embank_kv::Result<()> {
@@ -140,16 +146,18 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `NoSuchTable` if there is no such table, or was none at the checkpoint; `NoSuchCheckpoint` without a
-    /// checkpoint; `BudgetTooSmall`; `Io` or `Damaged` for a checkpoint that can't be read.
+    /// `NoSuchTable` if the table does not exist, or did not exist at the checkpoint;
+    /// `NoSuchCheckpoint` if the store has no checkpoint; `BudgetTooSmall`; `Io` or `Damaged` if
+    /// the checkpoint can't be read.
     pub fn scan(&self, table: TableId) -> Result<Scan<'_>> {
         self.scan_held(table, None)
     }
 
-    /// As [`scan`](Self::scan), for whoever can't borrow the store for so long: the scan keeps it open.
+    /// Begins a [`scan`](Self::scan) that holds a reference to the store, for a caller that can't
+    /// borrow the store until the scan ends.
     ///
     /// # Errors
-    /// As [`scan`](Self::scan).
+    /// The errors of [`scan`](Self::scan).
     pub fn scan_shared(self: &Arc<Self>, table: TableId) -> Result<Scan<'static>> {
         self.scan_held(table, Some(Arc::clone(self)))
     }
@@ -162,8 +170,8 @@ impl Store {
             let pin = core.pin_log(at.manifest.log_begin);
             return Scan::new((Arc::clone(&core), held), &at.manifest, images, table, pin);
         }
-        // Held until the log is pinned: no later checkpoint removes this one before, or has the
-        // table's number for another table.
+        // Held until the log is pinned: a later checkpoint could otherwise remove this one, or give
+        // the table's number to another table.
         let newest = self.newest.lock();
         core.width(table)?;
         if newest.number == 0 {
@@ -178,7 +186,7 @@ impl Store {
 }
 
 impl Scan<'_> {
-    /// A scan of `table` in the checkpoint of `manifest`, whose log `pin` keeps.
+    /// A scan of `table` in the checkpoint of `manifest`. `pin` keeps the checkpoint's log.
     pub(crate) fn new(
         (core, held): (Arc<Core>, Option<Arc<Store>>),
         manifest: &Manifest,
@@ -187,7 +195,8 @@ impl Scan<'_> {
         pin: LogPin,
     ) -> Result<Self> {
         let page_bytes = core.log.page_bytes();
-        // The buckets' bits come out of the window's, as long as they leave it half a page.
+        // The bits that mark the seen buckets take their memory from the window's bits, but at most
+        // half a page.
         let bucket_bytes = images.reader_bytes()?;
         let from_window = bucket_bytes.min(page_bytes / 2);
         let lent_bytes = SCAN_PAGES * page_bytes + bucket_bytes - from_window;
@@ -230,24 +239,24 @@ impl Scan<'_> {
         Ok(scan)
     }
 
-    /// The checkpoint's number.
+    /// The number of the checkpoint that the scan reads.
     #[must_use]
     pub fn checkpoint(&self) -> u64 {
         self.checkpoint
     }
 
-    /// How many rows the scan yields in all.
+    /// The number of rows that the whole scan returns.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// The next row; none after the last.
+    /// Returns the next row, or `None` after the last row.
     ///
     /// # Errors
     /// `Damaged`, `Truncated` or `Io` for a part of the checkpoint that can't be read.
     pub fn next_row(&mut self) -> Result<Option<ScannedRow<'_>>> {
-        // Ends: each turn goes a record on, a page on, or to the next window.
+        // Ends: each turn moves to the next record, the next page or the next window.
         loop {
             if self.offset + HEADER_BYTES > self.used {
                 if !self.next_page()? {
@@ -284,7 +293,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Reads the page after the present one; false at the end.
+    /// Reads the next page. Returns false after the last page.
     fn next_page(&mut self) -> Result<bool> {
         let page_bytes = self.page.len() as u64;
         let next = if self.used == 0 { self.page_start } else { self.page_start + page_bytes };
@@ -303,7 +312,8 @@ impl Scan<'_> {
         Ok(true)
     }
 
-    /// Finds out which records from `start` on are current.
+    /// Sets the bits of the window that begins at `start`: finds the records in it that are
+    /// current.
     fn next_window(&mut self, start: u64) -> Result<()> {
         let window = &mut self.window;
         let page_bytes = self.page.len() as u64;
@@ -317,7 +327,8 @@ impl Scan<'_> {
         while let Some((bucket, depth)) = buckets.next_bucket(&mut entries)? {
             for entry in entries.drain(..) {
                 let address = entry.address().raw();
-                // Chains go down: from below the window, none leads into it.
+                // The addresses of a chain fall, so a chain that begins below the window has no
+                // record in it.
                 if address < self.window.start {
                     continue;
                 }
@@ -335,14 +346,15 @@ impl Scan<'_> {
         self.walk(&mut chains)
     }
 
-    /// Follows chains down to the window's start and sets the bits of their current records.
+    /// Follows chains down to the window's start, and sets the bits of their current records.
     fn walk(&mut self, chains: &mut Vec<Chain>) -> Result<()> {
         if chains.is_empty() {
             return Ok(());
         }
         let core = Arc::clone(&self.core);
         let mut buffer = core.buffers.take();
-        // Ends: each round takes the chains that it reads a record down, or reads more of that record.
+        // Ends: each turn moves every chain that it reads to an older record, or reads more of that
+        // chain's record.
         while !chains.is_empty() {
             chains.sort_unstable_by_key(|chain| chain.at);
             let places = self.read_chains(chains, &mut buffer)?;
@@ -364,7 +376,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Reads the next record of as many of the first chains as fit; returns their places in the buffer.
+    /// Reads the next record of the first chains, as many as fit into the buffer. Returns the
+    /// position of each record in the buffer.
     fn read_chains(&self, chains: &[Chain], buffer: &mut [u8]) -> Result<Vec<usize>> {
         let block = BLOCK_BYTES as u64;
         let page_bytes = self.page.len() as u64;
@@ -390,7 +403,8 @@ impl Scan<'_> {
         Ok(places)
     }
 
-    /// Takes a chain a record down; false at its end.
+    /// Handles the record that was read for a chain and moves the chain to its next older record.
+    /// Returns false if the chain has no further record in the window.
     fn step(&mut self, chain: &mut Chain, bytes: &[u8]) -> Result<bool> {
         let bytes = &bytes[..chain.bytes.min(bytes.len())];
         let address = Address::new(chain.at);

@@ -1,4 +1,4 @@
-//! What the calls on a store work on.
+//! The core that a call on a store works on.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -7,25 +7,27 @@ use super::Store;
 use super::reading::Reading;
 use crate::engine::core::Core;
 
-/// The core of a store.
+/// The core of a store, by the way it is open.
 #[derive(Debug)]
 pub(super) enum Serving {
-    /// Open for writing: the same core until the store is dropped.
+    /// The store is open for writing and has one core until it is dropped.
     Writing(Arc<Core>),
-    /// Open to read only: the core of the checkpoint that the store is at, which a refresh exchanges.
+    /// The store is open read-only: this holds the core of its checkpoint. A refresh exchanges the
+    /// core.
     Reading(Box<Reading>),
 }
 
-/// The core that a call works on, from its beginning to its end.
+/// The core that a call works on from its beginning to its end.
 pub(crate) enum Served<'a> {
-    /// Of a store that is open for writing: a call counts no reference.
+    /// The core of a store that is open for writing. Borrowed, so that a call counts no reference.
     Lent(&'a Arc<Core>),
-    /// Of a read-only store: a refresh meanwhile leaves the call its core.
+    /// The core of a read-only store. Counted, so that the call keeps its core if a refresh
+    /// exchanges it.
     Owned(Arc<Core>),
 }
 
 impl Served<'_> {
-    /// For what outlives the call, such as a scan.
+    /// Returns a counted reference, for a value that outlives the call, such as a scan.
     pub(super) fn into_shared(self) -> Arc<Core> {
         match self {
             Served::Lent(core) => Arc::clone(core),
@@ -55,7 +57,7 @@ impl Store {
         }
     }
 
-    /// Whether the store was opened to read only.
+    /// True if the store is open read-only.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         matches!(self.serving, Serving::Reading(_))

@@ -1,18 +1,23 @@
 //! The state of a store's rows, and the id of the checkpoint that holds it.
 //!
-//! **Problem.** A program writes a file of its own (a framework's checkpoint) and calls `checkpoint` before or after.
-//! When it reads the file in a later process, it must know whether the store's checkpoint holds the rows of that moment.
+//! **Problem.** A program writes a file of its own (for example a framework's checkpoint) and calls
+//! `checkpoint` before or after that. When a later process reads the file, it must know whether the
+//! store's checkpoint holds the rows of the moment at which the file was written.
 //!
-//! **Approach.** The state is two numbers: a random one of this opening, and the changes since. The id of a checkpoint is
-//! a function of the state that it holds and of its number. So a program that keeps the state in its file recognises
-//! the checkpoint by its id, whether it was taken before or after the file.
+//! **Approach.** The state is two numbers: a random number of this opening, and the number of
+//! changes since the opening. The id of a checkpoint is a function of the state that it holds and
+//! of its number. The program keeps the state in its file. A later process computes the
+//! checkpoint's id from that state, and finds the checkpoint whether it was taken before or after
+//! the file was written.
 //!
 //! **Invariants.**
-//! 1. Two checkpoints have one id only if one is a copy of the other. Within an opening each number is completed once;
-//!    a second attempt at a number has a random id, because a file of the first one may be left.
-//! 2. If rows changed while a checkpoint began, its id is random: no state that the program could know is in it. A batch
-//!    counts when it ends, so a batch of another thread that is half done at the cut is not seen: programs note a state
-//!    where no other thread changes rows.
+//! 1. Two checkpoints have one id only if one is a copy of the other. Within an opening, one
+//!    checkpoint of each number is completed. A second attempt at a number has a random id, because
+//!    a file of the first attempt may be left.
+//! 2. If rows changed while a checkpoint began, its id is random: the program can't have noted the
+//!    state that it holds. A batch is counted when it ends. A batch of another thread that is half
+//!    done at the cut is therefore not noticed. Programs must note a state while no other thread
+//!    changes rows.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,8 +26,9 @@ use super::Store;
 use crate::error::{Error, Result};
 use crate::process::new_id::new_id;
 
-/// The state of an open store's rows: the same as long as no row is made, changed or deleted and no table dropped,
-/// and never the same in two openings. As a text, two numbers: `0123456789abcdef-42`.
+/// The state of an open store's rows. It stays equal until a row is made, changed or deleted, or a
+/// table is dropped. Two openings of a store never have an equal state. As a text it is two
+/// numbers: `0123456789abcdef-42`.
 ///
 /// # Examples
 /// ```
@@ -46,7 +52,7 @@ pub struct StateId {
 }
 
 impl StateId {
-    /// The id of the checkpoint of this number, if it holds this state.
+    /// The id of checkpoint `number`, if that checkpoint holds this state.
     #[must_use]
     pub fn checkpoint_id(self, number: u64) -> u64 {
         let mut id = 0_u64;
@@ -60,8 +66,8 @@ impl StateId {
         id.max(1)
     }
 
-    /// Rows made, changed and deleted since the store was opened, and tables dropped. A row that changed twice counts
-    /// twice.
+    /// The number of rows made, changed and deleted since the store was opened, plus the number of
+    /// tables dropped. A row that changed twice counts twice.
     #[must_use]
     pub fn changes(self) -> u64 {
         self.changes
@@ -87,7 +93,7 @@ impl FromStr for StateId {
 }
 
 impl Store {
-    /// The state of the store's rows now. A batch of another thread counts when it ends.
+    /// The present state of the store's rows. A batch of another thread is counted when it ends.
     #[must_use]
     pub fn state_id(&self) -> StateId {
         let counters = &self.core().counters;
@@ -97,7 +103,8 @@ impl Store {
         }
     }
 
-    /// The id of the checkpoint of this number. `before`: the state before the log was cut.
+    /// The id for checkpoint `number`. `before` is the state before the log was cut. `is_retry`
+    /// says that an attempt at this number has failed before.
     pub(super) fn checkpoint_id(&self, number: u64, before: StateId, is_retry: bool) -> u64 {
         if is_retry || self.state_id() != before {
             return new_id();
@@ -135,10 +142,11 @@ mod tests {
         store.drop_table(table).unwrap();
         let dropped = store.state_id();
         assert_ne!(dropped, made);
-        // Two checkpoints of one state have two ids.
+        // Two checkpoints of one state have different ids, because their numbers differ.
         assert_eq!((store.checkpoint(b"").unwrap(), store.checkpoint(b"").unwrap()), (2, 3));
         assert_eq!((id_of(2), id_of(3)), (dropped.checkpoint_id(2), dropped.checkpoint_id(3)));
-        // Neither a second attempt nor rows that change meanwhile have the id of the state.
+        // A second attempt gets a random id, and so does a checkpoint whose rows changed after
+        // `before`.
         assert_ne!(store.checkpoint_id(4, dropped, true), dropped.checkpoint_id(4));
         assert_ne!(store.checkpoint_id(4, made, false), made.checkpoint_id(4));
         drop(store);

@@ -1,4 +1,4 @@
-//! The store's counters as its users see them.
+//! The calls that report a store's counters.
 
 use crate::engine::core::Core;
 use crate::stats::StoreStats;
@@ -6,20 +6,21 @@ use crate::stats::space_holder::SpaceHolder;
 use crate::store::Store;
 
 impl Store {
-    /// What keeps log from being given back, the largest holder first: open scans, and checkpoints with the processes
-    /// that read them. Asks the system who holds locks, so it takes longer than [`stats`](Self::stats).
+    /// Reports what keeps log from being freed, the largest holder first: open scans, and
+    /// checkpoints with the processes that read them. Asks the operating system which processes
+    /// hold locks, so it takes longer than [`stats`](Self::stats).
     #[must_use]
     pub fn space_holders(&self) -> Vec<SpaceHolder> {
         self.core().space_holders()
     }
 
-    /// A snapshot of the counters. Cheap; may be called while batches run.
+    /// A snapshot of the counters. Cheap: may be called while batches run.
     #[must_use]
     pub fn stats(&self) -> StoreStats {
         let core = self.core();
         let c = &core.counters;
-        // Before the changes, which only grow. The cells of the changes are loaded in no order: another thread's may
-        // look older than the checkpoint's sum, so the difference saturates.
+        // Read before the changes, which only grow. Each thread counts its changes in a cell of its
+        // own. This thread may read an old value of such a cell, so the difference saturates at 0.
         let changed_at_checkpoint = c.changed_at_checkpoint.get();
         let mut stats = StoreStats::counted(c);
         stats.changed_since_checkpoint = stats.changed.saturating_sub(changed_at_checkpoint);
@@ -37,7 +38,7 @@ impl Store {
 }
 
 impl Core {
-    /// Sets what is no counter.
+    /// Fills in the values that are no counters: sizes and addresses of this moment.
     fn gauge(&self, stats: &mut StoreStats) {
         let report = self.log.device.report();
         stats.device = self.log.device.name();

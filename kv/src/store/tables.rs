@@ -1,4 +1,4 @@
-//! The tables of a store: how they are made, dropped and listed.
+//! Makes, drops and lists the tables of a store.
 
 use super::Store;
 use crate::checkpoint::manifest::TableEntry;
@@ -9,41 +9,45 @@ use crate::operation::Width;
 use crate::record::address::TableId;
 use crate::sync::{AtomicU64, Ordering};
 
+/// Limit of a table's descriptor, in bytes. Every checkpoint stores all descriptors in its manifest.
 const DESCRIPTOR_BYTES_MAX: usize = 2 << 10;
 
-/// A table of a store.
+/// What the store knows about one of its tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableInfo {
-    /// For the store's other calls.
+    /// The id that names the table in the store's other calls.
     pub id: TableId,
-    /// Its name.
+    /// The table's name.
     pub name: String,
-    /// How long its values are: all alike, or each as it is.
+    /// Whether all values have one length, or each value has its own.
     pub width: Width,
-    /// Bytes of each value; where the width is variable, of the longest that it takes.
+    /// Length of every value in bytes; for a table of variable width, the largest length of a
+    /// value.
     pub value_bytes: u32,
-    /// What the caller keeps with it.
+    /// Bytes that the caller stored with the table when it was made.
     pub descriptor: Vec<u8>,
 }
 
 impl Store {
-    /// Makes a table of values of `value_bytes`, with a `descriptor` of the caller's. Durable with the
-    /// next checkpoint.
+    /// Makes a table whose values have `value_bytes` bytes each. Stores `descriptor` with it, bytes
+    /// that only the caller interprets. The table is durable after the next checkpoint.
     ///
     /// # Errors
-    /// `TableMismatch` if the name is taken; `TooLong` for a value that fits no page; `Exhausted` if
-    /// all 65,535 numbers are taken: by tables, and by dropped ones of which a record or a
-    /// checkpoint is left.
+    /// `TableMismatch` if another table has the name. `TooLong` if a value of this length fits no
+    /// page, or if the descriptor is longer than 2 KiB. `Exhausted` if all 65,535 table numbers are
+    /// taken: by tables, and by dropped tables of which the log or a kept checkpoint still has a
+    /// record.
     pub fn create_table(&self, name: &str, value_bytes: u32, descriptor: &[u8]) -> Result<TableId> {
         self.create(name, Width::Fixed, value_bytes, descriptor)
     }
 
-    /// Makes a table of values of any length up to `value_bytes_max`, each as long as it is: 32 bytes of
-    /// header, and the value padded to 8. It takes operations whose
-    /// [`Operation::WIDTH`](crate::Operation::WIDTH) is `Variable`.
+    /// Makes a table whose values have any length up to `value_bytes_max` bytes. A record takes 32
+    /// bytes for its header, and the value padded to a multiple of 8 bytes. The table takes
+    /// operations whose [`Operation::WIDTH`](crate::Operation::WIDTH) is `Variable`.
     ///
-    /// A value changes in place as long as its padded length stays; one of another length goes to the
-    /// log's tail, which costs a record's space until compaction has passed the old one.
+    /// The store changes a value in place if its padded length stays the same. A value of another
+    /// padded length becomes a new record at the log's tail. The old record takes its space until
+    /// compaction has passed it.
     ///
     /// ```
     /// use embank_kv::{Access, Clock, Operation, Store, StoreOptions, Width};
@@ -74,7 +78,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// As [`create_table`](Self::create_table), for a maximum that fits no page.
+    /// The errors of [`create_table`](Self::create_table). `TooLong` if a value of
+    /// `value_bytes_max` bytes fits no page.
     pub fn create_variable_table(
         &self,
         name: &str,
@@ -136,7 +141,8 @@ impl Store {
         }
     }
 
-    /// Whether no other table has got a table's number since: it is there, or was dropped.
+    /// True if no other table has taken this table's number: the table exists, or was dropped and
+    /// its number is still free.
     #[must_use]
     pub fn has_its_number(&self, table: TableId) -> bool {
         let core = self.core();
@@ -145,7 +151,7 @@ impl Store {
         state.is_some_and(|state| state.id() == table)
     }
 
-    /// For tests: the hash of a row, whose bits decide which rows share an entry of the index.
+    /// For tests: the hash of a row. Its bits decide which rows share an entry of the index.
     #[cfg(any(test, feature = "testing"))]
     #[doc(hidden)]
     #[must_use]
@@ -153,19 +159,20 @@ impl Store {
         self.core().key_hash.of(table.number, key)
     }
 
-    /// For tests of what a bank does that has used all numbers: it has no more than `max` tables at
-    /// a time.
+    /// For tests of a bank that has used all table numbers: allows at most `max` tables at a time.
     #[cfg(any(test, feature = "testing"))]
     #[doc(hidden)]
     pub fn limit_table_numbers(&self, max: u16) {
         self.core().limit_table_numbers(max);
     }
 
-    /// Drops a table: its rows are gone for every operation that begins from now on, and for those that
-    /// wait. Durable with the next checkpoint: a crash before that brings the table back whole. Its space
-    /// comes back by compaction. Its name may be given again at once. Its number is given again if
-    /// the bank has no other left, once the log and the kept checkpoints have no record of the
-    /// table; ids of the dropped table stay refused.
+    /// Drops a table. Operations that begin after this call, and batches that wait for a row of the
+    /// table, fail with `NoSuchTable`. The drop is durable after the next checkpoint: a crash
+    /// before that brings back the whole table. Compaction frees the table's space.
+    ///
+    /// A new table may have the name at once. A new table gets the number only if the bank has no
+    /// other number left. Before that, the last record of the dropped table must have left the log
+    /// and the kept checkpoints. The id of the dropped table stays invalid.
     ///
     /// # Errors
     /// `NoSuchTable`.
@@ -174,7 +181,7 @@ impl Store {
         core.log.check_poison()?;
         {
             let mut tables = core.tables.write();
-            // Under the lock: of two calls one drops the table.
+            // Checked under the lock, so that only one of two concurrent calls drops the table.
             core.width(table)?;
             let state = &mut tables[usize::from(table.number.0) - 1];
             state.entry = TableEntry {
@@ -193,8 +200,8 @@ impl Store {
         Ok(())
     }
 
-    /// How many rows a table has: exact while no batch of the table is under way. Of a store that is opened to read
-    /// only: as the checkpoint has it.
+    /// The number of rows of a table. Exact while no batch of the table runs. For a store that is
+    /// open read-only, the number of rows in the checkpoint.
     ///
     /// ```
     /// use embank_kv::{Access, Clock, Operation, Store, StoreOptions};
@@ -225,16 +232,18 @@ impl Store {
     pub fn rows(&self, table: TableId) -> Result<u64> {
         let core = self.core();
         let tables = core.tables.read();
-        // Under the lock: a drop comes before or after.
+        // Checked under the lock, so that no other thread drops the table between the check and the
+        // read.
         core.width(table)?;
         let state = tables.get(usize::from(table.number.0).wrapping_sub(1));
         let rows = state.map_or(0, |state| state.rows.load(Ordering::Relaxed));
-        // Batches under way may have counted what they deleted only.
+        // Below zero while a running batch has counted rows that it deleted and not yet rows that
+        // it made.
         Ok(rows.cast_signed().max(0).cast_unsigned())
     }
 
-    /// All tables but the dropped ones, in the order of their numbers: that in which they were
-    /// made, as long as no number was used again.
+    /// All tables that were not dropped, in the order of their numbers. That is the order in which
+    /// they were made, unless a table got the number of a dropped table.
     #[must_use]
     pub fn tables(&self) -> Vec<TableInfo> {
         let core = self.core();

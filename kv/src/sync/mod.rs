@@ -1,9 +1,11 @@
-//! The one place that names atomics, locks, threads and their locals, so that a model checker can take their place.
+//! The only place that names atomics, locks, threads and thread locals, so that a model checker can
+//! replace them.
 //!
-//! `native` is what the store runs with: the standard library's, its locks by way of `locks`. With
-//! `--cfg embank_shuttle`, `modelled` has the same names, and every operation on them is a point at which the
-//! checker (shuttle) may let another thread go on: see `models`. Devices other than memory keep to the
-//! system's own: they are not modelled.
+//! `native` is what the store runs with: atomics and threads of the standard library, and the locks
+//! of `process::locks`. With `--cfg embank_shuttle`, `modelled` has the same names. Every operation
+//! of `modelled` is a point at which the checker (shuttle) may switch to another thread: see
+//! `models`. Devices other than memory use the system's own types and are not modelled. `planted`
+//! lists the bugs that the models must find.
 
 #[cfg(embank_shuttle)]
 mod modelled;

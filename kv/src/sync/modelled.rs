@@ -1,14 +1,15 @@
-//! The names of `native` for shuttle: before each operation the scheduler may let another thread go on.
+//! The names of `native`, for the model checker shuttle. Before each operation the scheduler may
+//! switch to another thread.
 //!
-//! **Atomics** are the standard library's behind a wrapper of the same layout, because the index and the log look at
-//! raw memory as atomics, for which shuttle's own, larger ones would not do. All threads of a model are coroutines
-//! of one thread of the system, so whatever order is asked for, what happens is one sequence: weaker memory orders
-//! are not modelled.
+//! **Atomics** are those of the standard library in a wrapper of the same size. Index and log use
+//! raw memory as atomics, for which shuttle's larger atomics do not fit. All threads of a model are
+//! coroutines of one system thread. All operations therefore happen in one sequence, whatever order
+//! is asked for: weaker memory orders are not modelled.
 //!
-//! **Locks** are shuttle's with the interface of `locks`. A wait with a deadline never comes to it, so that a wake-up
-//! that is lost shows as a deadlock; a rest for some time ends at once.
+//! **Locks** are shuttle's, with the interface of `process::locks`. A wait with a deadline never
+//! reaches its deadline, so a lost wake-up shows as a deadlock. A rest for some time ends at once.
 //!
-//! **Statics** and thread locals are made anew for each schedule.
+//! **Statics** and thread locals are made again for each schedule.
 
 #![expect(dead_code, reason = "not every type of atomic is used in every way")]
 
@@ -26,16 +27,17 @@ std::thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The scheduler's choice: who goes on?
+/// Lets the scheduler choose the thread that runs next.
 fn point() {
     if !QUIET.get() {
-        // Any of shuttle's operations; `yield_now` would mean that this thread can't go on.
+        // Any operation of shuttle is such a point. `yield_now` would mean that this thread can't
+        // continue.
         POINT.with(|point| point.load(Ordering::SeqCst));
     }
 }
 
-/// Does something without the scheduler's choosing at atomics: what comes before and after the threads of a model,
-/// so that its choices fall where they matter.
+/// Runs `work` without choices of the scheduler at atomics. For what comes before and after the
+/// threads of a model, so that the choices fall where they matter.
 pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
@@ -47,7 +49,7 @@ pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Nothing: operations happen in one sequence anyway.
+/// Does nothing, since all operations happen in one sequence.
 pub(crate) fn fence(_: Ordering) {}
 
 macro_rules! atomic {
@@ -159,7 +161,7 @@ atomic_number!(AtomicU32, u32);
 atomic_number!(AtomicU64, u64);
 atomic_number!(AtomicUsize, usize);
 
-/// Declares statics of one schedule.
+/// Declares statics that live for one schedule.
 macro_rules! global {
     ($($(#[$attribute:meta])* static $name:ident: $type:ty = $value:expr;)*) => {
         $(shuttle::lazy_static! { $(#[$attribute])* static ref $name: $type = $value; })*
@@ -167,11 +169,11 @@ macro_rules! global {
 }
 pub(crate) use global;
 
-/// As `locks::Mutex`.
+/// See `process::locks::Mutex`.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 
-/// Empty only while it is waited with.
+/// A locked mutex. `guard` is `None` only during a wait.
 #[must_use]
 pub(crate) struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
@@ -216,11 +218,11 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// As `locks::Condvar`.
+/// See `process::locks::Condvar`.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(shuttle::sync::Condvar);
 
-/// Whether a wait came to its deadline.
+/// Tells whether a wait ended at its deadline.
 pub(crate) struct TimedOut(bool);
 
 impl TimedOut {
@@ -239,13 +241,13 @@ impl Condvar {
         guard.guard = Some(self.0.wait(locked).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits for a wake-up however long it takes.
+    /// Waits for a wake-up and ignores the deadline.
     pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _: Instant) -> TimedOut {
         self.wait(guard);
         TimedOut(false)
     }
 
-    /// Lets others go on for a while.
+    /// Lets other threads run once.
     pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) -> TimedOut {
         MutexGuard::unlocked(guard, point);
         TimedOut(true)
@@ -260,7 +262,7 @@ impl Condvar {
     }
 }
 
-/// As `locks::RwLock`.
+/// See `process::locks::RwLock`.
 #[derive(Debug, Default)]
 pub(crate) struct RwLock<T>(shuttle::sync::RwLock<T>);
 
@@ -278,7 +280,7 @@ impl<T> RwLock<T> {
     }
 }
 
-/// A turn of a loop that waits for another thread.
+/// A loop that waits for another thread.
 pub(crate) struct Backoff;
 
 impl Backoff {
@@ -291,7 +293,7 @@ impl Backoff {
     }
 }
 
-/// As `Backoff`, for a pinned thread.
+/// Lets other threads run, for a thread that waits for a pinned thread.
 pub(crate) fn rest(_: &mut u32) {
     thread::yield_now();
 }

@@ -1,4 +1,4 @@
-//! Atomics, locks and threads as the store runs with them.
+//! The atomics, locks and threads that the store runs with.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub(crate) use std::{thread, thread_local};
 
 pub(crate) use crate::process::locks::{Condvar, Mutex, MutexGuard, RwLock};
 
-/// An atomic that orders nothing and that nobody's steps depend on: a counter of statistics.
+/// An atomic for statistics: it orders no other memory, and no thread's next step depends on it.
 pub(crate) type CountingU64 = AtomicU64;
 
 /// Declares statics of the process.
@@ -20,10 +20,11 @@ macro_rules! global {
 }
 pub(crate) use global;
 
-/// Bounded spinning for a peer's few instructions, then yielding the core to it.
+/// Waits for a few instructions of another thread: first spins, then yields the processor.
 ///
-/// It ends because every lock bit in this crate is held for a bounded number of instructions, never
-/// across a wait for the disk or for another lock bit; at most across a mutex that is held as shortly.
+/// Every such wait ends. A thread holds a lock bit of this crate for a bounded number of
+/// instructions, and never while it waits for the disk or for another lock bit. While it holds one,
+/// it may take a mutex that is held for an equally short time.
 pub(crate) struct Backoff(u32);
 
 impl Backoff {
@@ -43,7 +44,8 @@ impl Backoff {
     }
 }
 
-/// Waits a little for a pinned thread, the longer the more rounds it has been: it may have lost its core.
+/// Waits for a pinned thread, longer with each round, because that thread may have lost its
+/// processor.
 pub(crate) fn rest(round: &mut u32) {
     *round += 1;
     if *round > 64 {

@@ -1,47 +1,50 @@
 //! Bugs that the models must find.
 //!
-//! A model that can't fail proves nothing. So each of these can be planted in a model's run, and a test asks that it
-//! is found (`models`). Outside of such a build `planted` is a constant, and nothing of it is left.
+//! A model that can't fail proves nothing. Each of these bugs can therefore be planted in a model's
+//! run, and a test asserts that the model fails (`models`). In other builds `planted` is a
+//! constant, so the compiler removes the bugs.
 
-/// What is left out or done wrong.
+/// A bug: a step that is left out or done wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Planted {
-    /// Record and bucket locks are taken by a load and a store in place of a compare-and-swap.
+    /// A record's or bucket's lock is taken by a load and a store in place of a compare-and-swap.
     #[cfg(embank_shuttle)]
     ExchangeUncompared,
-    /// A reader without the lock looks at the generation only, as in the public MLKV code.
+    /// A reader without the lock checks only the generation, as the public MLKV code does.
     ReadThroughLock,
-    /// A Get takes a count without looking at the bound under the row's lock.
+    /// A get raises the count without checking the bound under the row's lock.
     AcquireUnchecked,
-    /// A release wakes who waits, but is not counted: who is about to wait does not see it.
+    /// A release wakes waiting threads and is not counted: a thread that is about to wait misses
+    /// it.
     ReleaseUncounted,
-    /// An expiring lease and its owner look at its state and set it, in place of a compare-and-swap.
+    /// An expiring lease and its owner load and store its state in place of a compare-and-swap.
     ExpiryUncompared,
-    /// An insert does not look whether the slots are still those that were searched.
+    /// An insert does not check that the slots are still those that it searched.
     InsertUnchecked,
-    /// A lookup does not look at the bucket's meta word again.
+    /// A lookup does not check the bucket's meta word again.
     LookupOnce,
-    /// A split does not tell that entries are moving.
+    /// A split does not announce that entries are moving.
     SplitUntold,
     /// A split does not count the copies that it makes of entries without tag bits.
     SplitUncounted,
-    /// A split sends an entry without tag bits to the side of its chain's head.
+    /// A split sends an entry without tag bits to the side of its chain's head only.
     SplitByHead,
-    /// Whoever gets to turn a page does not look whether another has turned it.
+    /// A thread that turns a page does not check whether another thread has turned it.
     TurnTwice,
-    /// The writer writes and frees pages without waiting for who is pinned.
+    /// The writer thread writes and frees pages without waiting for pinned threads.
     MoveAtOnce,
-    /// Who waits for a page to be written is not told that it is.
+    /// The writer thread does not wake threads that wait for a page to be written.
     FlushUntold,
-    /// Calls that wait on a full disk are not told of the write that succeeds.
+    /// Calls that wait on a full disk are not woken by the write that succeeds.
     RoomUntold,
-    /// A checkpoint's pause does not wait for who is pinned.
+    /// A checkpoint's pause does not wait for pinned threads.
     PauseAtOnce,
-    /// A bucket is changed without being saved for the image that still has to have it.
+    /// A bucket is changed without being saved for the image that still needs it.
     ChangeUnsaved,
-    /// An image copies a bucket without looking, under its lock, whether somebody has saved it meanwhile.
+    /// An image copies a bucket without checking, under the bucket's lock, whether another thread
+    /// has saved it.
     CopyUnchecked,
-    /// Compaction moves the log's beginning before it has moved the rows below.
+    /// Compaction moves the log's beginning before it has moved the rows below it.
     BeginEarly,
 }
 
@@ -70,7 +73,7 @@ mod modelled {
         PLANTED.get() == Some(bug)
     }
 
-    /// Plants a bug in all models that this thread of the system runs from now on.
+    /// Plants a bug in all models that this system thread runs from now on.
     #[cfg(test)]
     pub(crate) fn plant(bug: Option<Planted>) {
         PLANTED.set(bug);

@@ -1,5 +1,6 @@
-//! What the micro-benchmarks (`bench/benches/inside.rs`) reach of the store's inside. No part of the API: it comes
-//! with the feature `bench` alone, and changes with whatever it shows.
+//! Internals of the store that the micro-benchmarks (`bench/benches/inside.rs`) call. This is no
+//! part of the API: it exists only with the feature `bench`, and changes together with the
+//! internals.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 const TABLE: TableNumber = TableNumber(1);
 
-/// An index with keys `0..entries`, record `k` at address `64 * (k + 1)`.
+/// An index with the keys `0..entries`. The record of key `k` is at address `64 * (k + 1)`.
 #[derive(Debug)]
 pub struct Probing {
     index: Index,
@@ -28,10 +29,10 @@ pub struct Probing {
 }
 
 impl Probing {
-    /// Fills an index.
+    /// Makes and fills an index.
     ///
     /// # Errors
-    /// The memory can't be had.
+    /// An error if the memory can't be allocated.
     pub fn new(entries: u64) -> Result<Self> {
         let total_bytes = (64 << 20) + entries * 64;
         let budget =
@@ -48,7 +49,8 @@ impl Probing {
         Ok(Probing { index, key_hash })
     }
 
-    /// Hashes the keys, prefetches their buckets and takes each one's first match; how many have one.
+    /// Hashes the keys, prefetches their buckets and looks up the first match of each key. Returns
+    /// the number of keys with a match.
     #[must_use]
     pub fn probe(&self, keys: &[u64]) -> usize {
         let outline = self.index.outline();
@@ -60,8 +62,8 @@ impl Probing {
 
 static EXTRA_CHECKSUMS: AtomicU64 = AtomicU64::new(0);
 
-/// Lets every record that is read from disk be verified so many times more than once, in this process, so that the
-/// cost of once can be measured.
+/// Makes this process verify every record that it reads from disk `times` more times. A benchmark
+/// computes the cost of one verification from the difference.
 pub fn set_extra_checksums(times: u64) {
     EXTRA_CHECKSUMS.store(times, Ordering::Relaxed);
 }
@@ -70,12 +72,13 @@ pub(crate) fn extra_checksums() -> u64 {
     EXTRA_CHECKSUMS.load(Ordering::Relaxed)
 }
 
-/// A record's word.
+/// The lock and clock word of a record.
 #[derive(Debug, Default)]
 pub struct Clock(AtomicU64);
 
 impl Clock {
-    /// Up by one under the lock, as a get does it, and down again, as a put does.
+    /// Raises the clock by one under the record's lock, as a get does, and lowers it again, as a
+    /// put does.
     pub fn up_and_down(&self) {
         for (bound, by) in [(8, 1), (u32::MAX, -1)] {
             let Ok(locked) = clock::lock(&self.0, |word| word.outstanding() <= bound) else {
@@ -87,28 +90,28 @@ impl Clock {
         }
     }
 
-    /// Gets outstanding.
+    /// Number of outstanding gets.
     #[must_use]
     pub fn outstanding(&self) -> u32 {
         ClockWord::from_bits(self.0.load(Ordering::Relaxed)).outstanding()
     }
 }
 
-/// The first page of a log, without a writer.
+/// The first page of a log without a writer thread.
 #[derive(Debug)]
 pub struct FirstPage {
     log: Log,
     gate: Gate,
     value_bytes: usize,
-    /// Records that are complete in the page.
+    /// Number of complete records in the page.
     appended: u64,
 }
 
 impl FirstPage {
-    /// An empty log over a device, with pages of `1 << page_bits` bytes.
+    /// Makes an empty log on a device, with pages of `1 << page_bits` bytes.
     ///
     /// # Errors
-    /// The memory can't be had.
+    /// An error if the memory can't be allocated.
     pub fn new(device: Arc<dyn Device>, page_bits: u32, value_bytes: usize) -> Result<Self> {
         let budget = Arc::new(Budget::new(256 << 20, 1 << page_bits, Limits::PRODUCT)?);
         let extent = Extent { page_bits, begin: 0, tail_page: 0 };
@@ -118,15 +121,15 @@ impl FirstPage {
         Ok(FirstPage { log, gate: Gate::default(), value_bytes, appended: 0 })
     }
 
-    /// Appends records until the page is full; how many.
+    /// Appends records until the page is full. Returns the number of records.
     #[must_use]
     pub fn fill(&mut self) -> u64 {
         let mut appended = 0;
         let guard = self.gate.enter();
         let view = self.log.view();
         while let Ok(address) = self.log.allocate(record_bytes(self.value_bytes)) {
-            // SAFETY: pinned, and the space was allocated a line above, so it is this thread's own and
-            // above the head, which nobody moves.
+            // SAFETY: this thread is pinned and has just allocated the space, so no other thread
+            // uses it. The space is above the head, which no thread moves here.
             let record = unsafe { view.record(address) };
             record.begin(TABLE, appended, self.value_bytes);
             record.store_value(&[appended]);
@@ -138,14 +141,15 @@ impl FirstPage {
         appended
     }
 
-    /// Makes the page's image with its checksums in `image`, a page long, and writes it to the device.
+    /// Writes the page's image with its checksums into `image`, which is a page long, and writes
+    /// the image to the device.
     ///
     /// # Errors
-    /// What the device reports.
+    /// The errors of the device.
     pub fn flush(&self, image: &mut AlignedBuffer) -> Result<()> {
         let used = PAGE_HEADER_BYTES + self.appended * record_bytes(self.value_bytes) as u64;
-        // SAFETY: the page's frame lives with the log; so many records were completed by `fill`,
-        // which alone counts them, and nobody else refers to this log.
+        // SAFETY: the page's frame lives as long as the log. `fill` has completed `appended`
+        // records, and no other code refers to this log.
         unsafe {
             let frame = self.log.frame_pointer(0);
             page::write_image(frame, 0, used, PageIdentity { page: 0, bank: 1, salt: 2 }, image);

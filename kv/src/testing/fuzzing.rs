@@ -1,8 +1,9 @@
-//! The decoders of the on-disk format, each behind its checksum, for the fuzz targets in `kv/fuzz`; and the replay of
-//! what those have found.
+//! The decoders of the on-disk formats, for the fuzz targets in `kv/fuzz`, and a replay of the
+//! inputs that the fuzzer has found.
 //!
-//! Each function takes any bytes and makes a file, page or record of them that has the right checksums, by `seals`.
-//! What it decodes may be an error or anything else that keeps to its bounds; panics and endless loops are bugs.
+//! Each function takes arbitrary bytes and makes a file, page or record of them with right
+//! checksums (`seals`). The decoder may return an error or any value within its bounds. A panic or
+//! an endless loop is a bug.
 
 use std::fs;
 use std::path::PathBuf;
@@ -37,7 +38,8 @@ const START: u64 = PAGE.page * PAGE_BYTES as u64;
 const NUMBER: u64 = 7;
 const ID: u64 = 0x1D;
 
-/// A page's bytes from the magic number on; what is missing is zero. All records that it is made of must lie in it.
+/// Decodes a page from `data`, its bytes from the magic number on. Missing bytes are zero. All
+/// records that are found must lie inside the page.
 pub fn page(data: &[u8]) {
     let mut page = data.to_vec();
     page.resize(PAGE_BYTES, 0);
@@ -64,7 +66,7 @@ pub fn page(data: &[u8]) {
     }
 }
 
-/// A record's bytes, of any length.
+/// Decodes a record of any length.
 pub fn record(data: &[u8]) {
     if data.len() < HEADER_BYTES {
         return;
@@ -90,7 +92,7 @@ pub fn record(data: &[u8]) {
     }
 }
 
-/// The body of a metadata frame as the file that holds it.
+/// Returns a metadata file with this body.
 fn frame(body: &[u8]) -> Vec<u8> {
     frame_of(body, metadata::VERSION)
 }
@@ -103,12 +105,12 @@ fn frame_of(body: &[u8], version: u32) -> Vec<u8> {
     file
 }
 
-/// The body of a manifest, of each format. What is taken must come out of `encode` again, and keep to the bounds that
-/// others rely on.
+/// Decodes the body of a manifest in each format version. A manifest that is accepted must survive
+/// `encode` and `decode`, and must keep the bounds that other code relies on.
 pub fn manifest(body: &[u8]) {
     for version in metadata::VERSION_OLDEST..=metadata::VERSION {
         let file = frame_of(body, version);
-        // The first field of each format.
+        // `number` is the first field of each format.
         let Some(number) = metadata::decode_start::<u64>(&file) else { continue };
         let Ok(manifest) = Manifest::decode(&file, number, Limits::PRODUCT) else { continue };
         let again = Manifest::decode(&metadata::encode(&manifest), number, Limits::PRODUCT);
@@ -119,14 +121,14 @@ pub fn manifest(body: &[u8]) {
     }
 }
 
-/// The body of `BANK`.
+/// Decodes the body of `BANK`.
 pub fn bank_file(body: &[u8]) {
     if let Ok(found) = metadata::decode::<BankFile>(&frame(body)) {
         assert_eq!(metadata::decode(&metadata::encode(&found)), Ok(found));
     }
 }
 
-/// A file in memory that goes with its value.
+/// A file in memory, removed when this is dropped.
 struct Scratch(Place);
 
 impl Scratch {
@@ -146,7 +148,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A checked stream as a file: header, chunks and whatever follows.
+/// Decodes a checked stream: the chunks and the bytes after them.
 pub fn stream(data: &[u8]) {
     let of = CheckpointIdentity { bank: BANK, checkpoint: NUMBER, id: ID };
     let identity = of.stream(BLOB_KIND);
@@ -167,12 +169,12 @@ pub fn stream(data: &[u8]) {
     }
     let mut reader = CheckedReader::open(&scratch.0, identity).expect("the header is right");
     let mut part = [0; 5];
-    // Ends: each turn goes on by 5 bytes.
+    // Ends: each turn reads 5 bytes.
     while reader.read(&mut part).is_ok() {}
 }
 
-/// One to three images of an index, the whole one first, as what their streams contain: a length of two bytes and so
-/// many bytes each.
+/// Decodes one to three images of an index, of which the first is a whole one. For each image,
+/// `data` has a length of two bytes and the content of its stream.
 pub fn index_image(data: &[u8]) {
     let mut files = Vec::new();
     let mut rest = data;
@@ -229,7 +231,7 @@ pub fn index_image(data: &[u8]) {
 mod tests {
     use super::*;
 
-    /// Runs a decoder over what the fuzzer found worth keeping.
+    /// Runs a decoder on each file of the corpus, which are the inputs that the fuzzer has kept.
     fn replay(target: &str, decoder: fn(&[u8])) {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
         let files = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));

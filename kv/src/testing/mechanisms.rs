@@ -1,8 +1,9 @@
 //! Switches of the mechanisms that decide which rows are in memory and when rows are read.
 //!
-//! The measurement `mechanisms` of the crate `bench` runs the same training with all mechanisms on
-//! and with one off. Builds without the feature `bench` have no switches: [`is_on`] is a constant
-//! there. A switch is set before a bank is opened: the row cache lays its shards out by it.
+//! The measurement `mechanisms` of the crate `bench` runs one training with all mechanisms on, and
+//! once more for each mechanism with that one off. Builds without the feature `bench` have no
+//! switches: [`is_on`] is a constant there. A switch must be set before a bank is opened, because
+//! the row cache chooses its layout then.
 
 #[cfg(feature = "bench")]
 use crate::sync::{AtomicU32, Ordering};
@@ -10,26 +11,27 @@ use crate::sync::{AtomicU32, Ordering};
 /// A mechanism, and what its switch turns off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mechanism {
-    /// Announced rows that are in mutable memory stay there until their batch comes. Off: nothing
-    /// is remembered of them (`window` of the crate `embank`).
+    /// Announced rows that are in mutable memory stay there until their batch comes. Off: announced
+    /// rows are not remembered (`window` of the crate `embank`).
     Window,
-    /// Rows that are used often are copied to the tail at the last call of their page. Off: no page
-    /// has a last call (`retention`).
+    /// Rows that are used often are copied to the tail before their page leaves memory. Off: no row
+    /// is copied (`retention`).
     Retention,
-    /// Memory moves between log and row cache by the gain of each. Off: the row cache has a 32nd
-    /// of its most (`cache::sizing`).
+    /// Memory moves between log and row cache to the one that gains more from it. Off: the row
+    /// cache has a 32nd of its maximum (`cache::sizing`).
     CacheSizing,
-    /// Rows enter the row cache by a small queue, and by their mark the main queue. Off: one queue
-    /// (`cache::shard`).
+    /// Rows enter the row cache through a small queue, and the main queue if they are marked. Off:
+    /// the cache has one queue (`cache::shard`).
     SmallQueue,
-    /// Cached rows that were used go round again. Off: first in, first out (`cache::shard`).
+    /// A cached row that was used since it entered stays for another round of its queue. Off: the
+    /// first row in is the first row out (`cache::shard`).
     CacheRounds,
-    /// Reads of lookahead, compaction and scans leave the drive's queue to the reads of batches.
-    /// Off: all reads are alike (`device::priority`).
+    /// Reads of lookahead, compaction and scans wait while the drive has reads of batches. Off: all
+    /// reads have one priority (`device::priority`).
     Priorities,
 }
 
-/// True if the mechanism is at work: always, but for what [`turn_off`] was called with.
+/// True if the mechanism is on. Without the feature `bench` every mechanism is on.
 #[cfg(not(feature = "bench"))]
 #[inline(always)]
 #[must_use]
@@ -40,7 +42,7 @@ pub const fn is_on(_: Mechanism) -> bool {
 #[cfg(feature = "bench")]
 static OFF: AtomicU32 = AtomicU32::new(0);
 
-/// True if the mechanism is at work: always, but for what [`turn_off`] was called with.
+/// True if the mechanism is on. Every mechanism is on until [`turn_off`] turns it off.
 #[cfg(feature = "bench")]
 #[inline]
 #[must_use]

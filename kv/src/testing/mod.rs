@@ -1,4 +1,12 @@
-//! What tests and benchmarks put in a product part's place, or reach of the store's inside.
+//! Replacements of product parts, switches and access to internals, for tests and benchmarks.
+//!
+//! # Where to look
+//!
+//! - `faulty`: a device that fails on request.
+//! - `models`: the store's concurrency under a model checker.
+//! - `fuzzing`: the decoders that the fuzz targets call.
+//! - `mechanisms`: switches of the tuning mechanisms, for measurements.
+//! - `bench`: internals that the micro-benchmarks call.
 
 #[cfg(feature = "bench")]
 pub mod bench;

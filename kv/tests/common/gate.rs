@@ -1,4 +1,4 @@
-//! A disk that stands still for as long as a test wants it to.
+//! A device on which a test can stop all writes.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
@@ -6,7 +6,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use embank_kv::Result;
 use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, Read};
 
-/// Holds every write while it is closed, but for those that are let through.
+/// A device that holds every write while it is closed, except for writes that the test lets
+/// through.
 #[derive(Debug)]
 pub(crate) struct Gate {
     inner: MemoryDevice,
@@ -17,7 +18,7 @@ pub(crate) struct Gate {
 #[derive(Debug, Default)]
 struct State {
     closed: bool,
-    /// Writes that may pass all the same.
+    /// Number of writes that may pass while the gate is closed.
     passes: u64,
 }
 
@@ -32,13 +33,13 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Lets one more write through while it is closed.
+    /// Lets one more write pass while the gate is closed.
     pub(crate) fn let_one_through(&self) {
         self.state.lock().unwrap().passes += 1;
         self.changed.notify_all();
     }
 
-    /// Whether all that were let through have passed.
+    /// True if every write that was let through has passed.
     pub(crate) fn all_passed(&self) -> bool {
         self.state.lock().unwrap().passes == 0
     }
@@ -73,7 +74,8 @@ impl Device for Gate {
     }
 }
 
-/// A closed gate that opens at the end, whatever happens: a store waits for its writes before it is gone.
+/// A closed gate that opens when this is dropped, also after a panic. A store waits for its writes
+/// when it is dropped.
 pub(crate) struct Opens(Arc<Gate>);
 
 impl Opens {

@@ -13,7 +13,7 @@ use embank_kv::{
     Width,
 };
 
-/// Puts `values[i]`, inserting missing rows.
+/// Puts `values[i]` into the row of key `i`. Inserts missing rows.
 pub(crate) struct PutAll<'a>(pub(crate) &'a [Vec<u8>]);
 
 impl Operation for PutAll<'_> {
@@ -28,7 +28,7 @@ impl Operation for PutAll<'_> {
     }
 }
 
-/// Reads into `values[i]`, leaving what is missing alone.
+/// Reads the row of key `i` into `values[i]`. Leaves the value of a missing row as it is.
 pub(crate) struct ReadAll<'a>(pub(crate) &'a mut [Vec<u8>]);
 
 impl Operation for ReadAll<'_> {
@@ -38,7 +38,7 @@ impl Operation for ReadAll<'_> {
     }
 }
 
-/// As `ReadAll`, for training: rows come to mutable memory.
+/// Reads as `ReadAll` does, for training: moves the rows to mutable memory.
 pub(crate) struct GetAll<'a>(pub(crate) &'a mut [Vec<u8>]);
 
 impl Operation for GetAll<'_> {
@@ -48,7 +48,8 @@ impl Operation for GetAll<'_> {
     }
 }
 
-/// Adds `by` to the first eight bytes as a number; a missing row starts from `by`.
+/// Adds `by` to the first eight bytes of a value, as a number. A missing row gets the number `by`,
+/// if `insert`.
 pub(crate) struct Add {
     pub(crate) by: u64,
     pub(crate) insert: bool,
@@ -66,7 +67,7 @@ impl Operation for Add {
     }
 }
 
-/// Puts `values[i]` into a table of variable width.
+/// Puts `values[i]` into a row of a table of variable width.
 pub(crate) struct PutEach<'a>(pub(crate) &'a [Vec<u8>]);
 
 impl Operation for PutEach<'_> {
@@ -86,7 +87,7 @@ impl Operation for PutEach<'_> {
     }
 }
 
-/// As `ReadAll`, of variable width.
+/// Reads as `ReadAll` does, from a table of variable width.
 pub(crate) struct ReadEach<'a>(pub(crate) &'a mut [Vec<u8>]);
 
 impl Operation for ReadEach<'_> {
@@ -100,7 +101,7 @@ impl Operation for ReadEach<'_> {
     }
 }
 
-/// As `GetAll`, of variable width.
+/// Reads as `GetAll` does, from a table of variable width.
 pub(crate) struct GetEach<'a>(pub(crate) &'a mut [Vec<u8>]);
 
 impl Operation for GetEach<'_> {
@@ -111,13 +112,14 @@ impl Operation for GetEach<'_> {
     }
 }
 
-/// Changes length and content of rows by what they were: see `turned`. A missing row begins with 9 bytes.
+/// Changes length and content of rows as a function of their old value: see `turned`. A missing row
+/// begins with 9 bytes.
 pub(crate) struct Turn {
     pub(crate) max: usize,
     pub(crate) insert: bool,
 }
 
-/// What `Turn` makes of a value.
+/// The value that `Turn` makes of an old value.
 pub(crate) fn turned(old: Option<&[u8]>, max: usize) -> Vec<u8> {
     let mut value = old.unwrap_or_default().to_vec();
     value.resize(turned_bytes(old, max), 0);
@@ -128,7 +130,8 @@ pub(crate) fn turned(old: Option<&[u8]>, max: usize) -> Vec<u8> {
 fn turned_bytes(old: Option<&[u8]>, max: usize) -> usize {
     let last = |old: &[u8]| usize::from(old.last().copied().unwrap_or(7));
     old.map_or(9, |old| match last(old) % 3 {
-        // Often within the same padding, else anywhere.
+        // Two thirds of the new lengths are near the old one, often with the same padded length;
+        // one third is anywhere.
         0 => old.len(),
         1 => (old.len() ^ 3).min(max),
         _ => (old.len() * 5 + last(old)) % (max + 1),
@@ -150,13 +153,13 @@ impl Operation for Turn {
     }
 }
 
-/// Options of a store that compacts in the background: most tests have it at work beside what they look at.
+/// Options of a store that compacts in the background, so that compaction runs during most tests.
 pub(crate) fn options(budget_bytes: u64) -> StoreOptions {
     let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };
     StoreOptions { memory_budget_bytes: budget_bytes, compaction, ..StoreOptions::default() }
 }
 
-/// A value of `bytes` that is a function of key and version.
+/// A value of `bytes` bytes that is a function of key and version.
 pub(crate) fn value(key: u64, version: u64, bytes: usize) -> Vec<u8> {
     let mut state = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ version;
     (0..bytes)
@@ -178,7 +181,7 @@ pub(crate) fn put(
     store.execute(table, keys, Clock::Keep, &mut PutAll(&values)).unwrap()
 }
 
-/// Gets rows and raises their clocks; rows that are missing stay so.
+/// Gets rows and raises their clocks. A missing row stays missing.
 pub(crate) fn acquire(
     store: &Store,
     table: TableId,
@@ -195,14 +198,14 @@ pub(crate) fn release(store: &Store, table: TableId, keys: &[u64]) -> Result<Out
     store.execute(table, keys, Clock::Release, &mut GetAll(&mut values))
 }
 
-/// Whether the row has to be read from disk.
+/// True if the row can only be read from disk.
 pub(crate) fn is_on_disk(store: &Store, table: TableId, key: u64) -> bool {
     let mut values = [Vec::new()];
     let outcome = store.execute(table, &[key], Clock::Keep, &mut ReadAll(&mut values)).unwrap();
     outcome.disk_reads > 0
 }
 
-/// Inserts rows of a table of its own until the row of `key` has left memory.
+/// Inserts rows into another table until the row of `key` has left memory.
 pub(crate) fn push_to_disk(store: &Store, table: TableId, key: u64) {
     let name = "push rows to disk";
     let other = store.tables().iter().find(|table| table.name == name).map(|table| table.id);
@@ -219,7 +222,7 @@ pub(crate) fn push_to_disk(store: &Store, table: TableId, key: u64) {
     panic!("4 budgets of newer rows did not push key {key} to disk");
 }
 
-/// Random numbers from a seed that a failed test prints and `EMBANK_TEST_SEED` replays.
+/// Random numbers from a seed. A failed test prints the seed, and `EMBANK_TEST_SEED` replays it.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(fastrand::Rng);
 
@@ -234,7 +237,7 @@ impl Random {
         Random(fastrand::Rng::with_seed(seed))
     }
 
-    /// Another stream of the same seed, for a thread of its own.
+    /// Another stream of random numbers from this seed, for a thread of its own.
     pub(crate) fn stream(&self, number: u64) -> Self {
         let seed = self.0.get_seed() ^ number.wrapping_mul(0xD1B5_4A32_D192_ED03);
         Random(fastrand::Rng::with_seed(seed))
@@ -244,20 +247,20 @@ impl Random {
         self.0.u64(..)
     }
 
-    /// A number below `end`.
+    /// A random number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0.u64(..end)
     }
 }
 
-/// The rows of `keys`; `None` for those that are missing.
+/// The values of the rows of `keys`; `None` for a missing row.
 pub(crate) fn peek(store: &Store, table: TableId, keys: &[u64]) -> Result<Vec<Option<Vec<u8>>>> {
     let mut values = vec![Vec::new(); keys.len()];
     let outcome = store.execute(table, keys, Clock::Keep, &mut ReadAll(&mut values))?;
     Ok(rows(values, &outcome))
 }
 
-/// Values as rows; `None` for those that are missing.
+/// The values that an operation has read; `None` for a row that its outcome lists as missing.
 pub(crate) fn rows(values: Vec<Vec<u8>>, outcome: &Outcome) -> Vec<Option<Vec<u8>>> {
     let mut rows: Vec<_> = values.into_iter().map(Some).collect();
     for &i in &outcome.missing {
@@ -266,7 +269,7 @@ pub(crate) fn rows(values: Vec<Vec<u8>>, outcome: &Outcome) -> Vec<Option<Vec<u8
     rows
 }
 
-/// As `peek`, of variable width.
+/// The values of the rows of `keys` in a table of variable width; `None` for a missing row.
 pub(crate) fn peek_each(
     store: &Store,
     table: TableId,

@@ -1,4 +1,4 @@
-//! Banks that are written and read at the same time.
+//! Options and checks for banks that are written and read at the same time.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{options, value};
 
 pub(crate) const BUDGET: u64 = 1 << 20;
 
-/// Options of a writer that compacts only when told to.
+/// Options of a writer that compacts only when `Store::compact` is called.
 pub(crate) fn by_hand(checkpoints_kept: usize) -> StoreOptions {
     StoreOptions {
         checkpoints_kept,
@@ -21,7 +21,7 @@ pub(crate) fn keys(count: u64) -> Vec<u64> {
     (0..count).collect()
 }
 
-/// All rows as of a version.
+/// The values of all rows in a version.
 pub(crate) fn rows_of(keys: &[u64], version: u64, bytes: usize) -> Vec<Option<Vec<u8>>> {
     keys.iter().map(|&key| Some(value(key, version, bytes))).collect()
 }

@@ -1,10 +1,11 @@
-//! The threads of this process.
+//! Counts threads of this process by their name.
 
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How many threads of this process have a name that begins so. A thread gets its name a little after its start.
+/// The number of threads of this process whose name begins with `begin`. A thread gets its name a
+/// moment after its start.
 pub(crate) fn threads_named(begin: &str) -> usize {
     let name =
         |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
@@ -12,7 +13,7 @@ pub(crate) fn threads_named(begin: &str) -> usize {
     tasks.map(name).filter(|name| name.starts_with(begin)).count()
 }
 
-/// Waits until at least one thread has a name that begins so.
+/// Waits until at least one thread has a name that begins with `begin`.
 pub(crate) fn await_thread_named(begin: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while threads_named(begin) == 0 {
@@ -21,7 +22,8 @@ pub(crate) fn await_thread_named(begin: &str) {
     }
 }
 
-/// Waits until no thread has a name that begins so. The system lists a thread for a moment after it has been joined.
+/// Waits until no thread has a name that begins with `begin`. The system lists a thread for a
+/// moment after it was joined.
 pub(crate) fn await_no_thread_named(begin: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while threads_named(begin) > 0 {

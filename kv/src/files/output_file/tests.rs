@@ -1,3 +1,5 @@
+//! Tests of output files: names, modes, links, and what a signal leaves.
+
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
@@ -5,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
-/// Set for a test's process to have file systems without `O_TMPFILE`.
+/// Set in a test's process to make it act as if no file system had `O_TMPFILE`.
 const HIDDEN: &str = "EMBANK_TEST_HIDDEN";
 
 pub(super) fn may_be_unnamed() -> bool {
@@ -48,7 +50,8 @@ fn a_file_appears_when_it_is_complete_and_leaves_nothing_when_not() {
     }
 }
 
-/// A name of 240 bytes or more had no room for what was put around it.
+/// Regression test: a name of 240 bytes or more left no space for the characters that were added to
+/// it.
 #[test]
 fn a_name_may_be_as_long_as_the_file_system_takes() {
     for (unnamed, length) in [(true, 240), (true, 255), (false, 240), (false, 255)] {
@@ -62,7 +65,7 @@ fn a_name_may_be_as_long_as_the_file_system_takes() {
     }
 }
 
-/// A file of mode 0600 became one that everybody can read.
+/// Regression test: a file of mode 0600 was replaced by one that every user can read.
 #[test]
 fn a_file_keeps_the_mode_of_the_one_before() {
     for unnamed in [true, false] {
@@ -78,14 +81,14 @@ fn a_file_keeps_the_mode_of_the_one_before() {
             );
             std::fs::remove_file(&path).unwrap();
         }
-        // A new one has what any file of this process has.
+        // A new file has the mode of any other new file of this process.
         std::fs::write(dir.path().join("plain"), "").unwrap();
         write(&path, unnamed, "new").unwrap();
         assert_eq!(mode_of(&path), mode_of(&dir.path().join("plain")));
     }
 }
 
-/// Links were replaced, and what they led to stayed old.
+/// Regression test: a link was replaced by the new file, and its target kept the old content.
 #[test]
 fn links_are_written_through() {
     let dir = tempfile::tempdir().unwrap();
@@ -115,7 +118,7 @@ fn links_are_written_through() {
     assert!(error.contains("links"), "{error}");
 }
 
-/// As root, an export made /dev/null a file for everyone.
+/// Regression test: an export by root replaced /dev/null by a file, for all users.
 #[test]
 fn what_is_no_regular_file_is_refused_and_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -138,7 +141,7 @@ fn what_is_no_regular_file_is_refused_and_stays() {
         ("folder/..", "names no file"),
     ];
     let device = rustix::fs::makedev(1, 3);
-    // Only root can make one.
+    // Only root can make a device.
     if rustix::fs::mknodat(CWD, at("null"), FileType::CharacterDevice, fifo, device).is_ok() {
         cases.push(("null", "a device"));
     }
@@ -152,7 +155,7 @@ fn what_is_no_regular_file_is_refused_and_stays() {
     }
     assert_eq!(names(dir.path()), before);
     assert!(at("pipe").metadata().unwrap().file_type().is_fifo());
-    // It became a device while the file was written.
+    // The name became a pipe while the file was written.
     let file = OutputFile::create(&at("late")).unwrap();
     rustix::fs::mknodat(CWD, at("late"), FileType::Fifo, fifo, 0).unwrap();
     let error = file.sync().unwrap_err().to_string();
@@ -167,7 +170,7 @@ fn a_link_of_another_user_in_a_directory_for_all_is_refused() {
     symlink("secret", at("out")).unwrap();
     std::fs::write(at("secret"), "old").unwrap();
     let other = (Some(Uid::from_raw(12_345)), Some(Gid::from_raw(12_345)));
-    // Only root can give it away.
+    // Only root can give the link to another user.
     if rustix::fs::chownat(CWD, at("out"), other.0, other.1, AtFlags::SYMLINK_NOFOLLOW).is_err() {
         return;
     }
@@ -176,13 +179,14 @@ fn a_link_of_another_user_in_a_directory_for_all_is_refused() {
     assert_eq!(std::fs::read_to_string(at("secret")).unwrap(), "old");
 }
 
-/// The process that the next test ends.
+/// The process that the next test ends by a signal.
 #[test]
 #[ignore = "run by a_signal_leaves_no_hidden_file"]
 fn writes_a_file_until_it_is_ended() {
     let Some(path) = std::env::var_os(HIDDEN) else { return };
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: no handler is set. A shell may have started this with signals that are ignored.
+        // SAFETY: the call sets no handler. A shell may have started this process with ignored
+        // signals.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     let mut file = OutputFile::create(Path::new(&path)).unwrap();
@@ -208,7 +212,7 @@ fn a_signal_leaves_no_hidden_file() {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("written")));
         assert_eq!(names(dir.path()).len(), 2);
-        // SAFETY: it is this test's own child, which has not been waited for.
+        // SAFETY: the process is this test's own child, and it has not been waited for.
         assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
         assert_eq!(child.wait().unwrap().signal(), Some(signal), "the signal still ends it");
         assert_eq!(names(dir.path()), ["out"]);

@@ -1,4 +1,4 @@
-//! A device that fails when it is told to. For tests.
+//! A device for tests that fails on request.
 
 #[cfg(test)]
 mod tests;
@@ -15,11 +15,11 @@ use crate::device::{
 };
 use crate::error::{Error, Result};
 
-/// Wraps a device and fails its calls on request: the seam by which tests force every error site above the
-/// device. Not for production: it takes a lock on each call.
+/// Wraps a device and makes its calls fail on request. Tests use it to force every error site above
+/// the device. Not for production: every call takes a lock.
 ///
-/// Calls are counted from the request on: `n` = 1 means the next call. One request of each kind stands at
-/// a time; a new one replaces it. [`Self::mend`] takes all of them back.
+/// Calls are counted from the request on: `n` = 1 is the next call. There is one request of each
+/// kind at a time, and a new request replaces it. [`Self::mend`] removes all requests.
 ///
 /// ```
 /// use std::{io, sync::Arc};
@@ -45,19 +45,19 @@ struct Plan {
     syncs: Countdown<io::ErrorKind>,
     truncates: Countdown<io::ErrorKind>,
     frees: Countdown<io::ErrorKind>,
-    /// Every write and sync from the next on.
+    /// If set, every write and sync from the next one on fails with this error.
     broken: Option<io::ErrorKind>,
     flips: Vec<(u64, u8)>,
     end: Option<u64>,
-    /// What the file system says that it has left.
+    /// The free space that the device reports for its file system.
     room_bytes: Option<u64>,
-    /// The state of the generator that shuffles completions and draws delays.
+    /// State of the generator that shuffles completions and draws delays.
     shuffle: Option<u64>,
     delay_us_max: u64,
     calls: DeviceCalls,
 }
 
-/// How many calls a [`FaultyDevice`] has seen, failed ones included.
+/// The number of calls that a [`FaultyDevice`] has received, including failed ones.
 ///
 /// ```
 /// use embank_kv::device::DeviceCalls;
@@ -75,11 +75,11 @@ pub struct DeviceCalls {
     pub syncs: u64,
     /// Truncates.
     pub truncates: u64,
-    /// Givings back of space.
+    /// Calls that free space.
     pub frees: u64,
 }
 
-/// How a read goes wrong.
+/// A fault of a read.
 ///
 /// ```
 /// use embank_kv::device::ReadFault;
@@ -88,25 +88,25 @@ pub struct DeviceCalls {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadFault {
-    /// The burst fails.
+    /// The whole burst fails.
     Fails(io::ErrorKind),
-    /// The burst ends within this read, as if the file did: [`Error::Truncated`].
+    /// The burst ends within this read, as if the file ended there: [`Error::Truncated`].
     CutShort,
-    /// It gets the bytes that lie so far from where it asked for; zeros where nothing lies.
+    /// The read returns the bytes at another offset; zeros if no bytes are there.
     Misdirected {
-        /// In bytes, a multiple of [`BLOCK_BYTES`].
+        /// Distance in bytes, a multiple of [`BLOCK_BYTES`].
         by: i64,
     },
-    /// A bit of what it gets is turned around.
+    /// One bit of the bytes that are read is flipped.
     Flipped {
-        /// Which byte, counted from the read's first and modulo its length.
+        /// Which byte, counted from the start of the read, modulo its length.
         byte: usize,
-        /// Which bit of it, 0 to 7.
+        /// Which bit of the byte, 0 to 7.
         bit: u8,
     },
 }
 
-/// How a write goes wrong. All but the first are reported done.
+/// A fault of a write. The caller sees an error only for `Fails`; the other faults report success.
 ///
 /// ```
 /// use embank_kv::device::WriteFault;
@@ -114,30 +114,31 @@ pub enum ReadFault {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteFault {
-    /// It fails after its first `kept_bytes`, rounded down to blocks, have reached the device.
+    /// The write fails after its first `kept_bytes` bytes, rounded down to blocks, have reached the
+    /// device.
     Fails {
-        /// With what.
+        /// The error that the write returns.
         kind: io::ErrorKind,
-        /// How much is there.
+        /// Number of bytes that reach the device.
         kept_bytes: usize,
     },
-    /// Nothing of it is ever there.
+    /// No byte reaches the device.
     Lost,
-    /// It goes so far from where it should; nowhere if that is below 0 or across a segment's end.
+    /// The bytes go to another offset. They are lost if that is below 0 or across a segment's end.
     Misdirected {
-        /// In bytes, a multiple of [`BLOCK_BYTES`].
+        /// Distance in bytes, a multiple of [`BLOCK_BYTES`].
         by: i64,
     },
-    /// A bit of it is turned around on its way.
+    /// One bit of the bytes is flipped on the way.
     Flipped {
-        /// Which byte, counted from the write's first and modulo its length.
+        /// Which byte, counted from the start of the write, modulo its length.
         byte: usize,
-        /// Which bit of it, 0 to 7.
+        /// Which bit of the byte, 0 to 7.
         bit: u8,
     },
 }
 
-/// One call goes wrong, so many from now.
+/// A request: the call to fail, counted from now, and its fault.
 #[derive(Debug)]
 struct Countdown<F>(Option<(u64, F)>);
 
@@ -153,7 +154,8 @@ impl<F: Copy> Countdown<F> {
         self.0 = Some((n, fault));
     }
 
-    /// Counts `calls`; if the chosen one is among them, which of them, from 0, and how it goes wrong.
+    /// Counts `calls` calls. If the chosen call is among them, returns its position, from 0, and
+    /// its fault.
     fn pass(&mut self, calls: u64) -> Option<(usize, F)> {
         let (n, fault) = self.0?;
         self.0 = (n > calls).then(|| (n - calls, fault));
@@ -162,66 +164,66 @@ impl<F: Copy> Countdown<F> {
 }
 
 impl FaultyDevice {
-    /// Passes everything on to `inner` until told otherwise.
+    /// Wraps `inner`, and passes every call on until a fault is requested.
     pub fn new(inner: Arc<dyn Device>) -> Self {
         Self { inner, plan: Mutex::default() }
     }
 
-    /// Fails the burst that holds the `n`-th single read from now; the burst reads nothing.
+    /// Makes the burst that holds the `n`-th single read from now fail; the burst reads no bytes.
     ///
     /// # Panics
-    /// If `n` is 0, here and below.
+    /// If `n` is 0, here and in the methods below.
     pub fn fail_read(&self, n: u64, kind: io::ErrorKind) {
         self.spoil_read(n, ReadFault::Fails(kind));
     }
 
-    /// Has the `n`-th single read from now go wrong.
+    /// Gives the `n`-th single read from now a fault.
     pub fn spoil_read(&self, n: u64, fault: ReadFault) {
         self.plan.lock().reads.set(n, fault);
     }
 
-    /// Has the `n`-th write from now go wrong.
+    /// Gives the `n`-th write from now a fault.
     pub fn spoil_write(&self, n: u64, fault: WriteFault) {
         self.plan.lock().writes.set(n, fault);
     }
 
-    /// Fails the `n`-th write from now; nothing of it reaches the device.
+    /// Makes the `n`-th write from now fail; no byte of it reaches the device.
     pub fn fail_write(&self, n: u64, kind: io::ErrorKind) {
         self.tear_write(n, 0, kind);
     }
 
-    /// Fails the `n`-th write from now after its first `kept_bytes` bytes, rounded down to blocks, have
-    /// reached the device: what a power cut or a full disk leaves of a page.
+    /// Makes the `n`-th write from now fail after its first `kept_bytes` bytes, rounded down to
+    /// blocks, have reached the device. A power cut or a full disk leaves such a page.
     pub fn tear_write(&self, n: u64, kept_bytes: usize, kind: io::ErrorKind) {
         self.spoil_write(n, WriteFault::Fails { kind, kept_bytes });
     }
 
-    /// Fails the `n`-th sync from now.
+    /// Makes the `n`-th sync from now fail.
     pub fn fail_sync(&self, n: u64, kind: io::ErrorKind) {
         self.plan.lock().syncs.set(n, kind);
     }
 
-    /// Fails the `n`-th truncate from now.
+    /// Makes the `n`-th truncate from now fail.
     pub fn fail_truncate(&self, n: u64, kind: io::ErrorKind) {
         self.plan.lock().truncates.set(n, kind);
     }
 
-    /// Fails the `n`-th giving back of space from now; nothing is given back.
+    /// Makes the `n`-th call that frees space fail; no space is freed.
     pub fn fail_free(&self, n: u64, kind: io::ErrorKind) {
         self.plan.lock().frees.set(n, kind);
     }
 
-    /// Fails every write and sync from now on, as a disk that died or filled up.
+    /// Makes every write and sync from now on fail, as a broken or full disk does.
     pub fn break_writes(&self, kind: io::ErrorKind) {
         self.plan.lock().broken = Some(kind);
     }
 
-    /// From now on says that the file system has this many bytes left, whatever is written.
+    /// Reports this number of free bytes from now on, whatever is written.
     pub fn set_room(&self, bytes: u64) {
         self.plan.lock().room_bytes = Some(bytes);
     }
 
-    /// Turns bit `bit` (0 to 7) of the byte at log offset `offset` around in every read that covers it.
+    /// Flips bit `bit` (0 to 7) of the byte at log offset `offset` in every read that covers it.
     ///
     /// # Panics
     /// If `bit` is above 7.
@@ -230,18 +232,18 @@ impl FaultyDevice {
         self.plan.lock().flips.push((offset, bit));
     }
 
-    /// Answers reads that reach beyond log offset `end` with [`Error::Truncated`].
+    /// Makes reads that reach beyond log offset `end` fail with [`Error::Truncated`].
     pub fn cut_reads_at(&self, end: u64) {
         self.plan.lock().end = Some(end);
     }
 
-    /// Hands the reads of a stream over in an order that `seed` decides, late ones first or last.
+    /// Completes the reads of a stream in an order that `seed` determines.
     pub fn shuffle_completions(&self, seed: u64) {
         self.plan.lock().shuffle = Some(seed);
     }
 
-    /// Keeps each read and write waiting for up to `us_max` microseconds, as `seed` decides, and completes the reads of
-    /// a stream in such an order too.
+    /// Delays each read and write by up to `us_max` microseconds, as `seed` determines. Completes
+    /// the reads of a stream in such an order too.
     pub fn delay(&self, seed: u64, us_max: u64) {
         let mut plan = self.plan.lock();
         plan.shuffle = Some(seed);
@@ -257,13 +259,13 @@ impl FaultyDevice {
         std::thread::sleep(Duration::from_micros(us));
     }
 
-    /// Takes back all that was asked for. Counts stay.
+    /// Removes all requests. The counts of calls stay.
     pub fn mend(&self) {
         let mut plan = self.plan.lock();
         *plan = Plan { calls: plan.calls, ..Plan::default() };
     }
 
-    /// How many calls have come so far.
+    /// The number of calls since the device was made.
     pub fn calls(&self) -> DeviceCalls {
         self.plan.lock().calls
     }
@@ -284,13 +286,13 @@ impl FaultyDevice {
     }
 }
 
-/// The next number of a sequence.
+/// The next number of the generator.
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
     *state >> 33
 }
 
-/// An offset so far from another; none below 0.
+/// The offset `by` bytes away from `offset`; `None` if that is below 0.
 fn moved(offset: u64, by: i64) -> Option<u64> {
     offset.checked_add_signed(by)
 }
@@ -387,7 +389,7 @@ impl Device for FaultyDevice {
             Some(WriteFault::Lost) => Ok(()),
             Some(WriteFault::Misdirected { by }) => {
                 if let Some(elsewhere) = moved(offset, by) {
-                    // Where it can't lie, it is lost.
+                    // The error is ignored: a write to an impossible place is lost.
                     let _ = self.inner.write(elsewhere, bytes);
                 }
                 Ok(())

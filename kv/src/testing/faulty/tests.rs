@@ -1,3 +1,5 @@
+//! Tests of the device that fails on request.
+
 use super::*;
 use crate::device::{AlignedBuffer, DeviceOptions, MemoryDevice};
 

@@ -1,4 +1,5 @@
-//! The index: who inserts, moves, removes and looks up entries while buckets fill up and split.
+//! Models of the index: threads insert, move, remove and look up entries while buckets fill up and
+//! split.
 
 use std::sync::Arc;
 
@@ -8,25 +9,25 @@ use crate::memory::budget::Budget;
 use crate::record::address::Address;
 use crate::sync::{Planted, quietly, thread};
 
-/// Bytes between records: none lies at address 0.
+/// Bytes between two records. The first record is not at address 0, which means "no record".
 const STRIDE: u64 = 64;
 
-/// A record as far as the index is concerned.
+/// A record, reduced to what the index needs.
 #[derive(Debug, Clone, Copy)]
 struct Record {
     key: u64,
     previous: Address,
 }
 
-/// An index and a log that only remembers whose record lies where.
+/// An index, and a log that stores only the key and the chain of each record.
 struct Indexed {
     index: Index,
     budget: Budget,
-    /// Of the standard library: the scheduler does not choose here.
+    /// A mutex of the standard library, so that the scheduler makes no choice here.
     records: std::sync::Mutex<Vec<Record>>,
 }
 
-/// Where a key was found.
+/// The entry and the record at which a key was found.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     entry: Entry,
@@ -34,14 +35,14 @@ struct Place {
     previous: Address,
 }
 
-/// A hash of which the key is all that lies below the tag: keys that are equal in their low 20 bits meet in every
-/// bucket with every tag.
+/// A hash function that returns the key's low 20 bits. Keys with equal low 20 bits have one tag and
+/// share every bucket.
 fn hash(key: u64) -> u64 {
     key & 0xF_FFFF
 }
 
 impl Indexed {
-    /// With these keys, in an index of one bucket.
+    /// Makes an index of one bucket with these keys.
     fn with(keys: impl IntoIterator<Item = u64>) -> Arc<Indexed> {
         quietly(|| {
             let budget = Budget::new(SMALL.budget_bytes_min, SMALL.page_bytes_min, SMALL).unwrap();
@@ -71,7 +72,7 @@ impl Indexed {
         })
     }
 
-    /// As if all records were on disk.
+    /// Grows the index as if all records were on disk, so that a split can't read them.
     fn grow_blind(&self) -> bool {
         self.index.grow(&self.budget, |_| Look::Unseen)
     }
@@ -80,7 +81,7 @@ impl Indexed {
         self.records.lock().unwrap()[(address.raw() / STRIDE) as usize - 1].previous = previous;
     }
 
-    /// All places where a key is, and the slots that were searched.
+    /// Returns all places at which a key is found, and the slots that were searched.
     fn places(&self, key: u64) -> (Vec<Place>, Candidates) {
         let mut candidates = Candidates::default();
         self.index.candidates(hash(key), &mut candidates);
@@ -103,7 +104,7 @@ impl Indexed {
         !self.places(key).0.is_empty()
     }
 
-    /// As `execute` does; false if the key was there.
+    /// Inserts a key as `execute` does. Returns false if the key was there.
     fn insert(&self, key: u64) -> bool {
         loop {
             let (places, searched) = self.places(key);
@@ -119,9 +120,9 @@ impl Indexed {
         }
     }
 
-    /// Gives the key's entry a new record.
+    /// Gives the key's entry a new record at the tail.
     fn move_to_tail(&self, key: u64) {
-        // Ends: it fails only because another thread changed the entry.
+        // Ends: an attempt fails only if another thread has changed the entry.
         loop {
             let place = self.places(key).0[0];
             assert_eq!(place.entry.address(), place.address, "the model moves heads only");
@@ -133,20 +134,20 @@ impl Indexed {
         }
     }
 
-    /// Takes out the key's entry, which leads to it alone.
+    /// Removes the key's entry, which must lead to this key alone.
     fn remove(&self, key: u64) {
-        // Ends: as in `move_to_tail`.
+        // Ends: an attempt fails only if another thread has changed the entry.
         while !self.index.remove(hash(key), self.places(key).0[0].entry) {}
     }
 
-    /// Each of these keys is there, once.
+    /// Asserts that the index holds each of these keys exactly once.
     fn assert_holds(&self, keys: impl IntoIterator<Item = u64>) {
         quietly(|| {
             for key in keys {
                 let places = self.places(key).0;
                 let heads = places.iter().filter(|place| place.entry.address() == place.address);
                 assert!(!places.is_empty(), "key {key:#x} was lost");
-                // A record that was superseded may stay behind the one that supersedes it, in the same chain.
+                // A superseded record may stay in the chain behind the record that supersedes it.
                 let same = places.iter().all(|place| place.entry == places[0].entry);
                 assert!(same && heads.count() <= 1, "key {key:#x} is there twice: {places:?}");
             }
@@ -154,7 +155,8 @@ impl Indexed {
     }
 }
 
-/// Two threads insert the same key, a third one whose hash is the same, into a bucket with some room.
+/// Two threads insert the same key, and a third thread inserts a key with the same hash, into a
+/// bucket with free slots.
 fn inserting_into_a_bucket() {
     let indexed = Indexed::with([1, 2, 3]);
     let same = [0, 1].map(|_| {
@@ -176,7 +178,8 @@ fn inserting_into_a_bucket() {
     assert_eq!(indexed.index.entry_count(), 5, "two keys share an entry");
 }
 
-/// The same where the bucket is full, so that it gets overflow buckets, while slots become free.
+/// Two threads insert the same key into a full bucket, which gets overflow buckets, while a third
+/// thread frees slots.
 fn inserting_into_a_full_bucket() {
     let indexed = Indexed::with(1..=7);
     let same = [0, 1].map(|number| {
@@ -204,7 +207,7 @@ fn inserting_into_a_full_bucket() {
     assert_eq!(indexed.index.entry_count(), 10);
 }
 
-/// Buckets split while keys are looked up, inserted and moved.
+/// Buckets split while threads look up, insert and move keys.
 fn growing() {
     let indexed = Indexed::with(1..=11);
     let growing = [30, 31].map(|key| {
@@ -236,7 +239,7 @@ fn growing() {
     assert_eq!(indexed.index.entry_count(), 14);
 }
 
-/// Entries without tag bits are copied by splits while keys are moved, removed and inserted.
+/// Splits copy entries without tag bits while threads move, remove and insert keys.
 fn growing_with_blank_entries() {
     let indexed = Indexed::with(1..=11);
     quietly(|| indexed.index.forget_tags());
@@ -257,12 +260,13 @@ fn growing_with_blank_entries() {
     quietly(|| assert_eq!(indexed.index.counts(), indexed.index.recount(), "miscounted"));
 }
 
-/// Chains without tag bits, of keys that belong on both sides of a split, are sent where their records say.
+/// A split sends chains without tag bits to the sides where their records belong. Each chain has
+/// keys of both sides.
 fn growing_by_records() {
     let indexed = Indexed::with(1..=7);
     quietly(|| {
         indexed.index.forget_tags();
-        // Behind the first entry, whatever its key.
+        // Appends each key's record to the chain of the first entry.
         for key in 8..=11 {
             let entry = indexed.places(key).1.iter().next().unwrap();
             let new = indexed.append(key);

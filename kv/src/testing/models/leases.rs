@@ -1,4 +1,5 @@
-//! Leases under a bound that changes, while some of them expire: no Get returns a row that more than the bound have.
+//! Models of leases: some expire while the bound changes. At no time do more gets hold a row than
+//! the bound allows.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,15 +12,16 @@ use crate::sync::{AtomicU32, CountingU64, Ordering, Planted, quietly, thread};
 const FILLED: u64 = PAGES_IN_MEMORY - 2;
 const KEY: u64 = 0;
 
-/// A bank, its leases, and what is known of them apart from the clocks.
+/// A bank, its leases, and counts that the test keeps beside the clocks.
 struct Course {
     bank: Arc<Bank>,
     leases: Leases<()>,
     bound: AtomicU32,
-    /// The largest bound that was ever set.
+    /// The largest bound of the whole model.
     bound_max: u32,
-    /// Gets that came back and are neither answered nor expired. A Get is counted after its clock is up and no more
-    /// before that comes down: never more than the clock.
+    /// Number of gets that have returned and are neither answered nor expired. Raised after the get
+    /// has raised the clock, and lowered before the clock is lowered, so it never exceeds the
+    /// clock.
     having: CountingU64,
     answered: CountingU64,
 }
@@ -48,7 +50,8 @@ impl Course {
         self.bank.get(KEY, self.bound.load(Ordering::Relaxed))
     }
 
-    /// As `embank` waits, for a row, and gives back what has come of age: here every lease that is out.
+    /// Waits for a row as `embank` does, and ends the leases that are too old. Here every lease is
+    /// too old.
     fn get(&self) {
         while !self.try_get() {
             let ticket = self.bank.release_ticket(KEY);
@@ -56,7 +59,7 @@ impl Course {
                 break;
             }
             self.expire();
-            // In a model a wait comes to no deadline: a lost wake-up ends in a deadlock.
+            // In a model a wait never reaches its deadline: a lost wake-up shows as a deadlock.
             assert!(self.bank.wait_released(ticket));
         }
         let others = self.having.fetch_add(1, Ordering::SeqCst);
@@ -75,7 +78,7 @@ impl Course {
         assert_ne!(self.having.fetch_sub(1, Ordering::SeqCst), 0, "a count was given back twice");
     }
 
-    /// Gets the row and updates it, or learns that it came too late.
+    /// Gets the row and updates it, unless the lease has expired first.
     fn train(&self, thread: usize) {
         self.get();
         let lease = self.leases.register((), Instant::now(), thread);
@@ -91,7 +94,8 @@ impl Course {
     fn forget(&self, thread: usize) {
         self.get();
         self.leases.register((), Instant::now(), thread);
-        // Who looked before it was registered would look again after its time, which here never comes.
+        // A thread that has checked the leases before this one was registered checks again only
+        // after a timeout, which does not happen in a model.
         self.bank.wake_waiters();
     }
 
@@ -112,7 +116,7 @@ impl Course {
     }
 }
 
-/// Trainers wait for each other, and for one that never answers.
+/// Trainers wait for each other, and for one trainer that never answers.
 fn expiring_leases() {
     let course = Course::new(0, 0);
     let threads = [
@@ -127,8 +131,8 @@ fn expiring_leases() {
     course.finish();
 }
 
-/// The bound goes down and up again while pages leave memory and one has the row all the time: so one more may have
-/// it, and as long as the bound is 0 nobody.
+/// The bound goes down and up again while pages leave memory. One get holds the row all the time.
+/// With bound 1 one more get may hold it, and with bound 0 no other get.
 fn changing_bound() {
     let course = Course::new(1, 1);
     quietly(|| course.get());

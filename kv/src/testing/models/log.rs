@@ -1,4 +1,5 @@
-//! The log: appends that turn pages, changes in place, readers, the writer thread, and a checkpoint's cut.
+//! Models of the log: appends that turn pages, changes in place, readers, the writer thread, and a
+//! checkpoint's cut.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,26 +21,27 @@ use crate::sync::{Planted, quietly, thread};
 const TABLE: TableNumber = TableNumber(1);
 const BANK: u64 = 0xB_A22;
 const PAGE_BYTES: u64 = SMALL.page_bytes_min;
-/// Two records fill a page.
+/// Length of a value. Two records of this length fill a page.
 const VALUE_BYTES: usize = 184;
-/// Pages that are there before the threads begin, of nine that memory holds.
+/// Number of pages that are filled before the threads begin. Memory holds nine.
 const PAGES_BEFORE: u64 = 7;
 
-/// A log, its gate, and what is known to be in it.
+/// A log, its gate, and the content that the log must have.
 struct Logged {
     log: Log,
     gate: Gate,
     device: Arc<FillingDisk>,
-    /// The first word of each record's value, by address; its key is the address. Of the standard library: the
-    /// scheduler does not choose here.
+    /// The first word of each record's value, by the record's address, which is also its key. A
+    /// mutex of the standard library, so that the scheduler makes no choice here.
     truth: std::sync::Mutex<BTreeMap<u64, u64>>,
 }
 
-/// A disk that refuses writes for want of room, a number of times.
+/// A disk that refuses the first writes because it is full.
 #[derive(Debug)]
 struct FillingDisk {
     inner: MemoryDevice,
-    /// Of the standard library: the scheduler does not choose here.
+    /// Number of writes that are still refused. An atomic of the standard library, so that the
+    /// scheduler makes no choice here.
     refusals: std::sync::atomic::AtomicU32,
 }
 
@@ -80,7 +82,7 @@ impl Device for FillingDisk {
     }
 }
 
-/// Makes a call until it finds room on the disk.
+/// Repeats a call until the disk has room for it.
 fn when_there_is_room<R>(call: impl Fn() -> Result<R>) -> R {
     loop {
         match call() {
@@ -98,7 +100,8 @@ impl Logged {
     fn on_a_disk_that_refuses(writes: u32) -> Arc<Logged> {
         quietly(|| {
             let budget = Arc::new(Budget::new(SMALL.budget_bytes_min, PAGE_BYTES, SMALL).unwrap());
-            // The least that leaves the log's frames alone.
+            // Charges the row cache with all it may have, so that the log gets its smallest number
+            // of frames.
             assert!(budget.try_charge_cache(budget.cache_bytes_max()));
             assert_eq!(budget.frames_allowed(), 9);
             let device = Arc::new(FillingDisk {
@@ -126,9 +129,9 @@ impl Logged {
     }
 
     /// # Safety
-    /// As for `View::record`.
+    /// The duties of `View::record`.
     unsafe fn record<'v>(&self, view: View<'v>, address: Address) -> RecordRef<'v> {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the duties of `View::record`.
         let record = unsafe { view.record(address) };
         assert_eq!(record.key(), address.raw(), "another record lies here");
         record
@@ -139,7 +142,7 @@ impl Logged {
             let pin = self.gate.enter();
             match self.log.allocate(record_bytes(VALUE_BYTES)) {
                 Ok(address) => {
-                    // SAFETY: pinned; allocated under this pin.
+                    // SAFETY: this thread is pinned, and has allocated the record under this pin.
                     let record = unsafe { self.log.view().record(address) };
                     record.begin(TABLE, address.raw(), VALUE_BYTES);
                     record.store_value(&[0]);
@@ -162,14 +165,14 @@ impl Logged {
         }
     }
 
-    /// Changes a record in place, if it lies where that may be done.
+    /// Changes a record in place, if it is in the mutable region.
     fn change(&self, address: Address) {
         let _pin = self.gate.enter();
         let view = self.log.view();
         if !view.mutable(address) {
             return;
         }
-        // SAFETY: pinned, above the head, known to be there.
+        // SAFETY: this thread is pinned, and a complete record is at this address above the head.
         let record = unsafe { self.record(view, address) };
         let locked = clock::lock(record.clock(), |_| true).ok().expect("nobody replaces records");
         let mut value = [0];
@@ -182,18 +185,19 @@ impl Logged {
         locked.unlock_changed(word);
     }
 
-    /// Reads a record where it is.
+    /// Reads a record from memory or from the device.
     fn read(&self, address: Address) {
         let pin = self.gate.enter();
         let view = self.log.view();
         if view.in_memory(address) {
             let before = self.known(address);
-            // SAFETY: pinned, above the head, known to be there.
+            // SAFETY: this thread is pinned, and a complete record is at this address above the
+            // head.
             let record = unsafe { self.record(view, address) };
             let mut value = [0];
             assert!(clock::read_unlocked(record.clock(), || record.load_value(&mut value)));
             assert!((before..=self.known(address)).contains(&value[0]));
-            // Still the same record, as long as this thread is pinned.
+            // The frame still has the same record, because this thread is pinned.
             assert_eq!(record.key(), address.raw(), "the frame was given away");
             return;
         }
@@ -219,7 +223,8 @@ impl Logged {
         );
     }
 
-    /// As a checkpoint does: what is in the log at its moment is on the device afterwards, as it was then.
+    /// Does what a checkpoint does: cuts the log and waits until it is written. Asserts that the
+    /// device then holds the log as it was at the cut.
     fn settle(&self) {
         let reserved = when_there_is_room(|| self.log.reserve_frame());
         let pause = self.gate.pause();
@@ -235,7 +240,8 @@ impl Logged {
         });
     }
 
-    /// Runs these beside a writer thread, then looks at all that should be on the device.
+    /// Runs these threads beside a writer thread. Then asserts that the device holds everything
+    /// that it should hold.
     fn beside_the_writer(self: Arc<Self>, threads: Vec<Box<dyn FnOnce(&Logged) + Send>>) {
         let writer = {
             let logged = Arc::clone(&self);
@@ -254,7 +260,7 @@ impl Logged {
     }
 }
 
-/// Two threads fill pages, one changes records in place.
+/// Two threads fill pages, and one thread changes records in place.
 fn pages_turned_and_written() {
     let logged = Logged::new();
     let places = logged.addresses();
@@ -263,7 +269,8 @@ fn pages_turned_and_written() {
         Box::new(appends(5)),
         Box::new(appends(4)),
         Box::new(move |logged| {
-            // What is settled next, what is settled later, and what is not.
+            // Records of a page that is settled next, of one that is settled later, and of one that
+            // is not settled.
             for place in [0, 2, 4, 12] {
                 logged.change(places[place]);
             }
@@ -271,7 +278,7 @@ fn pages_turned_and_written() {
     ]);
 }
 
-/// A checkpoint's cut among appends and changes in place.
+/// A checkpoint cuts the log during appends and changes in place.
 fn cut_and_written() {
     let logged = Logged::new();
     let last = *logged.addresses().last().unwrap();
@@ -290,7 +297,7 @@ fn cut_and_written() {
     ]);
 }
 
-/// The disk is full for a time, while two threads fill pages and a checkpoint waits for its own.
+/// The disk is full for a time while two threads fill pages and a checkpoint waits for its pages.
 fn filled_and_written() {
     let logged = Logged::on_a_disk_that_refuses(3);
     let appends = |count| move |logged: &Logged| logged.append_all(count);
@@ -298,14 +305,15 @@ fn filled_and_written() {
         Box::new(appends(5)),
         Box::new(appends(4)),
         Box::new(|logged| {
-            // An update asks before it changes its first row.
+            // An update asks for a write before it changes its first row.
             let _ = logged.log.try_to_write();
             logged.settle();
         }),
     ]);
 }
 
-/// The writer finds the disk full, and a call asks for another attempt. No frame is freed meanwhile.
+/// The writer finds the disk full, and a call asks for another attempt. No frame is freed in
+/// between.
 fn tried_again() {
     let logged = Logged::on_a_disk_that_refuses(1);
     logged.beside_the_writer(vec![
@@ -316,7 +324,7 @@ fn tried_again() {
     ]);
 }
 
-/// Pages leave memory while readers are on them.
+/// Pages leave memory while readers use them.
 fn evicted_and_read() {
     let logged = Logged::new();
     let places = logged.addresses();

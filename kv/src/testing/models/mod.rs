@@ -1,22 +1,28 @@
 //! The store's concurrency under a model checker.
 //!
-//! **Approach.** A model is a handful of threads, each of a few operations, on the code that the store runs with. Built
-//! with `--cfg embank_shuttle`, all atomics, locks and threads of it are those of `sync::modelled`: shuttle runs
-//! one thread at a time and chooses at each operation who goes on. A schedule is one such sequence of choices; a
-//! model is run through many, by turns drawn at random and by PCT (Burckhardt et al., ASPLOS 2010), which lets
-//! one thread run as long as it can and changes that at a few random steps only. Constants are those
-//! of every build. The models open their stores within limits of their own ([`SMALL`]: pages of 512
-//! bytes, an index of one bucket), so that a few steps turn a page or split a bucket.
+//! **Approach.** A model is a few threads with a few operations each, on the code that the store
+//! runs with. Built with `--cfg embank_shuttle`, all atomics, locks and threads of that code are
+//! those of `sync::modelled`. The checker, shuttle, runs one thread at a time, and chooses at each
+//! operation which thread runs next. A schedule is one sequence of such choices. Each model runs
+//! through many schedules. Half of them are drawn at random. The other half come from PCT
+//! (Burckhardt et al., ASPLOS 2010). PCT lets one thread run as long as it can and changes the
+//! thread at a few random steps.
 //!
-//! **A model that can't fail proves nothing.** So each is also run with bugs planted (`sync::Planted`), and each of
-//! those must be found.
+//! Constants are those of every build. The models open their stores within their own limits
+//! ([`SMALL`]: pages of 512 bytes, an index of one bucket), so that a few steps turn a page or
+//! split a bucket.
 //!
-//! **Blind for** whatever only a weaker memory model shows: all operations happen in one sequence. That goes for
-//! the argument of `epoch::slots` about `membarrier`, too: its slots and eras run here, its fences order nothing.
-//! And for what a real device does: memory takes its place.
+//! **A model that can't fail proves nothing.** Each model is therefore also run with planted bugs
+//! (`sync::Planted`), and must find each of them.
 //!
-//! `docs/testing.md` has the commands. `EMBANK_MODEL_SCHEDULES` and `EMBANK_MODEL_SEED` set how many schedules each
-//! model is run through and where it begins: at the seed of a turn that failed, to see that again.
+//! **What models can't find.** All operations happen in one sequence, so a model finds no bug of a
+//! weaker memory order. This includes the argument of `epoch::slots` about `membarrier`: its slots
+//! and eras run here, but its fences have no effect. A device in memory replaces real devices, so
+//! their behaviour is not tested either.
+//!
+//! `docs/testing.md` has the commands. `EMBANK_MODEL_SCHEDULES` sets the number of schedules of
+//! each model. `EMBANK_MODEL_SEED` sets the first seed: the seed of a failed turn repeats that
+//! turn.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -36,20 +42,21 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 use crate::limits::Limits;
 use crate::sync::{Planted, plant};
 
-/// Limits within which few steps turn a page or split a bucket. There is no row cache: to deal out
+/// Limits within which a few steps turn a page or split a bucket. The row cache is off: setting up
 /// its 4,096 slots would take more steps than the rest of a model.
 const SMALL: Limits =
     Limits { page_bytes_min: 512, budget_bytes_min: 20 << 10, initial_level: 0, row_cache: false };
 
-/// Schedules of each model, unless the environment asks for more.
+/// Default number of schedules of each model.
 const SCHEDULES_DEFAULT: usize = 400;
-/// Schedules of one seed and one scheduler.
+/// Number of schedules with one seed and one scheduler.
 const SCHEDULES_PER_TURN: usize = 100;
-/// A planted bug must be found within so many.
+/// Limit of the schedules in which a planted bug must be found.
 const SCHEDULES_TO_FIND: usize = 20_000;
-/// More than any schedule of any model takes: one that goes on for so long goes on for ever.
+/// Limit of the steps of one schedule. No correct schedule needs this many, so a longer one never
+/// ends.
 const STEPS_MAX: usize = 300_000;
-/// At so many steps PCT changes who runs, less one.
+/// Depths of PCT: it changes the running thread at one step less than this number.
 const DEPTHS: [usize; 3] = [2, 3, 5];
 const STACK_BYTES: usize = 512 << 10;
 
@@ -67,12 +74,13 @@ fn first_seed() -> u64 {
     })
 }
 
-/// Tells the reader, past the capture of the test harness, which so keeps the many panics of planted bugs to itself.
+/// Writes a line to standard error without the capture of the test harness. The capture thus hides
+/// only the many panics of planted bugs.
 fn report(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Runs a model through the schedules of one turn, by its seed random ones or such of PCT.
+/// Runs a model through the schedules of one turn. The seed selects random schedules or PCT.
 fn run_turn(seed: u64, schedules: usize, model: fn()) {
     let mut config = Config::new();
     config.stack_size = STACK_BYTES;
@@ -87,7 +95,8 @@ fn run_turn(seed: u64, schedules: usize, model: fn()) {
     }
 }
 
-/// Runs a model through as many schedules as are asked for; it must not fail in any.
+/// Runs a model through as many schedules as the environment asks for. The model must not fail in
+/// any of them.
 fn explore(name: &str, model: fn()) {
     let wanted = from_environment("EMBANK_MODEL_SCHEDULES", || SCHEDULES_DEFAULT as u64) as usize;
     let seed = first_seed();
@@ -107,7 +116,8 @@ fn explore(name: &str, model: fn()) {
     report(&format!("model {name}: {schedules} schedules in {seconds:.1} s, from seed {seed}"));
 }
 
-/// Runs a model with a bug planted; it must fail in some schedule, and in none of the first turns' without the bug.
+/// Runs a model with a planted bug. The model must fail in some schedule. Without the bug it must
+/// not fail in the first turns.
 fn finds(bug: Planted, model: fn()) {
     let seed = first_seed();
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! A record's lock-and-clock word, and who waits for it.
+//! Models of a record's lock-and-clock word, and of the threads that wait for it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,11 +15,11 @@ const TABLE: TableNumber = TableNumber(1);
 const KEY: u64 = 7;
 const VALUE_WORDS: usize = 2;
 
-/// A row in memory, and what is known about it apart from its word.
+/// A row in memory, and counts that the test keeps beside its word.
 struct Row {
     words: Vec<AtomicU64>,
     waiters: Waiters,
-    /// Gets that nobody has answered yet.
+    /// Number of gets that are not answered yet.
     out: CountingU64,
     updates: CountingU64,
 }
@@ -41,12 +41,12 @@ impl Row {
     }
 
     fn record(&self) -> RecordRef<'_> {
-        // SAFETY: as many words as a record of this length has.
+        // SAFETY: `words` has as many words as a record of this length.
         unsafe { RecordRef::new(self.words.as_ptr(), Address::new(64)) }
     }
 
-    /// Locks the row as an operation with this clock does; false if the bound keeps it. `change` sees how often
-    /// the row was updated before.
+    /// Locks the row as an operation with this clock does. Returns false if the bound refuses the
+    /// operation. If `change`, updates the value, which must count the updates before this one.
     fn work(&self, clock: Clock, change: bool) -> bool {
         let record = self.record();
         let Ok(locked) = clock::lock(record.clock(), |word| clock.admits(word.outstanding()))
@@ -86,7 +86,7 @@ impl Row {
         value[0]
     }
 
-    /// As `embedding` waits.
+    /// Waits for the row as `embedding` does.
     fn acquire(&self, bound: u32) {
         let clock = Clock::Acquire { bound: Some(bound) };
         while !self.work(clock, false) {
@@ -94,7 +94,7 @@ impl Row {
             if self.work(clock, false) {
                 return;
             }
-            // In a model a wait comes to no deadline: a lost wake-up ends in a deadlock.
+            // In a model a wait never reaches its deadline: a lost wake-up shows as a deadlock.
             assert!(ticket.wait(Instant::now()));
         }
     }
@@ -105,7 +105,7 @@ impl Row {
     }
 }
 
-/// Gets and puts under a bound, beside readers without the lock.
+/// Gets and puts under a bound, while other threads read without the lock.
 fn gets_puts_and_peeks() {
     let row = Row::new();
     let trainers = [0, 1].map(|bound| {
@@ -130,7 +130,7 @@ fn gets_puts_and_peeks() {
     assert_eq!(ClockWord::from_bits(row.record().clock().load(Ordering::Relaxed)).outstanding(), 0);
 }
 
-/// Three trainers, of which one at a time may have the row: each gets it in the end.
+/// Three trainers compete for a row that only one may hold at a time. Each gets it in the end.
 fn waiting_for_a_row() {
     let row = Row::new();
     let trainers = [2, 1, 1].map(|rounds| {

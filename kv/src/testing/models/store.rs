@@ -1,4 +1,5 @@
-//! Whole stores: batches, the growing index, pages that leave memory, checkpoints and compaction at once.
+//! Models of whole stores: batches, index growth, pages that leave memory, checkpoints and
+//! compaction at the same time.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,16 +16,16 @@ use crate::record::address::TableId;
 use crate::store::Store;
 use crate::sync::{CountingU64, Ordering, Planted, quietly, thread};
 
-/// Values of `rows`: a number.
+/// Length of the values of the table `rows`: one number.
 const VALUE_BYTES: u32 = 8;
-/// Values of `filler`: nearly a page.
+/// Length of the values of the table `filler`: nearly a page.
 const FILLER_BYTES: u32 = 400;
-/// Memory holds about so many pages.
+/// Approximate number of pages that memory holds.
 pub(super) const PAGES_IN_MEMORY: u64 = 19;
 
 std::thread_local! {
-    /// Where banks are made, in memory if the system has that: each schedule makes some files. A schedule that fails
-    /// leaves its own behind.
+    /// The directory of the models' banks, in memory if the system has `/dev/shm`, because each
+    /// schedule makes some files. A failed schedule leaves its files.
     static ROOT: tempfile::TempDir = {
         let memory = Path::new("/dev/shm");
         let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
@@ -44,7 +45,7 @@ impl Operation for Put {
     }
 }
 
-/// Adds one, from nothing if need be.
+/// Adds one to a row. Makes the row if it does not exist.
 struct Add;
 impl Operation for Add {
     const ACCESS: Access = Access::Update;
@@ -58,7 +59,7 @@ impl Operation for Add {
     }
 }
 
-/// Leaves the value alone.
+/// Leaves the value as it is.
 struct Touch;
 impl Operation for Touch {
     const ACCESS: Access = Access::Touch;
@@ -80,7 +81,8 @@ impl Operation for Peek {
     }
 }
 
-/// A store, its directory and its device, with a table of numbers and one of values that fill pages.
+/// A store, its directory and its device, with a table of numbers and a table of values that fill
+/// pages.
 pub(super) struct Bank {
     store: Store,
     rows: TableId,
@@ -109,7 +111,7 @@ impl Bank {
         Bank { store, rows, filler, device, dir }
     }
 
-    /// A new one after `begin`.
+    /// Makes a bank and runs `begin` on it.
     pub(super) fn new(begin: impl FnOnce(&Bank)) -> Arc<Bank> {
         quietly(|| {
             let dir = ROOT.with(|root| tempfile::tempdir_in(root)).unwrap();
@@ -120,7 +122,7 @@ impl Bank {
         })
     }
 
-    /// Closes it and opens it at its newest checkpoint.
+    /// Closes the bank and opens it at its newest checkpoint.
     fn reopen(self: Arc<Self>) -> Bank {
         let Bank { store, device, dir, .. } =
             Arc::into_inner(self).expect("its threads have ended");
@@ -136,19 +138,19 @@ impl Bank {
         self.store.execute(self.rows, &[key], Clock::Keep, &mut Add).unwrap();
     }
 
-    /// Gets a row for training, unless more than `bound` have it.
+    /// Gets a row for training. Returns false if more than `bound` gets hold it.
     pub(super) fn get(&self, key: u64, bound: u32) -> bool {
         let clock = Clock::Acquire { bound: Some(bound) };
         let outcome = self.store.execute(self.rows, &[key], clock, &mut Get).unwrap();
         outcome.blocked.is_empty()
     }
 
-    /// Gives it back, changed.
+    /// Ends a get of the row and adds one to its value.
     pub(super) fn train(&self, key: u64) {
         self.store.execute(self.rows, &[key], Clock::Release, &mut Add).unwrap();
     }
 
-    /// Gives it back as it is.
+    /// Ends a get of the row and leaves its value.
     pub(super) fn release(&self, key: u64) {
         self.store.execute(self.rows, &[key], Clock::Release, &mut Touch).unwrap();
     }
@@ -175,7 +177,7 @@ impl Bank {
         outcome.missing.is_empty().then_some(peek.0)
     }
 
-    /// As many pages as keys.
+    /// Puts one row of `filler` for each key, each of which fills a page.
     pub(super) fn fill(&self, keys: impl IntoIterator<Item = u64>) {
         for key in keys {
             self.store.execute(self.filler, &[key], Clock::Keep, &mut Put(key)).unwrap();
@@ -190,14 +192,14 @@ impl Bank {
         }
     }
 
-    /// Rows of both tables.
+    /// Number of rows of both tables.
     fn row_count(&self) -> u64 {
         self.store.stats().live_rows
     }
 }
 
-/// Sets what retention knows after `JUDGED_ROWS` rows of which a few were used often: each row stays
-/// that was used `USES_MIN` times.
+/// Sets the threshold of retention as it would be after `JUDGED_ROWS` rows with a few used often:
+/// each row with at least `USES_MIN` uses is retained.
 fn judge_uses(store: &Store) {
     let core = store.core();
     let mut state = core.retention.state.lock();
@@ -214,7 +216,8 @@ pub(super) fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Rows change, come and go while the checkpoint is taken that is then opened.
+/// Rows change, appear and disappear while a checkpoint is taken. The test then opens the
+/// checkpoint.
 fn checkpoint_among_writers() {
     const FIRST: u64 = 1;
     const SECOND: u64 = 2;
@@ -261,7 +264,7 @@ fn checkpoint_among_writers() {
     });
 }
 
-/// The same rows are added to by two threads, from memory and from disk, while a third fills pages.
+/// Two threads add to the same rows, in memory and on disk, while a third thread fills pages.
 fn adding_while_pages_leave() {
     const FILLED: u64 = PAGES_IN_MEMORY - 2;
     let bank = Bank::new(|bank| {
@@ -291,7 +294,8 @@ fn adding_while_pages_leave() {
     });
 }
 
-/// One trainer at a time may have a row, wherever it lies: in memory, in pages that are being settled, on disk.
+/// One trainer at a time may hold a row, whether it is in memory, in a page that is being settled,
+/// or on disk.
 fn training_while_pages_leave() {
     const FILLED: u64 = PAGES_IN_MEMORY - 2;
     const TRAINERS: u64 = 2;
@@ -300,7 +304,8 @@ fn training_while_pages_leave() {
     let trainers = [(); TRAINERS as usize].map(|()| {
         let having = Arc::clone(&having);
         spawn(&bank, move |bank| {
-            // Ends: whoever has the row gives it back, and is told of by a ticket that is taken before the next try.
+            // Ends: the holder returns the row, and the ticket that was taken before the next try
+            // sees that.
             while !bank.get(0, 0) {
                 let ticket = bank.store.release_ticket(bank.rows, 0);
                 if bank.get(0, 0) {
@@ -322,7 +327,7 @@ fn training_while_pages_leave() {
     });
 }
 
-/// A checkpoint of what has changed since the one before, while it changes on.
+/// A checkpoint of the changes since the last one, while further changes happen.
 fn second_checkpoint_among_writers() {
     const KEYS: u64 = 100;
     let bank = Bank::new(|bank| {
@@ -352,7 +357,7 @@ fn second_checkpoint_among_writers() {
     });
 }
 
-/// Compaction moves rows to which others add, which others delete and insert anew.
+/// Compaction moves rows while other threads add to them, delete them and insert them again.
 fn compacting_among_writers() {
     const FILLED: u64 = PAGES_IN_MEMORY;
     let bank = Bank::new(|bank| {
@@ -386,10 +391,11 @@ fn compacting_among_writers() {
     });
 }
 
-/// Rows retained in all schedules of the model below.
+/// Number of rows that were retained in all schedules of the model below.
 static RETAINED: CountingU64 = CountingU64::new(0);
 
-/// Rows that are used often stay when their page leaves memory, while others add to them, delete them and insert them.
+/// Rows that are used often are retained when their page leaves memory, while other threads add to
+/// them, delete them and insert them.
 fn retaining_while_pages_leave() {
     const FILLED: u64 = PAGES_IN_MEMORY - 3;
     let bank = Bank::new(|bank| {
