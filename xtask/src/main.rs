@@ -3,12 +3,14 @@
 //! Whatever else they need (PyTorch, maturin, pytest, ...) they install into `target/venv`, once.
 
 mod bench;
+mod book;
 mod checks;
 mod command;
 mod environment;
 mod examples;
 mod install_c;
 mod interpreter;
+mod links;
 mod models;
 mod prose;
 mod report;
@@ -44,6 +46,8 @@ enum Command {
     Test(checks::Args),
     /// Words that this project does not use, and lines of prose that are too long
     Prose(prose::Args),
+    /// The pages of docs/ as a book of HTML, in target/book
+    Book,
     /// Model checking of the store's concurrency; see docs/testing.md
     Models(models::Args),
     /// The wheel for every CPython from 3.9 on: built, checked against the stable ABI, tried out without torch
@@ -79,6 +83,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Test(args) => checks::run(&args),
         Command::Models(args) => models::run(&args),
         Command::Prose(args) => prose::run(&args),
+        Command::Book => book::build(&workspace::root()?),
         Command::Wheel(args) => wheel::run(&args),
         Command::InstallC(args) => install_c::run(&args),
         Command::Bench(measurement) => bench::run(measurement),

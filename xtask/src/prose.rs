@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::workspace;
+use crate::{links, workspace};
 
 /// Options of `prose`.
 #[derive(Debug, clap::Args)]
@@ -136,11 +136,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 const LEFT: &str = "xtask/src/prose_left.txt";
 
-/// Fails unless each folder has as many places as the list says.
+/// Fails unless each folder has as many places as the list says, and all links of pages lead
+/// somewhere.
 ///
 /// # Errors
 /// Those of [`run`].
 pub(crate) fn check(root: &Path) -> Result<()> {
+    let mut pages = files_below(root)?;
+    pages.retain(|file| file.extension().is_some_and(|extension| extension == "md"));
+    links::check(root, &pages)?;
     let found = counts(root)?;
     let text = fs::read_to_string(root.join(LEFT)).with_context(|| format!("reading {LEFT}"))?;
     let left = read_list(&text)?;
