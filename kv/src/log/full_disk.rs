@@ -1,18 +1,20 @@
-//! A full disk: the pages that can't be written stay in memory until there is room.
+//! A full disk: pages that can't be written stay in memory until there is room.
 //!
-//! **Problem.** A write that fails for want of room loses nothing: the page is still in its frame. A store that stopped
-//! for good would lose every row since the last checkpoint.
+//! **Problem.** A write that fails for want of room loses no row: the page is still in its frame. A
+//! store that stopped for good would lose every row since the last checkpoint.
 //!
-//! **Approach.** The writer thread keeps the page and goes to sleep. The rows in memory can be read and changed in place.
-//! A call that needs a frame, or a page on the device, asks for one more attempt and waits for its outcome. If that
-//! attempt fails too, the call fails with [`Error::DiskFull`]. The first attempt that succeeds ends the state. An attempt
-//! writes the same page at the same offset again.
+//! **Approach.** The writer thread keeps the page and goes to sleep. The rows in memory can be read
+//! and changed in place. A call that needs a frame, or a page on the device, asks for one more
+//! attempt and waits for its outcome. If that attempt fails too, the call fails with
+//! [`Error::DiskFull`]. The first attempt that succeeds ends the state. An attempt writes the page
+//! again at the same offset.
 //!
-//! Each request has a number. An attempt answers all requests that were made before it began, so a call fails only by an
-//! attempt that began after the call had asked.
+//! Each request has a number. An attempt answers all requests that were made before it began. So a
+//! call fails only by an attempt that began after the call had asked.
 //!
-//! Compaction gives space back, and needs pages for that. So while the disk is full, calls leave some frames
-//! ([`TurnFor::frames_left`]). A disk that fills up when memory is full already leaves none.
+//! Compaction gives space back, and it needs pages for that. So while the disk is full, calls leave
+//! some frames free ([`TurnFor::frames_left`]). A disk that fills up while memory is full leaves no
+//! frame free.
 
 use std::path::PathBuf;
 
@@ -43,7 +45,7 @@ impl TurnFor {
     }
 }
 
-/// What the writer and the calls that wait for it know of a full disk.
+/// The state that the writer and the waiting calls share about a full disk.
 #[derive(Debug, Default)]
 pub(super) struct FullDisk {
     /// The file that can't be written, and the system's reason. `None` while there is room.
@@ -59,7 +61,7 @@ impl FullDisk {
         self.refused.is_some()
     }
 
-    /// Whether the writer should try to write.
+    /// True if the writer should try to write.
     pub(super) fn may_write(&self) -> bool {
         !self.is_full() || self.asked > self.failed
     }
@@ -120,7 +122,8 @@ impl Log {
         self.page_flushed.notify_all();
         drop(state);
         if is_news {
-            // A writer that waits for compaction looks again. Not after each attempt: such a writer asks for attempts itself.
+            // A writer that waits for compaction looks again. It is not woken after each attempt,
+            // because it asks for attempts itself.
             self.compactor.raise();
         }
         true
@@ -130,16 +133,16 @@ impl Log {
     pub(super) fn note_written(&self, state: &mut State) {
         if state.disk.refused.take().is_some() {
             self.is_full.store(false, Ordering::Relaxed);
-            // Every waiting call may take the frames that calls had to leave.
+            // Now every waiting call may take the frames that calls had to leave free.
             if !planted(Planted::RoomUntold) {
                 self.frame_freed.notify_all();
             }
         }
     }
 
-    /// Whether the last attempt to write found the disk full.
+    /// True if the last attempt to write found the disk full.
     pub(crate) fn is_disk_full(&self) -> bool {
-        // Relaxed: a hint. What follows from it is decided under the state's lock.
+        // Relaxed: a hint. The decision is made under the state's lock.
         self.is_full.load(Ordering::Relaxed)
     }
 

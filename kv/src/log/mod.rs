@@ -6,27 +6,28 @@
 //!                    '---------- frames in memory ----------'
 //! ```
 //!
-//! Records at or above `read_only` change in place. Between `head` and `read_only` they are in memory but
-//! settled: their pages are written to disk, and an update copies the row to the tail. Below `head` they are on disk
-//! only.
-//! (After FASTER, SIGMOD 2018.)
+//! Records at or above `read_only` change in place. Records between `head` and `read_only` are in
+//! memory but settled: their pages are written to disk, and an update copies the row to the tail.
+//! Records below `head` are only on disk. (After FASTER, SIGMOD 2018.)
 //!
-//! **Turning a page.** Threads take space at the tail by fetch-and-add on one word, page and offset. Whoever
-//! crosses the page's end notes how much of it is used and reports the page full; its caller unpins and
-//! calls `turn_page`, which waits for a free frame if it must. The writer thread (`writer`) keeps
-//! frames free: it moves `read_only` and `head`, waits for a `barrier` so that nobody acts on the old
-//! values, writes settled pages, and frees the frames of evicted ones. A checkpoint's `cut` ends the tail's page and
-//! moves `read_only` to the tail itself, while nobody is pinned.
+//! **Turning a page.** Threads take space at the tail by fetch-and-add on one word, which holds
+//! page and offset. The thread that crosses the page's end notes how much of the page is used and
+//! reports the page full. Its caller unpins and calls `turn_page`, which waits for a free frame if
+//! it must. The writer thread (`writer`) keeps frames free. It moves `read_only` and `head`, waits
+//! for a `barrier` so that no thread acts on the old values, writes settled pages, and frees the
+//! frames of evicted pages. A checkpoint's `cut` ends the tail's page and moves `read_only` to the
+//! tail, while no thread is pinned.
 //!
 //! **Invariants.**
-//! 1. `head <= flushed <= read_only <= tail`, `settled <= read_only` and `begin <= flushed`; each only grows. (`begin` passes the
-//!    head where the whole log is in memory. No row lies below it: compaction has moved them to the tail, and
-//!    an index entry or a link that leads there leads nowhere.)
-//! 2. A thread uses the `head` and `read_only` that it loaded after it pinned. A frame at or above
-//!    that head is not reused, and a page at or above that read-only boundary is not written, until it
-//!    has unpinned.
-//! 3. When a page is written, every record in it is complete and none changes any more but for its
-//!    clock word.
+//! 1. `head <= flushed <= read_only <= tail`, `settled <= read_only` and `begin <= flushed`; each
+//!    only grows. (`begin` passes the head if the whole log is in memory. No row lies below
+//!    `begin`: compaction has moved the rows to the tail, and an index entry or a link to an
+//!    address below leads nowhere.)
+//! 2. A thread uses the `head` and `read_only` that it loaded after it pinned. Until it has
+//!    unpinned, no frame at or above that head is reused, and no page at or above that read-only
+//!    boundary is written.
+//! 3. When a page is written, every record in it is complete, and no record changes any more except
+//!    for its clock word.
 
 mod full_disk;
 pub(crate) mod page;
@@ -56,21 +57,21 @@ pub(crate) use full_disk::TurnFor;
 use full_disk::{FullDisk, Request};
 use page::PAGE_HEADER_BYTES;
 
-/// Frames that the writer tries to keep free, so that turning a page seldom waits.
+/// Frames that the writer keeps free, so that turning a page seldom waits.
 const FREE_FRAMES_WANTED: u64 = 2;
 
-/// So many pages before its eviction a page has its last call (`retention`): one is filled meanwhile, and the copies may
-/// turn another.
+/// A page is at its last call (`retention`) this many pages before its eviction: one page is filled
+/// during the last call, and the copies may turn another.
 const LAST_CALL_PAGES: u64 = 2;
 
-/// Pages that are settled at once where the log has reached its quota and none of it is on the device.
+/// Pages that are settled at once if the log has reached its quota and no page is on the device.
 const SETTLED_EARLY_PAGES: u64 = 4;
 
 /// A store warns when one part in `ADDRESSES_LOW_PART` of the log's addresses is left.
 const ADDRESSES_LOW_PART: u64 = 16;
 
-/// The last page of the address space, which stays empty: a log that is full ends where it begins. Its number and the
-/// address where it begins fit a manifest.
+/// The last page of the address space, which stays empty: the address of its start and its number
+/// must fit a manifest.
 pub(crate) fn last_page(page_bits: u32) -> u64 {
     (ADDRESS_LIMIT >> page_bits).min(u64::from(u32::MAX)) - 1
 }
@@ -87,25 +88,26 @@ pub(crate) struct Log {
     /// Page number in the upper half, offset in the lower; the offset runs past the page when full.
     tail: AtomicU64,
     read_only: AtomicU64,
-    /// As far as the pages below the read-only boundary are known to be complete; or `flushed`, if that is further.
+    /// All records below are known to be complete, up to the read-only boundary. At least
+    /// `flushed`.
     settled: AtomicU64,
     flushed: AtomicU64,
     head: AtomicU64,
     begin: AtomicU64,
     frames: Region,
-    /// For a page in memory, at `page % shifts.len()`: what to add (wrapping) to an address in it to get
-    /// its offset in `frames`.
+    /// For a page in memory, at `page % shifts.len()`: the number to add (wrapping) to an address
+    /// in the page to get its offset in `frames`.
     shifts: Box<[AtomicU64]>,
-    /// Bytes in use of a full page, likewise.
+    /// Bytes in use of a full page, at the same place.
     used_bytes: Box<[AtomicU32]>,
     state: Mutex<State>,
     writer_wake: Condvar,
     frame_freed: Condvar,
     page_flushed: Condvar,
     poison: OnceLock<Stopped>,
-    /// Whether the disk is full, as `state` knows it; for a look without the lock.
+    /// True if the disk is full, as `state` knows it; can be read without the lock.
     is_full: AtomicBool,
-    /// Told when a page has been written: compaction may have something to do.
+    /// Raised when a page has been written, because compaction may then have work.
     compactor: Arc<Signal>,
     lookahead: Told,
     pub(crate) device: Arc<dyn Device>,
@@ -113,7 +115,7 @@ pub(crate) struct Log {
     counters: Arc<Counters>,
 }
 
-/// Who is told when the boundaries have moved.
+/// Whom the log informs when its boundaries have moved.
 #[derive(Default)]
 struct Told(OnceLock<Box<dyn Fn() + Send + Sync>>);
 
@@ -128,11 +130,11 @@ impl std::fmt::Debug for Told {
 enum Stopped {
     /// A write failed: for this reason.
     Failed(String),
-    /// It was opened to read only, in this directory.
+    /// The log was opened to read only, in this directory.
     ReadOnly(PathBuf),
 }
 
-/// A frame that is nobody's page yet; goes back when it is dropped.
+/// A frame that belongs to no page yet. Dropping it frees it.
 #[must_use]
 pub(crate) struct ReservedFrame<'a> {
     log: &'a Log,
@@ -158,13 +160,13 @@ pub(crate) struct Extent {
     pub(crate) tail_page: u64,
 }
 
-/// What turning pages and the writer share.
+/// The state that page turns and the writer share.
 #[derive(Debug, Default)]
 struct State {
     free: Vec<u32>,
     retired: Vec<u32>,
     never_used: u32,
-    /// Pages below this are to be settled and written however young they are.
+    /// Pages below this number are settled and written, however young they are.
     settle_below: u64,
     disk: FullDisk,
     shutdown: bool,
@@ -240,13 +242,14 @@ impl Log {
         Ok(log)
     }
 
-    /// The first call counts.
+    /// Only the first call has an effect.
     pub(crate) fn when_boundaries_move(&self, told: Box<dyn Fn() + Send + Sync>) {
-        // A second one has nothing to add.
+        // A later call changes nothing.
         let _ = self.lookahead.0.set(told);
     }
 
-    /// Which opening wrote each page. This opening writes all pages from where the log ended when it began.
+    /// Which opening wrote each page. This opening writes all pages from the end that the log had
+    /// when it began.
     pub(crate) fn lineage(&self) -> &Lineage {
         &self.lineage
     }
@@ -267,13 +270,14 @@ impl Log {
         self.frames().place(Address::new(page << self.page_bits))
     }
 
-    /// Below, all records are complete, and none changes any more but for its clock word.
+    /// All records below are complete, and no record there changes any more except for its clock
+    /// word.
     fn settled(&self) -> u64 {
         // Acquire: pairs with the writer's Release stores, each after a barrier.
         self.settled.load(Ordering::Acquire).max(self.flushed())
     }
 
-    /// Where the pages end that have their last call. They are settled.
+    /// The end of the pages that are at their last call. These pages are settled.
     pub(crate) fn last_call(&self) -> u64 {
         let pages = (self.tail.load(Ordering::Relaxed) >> 32) + 1;
         let end = (pages + FREE_FRAMES_WANTED + LAST_CALL_PAGES)
@@ -281,13 +285,13 @@ impl Log {
         (end << self.page_bits).min(self.settled())
     }
 
-    /// Calls `visit` for the records from one on to its page's end, or until it says false. Returns where the next one
-    /// lies, or the next page.
+    /// Calls `visit` for the records from one on to the end of its page, or until `visit` returns
+    /// false. Returns the address of the next record, or of the next page.
     ///
     /// # Safety
-    /// `from` is where a page or a record begins, or a page's last record ends. It is at or above the `head` of this
-    /// view, and the thread is still pinned as it was when it took it; and it is below a
-    /// [`last_call`](Self::last_call), so settled.
+    /// `from` is the start of a page or of a record, or the end of a page's last record. It is at
+    /// or above the `head` of this view, and below a [`last_call`](Self::last_call), so it is
+    /// settled. The thread is still pinned as it was when it took the view.
     pub(crate) unsafe fn visit_settled(
         &self,
         view: View<'_>,
@@ -296,7 +300,8 @@ impl Log {
     ) -> u64 {
         let page = from >> self.page_bits;
         debug_assert!(view.head <= from && from < self.settled());
-        // Stored by who filled the page, whom the barrier before `settled` was moved has seen out.
+        // Stored by the thread that filled the page; the barrier before `settled` was moved has
+        // waited for that thread.
         let used = u64::from(self.used_bytes[self.slot(page)].load(Ordering::Relaxed));
         let start = page << self.page_bits;
         let mut offset = (from - start).max(PAGE_HEADER_BYTES);
@@ -315,23 +320,25 @@ impl Log {
     /// The boundaries for a thread that has just pinned.
     #[inline]
     pub(crate) fn view(&self) -> View<'_> {
-        // Acquire: pairs with the writer's Release stores. `head` first: it never passes the
-        // read-only boundary that is then read. `begin` pairs with `set_begin`: whoever sees it and looks
-        // into the index afterwards finds there what was moved from below it.
+        // Acquire: pairs with the writer's Release stores. `head` is loaded first, because it never
+        // passes the read-only boundary that is loaded after it. `begin` pairs with `set_begin`: a
+        // thread that sees it and then looks into the index finds there the rows that were moved
+        // from below it.
         let begin = self.begin.load(Ordering::Acquire);
         let head = self.head.load(Ordering::Acquire);
         let read_only = self.read_only.load(Ordering::Acquire);
-        // Where the whole log is in memory, `begin` passes the head. What lies in between leads
-        // nowhere: it is not looked at.
+        // If the whole log is in memory, `begin` passes the head. Addresses between them lead
+        // nowhere and are not read.
         View { begin, head: head.max(begin), read_only, frames: self.frames() }
     }
 
-    /// Where the log begins: no row lies below.
+    /// The log's beginning: no row lies below.
     pub(crate) fn begin(&self) -> u64 {
         self.begin.load(Ordering::Acquire)
     }
 
-    /// Moves the log's beginning up to an address below which no row is left. Compaction alone does.
+    /// Moves the log's beginning up to an address below which no row is left. Only compaction calls
+    /// it.
     pub(crate) fn set_begin(&self, begin: u64) {
         debug_assert!(self.begin() <= begin && begin <= self.flushed());
         // Release: pairs with `view`; the moves come before.
@@ -349,7 +356,8 @@ impl Log {
     pub(crate) fn allocate(&self, bytes: usize) -> std::result::Result<Address, PageFull> {
         let bytes = bytes as u64;
         let page_bytes = self.page_bytes();
-        // Relaxed: only spares full pages the addition, which so stays far from overflow.
+        // Relaxed: this load only avoids the addition on a full page, so the word stays far from
+        // overflow.
         let seen = self.tail.load(Ordering::Relaxed);
         if seen & 0xFFFF_FFFF > page_bytes {
             return Err(PageFull(seen >> 32));
@@ -362,7 +370,8 @@ impl Log {
             return Ok(Address::new((page << self.page_bits) + offset));
         }
         if offset <= page_bytes {
-            // This thread crossed the end. The writer reads it after a barrier, so Relaxed will do.
+            // This thread crossed the end. The writer reads the value after a barrier, so Relaxed
+            // is enough.
             self.used_bytes[self.slot(page)].store(offset as u32, Ordering::Relaxed);
         }
         Err(PageFull(page))
@@ -390,7 +399,7 @@ impl Log {
             if let Some(frame) = state.take_frame(&self.budget, turn_for) {
                 self.begin_page(next, frame);
                 self.writer_wake.notify_one();
-                // Others that waited to turn this page find it turned.
+                // Another thread has turned the page during the wait.
                 self.frame_freed.notify_all();
                 break;
             }
@@ -458,7 +467,8 @@ impl Log {
             self.check_poison()?;
             state.check_disk(&mut request)?;
             self.retire_free_frames(&mut state);
-            // On a full disk not before an attempt has succeeded: a cut that can't be written would use a frame up.
+            // On a full disk, only after an attempt has succeeded: a cut that can't be written
+            // would use up a frame.
             if !state.disk.is_full()
                 && let Some(frame) = state.take_frame(&self.budget, TurnFor::Space)
             {
@@ -469,14 +479,14 @@ impl Log {
         }
     }
 
-    /// Ends the tail's page and settles everything written so far, which lies below the returned address. Waits
-    /// for nothing. Called while nobody is pinned.
+    /// Ends the tail's page and settles everything written so far, which lies below the returned
+    /// address. Does not wait. Must be called while no thread is pinned.
     ///
     /// # Errors
     /// `Exhausted` at the end of the address space: a defect, as `turn_page` leaves a page for this.
     pub(crate) fn cut(&self, mut reserved: ReservedFrame<'_>) -> Result<Address> {
         let mut end = {
-            // Who found the page full before the pause may be about to turn it.
+            // A thread that found the page full before the pause may be about to turn it.
             let _state = self.state.lock();
             let tail = self.tail.load(Ordering::Acquire);
             let page = tail >> 32;
@@ -496,8 +506,8 @@ impl Log {
         };
         drop(reserved);
         end <<= self.page_bits;
-        // Nobody acts on the old boundary, so what lies below can be written at once. Not a store: the writer may
-        // be about to move it, less far.
+        // No thread acts on the old boundary, so the pages below can be written at once. This is no
+        // plain store, because the writer may be about to move the boundary less far.
         self.read_only.fetch_max(end, Ordering::Release);
         // The writer thread writes the pages that the cut has settled, and batches may turn pages again.
         let _state = self.state.lock();
@@ -523,8 +533,8 @@ impl Log {
         Ok(())
     }
 
-    /// Lets the writer settle the oldest pages of the mutable region before their time, so that compaction
-    /// can get at them; false if there is none but the tail's. Waits for nothing.
+    /// Lets the writer settle the oldest pages of the mutable region early, so that compaction can
+    /// read them. Returns false if there is only the tail's page. Does not wait.
     pub(crate) fn settle_oldest(&self) -> bool {
         let tail = self.tail.load(Ordering::Relaxed) >> 32;
         let flushed = self.flushed() >> self.page_bits;
@@ -536,7 +546,7 @@ impl Log {
         flushed < tail
     }
 
-    /// The error that an earlier failed write left behind, or that of a log that is only read.
+    /// The error of an earlier failed write, or that of a log that is open to read only.
     pub(crate) fn check_poison(&self) -> Result<()> {
         match self.poison.get() {
             None => Ok(()),
@@ -545,7 +555,7 @@ impl Log {
         }
     }
 
-    /// Lets nobody write, from the beginning: the bank in `dir` is opened to read only.
+    /// Refuses all writes from the beginning: the bank in `dir` is opened to read only.
     pub(crate) fn seal(&self, dir: &Path) {
         let _ = self.poison.set(Stopped::ReadOnly(dir.to_owned()));
     }
@@ -574,8 +584,9 @@ impl Log {
         self.writer_wake.notify_all();
     }
 
-    /// Waits until no more frames are live than the budget allows: free ones go back to the system,
-    /// and the writer evicts pages for the rest. Called, unpinned, by who borrows from the budget.
+    /// Waits until no more frames are in use than the budget allows: free frames go back to the
+    /// system, and the writer evicts pages for the others. Called, unpinned, by a thread that
+    /// borrows from the budget.
     ///
     /// # Errors
     /// `Poisoned` after a failed write; `DiskFull`.
@@ -586,7 +597,7 @@ impl Log {
         // waiting calls then.
         loop {
             self.retire_free_frames(&mut state);
-            // A log that is only read has one frame, and nobody to evict it.
+            // A log that is open to read only has one frame, and no thread that could evict it.
             if self.is_within_allowance() || self.is_sealed() {
                 return Ok(());
             }
@@ -597,19 +608,20 @@ impl Log {
         }
     }
 
-    /// Frames of the allowance that the log has no use for so far.
+    /// Frames of the allowance that the log does not need so far.
     pub(crate) fn frames_unused(&self) -> u64 {
         // One frame is being filled and two are kept free.
         self.budget.frames_allowed().saturating_sub(self.budget.frames() + 3)
     }
 
-    /// Whether the log takes no more memory than the budget allows.
+    /// True if the log takes no more memory than the budget allows.
     pub(crate) fn is_within_allowance(&self) -> bool {
         self.budget.frames() <= self.budget.frames_allowed()
     }
 
-    /// The budget's allowance has changed: frames that are free and too many go back to the system at once,
-    /// the writer evicts pages for others, and whoever waits for a frame looks again. Waits for nothing.
+    /// The budget's allowance has changed. Free frames beyond it go back to the system at once, the
+    /// writer evicts pages for the others, and threads that wait for a frame look again. Does not
+    /// wait.
     pub(crate) fn allowance_changed(&self) {
         let mut state = self.state.lock();
         self.retire_free_frames(&mut state);
@@ -626,8 +638,8 @@ impl Log {
     }
 
     fn retire(&self, state: &mut State, frame: u32) {
-        // SAFETY: nobody refers to the frame: its page was evicted behind a barrier, or never begun,
-        // and it is on no list.
+        // SAFETY: no thread refers to the frame: its page was evicted behind a barrier, or never
+        // begun, and the frame is on no list.
         unsafe {
             let offset = (frame as usize) << self.page_bits;
             self.frames.release(offset, self.page_bytes() as usize);
@@ -641,8 +653,8 @@ impl Log {
         self.budget.frames() << self.page_bits
     }
 
-    /// No record lies at or above. Called after a barrier, for the records that were appended
-    /// before it.
+    /// Returns an address at or above which no record lies. Must be called after a barrier; holds
+    /// for the records that were appended before it.
     pub(crate) fn records_end(&self) -> u64 {
         let tail = self.tail_address();
         let in_page = self.page_bytes() - 1;

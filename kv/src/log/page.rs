@@ -7,9 +7,9 @@
 //! bytes 32..40 salt (see `lineage`)  40..64 zero
 //! ```
 //!
-//! The page's checksum covers every byte, for readers of whole pages; each record carries its own for
-//! readers of single rows (`record`). The header's place is kept free in memory too, so that an address
-//! is the same offset in both.
+//! The page's checksum covers every byte, for readers of whole pages. Each record has a checksum of
+//! its own, for readers of single rows (`record`). The header's place stays free in memory too, so
+//! that an address has the same offset in memory and on disk.
 
 use std::path::PathBuf;
 
@@ -21,12 +21,12 @@ use crate::record::layout::{HEADER_BYTES, RecordRef};
 pub(crate) const PAGE_HEADER_BYTES: u64 = 64;
 const MAGIC: [u8; 4] = *b"EPG1";
 
-/// What tells a page of this bank from any other.
+/// The values that identify a page of this bank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PageIdentity {
     pub(crate) page: u64,
     pub(crate) bank: u64,
-    /// Of the opening that wrote the page: see `lineage`.
+    /// The salt of the opening that wrote the page; see `lineage`.
     pub(crate) salt: u64,
 }
 
@@ -46,8 +46,8 @@ fn page_crc(bytes: &[u8]) -> u32 {
 /// Calls `visit` for each record of a page in memory, from its start to `used_bytes`.
 ///
 /// # Safety
-/// `page` is the frame of the page that begins at `start`, is not reused meanwhile, and every record
-/// in its first `used_bytes` has its header written.
+/// `page` is the frame of the page that begins at `start` and is not reused during the call. Every
+/// record in its first `used_bytes` has its header written.
 pub(crate) unsafe fn for_each_record(
     page: *const u8,
     start: u64,
@@ -66,10 +66,10 @@ pub(crate) unsafe fn for_each_record(
     }
 }
 
-/// Writes a page's image into `image`, which is a page long.
+/// Writes a page's image into `image`, which is as long as a page.
 ///
 /// # Safety
-/// As for `for_each_record`; and nobody changes the values of the page's records any more.
+/// That of `for_each_record`; and no thread changes the values of the page's records any more.
 pub(crate) unsafe fn write_image(
     page: *const u8,
     start: u64,
@@ -77,7 +77,7 @@ pub(crate) unsafe fn write_image(
     identity: PageIdentity,
     image: &mut [u8],
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the caller's duty covers that of `for_each_record`.
     unsafe {
         for_each_record(page, start, used_bytes, |offset, record| {
             record.write_image(identity.origin(), &mut image[offset as usize..]);

@@ -21,20 +21,20 @@ impl Frames<'_> {
         let slot = (address >> self.page_bits) as usize & (self.shifts.len() - 1);
         // SAFETY: masked by their number less one, which is not zero (`Log::new`).
         let shift = unsafe { self.shifts.get_unchecked(slot) };
-        // Relaxed: whoever has an address in this page got it after the Release store of the tail
-        // in `begin_page`, through the page's allocations and the index.
+        // Relaxed: a thread that has an address in this page got it after the Release store of the
+        // tail in `begin_page`, through the page's allocations and the index.
         let shift = shift.load(Ordering::Relaxed);
         self.base.wrapping_add(address.wrapping_add(shift) as usize)
     }
 }
 
-/// What holds for a thread from its pin to its unpin: the boundaries, and where frames lie. One copy
-/// for a whole batch, so that no key pays for finding its way through the log's fields.
+/// The state that holds for a thread from its pin to its unpin: the boundaries, and where frames
+/// lie. One copy serves a whole batch, so no key pays for reading the log's fields.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     /// Entries and links that lead below it lead nowhere.
     pub(crate) begin: u64,
-    /// Rows at or above are in memory. Not below `begin`.
+    /// Rows at or above this address are in memory. Not below `begin`.
     pub(crate) head: u64,
     pub(crate) read_only: u64,
     pub(crate) frames: Frames<'a>,

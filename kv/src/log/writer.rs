@@ -1,16 +1,17 @@
 //! The thread that settles, writes and evicts pages.
 //!
-//! **Whoever waits for the log waits for this thread**, and for nobody else: for a frame in `turn_page` (a
-//! batch in mid-chunk, compaction, a checkpoint before it holds the batches) or in `give_way`, for a
-//! written page in `await_flushed`. Frames are lacking for one of two reasons. Pages fill them: this thread evicts. Or
-//! the budget has none left, because the index or a scan took memory that the row cache still has: then
-//! this thread makes the cache give way, before it plans. None of those who wait could be relied upon for it:
-//! all may be waiting at once, in mid-chunk or at the gate.
+//! **Every thread that waits for the log waits for this thread**, and for no other: for a frame in
+//! `turn_page` (a batch in the middle of a chunk, compaction, a checkpoint before it holds the
+//! batches) or in `give_way`, and for a written page in `await_flushed`. Frames are missing for one
+//! of two reasons. Either pages fill them, and this thread evicts pages. Or the budget has no frame
+//! left, because the index or a scan took memory that the row cache still has. Then this thread
+//! makes the cache shrink before it plans. No waiting thread could do that, because all of them may
+//! be waiting at once.
 //!
-//! No wake-up is lost: who waits wakes the writer under the state's lock, after the charge that made it wait;
-//! the writer looks at the cache's share under that lock before it sleeps. A charge after the writer went to
-//! sleep finds nobody waiting, or wakes the writer itself under that lock: at the end of the batch (`make_room`),
-//! or by waiting in its turn (`Scan::new`).
+//! No wake-up is lost. A waiting thread wakes the writer under the state's lock, after the charge
+//! that made it wait. The writer looks at the cache's share under that lock before it sleeps. A
+//! charge after the writer went to sleep either finds no thread waiting, or wakes the writer under
+//! that lock: at the end of the batch (`make_room`), or by a wait of its own (`Scan::new`).
 
 use std::time::Instant;
 
@@ -22,30 +23,30 @@ use crate::error::{Error, Result};
 use crate::record::clock::ClockWord;
 use crate::sync::{MutexGuard, Ordering, Planted, planted};
 
-/// Pages of the mutable region out of the frames allowed. The read-only region has an eighth of the frames, and at least
-/// the pages that writing needs and those that are at their last call.
+/// Pages of the mutable region for `frames` allowed frames. The read-only region has an eighth of
+/// the frames, and at least the pages that writing needs and those at their last call.
 ///
-/// An announced row that is about to leave memory passes through the read-only region. The region must be long enough for
-/// the thread that keeps such rows to come to it between two bursts of reads.
+/// An announced row that leaves memory soon passes through the read-only region. The region must be
+/// long enough for the thread that keeps such rows to reach it between two bursts of reads.
 fn mutable_pages(frames_allowed: u64) -> u64 {
-    // The free frames are taken from the region's old end.
+    // The free frames come from the old end of the read-only region.
     let last_call = (FREE_FRAMES_WANTED + 2 * LAST_CALL_PAGES).min(frames_allowed / 4);
     let read_only = (frames_allowed / 8).max(last_call).max(FREE_FRAMES_WANTED);
-    // Hardly a frame is allowed for as long as a charge has gone before the cache's giving way.
+    // A frame stays over budget only until the cache has released the bytes that were charged.
     frames_allowed.saturating_sub(read_only)
 }
 
-/// Where the boundaries go next, as page numbers.
+/// The next boundaries, as page numbers.
 struct Plan {
     read_only: u64,
     head: u64,
 }
 
 impl Log {
-    /// The writer thread's loop; returns at shutdown. `give_way` takes from the row cache what it has too
-    /// much.
+    /// The loop of the writer thread; returns at shutdown. `give_way` takes from the row cache the
+    /// memory that it has beyond its share.
     pub(crate) fn run_writer(&self, give_way: impl Fn()) {
-        /// Should a device panic, nobody waits for this thread in vain.
+        /// If a device panics, the guard wakes the threads that wait for this one.
         struct PoisonOnPanic<'a>(&'a Log);
         impl Drop for PoisonOnPanic<'_> {
             fn drop(&mut self) {
@@ -68,7 +69,7 @@ impl Log {
         }
     }
 
-    /// Waits until there is something to do; none at shutdown.
+    /// Waits until there is work. `None` at shutdown.
     fn next_plan(&self, give_way: impl Fn()) -> Option<Plan> {
         let mut state = self.state.lock();
         loop {
@@ -76,7 +77,7 @@ impl Log {
                 return None;
             }
             if self.budget.cache_bytes_over() > 0 {
-                // The cache tells the log of its new allowance, so not under the lock.
+                // Called without the lock, because the cache reports its new allowance to the log.
                 MutexGuard::unlocked(&mut state, &give_way);
                 continue;
             }
@@ -86,7 +87,7 @@ impl Log {
                 let read_only = page(self.read_only.load(Ordering::Relaxed));
                 let may_write = state.disk.may_write();
                 if !may_write {
-                    // No row is settled before its time: what changes it then would need a page.
+                    // No row is settled early, because a later change of it would need a page.
                     plan.read_only = read_only;
                 }
                 if plan.read_only > read_only
@@ -108,7 +109,7 @@ impl Log {
             .max(state.settle_below)
             .max(self.read_only.load(Ordering::Relaxed) >> self.page_bits)
             .min(tail);
-        // Frames that a page turn could take once the live ones are down to what is allowed.
+        // Frames that a page turn could take once no more frames are in use than allowed.
         let in_use = self.budget.frames() - state.free.len() as u64;
         let evict = (in_use + state.frames_wanted()).saturating_sub(allowed);
         let head = self.head.load(Ordering::Relaxed) >> self.page_bits;
@@ -116,18 +117,19 @@ impl Log {
         Plan { read_only, head: (head + evict).min(flushed) }
     }
 
-    /// Moves both boundaries, waits until nobody acts on the old ones, and frees the evicted frames.
+    /// Moves both boundaries, waits until no thread acts on the old ones, and frees the evicted
+    /// frames.
     fn move_boundaries(&self, plan: &Plan) {
         let old_head = self.head.load(Ordering::Relaxed) >> self.page_bits;
-        // Release: pairs with `view`. What makes the old boundaries safe to act upon until then is the
-        // barrier, not the ordering.
-        // A cut may have moved the read-only boundary further meanwhile.
+        // Release: pairs with `view`. The barrier makes the old boundaries safe until then, not the
+        // ordering. A cut may have moved the read-only boundary further in between.
         self.read_only.fetch_max(plan.read_only << self.page_bits, Ordering::Release);
         self.head.store(plan.head << self.page_bits, Ordering::Release);
         if !planted(Planted::MoveAtOnce) {
             epoch::barrier();
         }
-        // Nobody can be about to fill, or to change, what is below the boundary. Release: pairs with `settled`.
+        // No thread can still fill or change a record below the boundary. Release: pairs with
+        // `settled`.
         self.settled.store(plan.read_only << self.page_bits, Ordering::Release);
         for page in old_head..plan.head {
             self.count_wasted(page);
@@ -138,7 +140,7 @@ impl Log {
         }
     }
 
-    /// Counts rows that lookahead brought in and nobody used before they left memory again.
+    /// Counts the rows that lookahead brought in and that left memory before their first use.
     fn count_wasted(&self, page: u64) {
         if !self.counters.promoted_waiting() {
             return;
@@ -171,23 +173,24 @@ impl Log {
         self.frame_freed.notify_all();
     }
 
-    /// Whether those who append might fill memory before pages `page..end` are written, should they be as fast as
-    /// that: frames that hold no unwritten page are fewer than these.
+    /// True if batches could fill memory before pages `page..end` are written, if they append as
+    /// fast as the drive writes: fewer frames than these pages hold no unwritten page.
     fn is_urgent(&self, state: &State, page: u64, end: u64) -> bool {
         let unwritten = (self.tail.load(Ordering::Relaxed) >> 32) + 1 - page;
         let left = self.budget.frames_allowed().saturating_sub(unwritten + FREE_FRAMES_WANTED);
         state.shutdown || left <= end - page
     }
 
-    /// Whether frames can be freed, or the cache must be: whoever waits for that need not wait for all that is settled.
+    /// True if frames can be freed, or the cache must shrink: a thread that waits for that need not
+    /// wait for all settled pages.
     fn has_to_give_way(&self, state: &State) -> bool {
         let head = self.head.load(Ordering::Relaxed) >> self.page_bits;
         self.plan(state).head > head || self.budget.cache_bytes_over() > 0
     }
 
-    /// Writes settled pages that are not on the device yet, until there is something else to do. A checkpoint
-    /// settles all of memory at once; so as not to take processor and drive from those who append meanwhile, this
-    /// rests after each page for as long as it took, while there is room in memory.
+    /// Writes settled pages that are not on the device yet, until there is other work. A checkpoint
+    /// settles all of memory at once. To leave processor and drive to the batches, the writer rests
+    /// after each page for as long as the page took, while there is room in memory.
     fn write_settled(&self, image: &mut AlignedBuffer) -> Result<()> {
         // Acquire: pairs with the boundary's Release, of a cut too, which saw all batches out before.
         let end = self.read_only.load(Ordering::Acquire) >> self.page_bits;
@@ -197,9 +200,10 @@ impl Log {
             let began = Instant::now();
             let start = page << self.page_bits;
             let used = u64::from(self.used_bytes[self.slot(page)].load(Ordering::Relaxed));
-            // SAFETY: the page lies below the read-only boundary, and nobody acts on an older one: a barrier has
-            // passed since this thread moved it, or it was moved while nobody was pinned (`Log::cut`). So its
-            // records are complete and their values at rest; it is above the head, which only this thread moves.
+            // SAFETY: the page lies below the read-only boundary, and no thread acts on an older
+            // boundary: a barrier has passed since this thread moved it, or it was moved while no
+            // thread was pinned (`Log::cut`). So its records are complete and their values don't
+            // change. It is above the head, which only this thread moves.
             unsafe {
                 let identity = self.lineage.page(page);
                 page::write_image(self.frame_pointer(page), start, used, identity, image);
@@ -215,14 +219,14 @@ impl Log {
                 self.page_flushed.notify_all();
             }
             if self.has_to_give_way(&state) {
-                // The next plan comes at once, and goes on with the pages after it.
+                // The next plan follows at once and continues with the pages after it.
                 drop(state);
                 self.compactor.raise();
                 return Ok(());
             }
             let tail_before = std::mem::replace(&mut tail, self.tail.load(Ordering::Relaxed));
             if page < end && tail != tail_before && !self.is_urgent(&state, page, end) {
-                // Whoever turns a page ends it.
+                // A thread that turns a page ends it.
                 self.writer_wake.wait_for(&mut state, began.elapsed());
             }
             drop(state);
