@@ -5,10 +5,11 @@
 //!       locked  splitting    depth (6)  changed (2)    version (22)      overflow (32)
 //! ```
 //!
-//! *Depth*: how many low hash bits this bucket's keys share; a lookup that came with another depth in
-//! mind goes on to the bucket that this one tells. *Version* changes with every split. *Overflow*: the
-//! number of the next bucket of the chain, 0 for none. An overflow bucket uses only that last field. *Changed*: in
-//! which of two eras, that of now and the one before, entries changed (see `cut`).
+//! *Depth*: the number of low hash bits that this bucket's keys share. A lookup that expected
+//! another depth continues at the bucket that this depth leads to. *Version* changes with every
+//! split. *Overflow*: the number of the next bucket of the chain, 0 for none. An overflow bucket
+//! uses only that last field. *Changed*: in which of two eras, the present one and the one before,
+//! entries changed (see `cut`).
 //!
 //! | locked | splitting | slots |
 //! |---|---|---|
@@ -54,8 +55,8 @@ impl Bucket {
         &self.meta
     }
 
-    /// Which slots may lead to a probe's key: bit `i` for slot `i`. Each slot is read once, at some
-    /// moment of the call: whoever uses one loads it again.
+    /// The slots that may lead to a probe's key: bit `i` for slot `i`. Each slot is read once, at
+    /// some moment of the call, so the caller loads a slot again before it uses it.
     #[inline]
     pub(super) fn matching(&self, probe: Probe) -> u32 {
         #[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
@@ -68,7 +69,7 @@ impl Bucket {
         }
     }
 
-    /// The plain form of `matching`: the one for other processors, and the reference in tests.
+    /// The plain form of `matching`, for other processors and as the reference in tests.
     #[cfg(any(test, miri, embank_shuttle, embank_tsan, not(target_arch = "x86_64")))]
     pub(super) fn matching_by_slot(&self, probe: Probe) -> u32 {
         let mut matching = 0;
@@ -111,7 +112,7 @@ impl Meta {
         Meta(self.0 & !OVERFLOW_MASK | u64::from(number))
     }
 
-    /// Whether entries changed in an era, 0 or 1.
+    /// True if entries changed in era 0 or 1.
     pub(super) fn changed_in(self, era: u64) -> bool {
         self.0 >> (CHANGED_SHIFT + era as u32) & 1 != 0
     }
@@ -141,8 +142,8 @@ impl Meta {
         Meta(self.0 & !(LOCKED | SPLITTING))
     }
 
-    /// Whether no entry moved between two looks: same depth and version, no split under way. The lock
-    /// bit and a new overflow bucket do not matter: inserts move nothing.
+    /// True if no entry moved between two looks: equal depth and version, and no split under way.
+    /// The lock bit and a new overflow bucket do not matter, because inserts move no entry.
     pub(super) fn same_layout_as(self, other: Meta) -> bool {
         const SAME: u64 = SPLITTING | 63 << DEPTH_SHIFT | VERSION_MASK << VERSION_SHIFT;
         self.0 & SAME == other.0 & SAME

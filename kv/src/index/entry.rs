@@ -1,23 +1,26 @@
-//! One slot of a bucket: an address and the hash bits that are known of it.
+//! One slot of a bucket: an address, and the known bits of the hash.
 //!
 //! ```text
 //!  63 .............. 47    46     45 .............. 0
 //!  tag with terminator  chained    address / 8
 //! ```
 //!
-//! *Chained* says that other records may follow the head of this entry's chain. Without it the head is all
-//! there is, so compaction can tell a row from a superseded record by the address alone, without a look
-//! at newer records, which may be on disk: one random read for each dead record would cost more than the copying.
+//! *Chained* says that other records may follow the head of this entry's chain. Without it the head
+//! is the whole chain. Compaction can then tell a row from a superseded record by the address
+//! alone. It need not look at newer records, which may be on disk: one random read for each dead
+//! record would cost more than copying.
 //!
-//! The tag holds the hash bits that follow the bucket's own, lowest first, closed by a 1 bit above the
-//! highest known one: `1tttttttttttttttt` knows 16 bits, `00000000000000001` none. When the bucket
-//! splits, the lowest bit of the tag says to which side the entry goes, and the tag shifts down by one:
-//! an entry moves without a look at its record, which may be on disk. What a tag loses in a split it
-//! gets back when its record is next written. Of an entry that knows no bit, the split looks at the records if all of
-//! them are in memory: they tell the side and the bits. If one is on disk, the entry goes to both sides, which is always
-//! right (a lookup compares whole keys). Such entries are rare in an index with enough memory: a row must sit out 16
-//! doublings untouched. They are the rule in a bank that was made with too little memory, so that keys share slots, and
-//! is opened with more.
+//! The tag holds the hash bits that follow those of the bucket, lowest first, closed by a 1 bit
+//! above the highest known one: `1tttttttttttttttt` knows 16 bits, `00000000000000001` knows none.
+//! When the bucket splits, the lowest bit of the tag says to which side the entry goes, and the tag
+//! shifts down by one. So an entry moves without a look at its record, which may be on disk. A tag
+//! loses one bit in each split, and gets all bits back when its record is next written.
+//!
+//! For an entry without known bits, the split reads the records if all of them are in memory: they
+//! tell the side and the bits. If one is on disk, the entry goes to both sides, which is always
+//! right, because a lookup compares whole keys. Such entries are rare in an index with enough
+//! memory: a row must stay untouched through 16 doublings. They are common in a bank that was made
+//! with too little memory, so that keys share slots, and is opened with more.
 
 use crate::record::address::Address;
 
@@ -28,7 +31,7 @@ pub(super) const TAG_SHIFT: u32 = ADDRESS_BITS + 1;
 /// Hash bits that a fresh entry knows.
 pub(super) const TAG_BITS: u32 = 16;
 const TAG_FULL: u64 = 1 << TAG_BITS;
-/// A bit that a probe has and no tag.
+/// A bit that is set in a probe and in no tag.
 const PROBE_TOP: u64 = TAG_FULL << 1;
 
 /// Addresses stay below this: 512 TiB of log, six days of writing 1 GB every second.
@@ -38,7 +41,7 @@ pub(crate) const ADDRESS_LIMIT: u64 = 1 << (ADDRESS_BITS + 3);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry(pub(crate) u64);
 
-/// What a hash looks like to the entries of a bucket of a given depth.
+/// A hash as the entries of a bucket of a given depth see it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Probe(u64);
 
@@ -58,7 +61,7 @@ impl Probe {
 
 impl Entry {
     pub(crate) const EMPTY: Entry = Entry(0);
-    /// In no slot: what `Index::first_match` says when the search goes on in an overflow bucket.
+    /// In no slot: `Index::first_match` returns it if the search continues in an overflow bucket.
     pub(crate) const BEYOND: Entry = Entry(1);
 
     pub(crate) fn new(probe: Probe, address: Address) -> Self {
@@ -72,7 +75,7 @@ impl Entry {
         self.0 == 0
     }
 
-    /// Neither a slot's content nor an address: `EMPTY` or `BEYOND`.
+    /// True for `EMPTY` and `BEYOND`, which hold no address.
     #[inline]
     pub(crate) fn is_nowhere(self) -> bool {
         self.0 <= Entry::BEYOND.0
@@ -83,29 +86,29 @@ impl Entry {
         Address::new((self.0 & ADDRESS_MASK) << 3)
     }
 
-    /// The entry with a new head in front of its chain.
+    /// The entry with a new head before its chain.
     pub(crate) fn chained_to(self, address: Address) -> Self {
         debug_assert!(!address.is_none() && address.raw() < ADDRESS_LIMIT);
         Entry(self.0 & !ADDRESS_MASK | address.raw() >> 3 | CHAINED)
     }
 
-    /// Whether the head is all that the entry leads to, and its key one of the entry's bucket: without tag
-    /// bits, the entry may be a copy that a split has left.
+    /// True if the entry leads only to its head, and the head's key belongs to the entry's bucket.
+    /// An entry without tag bits may be a copy that a split has left.
     pub(crate) fn stands_alone(self) -> bool {
         !self.is_chained() && !self.knows_nothing()
     }
 
-    /// Whether it matches any hash, of its own bucket or of those that split from it.
+    /// True if the entry matches every hash of its bucket and of the buckets that split from it.
     pub(crate) fn knows_nothing(self) -> bool {
         self.tag() == 1
     }
 
-    /// Whether records may follow the chain's head.
+    /// True if records may follow the chain's head.
     pub(crate) fn is_chained(self) -> bool {
         self.0 & CHAINED != 0
     }
 
-    /// Whether a slot may hold this: an address, and a tag with its terminator.
+    /// True for a value that a slot may hold: an address, and a tag with its terminator.
     pub(crate) fn is_sound(self) -> bool {
         !self.address().is_none() && self.tag() != 0
     }
@@ -123,7 +126,7 @@ impl Entry {
         63 - tag.leading_zeros()
     }
 
-    /// Whether a key of this hash may be in this entry's chain: the lowest bit in which tag and hash
+    /// True if a key of this hash may be in the entry's chain: the lowest bit in which tag and hash
     /// differ is not below the terminator. Written without a branch, for seven slots in a row.
     #[inline]
     pub(crate) fn matches(self, probe: Probe) -> bool {
@@ -149,8 +152,9 @@ impl Entry {
         self.with_tag(tag & ((1 << bits) - 1) | 1 << bits)
     }
 
-    /// The entry with the tag bits on which all those `hashes` agree that belong to bucket `number` of this depth;
-    /// empty if none does. `hashes` must be those of all records that it leads to.
+    /// The entry with the tag bits on which all of the `hashes` agree that belong to bucket
+    /// `number` at this depth; empty if no hash belongs to it. `hashes` must be those of all
+    /// records that the entry leads to.
     pub(crate) fn narrowed(
         self,
         number: u64,
@@ -165,7 +169,7 @@ impl Entry {
         self.with_tag(tag)
     }
 
-    /// Where the entry goes when its bucket splits: to the lower side, the upper side, or both.
+    /// The side to which the entry goes when its bucket splits: the lower, the upper, or both.
     pub(crate) fn split(self) -> (Option<Entry>, Option<Entry>) {
         let tag = self.tag();
         if tag == 1 {

@@ -1,4 +1,4 @@
-//! Growing the index: one bucket split at a time, by whoever inserted.
+//! Growing the index: the batch that inserts rows splits one bucket at a time.
 
 use super::bucket::{Bucket, Meta, SLOTS};
 use super::entry::Entry;
@@ -10,21 +10,22 @@ use crate::sync::{Backoff, Ordering, Planted, planted};
 /// Used slots per primary bucket at which the next bucket is split. At 5, a sixth of the buckets
 /// have an overflow bucket and an entry costs 14 to 15 bytes (the tests measure it).
 const LOAD: u64 = 5;
-/// Splits that one call does at most, so that no batch pays for many others' inserts at once.
+/// Most splits of one call, so that no batch pays for many other batches' inserts.
 const SPLITS_PER_CALL: usize = 4096;
-/// So often a split tries to lock its bucket, without giving the processor away; then the next call goes on.
-/// Whoever holds the lock may have been taken off the processor.
+/// Most attempts of a split to lock its bucket, without yielding the processor; then the next call
+/// continues. The thread that holds the lock may have been taken off its processor.
 const LOCK_TRIES: usize = 7;
-/// Records of a chain that a split looks at, at most, to learn on which side they belong.
+/// Most records of a chain that a split reads to learn on which side they belong.
 const RECORDS_SEEN_MAX: usize = 32;
-/// Overflow buckets are charged for ahead of need, down to one part in so many of a unit: an insert that finds
-/// none shares a slot for good, a split that finds none only comes later.
+/// Overflow buckets are charged for ahead of need, in units down to this part of a full unit. An
+/// insert that finds no overflow bucket shares a slot for good; a split that finds none only comes
+/// later.
 const HEADROOM_PART_OF_UNIT: u64 = 4;
-/// And down to one part in so many of a page, which may still be filled while frames give way to the row cache or a
-/// scan and the index is refused.
+/// The smallest unit is this part of a page. A page may still be filled while frames shrink for the
+/// row cache or a scan and the index is refused.
 const HEADROOM_PART_OF_PAGE: u64 = 16;
 
-/// What the one growing thread keeps.
+/// The state of the one thread that grows the index.
 #[derive(Debug, Default)]
 pub(super) struct Growth {
     charged_bytes: u64,
@@ -34,18 +35,18 @@ pub(super) struct Growth {
     hashes: Vec<u64>,
 }
 
-/// The two buckets that a split makes of one.
+/// The two buckets into which a split turns one.
 #[derive(Debug, Clone, Copy)]
 struct Sides {
     split: u64,
     upper: u64,
-    /// How many bits of a hash tell both from other buckets.
+    /// Number of hash bits that tell both from other buckets.
     depth: u32,
 }
 
 impl Growth {
-    /// Lists the entries of a locked bucket by the side that each goes to. Returns how many entries there were, and
-    /// their sum of `blank`.
+    /// Lists the entries of a locked bucket by the side to which each goes. Returns the number of
+    /// entries, and how many of them know no tag bit.
     fn divide(
         &mut self,
         locked: &LockedBucket<'_>,
@@ -91,7 +92,7 @@ pub(super) struct OverflowPool {
     free: Vec<u32>,
 }
 
-/// What a split may learn of a record.
+/// What a split can learn about a record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Look {
     /// It is in memory: its hash, and the record that follows it in its chain.
@@ -102,7 +103,7 @@ pub(crate) enum Look {
     Unseen,
 }
 
-/// Lists the hashes of an entry's records; false if one is on disk, or there are too many.
+/// Lists the hashes of an entry's records. False if one is on disk, or there are too many.
 fn hashes_of(entry: Entry, look: &impl Fn(Address) -> Look, hashes: &mut Vec<u64>) -> bool {
     hashes.clear();
     let mut address = entry.address();
@@ -125,16 +126,18 @@ fn overflow_buckets_for(entries: usize) -> usize {
 }
 
 impl Index {
-    /// Whether there are more entries than the buckets are meant for.
+    /// True if there are more entries than the buckets are meant for.
     pub(crate) fn wants_growth(&self) -> bool {
-        // Entries that know no bit don't count: a split copies them to both sides, so growing would never end.
+        // Entries without tag bits don't count: a split copies them to both sides, so growing would
+        // never end.
         self.divisible_count() > self.bucket_count() * LOAD
     }
 
-    /// Splits buckets until the load is right again, for a bounded time. Called after inserts; does nothing when
-    /// another thread is at it, and stops when the budget has nothing now: the next call goes on from there.
-    /// Meanwhile more keys go to overflow buckets, and share slots when those are used up (see `insert`). True if
-    /// it has split a bucket. `look` tells the hash and the previous address of a record in memory.
+    /// Splits buckets until the load is right again, for a bounded time. Called after inserts. Does
+    /// nothing while another thread splits, and stops if the budget has no memory; the next call
+    /// continues. Until then keys go to overflow buckets, and share slots when those are used up
+    /// (see `insert`). Returns true if it has split a bucket. `look` tells the hash and the
+    /// previous address of a record in memory.
     pub(crate) fn grow(&self, budget: &Budget, look: impl Fn(Address) -> Look) -> bool {
         if !self.wants_growth() {
             return false;
@@ -149,7 +152,7 @@ impl Index {
         true
     }
 
-    /// Charges memory for so many primary buckets; false if the budget has none.
+    /// Charges memory for this many primary buckets. False if the budget has no memory.
     pub(super) fn reserve_buckets(
         &self,
         budget: &Budget,
@@ -167,7 +170,7 @@ impl Index {
         true
     }
 
-    /// An overflow bucket with empty slots; none if the budget has no memory for it.
+    /// An overflow bucket with empty slots. `None` if the budget has no memory for it.
     pub(super) fn take_overflow(&self, budget: &Budget) -> Option<u32> {
         let mut pool = self.pool.lock();
         if let Some(number) = pool.free.pop() {
@@ -218,7 +221,8 @@ impl Index {
         self.pool.lock().free.extend_from_slice(numbers);
     }
 
-    /// Splits the bucket at the split pointer. False if there is no memory for it, or its lock is held.
+    /// Splits the bucket at the split pointer. False if there is no memory for it, or its lock is
+    /// held.
     fn split_next(
         &self,
         budget: &Budget,
@@ -253,7 +257,7 @@ impl Index {
             numbers.push(number);
         }
         locked.will_change();
-        // What a copied entry adds, every later removal of one of the two takes off.
+        // A copied entry adds to the counts what the later removal of either copy takes off.
         if !planted(Planted::SplitUncounted) {
             let entries = (low.len() + high.len()) as u64;
             let blank_after: u64 = low.iter().chain(&*high).map(|&entry| blank(entry)).sum();
@@ -271,7 +275,7 @@ impl Index {
         let (high_numbers, unused) = rest.split_at(overflow_buckets_for(high.len()));
         let target = self.bucket(upper);
         let high_head = self.fill(target, high, high_numbers);
-        // Release: the bucket is whole before anyone is led to it by the lower bucket's depth.
+        // Release: the bucket is complete before the lower bucket's depth leads a thread to it.
         let meta = self.changed_now(Meta::new(level + 1, 0, high_head));
         target.meta().store(meta.0, Ordering::Release);
         let low_head = self.fill(bucket, low, low_numbers);
@@ -298,8 +302,8 @@ impl Index {
         numbers.len()
     }
 
-    /// Lays entries out over a bucket and its overflow buckets, empty slots after them; returns the
-    /// number to link in the bucket's meta word, which is left alone.
+    /// Lays entries out over a bucket and its overflow buckets, with empty slots after them.
+    /// Returns the number to link in the bucket's meta word, which the caller sets.
     pub(super) fn fill(&self, bucket: &Bucket, entries: &[Entry], numbers: &[u32]) -> u32 {
         debug_assert_eq!(numbers.len(), overflow_buckets_for(entries.len()));
         let mut entries = entries.iter().map(|entry| entry.0).chain(std::iter::repeat(0));
@@ -318,7 +322,7 @@ impl Index {
         numbers.first().copied().unwrap_or(0)
     }
 
-    /// Sets a bucket's content while nobody else uses the index. False if memory is lacking.
+    /// Sets a bucket's content while no other thread uses the index. False if memory is lacking.
     pub(super) fn load_bucket(
         &self,
         budget: &Budget,

@@ -1,31 +1,34 @@
-//! Key hash -> newest record. A linear hash table that grows one bucket at a time.
+//! The index: from a key's hash to its newest record. A linear hash table that grows one bucket at
+//! a time.
 //!
-//! **Problem.** Nobody knows their key count in advance; the index must stay at 16 bytes a row from a
-//! thousand rows to a billion, inside one memory budget with everything else, without a pause to
-//! rehash, and without reading the rows that are on disk.
+//! **Problem.** No user knows the number of keys in advance. The index must stay at 16 bytes a row
+//! from a thousand rows to a billion, inside one memory budget with everything else, without a
+//! pause to rehash, and without reading rows that are on disk.
 //!
-//! **Approach.** *Linear hashing* (Litwin 1980): level L and a split pointer s say that buckets below s
-//! have already been split for the next level. Every few inserts one more bucket is split, so the load
-//! stays constant, memory grows 64 bytes at a time, and no operation ever waits for a doubling. A
-//! bucket is one cache line: seven slots and a meta word. Full buckets chain to overflow buckets.
-//! *Sliding tags* (see `entry`): a slot keeps the 16 hash bits that follow its bucket's, so a split
-//! needs no record. Several keys may share a slot; their records are then chained by their previous
-//! addresses, newest first.
+//! **Approach.** *Linear hashing* (Litwin 1980): a level L and a split pointer s say that the
+//! buckets below s have already been split for the next level. After every few inserts one more
+//! bucket is split. So the load stays constant, memory grows 64 bytes at a time, and no operation
+//! waits for a doubling. A bucket is one cache line: seven slots and a meta word. Full buckets
+//! chain to overflow buckets. *Sliding tags* (see `entry`): a slot keeps the 16 hash bits that
+//! follow those of its bucket, so a split reads no record. Several keys may share a slot. Their
+//! records are then chained by their previous addresses, newest first.
 //!
-//! **Who may do what.** Lookups take no latch and write nothing: they read the meta word, the slots and,
-//! when they found nothing, the meta word again; its version tells of a split in between. Operations
-//! that change a row in place never change the index. Changing a slot (a new key, a record that
-//! moved to the tail) takes the bucket's lock bit for a handful of instructions; FASTER's latch-free
-//! two-phase insert does without, but can't tell apart prefix tags or split a bucket under it.
+//! **Concurrency.** A lookup takes no latch and writes nothing. It reads the meta word, the slots
+//! and, if it found no match, the meta word again; a changed version shows that the bucket was
+//! split in between. Operations that change a row in place never change the index. A change of a
+//! slot (a new key, or a record that moved to the tail) takes the bucket's lock bit for a few
+//! instructions. FASTER's latch-free two-phase insert takes no lock, but it can't tell apart tags
+//! of different length, and no bucket can be split during it.
 //!
 //! **Invariants.**
-//! 1. A key's records are in the chain of exactly one slot of its bucket, newest first. A slot's known tag bits agree
-//!    with every key of its chain.
+//! 1. A key's records are in the chain of exactly one slot of its bucket, newest first. A slot's
+//!    known tag bits agree with every key of its chain.
 //! 2. A slot changes only under its bucket's lock. An insert compares the matching slots with those
-//!    that its caller searched, so nobody adds a key twice.
-//! 3. Before a bucket's entries change, its lock held, `will_change` notes it for the next checkpoint (`cut`).
-//! 4. A bucket's depth only grows, its version changes with every split, and moves between buckets
-//!    happen only while `SPLITTING` is set.
+//!    that its caller searched, so no key is added twice.
+//! 3. Before the entries of a locked bucket change, `will_change` notes the bucket for the next
+//!    checkpoint (`cut`).
+//! 4. A bucket's depth only grows, its version changes with every split, and entries move between
+//!    buckets only while `SPLITTING` is set.
 
 mod bucket;
 pub(crate) mod cut;
@@ -81,8 +84,8 @@ impl Candidates {
     }
 }
 
-/// The index as of one look at its state: what finding a bucket takes. One copy serves a whole batch;
-/// buckets that were split since tell by their depth.
+/// The state of the index at one look: what finding a bucket needs. One copy serves a whole batch.
+/// A bucket that was split since shows it by its depth.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outline<'a> {
     index: &'a Index,
@@ -100,12 +103,12 @@ impl<'a> Outline<'a> {
         (if deeper { wide } else { narrow }, self.level + u32::from(deeper))
     }
 
-    /// The hash's bucket with a meta word that is good for it, however old the outline is. Bounded: each step
-    /// goes one bit deeper at least, of 64.
+    /// The hash's bucket with a meta word that is right for it, however old the outline is.
+    /// Bounded: each step goes at least one bit deeper, of 64.
     ///
-    /// A bucket may have been split several times since. Which of its hashes went elsewhere then is told by the
-    /// first of these splits at which this one did: that bucket is there. Where the hash would go at the bucket's
-    /// present depth, there need not be one yet, as the other bucket has splits of its own.
+    /// A bucket may have been split several times since. The first of these splits that sends the
+    /// hash elsewhere tells where it went, and that bucket exists. The bucket for the hash at the
+    /// present depth need not exist, because the other bucket is split at times of its own.
     #[inline]
     fn find_bucket(self, hash: u64) -> (u64, &'a Bucket, Meta) {
         let (mut i, mut depth) = self.guess(hash);
@@ -133,9 +136,9 @@ impl<'a> Outline<'a> {
         crate::memory::cpu_hint::line_into::<NEAR, _>(self.index.bucket(self.guess(hash).0));
     }
 
-    /// The first slot of the hash's bucket that may lead to it, without regard to a split under way: a
-    /// hint that the caller confirms by the record's key. `EMPTY` if there is none; `BEYOND` if the search
-    /// goes on in an overflow bucket, which is then on its way into the cache.
+    /// The first slot of the hash's bucket that may lead to it. Ignores a split that is under way:
+    /// the result is a hint, which the caller confirms by the record's key. `EMPTY` if no slot
+    /// matches. `BEYOND` if the search continues in an overflow bucket, which the call prefetches.
     #[inline]
     pub(crate) fn first_match(self, hash: u64) -> Entry {
         let (number, depth) = self.guess(hash);
@@ -146,19 +149,19 @@ impl<'a> Outline<'a> {
         if matching == 0 || meta.depth() != depth {
             return self.index.first_match_slowly(hash);
         }
-        // Acquire: sees the record that the Release store of this slot published. If the slot changed
-        // since, its record will not carry the key, or be just as good.
+        // Acquire: sees the record that the Release store of this slot published. If the slot has
+        // changed since, its record either lacks the key or is as good.
         Entry(bucket.slot(matching.trailing_zeros() as usize).load(Ordering::Acquire))
     }
 }
 
-/// What became of an insert.
+/// The result of an insert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inserted {
-    /// The record is found from now on.
+    /// The index leads to the record.
     Yes,
-    /// The matching slots are not those that were searched, or hold newer records than the new one only: search again,
-    /// and begin another record.
+    /// Another thread changed the matching slots after the search, or the new record is not newer
+    /// than theirs. The caller searches again and writes a new record.
     Changed,
 }
 
@@ -169,9 +172,10 @@ pub(crate) struct Index {
     overflow: Region,
     /// Level in the upper 8 bits, split pointer below.
     state: AtomicU64,
-    /// Slots in use. Every change of a slot goes through `set_slot`, which counts, or through a split, which counts too.
+    /// Slots in use. Slots change only through `set_slot` and through splits, and both count.
     entries: AtomicU64,
-    /// Slots in use whose entry knows no bit. A split makes two of each, so more buckets don't make them fewer a bucket.
+    /// Slots in use whose entry knows no tag bit. A split makes two of each, so more buckets do not
+    /// lower their number per bucket.
     blank_entries: AtomicU64,
     /// Held by the one thread that splits buckets.
     growth: Mutex<Growth>,
@@ -190,14 +194,15 @@ struct LockedBucket<'a> {
     meta: Meta,
 }
 
-/// What the slots of a locked bucket offer to a new record.
+/// The slots of a locked bucket that a new record could take.
 struct Survey<'a> {
-    /// All entries that match the record's tag, as far as they know theirs.
+    /// All entries that match the record's tag in the bits that they know.
     matching: Candidates,
-    /// The one of them whose tag agrees longest.
+    /// The matching entry whose tag agrees in most bits.
     first: Option<(&'a AtomicU64, Entry)>,
     empty: Option<&'a AtomicU64>,
-    /// Of the entries that do not match and lead to older records, the one whose tag agrees longest, in bits.
+    /// Of the entries that do not match and lead to older records, the one whose tag agrees in most
+    /// bits, and their number.
     closest: Option<(u32, &'a AtomicU64, Entry)>,
     /// The last bucket of the chain.
     last: &'a Bucket,
@@ -252,7 +257,7 @@ impl Drop for LockedBucket<'_> {
     }
 }
 
-/// 1 for a slot's content that knows no bit.
+/// 1 for a slot whose entry knows no tag bit.
 fn blank(entry: Entry) -> u64 {
     u64::from(entry.knows_nothing())
 }
@@ -310,9 +315,10 @@ impl Index {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Slots in use that a split of their bucket sends to one side.
+    /// Slots in use that a split of their bucket sends to one side only.
     fn divisible_count(&self) -> u64 {
-        // Relaxed: both may be off by what is under way. Then a bucket is split a little sooner or later.
+        // Relaxed: both counts may miss changes that are under way. A bucket is then split a little
+        // sooner or later.
         self.entry_count().saturating_sub(self.blank_entries.load(Ordering::Relaxed))
     }
 
@@ -326,7 +332,7 @@ impl Index {
 
     /// Adds to the counts, wrapping.
     fn count(&self, entries: u64, blank: u64) {
-        // Relaxed: counts of their own, which order nothing.
+        // Relaxed: no other data depends on the order of these counts.
         if entries != 0 {
             self.entries.fetch_add(entries, Ordering::Relaxed);
         }
@@ -352,9 +358,9 @@ impl Index {
     fn chain<'a>(&'a self, bucket: &'a Bucket, meta: Meta) -> impl Iterator<Item = &'a Bucket> {
         let mut next = meta.overflow();
         let mut first = Some(bucket);
-        // Ends: overflow numbers form a list without cycles; a reader that races with a split could
-        // be led astray, but only along buckets in the pool, and each step then re-reads memory
-        // that the split leaves as a proper list again.
+        // Ends: overflow numbers form a list without cycles. A reader that races with a split may
+        // follow a wrong link, but only to buckets of the pool. Each further step reads memory that
+        // the split leaves as a proper list.
         std::iter::from_fn(move || {
             if let Some(bucket) = first.take() {
                 return Some(bucket);
@@ -376,7 +382,7 @@ impl Index {
         Outline { index: self, level, split }
     }
 
-    /// Takes all tag bits from all entries, as many splits do.
+    /// Removes all tag bits from all entries, as many splits do.
     #[cfg(test)]
     pub(crate) fn forget_tags(&self) {
         for number in 0..self.bucket_count() {
@@ -391,7 +397,7 @@ impl Index {
         }
     }
 
-    /// Slots in use, and those of them whose entry knows no bit, by a look at all of them.
+    /// Counts the slots in use, and those whose entry knows no tag bit, by reading all of them.
     #[cfg(test)]
     pub(crate) fn recount(&self) -> (u64, u64) {
         let mut entries = 0;
@@ -407,7 +413,7 @@ impl Index {
         (entries, blank_entries)
     }
 
-    /// What the counts say of `recount`.
+    /// The counts that `recount` should find.
     #[cfg(test)]
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.entry_count(), self.blank_entries.load(Ordering::Relaxed))
@@ -423,7 +429,7 @@ impl Index {
     fn first_match_slowly(&self, hash: u64) -> Entry {
         let (_, bucket, meta) = self.find_bucket(hash);
         let probe = Probe::new(hash, meta.depth());
-        // Acquire: as above.
+        // Acquire: sees the slots as of this version (Release in `unlock`).
         let slots = bucket.slots().iter().map(|slot| Entry(slot.load(Ordering::Acquire)));
         match { slots }.find(|entry| entry.matches(probe)) {
             Some(entry) => entry,
@@ -435,7 +441,7 @@ impl Index {
         }
     }
 
-    /// Goes on where `first_match` said `BEYOND`.
+    /// Continues the search after `first_match` has returned `BEYOND`.
     pub(crate) fn first_match_beyond(&self, hash: u64) -> Entry {
         let (_, bucket, meta) = self.find_bucket(hash);
         let probe = Probe::new(hash, meta.depth());
@@ -448,7 +454,7 @@ impl Index {
             .unwrap_or(Entry::EMPTY)
     }
 
-    /// Every slot that may lead to the hash, as of one moment with regard to splits.
+    /// Every slot that may lead to the hash, at one moment between splits.
     pub(crate) fn candidates(&self, hash: u64, found: &mut Candidates) {
         let mut backoff = Backoff::new();
         loop {
@@ -504,14 +510,16 @@ impl Index {
             .map(|_| LockedBucket { index: self, number, bucket, meta })
     }
 
-    /// Lets the slot that holds `old` point to `new`. False if no slot of the hash's bucket holds
-    /// exactly `old` any more. With `alone` no record follows `new`, and the tag is renewed.
+    /// Exchanges the head of the slot that holds `old` for `new`. False if no slot of the hash's
+    /// bucket holds exactly `old`. With `alone`, no record follows `new`, and the slot gets a full
+    /// tag again.
     pub(crate) fn replace(&self, hash: u64, old: Entry, new: Address, alone: bool) -> bool {
         self.replace_if(hash, old, new, alone, || true)
     }
 
-    /// As `replace`, and only if `still` says so while the hash's bucket is locked: of this and an insert of
-    /// the same key, into whatever slot, the later one sees all that the earlier one saw.
+    /// As `replace`, but only if `still` returns true while the hash's bucket is locked. Of this
+    /// call and an insert of the same key, into any slot, the later one sees everything that the
+    /// earlier one saw.
     pub(crate) fn replace_if(
         &self,
         hash: u64,
@@ -563,7 +571,7 @@ impl Index {
             self.set_slot(slot, entry, entry.chained_to(new));
             return Inserted::Yes;
         }
-        // A match by a shortened tag is most likely another key: a slot of its own keeps chains short.
+        // A match by a short tag is most likely another key. A slot of its own keeps chains short.
         if let Some(slot) = empty {
             link(Address::NONE);
             self.set_slot(slot, Entry::EMPTY, fresh);
@@ -580,13 +588,15 @@ impl Index {
             }
             return Inserted::Yes;
         }
-        // No memory for another slot: share one that matches, or the one whose tag agrees longest.
+        // There is no memory for another slot. The record shares one that matches, or the one whose
+        // tag agrees in most bits.
         if let Some((slot, entry)) = first {
             link(entry.address());
             self.set_slot(slot, entry, entry.chained_to(new));
             return Inserted::Yes;
         }
-        // Chains go back. Heads that its caller searched are older than its record; others need not be.
+        // Links lead to older records. Heads that the caller searched are older than its record;
+        // other heads may be newer.
         let Some((bits, slot, entry)) = closest else { return Inserted::Changed };
         link(entry.address());
         self.set_slot(slot, entry, entry.widened(bits).chained_to(new));
@@ -594,8 +604,8 @@ impl Index {
     }
 }
 
-/// Overflow buckets that a lookup follows at most: far above what the load gives, and a bound for a
-/// lookup that races with a split.
+/// Most overflow buckets that a lookup follows. The load needs far fewer; this bounds a lookup that
+/// races with a split.
 const MAX_CHAIN: usize = 1 << 16;
 
 const _: () = assert!(size_of::<Bucket>() == BUCKET_BYTES && SLOTS == 7);
