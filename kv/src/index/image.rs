@@ -1,4 +1,4 @@
-//! The index as a checkpoint holds it: a whole image, and what changed since.
+//! The index as a checkpoint holds it: a whole image, and deltas of what changed after it.
 //!
 //! ```text
 //! level (4) | zero (4) | split pointer (8) | overflow buckets (8) | checkpoint of the image before (8), 0 for none
@@ -6,10 +6,11 @@
 //! all ones (8)
 //! ```
 //!
-//! in a checked stream (see `checked_stream`). A *whole* image has every bucket of the index, a *delta* those that
-//! changed since the image before it. A checkpoint names a whole one and the deltas that follow it; a bucket counts
-//! as the newest of them has it. A bucket's depth follows from its number and the newest one's level and split
-//! pointer: one that was split since is in a later delta. Overflow buckets are laid out anew on loading.
+//! It lies in a checked stream (see `checked_stream`). A *whole* image has every bucket of the
+//! index, a *delta* has those that changed since the image before it. A checkpoint names a whole
+//! image and the deltas that follow it; the newest of them that has a bucket counts. A bucket's
+//! depth follows from its number and the level and split pointer of the newest image: a bucket that
+//! was split later is in a later delta. Loading lays the overflow buckets out again.
 
 use std::fs::File;
 
@@ -25,8 +26,8 @@ use crate::memory::budget::Budget;
 
 const COUNT_BITS: u32 = 20;
 const END: u64 = u64::MAX;
-/// Buckets that are read before they are laid out. Those of a delta lie far apart and come from memory meanwhile:
-/// opening with a quarter of the index in deltas took 10 to 15% less (20 million rows).
+/// Buckets that are read before they are laid out. Those of a delta lie far apart in memory, and
+/// this fetches several at once.
 const LOADED_AT_ONCE: usize = 32;
 
 /// Magic number and version of the stream of an image.
@@ -40,13 +41,13 @@ pub(crate) enum ImageKind {
     Since(u64),
 }
 
-/// What an image says of the index as a whole.
+/// The numbers of an image that describe the index as a whole.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ImageHead {
     pub(super) kind: ImageKind,
     pub(super) level: u32,
     pub(super) split: u64,
-    /// Overflow buckets in use: how much memory loading takes.
+    /// Overflow buckets in use: they decide how much memory loading takes.
     pub(super) overflow: u64,
 }
 
@@ -56,7 +57,7 @@ impl ImageHead {
         (1 << self.level) + self.split
     }
 
-    /// How many buckets its image must have, if that is known.
+    /// The number of buckets that its image must have, if that is known.
     fn due(&self) -> Option<u64> {
         (self.kind == ImageKind::Whole).then(|| self.bucket_count())
     }
@@ -135,8 +136,8 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// `files`: the whole image and the deltas that follow it, oldest first. Entries that lead below `log_begin`
-    /// lead nowhere, and none lead to `log_end` or beyond.
+    /// `files`: the whole image and the deltas that follow it, oldest first. Entries that lead
+    /// below `log_begin` lead nowhere, and no entry may lead to `log_end` or beyond.
     pub(crate) fn open(
         files: impl DoubleEndedIterator<Item = (Place, CheckpointIdentity)>,
         log_begin: u64,
@@ -168,13 +169,14 @@ impl Images {
         Ok(reader)
     }
 
-    /// Bytes that a reader needs to tell which buckets it has seen: a bit for each.
+    /// Bytes in which a reader notes which buckets it has seen: a bit for each.
     pub(crate) fn reader_bytes(&self) -> Result<u64> {
         Ok(self.newest()?.1.bucket_count().div_ceil(8))
     }
 
-    /// The newest image, and what it says of the index. Each bucket is in some file, with 8 bytes at least: a head
-    /// that claims more than that is damage, not a reason to ask for memory.
+    /// The newest image, and its numbers. Each bucket is in some file, with 8 bytes at least. So a
+    /// header that claims more buckets than the files can hold is damage, and no memory is asked
+    /// for it.
     fn newest(&self) -> Result<(CheckedReader, ImageHead)> {
         let mut input = self.reader(0)?;
         let head = ImageHead::read(&mut input, self.limits)?;
@@ -228,19 +230,20 @@ pub(crate) struct BucketReader<'a> {
     newest: ImageHead,
     input: CheckedReader,
     file: usize,
-    /// Buckets that the present file still has, if it is whole.
+    /// Buckets that are left in the present file, if it is a whole image.
     due: Option<u64>,
     /// A bit for each bucket that has been read.
     read: Vec<u64>,
-    /// Buckets that have not.
+    /// Buckets that have not been read.
     left: u64,
     bytes: Vec<u8>,
 }
 
 impl BucketReader<'_> {
-    /// Appends the entries of another bucket's chain; returns its number and its depth; none after the last.
+    /// Appends the entries of the next bucket's chain; returns its number and its depth. `None`
+    /// after the last bucket.
     pub(crate) fn next_bucket(&mut self, entries: &mut Vec<Entry>) -> Result<Option<(u64, u32)>> {
-        // Ends: each turn reads on.
+        // Ends: each round reads further.
         while self.file < self.images.files.len() {
             let mut head = [0; 8];
             self.input.read(&mut head)?;
@@ -273,7 +276,7 @@ impl BucketReader<'_> {
             let word = number as usize / 64;
             let bit = 1 << (number % 64);
             if self.read[word] & bit != 0 {
-                // A newer image has it.
+                // A newer image has this bucket.
                 continue;
             }
             self.read[word] |= bit;
@@ -293,12 +296,12 @@ impl BucketReader<'_> {
         Ok(None)
     }
 
-    /// Whether the last bucket came from an image that has some of them only, far apart.
+    /// True if the last bucket came from an image that has only some of them, far apart.
     fn is_in_delta(&self) -> bool {
         self.file + 1 < self.images.files.len()
     }
 
-    /// Goes on to the next older image, if there is one.
+    /// Continues with the next older image, if there is one.
     fn next_file(&mut self) -> Result<()> {
         self.file += 1;
         if self.file == self.images.files.len() {

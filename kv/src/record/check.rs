@@ -5,7 +5,7 @@ use std::fmt;
 use crate::record::address::Address;
 use crate::record::layout::{HEADER_BYTES, RecordImage};
 
-/// A record that may be read, or how much of it is missing.
+/// A record that may be read, or the number of bytes that it needs.
 pub(crate) enum Checked<'a> {
     /// The record, its checksum verified.
     Sound(RecordImage<'a>),
@@ -21,7 +21,7 @@ pub(crate) enum Unsound {
     Checksum { stored: u32, computed: u32 },
 }
 
-/// For a sentence about the record ("its").
+/// The owner of the fault, for a sentence about the record ("its").
 impl fmt::Display for Unsound {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -38,7 +38,7 @@ impl fmt::Display for Unsound {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Site {
     pub(crate) address: Address,
-    /// See `PageIdentity::origin`.
+    /// The seed of the record's checksum; see `PageIdentity::origin`.
     pub(crate) origin: u64,
     /// Bytes up to the end of its page.
     pub(crate) room_bytes: usize,
