@@ -1,0 +1,301 @@
+//! `prose`: the phrases that this project does not use, and lines of prose that are too long.
+//!
+//! Comments, doc comments and pages are written for a reader who does not know the project. Some
+//! phrases make a sentence hard to read the first time: they name no actor, no quantity and no thing.
+//! This check finds them in the comments of the sources and in the pages.
+//!
+//! A folder that still has such places is listed in `prose_left.txt` with their number. The check fails
+//! if a folder has more places than that. It also fails if a folder has fewer, so the numbers only fall.
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `comments.rs` | the text of comments, told from code and strings |
+//! | `phrases.rs` | the phrases, and how they are found |
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{links, workspace};
+
+mod comments;
+mod phrases;
+
+use comments::Language;
+use phrases::Hit;
+
+/// Options of `prose`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Files and folders to look at, from the root of the repository; all of it without any
+    paths: Vec<PathBuf>,
+    /// Write the numbers of today's places to `xtask/src/prose_left.txt`
+    #[arg(long, conflicts_with = "paths")]
+    accept: bool,
+}
+
+/// Comments and prose wrap at this column.
+const COLUMNS_MAX: usize = 100;
+
+/// The exceptions, each with its reason.
+const EXCEPTIONS: [Exception; 1] = [Exception {
+    file: "CHANGELOG.md",
+    phrase: None,
+    _why: "entries of earlier versions stay as they were written",
+}];
+
+/// Folders without prose of this project.
+const SKIPPED: [&str; 8] = [
+    ".git",
+    "target",
+    "fixtures",
+    "vocabulary_fixtures",
+    "corpus",
+    "images",
+    "results",
+    "artifacts",
+];
+
+/// Places that the check leaves alone.
+struct Exception {
+    /// A file, from the root of the repository.
+    file: &'static str,
+    /// The phrase that is right there. `None` leaves the whole file alone.
+    phrase: Option<&'static str>,
+    _why: &'static str,
+}
+
+/// A place that the check finds.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    line: usize,
+    what: String,
+}
+
+/// Prints every place below the given paths, or compares their numbers with `prose_left.txt`.
+///
+/// # Errors
+/// A folder has more places than the list says, or fewer; a file can't be read.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let root = workspace::root()?;
+    if args.paths.is_empty() {
+        if args.accept {
+            let text = list_of(&counts(&root)?);
+            fs::write(root.join(LEFT), text).with_context(|| format!("writing {LEFT}"))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        check(&root)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut found = 0;
+    for path in &args.paths {
+        for file in files_below(&root.join(path))? {
+            let name = relative(&root, &file);
+            for place in places_of(&name, &read(&file)?) {
+                println!("{name}:{}: {}", place.line, place.what);
+                found += 1;
+            }
+        }
+    }
+    println!("{found} places");
+    Ok(if found == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+const LEFT: &str = "xtask/src/prose_left.txt";
+
+/// Fails unless each folder has as many places as the list says, and all links of pages lead
+/// somewhere.
+///
+/// # Errors
+/// Those of [`run`].
+pub(crate) fn check(root: &Path) -> Result<()> {
+    let mut pages = files_below(root)?;
+    pages.retain(|file| file.extension().is_some_and(|extension| extension == "md"));
+    links::check(root, &pages)?;
+    let found = counts(root)?;
+    let text = fs::read_to_string(root.join(LEFT)).with_context(|| format!("reading {LEFT}"))?;
+    let left = read_list(&text)?;
+    let mut wrong = String::new();
+    for folder in found.keys().chain(left.keys().filter(|folder| !found.contains_key(*folder))) {
+        let now = found.get(folder).copied().unwrap_or(0);
+        let listed = left.get(folder).copied().unwrap_or(0);
+        if now > listed {
+            writeln!(
+                wrong,
+                "{folder}: {now} places, {listed} allowed: `cargo xtask prose {folder}`"
+            )?;
+        } else if now < listed {
+            writeln!(
+                wrong,
+                "{folder}: {now} places, {listed} listed: `cargo xtask prose --accept`"
+            )?;
+        }
+    }
+    ensure!(wrong.is_empty(), "words that this project does not use, or long lines:\n{wrong}");
+    let total: usize = found.values().sum();
+    println!("{total} places left in {} folders", found.len());
+    Ok(())
+}
+
+fn read_list(text: &str) -> Result<BTreeMap<String, usize>> {
+    let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    lines
+        .map(|line| {
+            let (count, folder) =
+                line.split_once(' ').with_context(|| format!("{LEFT}: {line:?}"))?;
+            Ok((folder.to_owned(), count.parse()?))
+        })
+        .collect()
+}
+
+fn list_of(counts: &BTreeMap<String, usize>) -> String {
+    let mut text =
+        "# Places in each folder that `cargo xtask prose` finds. The numbers only fall.\n"
+            .to_owned();
+    for (folder, count) in counts {
+        text += &format!("{count} {folder}\n");
+    }
+    text
+}
+
+/// The number of places in each folder that has any: up to three names of a path.
+fn counts(root: &Path) -> Result<BTreeMap<String, usize>> {
+    let mut counts = BTreeMap::new();
+    for file in files_below(root)? {
+        let name = relative(root, &file);
+        let found = places_of(&name, &read(&file)?).len();
+        if found > 0 {
+            let mut parts: Vec<&str> = name.split('/').collect();
+            parts.pop();
+            parts.truncate(3);
+            let folder = if parts.is_empty() { ".".to_owned() } else { parts.join("/") };
+            *counts.entry(folder).or_insert(0) += found;
+        }
+    }
+    Ok(counts)
+}
+
+fn relative(root: &Path, file: &Path) -> String {
+    file.strip_prefix(root).unwrap_or(file).to_string_lossy().into_owned()
+}
+
+fn read(file: &Path) -> Result<String> {
+    fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))
+}
+
+fn files_below(path: &Path) -> Result<Vec<PathBuf>> {
+    if path.is_file() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut found = Vec::new();
+    let mut folders = vec![path.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries =
+            fs::read_dir(&folder).with_context(|| format!("listing {}", folder.display()))?;
+        for entry in entries {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if !SKIPPED.contains(&&*name) && !name.starts_with('.') {
+                    folders.push(path);
+                }
+            } else if Language::of(&name).is_some() {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The places of a file.
+fn places_of(name: &str, text: &str) -> Vec<Place> {
+    let Some(language) = Language::of(name) else { return Vec::new() };
+    let exceptions: Vec<&Exception> = EXCEPTIONS.iter().filter(|of| of.file == name).collect();
+    if exceptions.iter().any(|exception| exception.phrase.is_none()) {
+        return Vec::new();
+    }
+    let lines = comments::lines_of(language, text);
+    let mut places = Vec::new();
+    for Hit { line, phrase } in phrases::hits(&lines) {
+        if !exceptions.iter().any(|exception| exception.phrase == Some(&phrase)) {
+            places.push(Place { line, what: phrase });
+        }
+    }
+    let whole: Vec<&str> = text.lines().collect();
+    let is_page = language == Language::Markdown;
+    for line in lines {
+        let columns = columns_of(whole.get(line.number - 1).copied().unwrap_or_default());
+        let is_table = line.text.trim_start().starts_with('|');
+        // A heading is one line, however long it is.
+        let is_heading = is_page && line.text.starts_with('#');
+        if columns > COLUMNS_MAX && !is_table && !is_heading {
+            places.push(Place { line: line.number, what: format!("{columns} columns") });
+        }
+    }
+    places.sort_by_key(|place| place.line);
+    places
+}
+
+/// Columns of a line without the addresses in it, which cannot be broken.
+fn columns_of(line: &str) -> usize {
+    let words = line.split(' ').map(|word| match word.find("](").or_else(|| word.find("://")) {
+        Some(address) => word[..address].chars().count(),
+        None => word.chars().count(),
+    });
+    words.map(|columns| columns + 1).sum::<usize>().saturating_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whats(name: &str, text: &str) -> Vec<String> {
+        let places = places_of(name, text).into_iter();
+        places.map(|place| format!("{}: {}", place.line, place.what)).collect()
+    }
+
+    #[test]
+    fn places_come_in_order() {
+        let long = "word ".repeat(20);
+        let text = format!("/// {long}\n/// Waits in vain.\nfn f() {{}}\n/// {long}\n");
+        assert_eq!(whats("a.rs", &text), ["1: 104 columns", "2: in vain", "4: 104 columns"]);
+    }
+
+    #[test]
+    fn long_lines_of_prose_are_found() {
+        let long = "word ".repeat(25);
+        assert_eq!(whats("a.rs", &format!("/// {long}\n")), ["1: 129 columns"]);
+        assert_eq!(
+            whats("a.py", &format!("def f():\n    \"\"\"{long}\"\"\"\n")),
+            ["2: 135 columns"]
+        );
+        assert_eq!(whats("a.md", &format!("\n{long}\n")), ["2: 125 columns"]);
+        for (name, text) in [
+            ("a.rs", format!("let x = \"{long}\";\n")),
+            ("a.rs", format!("/// | {long} |\n")),
+            ("a.rs", format!("/// ```text\n/// {long}\n/// ```\n")),
+            ("a.md", format!("| {long} |\n")),
+            ("a.md", format!("[a link](https://{}.org)\n", "long".repeat(25))),
+            ("a.md", format!("```\n{long}\n```\n")),
+        ] {
+            assert!(whats(name, &text).is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_exception_holds_for_its_file_alone() {
+        assert!(whats("CHANGELOG.md", "in vain\n").is_empty());
+        assert_eq!(whats("docs/README.md", "in vain\n"), ["1: in vain"]);
+    }
+
+    #[test]
+    fn the_list_reads_what_it_writes() {
+        let counts = BTreeMap::from([("kv/src".to_owned(), 3), (".".to_owned(), 1)]);
+        assert_eq!(read_list(&list_of(&counts)).unwrap(), counts);
+    }
+}
