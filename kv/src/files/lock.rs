@@ -166,7 +166,7 @@ impl LockableFile {
 
 impl Drop for LockableFile {
     fn drop(&mut self) {
-        // Cleared before the file is closed: afterwards its number may belong to another file.
+        // Cleared before the file is closed: afterwards its descriptor may belong to another file.
         self.entry.clear();
     }
 }

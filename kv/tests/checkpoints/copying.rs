@@ -140,8 +140,8 @@ fn a_bank_that_goes_back_takes_nothing_from_its_copy() {
     holds_open(&Store::open(&copy, &options(2)).unwrap(), 2);
 }
 
-/// An old reader of the bank has the file open that now belongs to the copy, with other rows at the
-/// same offsets.
+/// A reader that was open before the roll back has a file open that now belongs to the copy. The
+/// copy's file has other rows at the offsets of the bank's new rows.
 #[test]
 fn a_reader_sees_what_the_bank_wrote_after_it_went_back_and_not_the_copy_s() {
     let (dir, bank, store, table) = bank();

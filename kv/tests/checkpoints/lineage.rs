@@ -231,8 +231,8 @@ fn a_bank_that_is_opened_often_keeps_every_row() {
     assert_eq!(errors_or_rows_of(&reader, reader.tables()[0].id, 29), 0);
 }
 
-/// The newest manifest is lost, and an opening wrote pages after the checkpoint before it: the
-/// pages name the opening that wrote them.
+/// Only the newest manifest names the opening that wrote the last pages, and that manifest is lost.
+/// Salvage takes the opening from the pages' headers.
 #[test]
 fn what_a_lost_manifest_named_is_salvaged() {
     let (dir, bank) = bank();

@@ -347,7 +347,7 @@ fn checkpoints_are_taken_while_other_threads_run_batches() {
     for ((key, row), before) in keys.iter().zip(peek(&store, table, &keys).unwrap()).zip(before) {
         let row = row.unwrap();
         let first = value(*key, 0, VALUE_BYTES);
-        // The row has had a whole number of additions, and not more than were in memory.
+        // The row contains a whole number of additions, at most as many as the row in memory.
         let in_checkpoint = number(&row).wrapping_sub(number(&first));
         assert!(in_checkpoint <= before.wrapping_sub(number(&first)), "key {key}");
         assert_eq!(row[8..], first[8..], "key {key}");

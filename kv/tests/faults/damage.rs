@@ -216,8 +216,8 @@ fn bytes_after_the_end_of_metadata_are_errors() {
 
 #[test]
 fn a_file_of_another_checkpoint_is_an_error() {
-    // Regression test: the index of the checkpoint before was taken for this one's index, and old
-    // rows for current ones.
+    // Regression test: the store accepted the index of an older checkpoint in place of the newest
+    // one's, and returned old rows.
     let bank = Bank::new();
     let older = bank.dir.path().join("checkpoints/0000000001");
     for file in &bank.files[..3] {
