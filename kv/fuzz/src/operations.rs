@@ -299,7 +299,9 @@ impl Pair<'_> {
                 assert_eq!(gone, newer);
                 self.held.retain(|&number, _| number <= target);
             }
-            Err(Error::BeingRead { .. }) => assert!(read, "nobody reads what is to go"),
+            Err(Error::BeingRead { .. }) => {
+                assert!(read, "no reader has a checkpoint that the roll back removes")
+            }
             Err(error) => panic!("{error}"),
         }
         self.open();

@@ -111,6 +111,6 @@ pub fn get(
         Width::Fixed => store.execute(table, keys, clock, &mut Read::<false, true>(&mut found)),
         Width::Variable => store.execute(table, keys, clock, &mut Read::<true, true>(&mut found)),
     }?;
-    assert!(outcome.blocked.is_empty(), "nobody else has a row");
+    assert!(outcome.blocked.is_empty(), "no other get holds a row");
     Ok(found)
 }

@@ -100,7 +100,7 @@ fn what_a_bank_gives_back_stays_with_its_copy() {
         write(&store, table, version);
     }
     assert!(store.stats().freed_bytes > SEGMENT, "{:?}", store.stats());
-    assert!(segments(&copy).0 < before, "the bank has let go of files");
+    assert!(segments(&copy).0 < before, "the bank has removed files");
     holds(&copy, 1);
     // The bank keeps its files when the copy frees its log.
     let copied = Store::open(&copy, &options(1)).unwrap();

@@ -329,7 +329,7 @@ fn every_call_goes_wrong_in_every_way() {
         damaged += u64::from(life.look_at_what_is_left() > 0);
     }
     println!(
-        "{} faults: {told} were told of at once, {damaged} cost rows, all told of",
+        "{} faults: {told} were reported at once, {damaged} cost rows, which were all reported",
         faults.len()
     );
     assert!(told > 100 && damaged > 50, "the faults strike");

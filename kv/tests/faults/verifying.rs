@@ -208,7 +208,7 @@ fn a_bank_is_verified_while_it_is_written() {
             assert!(report.is_clean(), "{:?}", report.damage);
             verified += report.checkpoints.len();
         }
-        println!("{verified} checkpoints were verified meanwhile");
+        println!("{verified} checkpoints were verified during the writes");
         writer.join().unwrap();
     });
     assert!(check(dir.path()).is_clean());

@@ -115,7 +115,7 @@ fn rows_that_are_used_often_stay_and_others_go() {
             return;
         }
     }
-    panic!("rows that nobody uses stay for ever: {:?}", store.stats());
+    panic!("rows that are not used stay for ever: {:?}", store.stats());
 }
 
 #[test]
