@@ -129,8 +129,8 @@ impl Store {
     }
 
     /// Keeps a checkpoint beyond `checkpoints_kept` until it is [unpinned](Self::unpin), also after
-    /// a reopening. For example the checkpoint of the best epoch. A pinned checkpoint keeps the log
-    /// that its rows are in. A roll back to an older checkpoint removes it.
+    /// a reopening. Useful for the checkpoint of a training's best epoch. A pinned checkpoint keeps
+    /// the log that its rows are in. A roll back to an older checkpoint removes it.
     ///
     /// # Errors
     /// `NoSuchCheckpoint`; `ReadOnly`; `DirectoryMoved`; `Io`.

@@ -45,7 +45,7 @@ impl Store {
     /// bytes for its header, and the value padded to a multiple of 8 bytes. The table takes
     /// operations whose [`Operation::WIDTH`](crate::Operation::WIDTH) is `Variable`.
     ///
-    /// The store changes a value in place if its padded length stays the same. A value of another
+    /// The store changes a value in place if its padded length does not change. A value of another
     /// padded length becomes a new record at the log's tail. The old record takes its space until
     /// compaction has passed it.
     ///
