@@ -1,11 +1,11 @@
 //! `prose`: the words that this project does not use, and lines of prose that are too long.
 //!
-//! Comments, doc comments and pages are written for a reader who does not know the project. Some words
-//! make a sentence hard to read at the first time: they name no actor, no quantity and no thing. This
-//! check finds them in the comments of the sources and in the pages.
+//! Comments, doc comments and pages are written for a reader who does not know the project. Some
+//! words make a sentence hard to read at the first time: they name no actor, no quantity and no
+//! thing. This check finds them in the comments of the sources and in the pages.
 //!
-//! A folder that still has such places stands in `prose_left.txt` with their number. The check fails if
-//! a folder has more places than that, and if it has fewer, so the numbers only fall.
+//! A folder that still has such places stands in `prose_left.txt` with their number. The check
+//! fails if a folder has more places than that, and if it has fewer, so the numbers only fall.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -290,7 +290,8 @@ fn places_of(name: &str, text: &str) -> Vec<Place> {
     places
 }
 
-/// A line's words in small letters with one space around each; what stands in backticks is left out.
+/// A line's words in small letters with one space around each; what stands in backticks is left
+/// out.
 fn words_of(text: &str) -> String {
     let mut words = " ".to_owned();
     for (i, part) in text.split('`').enumerate() {
@@ -310,7 +311,8 @@ fn words_of(text: &str) -> String {
 /// The prose of one line.
 struct Prose<'t> {
     text: &'t str,
-    /// Columns of the line, or 0 where it may be of any length: tables, links, and code with a comment behind it.
+    /// Columns of the line, or 0 where it may be of any length: tables, links, and code with a
+    /// comment behind it.
     columns: usize,
 }
 

@@ -35,13 +35,13 @@ use crate::vocabulary::registry::Vocabularies;
 
 /// A handle to one table of a bank. Cloning it is cheap; all handles of a table are one table.
 ///
-/// A batch is a slice of keys and a slice of f32 with one row of `dim` values per key, row after row.
-/// Batches of any length work, an empty one too; keys may repeat. What a call writes is in memory when
-/// it returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes it durable.
+/// A batch is a slice of keys and a slice of f32 with one row of `dim` values per key, row after
+/// row. Batches of any length work, an empty one too; keys may repeat. What a call writes is in
+/// memory when it returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes it durable.
 ///
 /// In the source, Gets and their waits stand in `lease/`, exports and imports in `files/`, and the
-/// other methods in the files of `table/`: `settings`, `peek`, `bags`, `updates`, `prefetch`, `scan`,
-/// `deletion`, `eviction`, `admission`, `counts`, `ids`.
+/// other methods in the files of `table/`: `settings`, `peek`, `bags`, `updates`, `prefetch`,
+/// `scan`, `deletion`, `eviction`, `admission`, `counts`, `ids`.
 ///
 /// # Examples
 /// ```
@@ -125,8 +125,9 @@ impl Table {
         self.shared.layout.dim
     }
 
-    /// The number of rows, without a scan: the store counts them. Exact while no other thread makes or deletes rows of the
-    /// table. In a bank that is open to read only it is the number in the checkpoint.
+    /// The number of rows, without a scan: the store counts them. Exact while no other thread makes
+    /// or deletes rows of the table. In a bank that is open to read only it is the number in
+    /// the checkpoint.
     ///
     /// # Errors
     /// [`TableDropped`](crate::Error::TableDropped).

@@ -164,7 +164,8 @@ fn admission_counts_the_keys_of_all_parts() {
     assert_eq!(rows_of(&tables[0], &there), rows_of(&tables[1], &there));
 }
 
-/// Several callers at once: one has the pool at a time, the others work alone, and no update is lost.
+/// Several callers at once: one has the pool at a time, the others work alone, and no update is
+/// lost.
 #[test]
 fn callers_at_once_lose_no_update() {
     let bank = bank_of(3, 64 << 20);

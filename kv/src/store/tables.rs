@@ -9,7 +9,8 @@ use crate::operation::Width;
 use crate::record::address::TableId;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Limit of a table's descriptor, in bytes. Every checkpoint stores all descriptors in its manifest.
+/// Limit of a table's descriptor, in bytes. Every checkpoint stores all descriptors in its
+/// manifest.
 const DESCRIPTOR_BYTES_MAX: usize = 2 << 10;
 
 /// What the store knows about one of its tables.

@@ -63,8 +63,8 @@ struct Life {
     store: Option<Store>,
     table: Option<TableId>,
     model: Model,
-    /// The content of the last complete checkpoint, and of one that was begun after it. The numbers
-    /// are their blobs.
+    /// The content of the last complete checkpoint, and of one that was begun after it. The
+    /// numbers are their blobs.
     saved: (u64, Model),
     begun: Option<(u64, Model)>,
     errors: Vec<String>,
