@@ -279,7 +279,7 @@ fn places_of(name: &str, text: &str) -> Vec<Place> {
         if prose.columns > COLUMNS_MAX && !is_excepted("") {
             places.push(Place { line, what: format!("{} columns", prose.columns) });
         }
-        let words = words_of(&prose.text);
+        let words = words_of(prose.text);
         for banned in BANNED.iter().filter(|banned| !is_excepted(banned)) {
             let count = words.matches(&format!(" {banned} ")).count();
             for _ in 0..count {
@@ -295,7 +295,7 @@ fn places_of(name: &str, text: &str) -> Vec<Place> {
 fn words_of(text: &str) -> String {
     let mut words = " ".to_owned();
     for (i, part) in text.split('`').enumerate() {
-        if i % 2 == 1 {
+        if !i.is_multiple_of(2) {
             words.push_str("` ");
             continue;
         }
@@ -343,7 +343,7 @@ fn prose_of(language: Language, text: &str) -> Vec<(usize, Prose<'_>)> {
             Language::Python => {
                 let quotes = trimmed.matches("\"\"\"").count();
                 let was_in_block = in_block;
-                in_block ^= quotes % 2 == 1;
+                in_block ^= !quotes.is_multiple_of(2);
                 if was_in_block || quotes > 0 {
                     Some(trimmed)
                 } else {
@@ -374,7 +374,7 @@ fn prose_of(language: Language, text: &str) -> Vec<(usize, Prose<'_>)> {
 /// The comment behind the code of a line, unless its mark stands in a string.
 fn behind<'t>(line: &'t str, mark: &str) -> Option<&'t str> {
     let at = line.rfind(&format!(" {mark}"))?;
-    let is_code = line[..at].matches('"').count() % 2 == 0;
+    let is_code = line[..at].matches('"').count().is_multiple_of(2);
     is_code.then(|| &line[at + 1 + mark.len()..])
 }
 

@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use embank_kv::Clock;
+use embank_kv::{CallState, Clock};
 
 use crate::error::{Error, Result};
 use crate::lease::Lease;
@@ -175,8 +175,10 @@ impl Table {
 
     /// Reads the rows of `keys` and pools them.
     fn pool_bags(&self, keys: &[u64], bags: &Bags<'_>, pooled: &mut [f32]) -> Result<()> {
+        // A bank that is open to read only may be refreshed meanwhile.
+        let state = &self.context().store.call_state();
         let Some(turn) = self.context().pool.turn(keys.len()) else {
-            return self.pool_some(keys, bags, 0..bags.len(), pooled);
+            return self.pool_some(state, keys, bags, 0..bags.len(), pooled);
         };
         // As many keys a part as can be without a bag in two parts.
         let starts = turn.ranges(keys.len()).into_iter().map(|range| range.start as u64);
@@ -190,7 +192,7 @@ impl Table {
             .map(|(pooled, (&start, end))| (start..end, pooled, Ok(())))
             .collect();
         turn.run(&mut parts, |(some, pooled, done)| {
-            *done = self.pool_some(keys, bags, some.clone(), pooled);
+            *done = self.pool_some(state, keys, bags, some.clone(), pooled);
         });
         parts.into_iter().try_for_each(|(_, _, done)| done)
     }
@@ -198,6 +200,7 @@ impl Table {
     /// Pools the bags `some`; `pooled` holds one row for each of them.
     fn pool_some(
         &self,
+        state: &CallState<'_>,
         keys: &[u64],
         bags: &Bags<'_>,
         some: Range<usize>,
@@ -218,7 +221,7 @@ impl Table {
             let keys = &keys[place..end.min(place + rows_read)];
             let rows = &mut buffer[..keys.len() * dim];
             let mut peek = PeekRows { layout, rows };
-            let outcome = self.execute(keys, Clock::Keep, &mut peek)?;
+            let outcome = self.execute_in(state, keys, Clock::Keep, &mut peek)?;
             self.shared.counters.disk_reads.add(outcome.disk_reads);
             let key_at = |place: u32| keys[place as usize];
             self.settle_missing(key_at, rows, outcome.missing, Missing::Initial)?;

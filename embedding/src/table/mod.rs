@@ -23,7 +23,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use embank_kv::{Clock, Operation, Outcome, TableId};
+use embank_kv::{CallState, Clock, Operation, Outcome, TableId};
 
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -191,6 +191,21 @@ impl Table {
             tracker.refresh();
         }
         let outcome = self.context().store.execute(self.shared.id, keys, clock, operation);
+        outcome.map_err(|error| self.in_terms_of_the_table(error))
+    }
+
+    /// As [`execute`](Self::execute), as a part of a call that sees one `state`.
+    pub(crate) fn execute_in<O: Operation>(
+        &self,
+        state: &CallState<'_>,
+        keys: &[u64],
+        clock: Clock,
+        operation: &mut O,
+    ) -> Result<Outcome> {
+        if let Some(tracker) = self.shared.layout.tracker() {
+            tracker.refresh();
+        }
+        let outcome = state.execute(self.shared.id, keys, clock, operation);
         outcome.map_err(|error| self.in_terms_of_the_table(error))
     }
 

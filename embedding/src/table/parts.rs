@@ -59,8 +59,10 @@ impl Table {
             .zip(&ranges)
             .map(|(part, range)| Running { keys: &keys[range.clone()], part, executed: None })
             .collect();
+        let state = context.store.call_state();
         turn.run(&mut running, |running| {
-            running.executed = Some(self.execute(running.keys, clock, &mut running.part));
+            let executed = self.execute_in(&state, running.keys, clock, &mut running.part);
+            running.executed = Some(executed);
         });
         let done: Vec<_> =
             running.into_iter().map(|running| (running.executed, O::found(running.part))).collect();
