@@ -4,12 +4,12 @@
 //! cargo bench --package embank-bench --bench decoding            # half a minute
 //! ```
 //!
-//! `embank-bench pipeline` holds whole pipelines over more rows than a cache has against their peers,
-//! and `embank-bench pipeline vocabulary` a vocabulary larger than memory.
+//! `embank-bench pipeline` holds whole pipelines over more rows than a cache has against their
+//! peers, and `embank-bench pipeline vocabulary` a vocabulary larger than memory.
 //!
-//! Estimates, written before measuring: a row of the Criteo format, 230 bytes, takes 45 ns with AVX-512,
-//! 100 ns with AVX2 and 400 ns without, and its operators 30 ns. A value is looked up in 100 ns, of
-//! which hashing takes 5, and a miss costs as much.
+//! Estimates, written before measuring: a row of the Criteo format, 230 bytes, takes 45 ns with
+//! AVX-512, 100 ns with AVX2 and 400 ns without, and its operators 30 ns. A value is looked up in
+//! 100 ns, of which hashing takes 5, and a miss costs as much.
 
 use std::fmt::Write as _;
 use std::hint::black_box;

@@ -5,10 +5,11 @@
 //! cargo bench --package embank-bench -- --quick   # a rough answer in seconds
 //! ```
 //!
-//! Estimates, written before measuring: hashing and probing a bucket in cache 3 ns, of which the match of
-//! seven tags is one; with the buckets in memory 15 to 20 ns a key, overlapped; a clock up and down two
-//! locked instructions, 12 ns; appending a record of 96 bytes 10 ns; a page's image 3 GB/s (copy and two
-//! checksums of it); a burst of 128 direct reads 1 ms where the drive does 130,000 a second.
+//! Estimates, written before measuring: hashing and probing a bucket in cache 3 ns, of which the
+//! match of seven tags is one; with the buckets in memory 15 to 20 ns a key, overlapped; a clock up
+//! and down two locked instructions, 12 ns; appending a record of 96 bytes 10 ns; a page's image 3
+//! GB/s (copy and two checksums of it); a burst of 128 direct reads 1 ms where the drive does
+//! 130,000 a second.
 
 use std::hint::black_box;
 use std::path::Path;

@@ -28,7 +28,8 @@ struct Cli {
 enum Command {
     /// What memory and drive can do without a store: random gathers, reads and writes
     Roofline(roofline::Args),
-    /// The Rust side of `bench/python/store/overhead.py`, which starts it: batches on demand, timed one by one
+    /// The Rust side of `bench/python/store/overhead.py`, which starts it: batches on demand, timed
+    /// one by one
     BatchGet(batch_get::Args),
     /// Rows/s of get, get + put and peek in memory, beside bare loops over the same memory
     InMemory(in_memory::Args),
@@ -57,7 +58,8 @@ enum Command {
     ServingWriter,
     /// The share of peeks that the row cache serves, beside the ideal and simple policies
     CachePolicy(cache_policy::Args),
-    /// Single bits flipped and files cut, one at a time: reported, never data, and what repair brings back
+    /// Single bits flipped and files cut, one at a time: reported, never data, and what repair
+    /// brings back
     Damage(damage::Args),
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
     StalenessCost(staleness_cost::Args),

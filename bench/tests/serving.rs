@@ -1,5 +1,6 @@
-//! `serving` from end to end, with the process that trains. In a file of its own, and so a process of its own: one
-//! between its fork and its exec holds the locks of every bank that is open in the tests beside it.
+//! `serving` from end to end, with the process that trains. In a file of its own, and so a process
+//! of its own: one between its fork and its exec holds the locks of every bank that is open in the
+//! tests beside it.
 
 use std::process::Command;
 
@@ -43,8 +44,8 @@ fn a_small_run_holds_every_peek_against_its_checkpoint() {
             assert!(find(&format!("{label}: {what}"))["value"].as_f64().unwrap() > 0.0);
         }
     }
-    // A bank that fits is read from memory once it has been peeked through, but for a row that the shard of the cache
-    // which its address leads to had no room for.
+    // A bank that fits is read from memory once it has been peeked through, but for a row that the
+    // shard of the cache which its address leads to had no room for.
     // The part of such rows differs from run to run. It is near 100% where the cache keeps nothing.
     let name = "20000 rows of 128 B, budget 2: uniform, 64 keys, alone: from the drive";
     assert!(find(name)["value"].as_f64().unwrap() < 5.0, "{}", find(name));

@@ -16,11 +16,12 @@ use crate::output::{self, bytes, parse_scaled};
 pub(crate) struct Args {
     /// The bank's directory
     dir: PathBuf,
-    /// Checkpoints to keep, the new one counted; as many as are there, by default, and two at least
+    /// Checkpoints to keep, the new one counted; as many as are there, by default, and two at
+    /// least
     #[arg(long, value_name = "K")]
     keep: Option<usize>,
-    /// Memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a quarter of
-    /// the memory limit of the process's control group, if that is less]
+    /// Memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a
+    /// quarter of the memory limit of the process's control group, if that is less]
     #[arg(long, value_name = "BYTES", value_parser = parse_scaled)]
     memory_budget: Option<u64>,
     /// Print JSON
@@ -57,8 +58,9 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     };
     let mut done = store.compact()?;
     let mut checkpoint = store.checkpoint(&blob)?;
-    // On a disk with little room each pass ends early, and the checkpoint after it gives back what the oldest one held.
-    // Ends: once all log that was there has been gone through, or neither a pass nor a checkpoint gives anything back.
+    // On a disk with little room each pass ends early, and the checkpoint after it gives back what
+    // the oldest one held. Ends: once all log that was there has been gone through, or neither
+    // a pass nor a checkpoint gives anything back.
     let is_through = || store.stats().log_begin >= newest.log_end;
     let mut gains = done.scanned_bytes > 0 || store.stats().log_held_bytes > 0;
     while done.out_of_room && !is_through() && gains {

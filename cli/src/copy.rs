@@ -34,7 +34,8 @@ struct Report {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// There is no such bank or checkpoint, the copy's directory holds something, or a file can't be read or written.
+/// There is no such bank or checkpoint, the copy's directory holds something, or a file can't be
+/// read or written.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     let made = Store::copy_checkpoint(&args.dir, args.checkpoint, &args.to)?;
     let Copied { checkpoint, linked_bytes, copied_bytes, .. } = made;

@@ -53,7 +53,8 @@ struct Report {
 /// Runs `export-delta`.
 ///
 /// # Errors
-/// A checkpoint is not there or damaged, the file is there already, or something can't be read or written.
+/// A checkpoint is not there or damaged, the file is there already, or something can't be read or
+/// written.
 pub(crate) fn export(args: &ExportArgs) -> Result<Ending> {
     let bar = Bar::new("exporting");
     let mut show = |progress| bar.show(progress);
@@ -65,7 +66,8 @@ pub(crate) fn export(args: &ExportArgs) -> Result<Ending> {
 /// Runs `apply-delta`.
 ///
 /// # Errors
-/// The delta does not lead on from where the bank is, is damaged, or something can't be read or written.
+/// The delta does not lead on from where the bank is, is damaged, or something can't be read or
+/// written.
 pub(crate) fn apply(args: &ApplyArgs) -> Result<Ending> {
     let bar = Bar::new("applying");
     let mut show = |progress| bar.show(progress);

@@ -1,6 +1,7 @@
 //! `embank evict`: rows of a table go by age, frequency or norm.
 //!
-//! What goes is gone for good with the checkpoint at the end, so the list of the keys is on stable storage before that.
+//! What goes is gone for good with the checkpoint at the end, so the list of the keys is on stable
+//! storage before that.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -30,7 +31,8 @@ use crate::output::{self, RowBar, count, parse_scaled};
 pub(crate) struct Args {
     /// The bank's directory
     dir: PathBuf,
-    /// The table's name; or the name of its counts before admission, as `stat` shows it, to forget those alone
+    /// The table's name; or the name of its counts before admission, as `stat` shows it, to forget
+    /// those alone
     table: String,
     /// Rows last used so long ago or longer: in minutes, or in the unit of --set-time
     #[arg(long, value_name = "TIME")]
@@ -41,18 +43,20 @@ pub(crate) struct Args {
     /// Rows whose vector has an L2 norm below this
     #[arg(long, value_name = "NORM")]
     norm_below: Option<f32>,
-    /// The time now, from which --unused-for counts back, in training's unit (steps, epochs, days); only for a table
-    /// whose tracking is `set_time`. Default: the largest time that training has set
+    /// The time now, from which --unused-for counts back, in training's unit (steps, epochs,
+    /// days); only for a table whose tracking is `set_time`. Default: the largest time that
+    /// training has set
     #[arg(long, value_name = "TIME", requires = "unused_for")]
     set_time: Option<u32>,
-    /// Change nothing: count, and list with --keys, what would go; works beside a process that writes the bank
+    /// Change nothing: count, and list with --keys, what would go; works beside a process that
+    /// writes the bank
     #[arg(long)]
     dry_run: bool,
     /// Write the keys of the rows that went to FILE, one a line; FILE must not exist yet
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
-    /// Memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a quarter of
-    /// the memory limit of the process's control group, if that is less]
+    /// Memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a
+    /// quarter of the memory limit of the process's control group, if that is less]
     #[arg(long, value_name = "BYTES", value_parser = parse_scaled)]
     memory_budget: Option<u64>,
     /// Print JSON
@@ -76,8 +80,8 @@ struct Report {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The bank can't be read or written, there is no such table or checkpoint, the table can't tell what a condition asks
-/// for, or the file of keys is there already or can't be written.
+/// The bank can't be read or written, there is no such table or checkpoint, the table can't tell
+/// what a condition asks for, or the file of keys is there already or can't be written.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     // As many as there are: an eviction takes none away but for the oldest of two or more.
     let kept = summary(&args.dir)?.checkpoints.len().max(2);
@@ -125,7 +129,8 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     Ok(Ending::Good)
 }
 
-/// Sets the table's time to what the caller says; without that it is the largest that training has set.
+/// Sets the table's time to what the caller says; without that it is the largest that training has
+/// set.
 fn set_time(table: &Table, args: &Args) -> Result<()> {
     match (table.config().tracking, args.set_time) {
         (Tracking::SetTime, Some(time)) => Ok(table.set_time(time)?),
@@ -191,9 +196,11 @@ fn text(report: &Report) -> String {
     text
 }
 
-/// Takes the list away again if the checkpoint that failed let no row go; says what became of the rows.
+/// Takes the list away again if the checkpoint that failed let no row go; says what became of the
+/// rows.
 fn not_taken(dir: &Path, list: Option<&Path>, examined: u64) -> String {
-    // Where only its last step failed, the new checkpoint may stand: then the list tells what is gone for good.
+    // Where only its last step failed, the new checkpoint may stand: then the list tells what is
+    // gone for good.
     let found = summary(dir).ok().filter(|found| found.damage.is_empty());
     let newest = found.and_then(|found| found.checkpoints.iter().map(|one| one.number).max());
     if newest != Some(examined) {
@@ -252,7 +259,8 @@ fn not_written(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    /// A checkpoint that fails in its last step may stand, and then the list is the only trace of the rows.
+    /// A checkpoint that fails in its last step may stand, and then the list is the only trace of
+    /// the rows.
     #[test]
     fn a_list_stays_where_its_rows_may_have_gone() {
         let files = tempfile::tempdir().unwrap();

@@ -11,8 +11,8 @@ use serde::Serialize;
 use crate::Ending;
 use crate::output::{self, RowBar, bytes, count, parse_scaled};
 
-/// Memory for a bank that a command opens, where no option and no limit says otherwise. Less than a program's bank gets by
-/// default: a command works beside the program that trains.
+/// Memory for a bank that a command opens, where no option and no limit says otherwise. Less than a
+/// program's bank gets by default: a command works beside the program that trains.
 const MEMORY_BYTES: u64 = 256 << 20;
 
 /// Options of `export`.
@@ -22,7 +22,8 @@ pub(crate) struct Args {
     dir: PathBuf,
     /// The table's name
     table: String,
-    /// The file: FILE.safetensors, FILE.npy or FILE.parquet; `-` with --format parquet is standard output
+    /// The file: FILE.safetensors, FILE.npy or FILE.parquet; `-` with --format parquet is standard
+    /// output
     out: PathBuf,
     /// The format, whatever the file's suffix says
     #[arg(long, value_enum)]
@@ -42,8 +43,8 @@ pub(crate) struct Args {
     /// This checkpoint; the newest, by default
     #[arg(long, value_name = "N")]
     checkpoint: Option<u64>,
-    /// Memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a quarter of
-    /// the memory limit of the process's control group, if that is less]
+    /// Memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a
+    /// quarter of the memory limit of the process's control group, if that is less]
     #[arg(long, value_name = "BYTES", value_parser = parse_scaled)]
     memory_budget: Option<u64>,
     /// Print JSON

@@ -1,8 +1,9 @@
-//! `embank`: looks at banks, verifies, dumps, copies, compacts and repairs them, evicts rows, and plans new ones; runs
-//! pipelines over raw rows.
+//! `embank`: looks at banks, verifies, dumps, copies, compacts and repairs them, evicts rows, and
+//! plans new ones; runs pipelines over raw rows.
 //!
-//! The work is done in `embank_kv::inspect` and the store; here it gets a command line, words and JSON. A further
-//! subcommand is a module with an `Args` and a `run` that says how it ended, and one line in [`Command`].
+//! The work is done in `embank_kv::inspect` and the store; here it gets a command line, words and
+//! JSON. A further subcommand is a module with an `Args` and a `run` that says how it ended, and
+//! one line in [`Command`].
 
 mod checkpoints;
 mod compact;
@@ -29,12 +30,12 @@ use clap::{Parser, Subcommand};
 
 /// Looks at Embank banks, verifies, dumps, compacts and repairs them
 ///
-/// A bank is a directory with a file BANK. All subcommands but `compact`, `import`, `evict`, `rollback` and
-/// `apply-delta` leave it as it is, to the byte, and work while another process has it open; they show kept
-/// checkpoints, never what came after the newest.
+/// A bank is a directory with a file BANK. All subcommands but `compact`, `import`, `evict`,
+/// `rollback` and `apply-delta` leave it as it is, to the byte, and work while another process has
+/// it open; they show kept checkpoints, never what came after the newest.
 ///
-/// Exit status: 0 if all is well, 1 if damage was found, 2 if the command could not run or standard output could not be
-/// written. A closed pipe, as of `| head`, changes none of them.
+/// Exit status: 0 if all is well, 1 if damage was found, 2 if the command could not run or standard
+/// output could not be written. A closed pipe, as of `| head`, changes none of them.
 #[derive(Debug, Parser)]
 #[command(name = "embank", version)]
 struct Cli {
@@ -48,21 +49,24 @@ enum Command {
     Stat(stat::Args),
     /// Checks every byte that a bank's checkpoints rely on, and lists all damage
     ///
-    /// Every page and record of the log, each entry of the index against the log, row counts, blob, manifest and BANK
-    /// are checked. Goes on after damage and lists all of it. Changes nothing and takes no lock: beside a writer it
-    /// tells about the checkpoints that are still kept when it is done.
+    /// Every page and record of the log, each entry of the index against the log, row counts, blob,
+    /// manifest and BANK are checked. Goes on after damage and lists all of it. Changes nothing
+    /// and takes no lock: beside a writer it tells about the checkpoints that are still kept
+    /// when it is done.
     Verify(verify::Args),
     /// Lists the kept checkpoints
     Checkpoints(checkpoints::Args),
     /// Gives space back: moves current rows together and takes a checkpoint
     ///
-    /// Opens the bank for writing, moves all current rows to the log's end, and takes a checkpoint with the blob of
-    /// the newest. Space that older kept checkpoints name comes back when they go: with --keep 1 that is at once.
+    /// Opens the bank for writing, moves all current rows to the log's end, and takes a checkpoint
+    /// with the blob of the newest. Space that older kept checkpoints name comes back when they
+    /// go: with --keep 1 that is at once.
     Compact(compact::Args),
     /// Makes a bank of its own out of a checkpoint, beside a process that writes the bank
     ///
-    /// On the same file system, files that never change are shared (hard links), so it takes seconds and hardly any
-    /// space; bank and copy then go on by themselves. To another file system everything is copied.
+    /// On the same file system, files that never change are shared (hard links), so it takes
+    /// seconds and hardly any space; bank and copy then go on by themselves. To another file
+    /// system everything is copied.
     Copy(copy::Args),
     /// Writes what lies between two checkpoints to a file, beside a process that writes the bank
     ///
@@ -70,55 +74,63 @@ enum Command {
     ExportDelta(delta::ExportArgs),
     /// Takes a copy of a bank to the checkpoint that a delta leads to
     ///
-    /// The delta must follow the copy's newest checkpoint. Nobody may have the copy open for writing; those who read
-    /// it stay where they are until they refresh. After an error the copy is where it was, or
-    /// at the new checkpoint if only the last sync failed.
+    /// The delta must follow the copy's newest checkpoint. Nobody may have the copy open for
+    /// writing; those who read it stay where they are until they refresh. After an error the
+    /// copy is where it was, or at the new checkpoint if only the last sync failed.
     ApplyDelta(delta::ApplyArgs),
     /// Prints rows of a table, as a checkpoint holds them
     ///
-    /// Rows of embedding tables are printed as numbers, other values as hexadecimal digits. Rows come in no
-    /// particular order; keys that are asked for with --key come in that order.
+    /// Rows of embedding tables are printed as numbers, other values as hexadecimal digits. Rows
+    /// come in no particular order; keys that are asked for with --key come in that order.
     Dump(dump::Args),
     /// Writes a table to a file: safetensors, npy or Parquet, beside a process that writes the bank
     ///
-    /// In constant memory, as a checkpoint holds the table. The file gets its name when it is complete and on stable
-    /// storage; it keeps the mode of the one that it replaces, and a link is written through to its target. With
-    /// --format parquet, `-` writes to standard output, and what would be printed goes to standard error. docs/export.md
-    /// tells what lies where in it.
+    /// In constant memory, as a checkpoint holds the table. The file gets its name when it is
+    /// complete and on stable storage; it keeps the mode of the one that it replaces, and a
+    /// link is written through to its target. With --format parquet, `-` writes to standard
+    /// output, and what would be printed goes to standard error. docs/export.md tells what lies
+    /// where in it.
     Export(export::Args),
     /// Puts the rows of a file into a table, and takes a checkpoint with the blob of the newest
     ///
-    /// Reads what `export` writes, and matrices that others made: row i is the row of key i, unless there are keys, or
-    /// something that may be keys: then name it with --keys, or give --first-key. A row that is there is replaced.
+    /// Reads what `export` writes, and matrices that others made: row i is the row of key i, unless
+    /// there are keys, or something that may be keys: then name it with --keys, or give
+    /// --first-key. A row that is there is replaced.
     Import(import::Args),
-    /// Deletes old, rare or small rows of a table, and takes a checkpoint with the blob of the newest
+    /// Deletes old, rare or small rows of a table, and takes a checkpoint with the blob of the
+    /// newest
     ///
-    /// Those for which every condition that is given holds. Nobody else may have the bank open, but for --dry-run. The
-    /// checkpoint before stays: `rollback` to it brings the rows back.
+    /// Those for which every condition that is given holds. Nobody else may have the bank open, but
+    /// for --dry-run. The checkpoint before stays: `rollback` to it brings the rows back.
     Evict(evict::Args),
     /// Brings every intact row of a damaged bank into a new one, and says what was lost
     ///
-    /// Goes by the newest checkpoint whose manifest or index is whole, and by the log alone where the index is
-    /// damaged. Rows on undamaged pages all come back. The damaged bank stays as it is. Exit status 1 if anything was
-    /// damaged, though the new bank is then good.
+    /// Goes by the newest checkpoint whose manifest or index is whole, and by the log alone where
+    /// the index is damaged. Rows on undamaged pages all come back. The damaged bank stays as
+    /// it is. Exit status 1 if anything was damaged, though the new bank is then good.
     Repair(repair::Args),
     /// Goes back to an older checkpoint for good: removes all newer ones
     ///
-    /// For a bank that nobody has open for writing, and whose newer checkpoints nobody reads. Makes sure first that the
-    /// checkpoint opens; `verify --checkpoint` looks at every page of it. Without --yes nothing is changed.
+    /// For a bank that nobody has open for writing, and whose newer checkpoints nobody reads. Makes
+    /// sure first that the checkpoint opens; `verify --checkpoint` looks at every page of it.
+    /// Without --yes nothing is changed.
     Rollback(rollback::Args),
-    /// Makes numbers of raw rows: text to files of tensors, by a pipeline that is written down as JSON
+    /// Makes numbers of raw rows: text to files of tensors, by a pipeline that is written down as
+    /// JSON
     Pipeline(pipeline::Args),
-    /// Serves a pipeline's batches over Arrow Flight, to a trainer in another process or on another machine
+    /// Serves a pipeline's batches over Arrow Flight, to a trainer in another process or on another
+    /// machine
     ///
-    /// Prints `serving at grpc://ADDRESS:PORT` and serves until it is ended (Ctrl-C). A client's do_get is an epoch:
-    /// batches of --batch-rows rows, the same for the same seed, no faster than the client takes them. One client at a
-    /// time. Vocabularies go on from epoch to epoch. There is no authentication and no encryption.
+    /// Prints `serving at grpc://ADDRESS:PORT` and serves until it is ended (Ctrl-C). A client's
+    /// do_get is an epoch: batches of --batch-rows rows, the same for the same seed, no faster
+    /// than the client takes them. One client at a time. Vocabularies go on from epoch to
+    /// epoch. There is no authentication and no encryption.
     #[cfg(feature = "flight")]
     Serve(serve::Args),
     /// Memory, disk, checkpoint size and endurance of a table before it is made
     ///
-    /// By the formulas of docs/architecture.md. The output says which numbers were measured and where.
+    /// By the formulas of docs/architecture.md. The output says which numbers were measured and
+    /// where.
     Plan(plan::Args),
 }
 

@@ -1,8 +1,8 @@
 //! What the program prints: text, JSON, tables, numbers in words, progress.
 //!
-//! **Printing never ends a command.** Its work and its verdict stand whatever becomes of standard output and standard
-//! error: a closed pipe, as of `| head`, silences the rest, and any other failure is remembered for [`exit_code`].
-//! Nothing here panics where a stream is full or closed.
+//! **Printing never ends a command.** Its work and its verdict stand whatever becomes of standard
+//! output and standard error: a closed pipe, as of `| head`, silences the rest, and any other
+//! failure is remembered for [`exit_code`]. Nothing here panics where a stream is full or closed.
 
 use std::fmt::{Display, Write as _};
 use std::io::{self, ErrorKind, Write};
@@ -30,7 +30,8 @@ pub(crate) fn json<T: Serialize>(value: &T) {
     }
 }
 
-/// Prints text. Its lines end with line feeds; other control characters are escaped, as a name may have them.
+/// Prints text. Its lines end with line feeds; other control characters are escaped, as a name may
+/// have them.
 pub(crate) fn print(text: &str) {
     put(&escaped(text, true));
 }
@@ -45,7 +46,8 @@ fn put(text: &str) {
     }
 }
 
-/// Prints what a command did, as JSON or in words; on standard error where its rows went to standard output.
+/// Prints what a command did, as JSON or in words; on standard error where its rows went to
+/// standard output.
 pub(crate) fn report<T: Serialize>(
     value: &T,
     as_json: bool,
@@ -106,8 +108,8 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
     of.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// How a command ended, as its exit status: its own verdict first; an output that was lost is a failure where the verdict
-/// is good.
+/// How a command ended, as its exit status: its own verdict first; an output that was lost is a
+/// failure where the verdict is good.
 pub(crate) fn exit_code(ended: Result<Ending>) -> ExitCode {
     const DAMAGE: u8 = 1;
     const FAILURE: u8 = 2;

@@ -32,21 +32,23 @@ pub(crate) struct Args {
 enum Command {
     /// Runs a pipeline over files and writes a file for each of its outputs
     ///
-    /// The pipeline is JSON: `embank pipeline criteo` prints one, and docs/pipeline.md tells what there is. Rows come
-    /// out in the order of the inputs, and ids in the order of first appearance, with any number of threads. Files get
-    /// their names when all are complete and on stable storage, in place of files that have them; after an error there
-    /// are none.
+    /// The pipeline is JSON: `embank pipeline criteo` prints one, and docs/pipeline.md tells what
+    /// there is. Rows come out in the order of the inputs, and ids in the order of first
+    /// appearance, with any number of threads. Files get their names when all are complete and
+    /// on stable storage, in place of files that have them; after an error there are none.
     Run(RunArgs),
-    /// Says what holds a pipeline back, what the best number of threads would bring, and whether it does
+    /// Says what holds a pipeline back, what the best number of threads would bring, and whether it
+    /// does
     ///
-    /// Runs it over the inputs and measures what each stage takes; works out what it is bound by (processor, input, or
-    /// what one thread does at a time) and the threads that would be best; runs it again with so many, and shows
-    /// predicted and measured speed. Nothing is written but the plot. Vocabularies are made in memory.
+    /// Runs it over the inputs and measures what each stage takes; works out what it is bound by
+    /// (processor, input, or what one thread does at a time) and the threads that would be
+    /// best; runs it again with so many, and shows predicted and measured speed. Nothing is
+    /// written but the plot. Vocabularies are made in memory.
     Explain(explain::Args),
     /// Prints the pipeline of the PIPER paper for the Criteo sets, as JSON
     ///
-    /// A label, 13 integers (missing to 0, negative to 0, log(x + 1)) and 26 categories (missing to 0, modulo, numbered
-    /// by a vocabulary each); one output, `row`, of 40 values of 32 bits.
+    /// A label, 13 integers (missing to 0, negative to 0, log(x + 1)) and 26 categories (missing to
+    /// 0, modulo, numbered by a vocabulary each); one output, `row`, of 40 values of 32 bits.
     Criteo(CriteoArgs),
 }
 
@@ -54,30 +56,37 @@ enum Command {
 struct RunArgs {
     #[command(flatten)]
     rows: RowsArgs,
-    /// The directory of the outputs' files; it is made if it is not there. `-` writes the one output to standard output,
-    /// packed or as Parquet, and what would be printed to standard error
+    /// The directory of the outputs' files; it is made if it is not there. `-` writes the one
+    /// output to standard output, packed or as Parquet, and what would be printed to standard
+    /// error
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// The files' format: NAME.bin (rows of 32-bit numbers), NAME.npy or NAME.parquet for an output NAME
+    /// The files' format: NAME.bin (rows of 32-bit numbers), NAME.npy or NAME.parquet for an
+    /// output NAME
     #[arg(long, value_enum, default_value = "npy")]
     format: OutputFormat,
-    /// Number in the vocabularies of this bank, which is made if it is not there, and take a checkpoint at the end
+    /// Number in the vocabularies of this bank, which is made if it is not there, and take a
+    /// checkpoint at the end
     ///
-    /// Known values keep their ids, and columns of any range may be numbered. The checkpoint has the blob of the newest
-    /// one before it, and is there before the files have their names. After an error of the run the bank has no new checkpoint.
+    /// Known values keep their ids, and columns of any range may be numbered. The checkpoint has
+    /// the blob of the newest one before it, and is there before the files have their names.
+    /// After an error of the run the bank has no new checkpoint.
     #[arg(long, value_name = "DIR")]
     bank: Option<PathBuf>,
     /// With --bank: refuse to make the bank; it must be there
     #[arg(long, requires = "bank")]
     no_create: bool,
-    /// With --bank: look values up and insert nothing, as for evaluation; the bank is opened to read only
+    /// With --bank: look values up and insert nothing, as for evaluation; the bank is opened to
+    /// read only
     ///
-    /// It is read at its newest checkpoint, also while a training run has it open, and no checkpoint is taken. A value
-    /// that its vocabulary does not have gets the `unknown_id` of the vocabulary, or ends the run.
+    /// It is read at its newest checkpoint, also while a training run has it open, and no
+    /// checkpoint is taken. A value that its vocabulary does not have gets the `unknown_id` of
+    /// the vocabulary, or ends the run.
     #[arg(long, requires = "bank")]
     no_learn: bool,
-    /// With --bank: memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a quarter of
-    /// the memory limit of the process's control group, if that is less]
+    /// With --bank: memory for index and pages; more is taken if the bank needs it [default:
+    /// 256MiB, or a quarter of the memory limit of the process's control group, if that is
+    /// less]
     #[arg(long, value_name = "BYTES", value_parser = output::parse_scaled)]
     memory_budget: Option<u64>,
     /// Print JSON
@@ -92,12 +101,15 @@ pub(crate) struct RowsArgs {
     spec: PathBuf,
     /// Files of rows, one after the other; those of text may be compressed: FILE.gz, FILE.zst
     ///
-    /// A directory means its files in sorted order, without those whose names begin with `_` or `.`.
+    /// A directory means its files in sorted order, without those whose names begin with `_` or
+    /// `.`.
     #[arg(required = true)]
     pub(crate) inputs: Vec<PathBuf>,
-    /// How rows lie in the inputs [default: by their names: .csv, .tsv, .bin, .parquet, .arrow, .feather; else tsv]
+    /// How rows lie in the inputs [default: by their names: .csv, .tsv, .bin, .parquet, .arrow,
+    /// .feather; else tsv]
     ///
-    /// Names in either case, with .gz or .zst behind them or not. Inputs whose names say different formats are refused.
+    /// Names in either case, with .gz or .zst behind them or not. Inputs whose names say different
+    /// formats are refused.
     #[arg(long, value_enum)]
     input_format: Option<InputFormat>,
     /// What stands between fields, as `;` or `::`; `\t` is a tab [default: of the format]
@@ -112,11 +124,12 @@ pub(crate) struct RowsArgs {
     /// Quotes in csv mean nothing: faster, where no field is quoted
     #[arg(long)]
     no_quotes: bool,
-    /// Leave out rows that can't be used, count them and name the first ones, instead of ending at the first
+    /// Leave out rows that can't be used, count them and name the first ones, instead of ending at
+    /// the first
     #[arg(long)]
     skip_bad_rows: bool,
-    /// The share of bad rows with which a run ends that leaves them out, after 10,000 rows; 1: no limit [default: the
-    /// pipeline's, 0.01 if it says none]
+    /// The share of bad rows with which a run ends that leaves them out, after 10,000 rows; 1: no
+    /// limit [default: the pipeline's, 0.01 if it says none]
     #[arg(long, value_name = "SHARE")]
     bad_rows_max: Option<f64>,
     /// Threads [default: as many as there are cores]
@@ -198,7 +211,8 @@ struct Vocabulary {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The pipeline makes no sense, an input can't be read, a row is bad, or an output can't be written.
+/// The pipeline makes no sense, an input can't be read, a row is bad, or an output can't be
+/// written.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     match &args.command {
         Command::Run(args) => run_pipeline(args),

@@ -1,7 +1,7 @@
 //! `embank plan`: what a table will take, before it is made.
 //!
-//! Formulas are those of docs/architecture.md (the memory budget, disk space) and docs/format.md (records). Where a
-//! number was measured and not derived, the output says so and where.
+//! Formulas are those of docs/architecture.md (the memory budget, disk space) and docs/format.md
+//! (records). Where a number was measured and not derived, the output says so and where.
 
 use anyhow::{Result, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -15,8 +15,8 @@ use crate::output::{self, bytes, count, parse_scaled};
 const INDEX_BYTES_PER_ROW: f64 = 15.1;
 /// Bytes of a whole image of the index a row.
 const IMAGE_BYTES_PER_ROW: f64 = 9.6;
-/// Of a whole image, what the changes that checkpoints add to it come to before the next one is whole; and the part
-/// of the buckets from which changed ones are too many for that.
+/// Of a whole image, what the changes that checkpoints add to it come to before the next one is
+/// whole; and the part of the buckets from which changed ones are too many for that.
 const CHANGES_PART: f64 = 0.25;
 /// Rows of a bucket of the index.
 const ROWS_PER_BUCKET: f64 = 5.0;
@@ -186,7 +186,8 @@ fn plan(args: &Args) -> Plan {
 
 fn written(args: &Args, rate: u64, record_bytes: u64, checkpoint_bytes: u64) -> Written {
     const DAY: u64 = 86_400;
-    // Spread evenly: what is not in mutable memory is written anew with each update, which is the most.
+    // Spread evenly: what is not in mutable memory is written anew with each update, which is the
+    // most.
     let updates_bytes = rate.saturating_mul(DAY).saturating_mul(record_bytes);
     let compaction_bytes = scaled(updates_bytes, COMPACTION_WRITES);
     let changed = rate as f64 * args.checkpoint_every as f64 / args.rows as f64;
@@ -197,8 +198,8 @@ fn written(args: &Args, rate: u64, record_bytes: u64, checkpoint_bytes: u64) -> 
     Written { updates_bytes, compaction_bytes, checkpoints_bytes, total_bytes, drive_days }
 }
 
-/// Bytes of an image of the index over those of a whole one, on average, if so many updates for each row are spread
-/// evenly between two checkpoints.
+/// Bytes of an image of the index over those of a whole one, on average, if so many updates for
+/// each row are spread evenly between two checkpoints.
 fn image_part(updates_per_row: f64) -> f64 {
     let buckets = 1.0 - (-ROWS_PER_BUCKET * updates_per_row).exp();
     if buckets > CHANGES_PART {

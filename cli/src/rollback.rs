@@ -34,7 +34,8 @@ struct Report {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The bank is open or being read, the checkpoint is not there or does not verify, or `--yes` is missing.
+/// The bank is open or being read, the checkpoint is not there or does not verify, or `--yes` is
+/// missing.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     if !args.yes {
         let numbers = summary(&args.dir)?.checkpoints.into_iter().map(|of| of.number);

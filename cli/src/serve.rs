@@ -21,7 +21,8 @@ pub(crate) struct Args {
     /// Rows of a batch
     #[arg(long, value_name = "N", default_value_t = FeedOptions::default().batch_rows)]
     batch_rows: usize,
-    /// Rows that wait in the shuffle buffer, each to be sent out by a later one; 0: the order of the input
+    /// Rows that wait in the shuffle buffer, each to be sent out by a later one; 0: the order of
+    /// the input
     #[arg(long, value_name = "N", default_value_t = 0)]
     shuffle_rows: usize,
     /// Of the shuffle; a client may ask for another one
@@ -33,17 +34,20 @@ pub(crate) struct Args {
     /// Batches that may be ready before they are asked for
     #[arg(long, value_name = "N", default_value_t = FeedOptions::default().batches_ahead)]
     batches_ahead: usize,
-    /// Send batches that are larger in several messages, for clients that limit those [default: a batch is a message]
+    /// Send batches that are larger in several messages, for clients that limit those [default: a
+    /// batch is a message]
     #[arg(long, value_name = "SIZE", value_parser = output::parse_scaled)]
     message_bytes: Option<u64>,
-    /// Look values up in the vocabularies of this bank, at its newest checkpoint, and insert nothing
+    /// Look values up in the vocabularies of this bank, at its newest checkpoint, and insert
+    /// nothing
     ///
-    /// The bank is opened to read only, also while a training run has it open. Without it, vocabularies are made in
-    /// memory and live as long as the process.
+    /// The bank is opened to read only, also while a training run has it open. Without it,
+    /// vocabularies are made in memory and live as long as the process.
     #[arg(long, value_name = "DIR")]
     bank: Option<PathBuf>,
-    /// With --bank: memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a quarter of
-    /// the memory limit of the process's control group, if that is less]
+    /// With --bank: memory for index and pages; more is taken if the bank needs it [default:
+    /// 256MiB, or a quarter of the memory limit of the process's control group, if that is
+    /// less]
     #[arg(long, value_name = "BYTES", value_parser = output::parse_scaled)]
     memory_budget: Option<u64>,
     /// How long a second client waits for the first one's feed to end before it is refused

@@ -18,8 +18,8 @@ pub(crate) struct Args {
     /// Only this checkpoint; all that are kept, by default
     #[arg(long, value_name = "N")]
     checkpoint: Option<u64>,
-    /// Memory for a part of the index; with less, the index is read more often [default: 256MiB, or a
-    /// quarter of the memory limit of the process's control group, if that is less]
+    /// Memory for a part of the index; with less, the index is read more often [default: 256MiB,
+    /// or a quarter of the memory limit of the process's control group, if that is less]
     #[arg(long, value_name = "BYTES", value_parser = parse_scaled)]
     memory: Option<u64>,
     /// Print JSON

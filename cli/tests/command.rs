@@ -322,7 +322,8 @@ fn a_table_goes_out_and_comes_into_a_new_bank() {
     assert!(text(&output).contains("--fill-missing") || text(&output).contains("fill missing"));
 }
 
-/// A run whose files may not grow beyond some KiB, which stands for a full disk: a write fails midway.
+/// A run whose files may not grow beyond some KiB, which stands for a full disk: a write fails
+/// midway.
 fn embank_without_space(kib: u32, dir: &Path, arguments: &str, file: &Path) -> Output {
     let mut words = arguments.split_whitespace();
     let mut command = Command::new("bash");
@@ -345,7 +346,8 @@ fn an_export_that_finds_no_space_leaves_nothing() {
     }
 }
 
-/// A bank with one checkpoint: of ten rows, those of keys 5 to 9 were used at time 3 and the others at time 9 as well.
+/// A bank with one checkpoint: of ten rows, those of keys 5 to 9 were used at time 3 and the others
+/// at time 9 as well.
 fn bank_with_old_rows() -> tempfile::TempDir {
     let _no_forks = no_forks();
     let dir = tempfile::tempdir().unwrap();
@@ -399,7 +401,8 @@ fn an_eviction_is_durable_and_keeps_the_blob() {
         assert_eq!(bank.recovered().unwrap().blob, b"step 9");
     }
 
-    // Nothing is left to go, so there is nothing to make durable, and the checkpoints stay as they are.
+    // Nothing is left to go, so there is nothing to make durable, and the checkpoints stay as they
+    // are.
     let (again, status) = json(dir.path(), &arguments("none"));
     assert_eq!((status, &again["rows"], &again["checkpoint"]), (0, &0.into(), &Value::Null));
     assert_eq!(keys_of("none").len(), 0);
@@ -471,7 +474,8 @@ fn an_eviction_that_makes_no_sense_changes_nothing() {
     assert_eq!(fs::read_dir(files.path()).unwrap().count(), 1, "a bank was made");
 }
 
-/// A bank with one checkpoint, whose table `user` has keys of 19 digits: 1,000 of them fill more than a buffer.
+/// A bank with one checkpoint, whose table `user` has keys of 19 digits: 1,000 of them fill more
+/// than a buffer.
 fn bank_with_long_keys(blob: &[u8]) -> tempfile::TempDir {
     let _no_forks = no_forks();
     let dir = tempfile::tempdir().unwrap();
@@ -484,8 +488,8 @@ fn bank_with_long_keys(blob: &[u8]) -> tempfile::TempDir {
     dir
 }
 
-/// An eviction of all rows of `user` that has a few KiB for each file fails, tells why, and has done nothing; with
-/// room for its files the same command succeeds.
+/// An eviction of all rows of `user` that has a few KiB for each file fails, tells why, and has
+/// done nothing; with room for its files the same command succeeds.
 fn assert_fails_without_space(dir: &Path, kib: u32, told: &str) {
     let (before, _) = json(dir, "stat");
     let files = tempfile::tempdir().unwrap();

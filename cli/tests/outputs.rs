@@ -1,4 +1,5 @@
-//! What becomes of a command whose output is a closed pipe, a full disk, a device, a link or one of its inputs.
+//! What becomes of a command whose output is a closed pipe, a full disk, a device, a link or one of
+//! its inputs.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -316,7 +317,8 @@ fn a_run_that_a_signal_ends_leaves_nothing() {
         // It opens when the run begins to read, which has made its outputs by then.
         let mut rows = File::options().write(true).open(test.at("pipe")).unwrap();
         rows.write_all(&fs::read(test.at("rows.tsv")).unwrap()).unwrap();
-        // A shell may have started this with SIGINT ignored; then the run goes on, and ends with its input.
+        // A shell may have started this with SIGINT ignored; then the run goes on, and ends with
+        // its input.
         let script = format!("kill -{name} {}", run.id());
         assert!(spawn(Command::new("sh").args(["-c", &script])).wait().unwrap().success());
         drop(rows);

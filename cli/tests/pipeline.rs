@@ -27,7 +27,8 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(errors))
 }
 
-/// A directory with the Criteo pipeline and rows of which one is bad; row `n` has the label `n % 2`.
+/// A directory with the Criteo pipeline and rows of which one is bad; row `n` has the label `n %
+/// 2`.
 fn criteo() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let printed = pipeline(dir.path(), "criteo --modulus 100");
@@ -232,7 +233,8 @@ fn a_server_prints_its_address_and_listens_there() {
     }
 }
 
-/// Text and numbers of any range, numbered by vocabularies, and two files of which the second has a new word.
+/// Text and numbers of any range, numbered by vocabularies, and two files of which the second has a
+/// new word.
 fn words() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let spec = r#"{

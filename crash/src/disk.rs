@@ -1,14 +1,17 @@
 //! What a power cut may leave of a recorded directory.
 //!
 //! Cut after the first `position` calls of a journal, the disk holds
-//! - every change that a later sync before `position` covers: for a file's bytes and length a sync of the file, for a
-//!   name a sync of its directory (POSIX; most file systems promise more, so what passes here passes there);
-//! - of the others **any subset**: writes reach the disk in any order and not as a whole. A write is torn at blocks of
-//!   512 bytes, which a drive writes whole; its blocks may be there or not each by itself, and the file's new length
-//!   may be there without any. A rename is there or not as a whole.
+//! - every change that a later sync before `position` covers: for a file's bytes and length a sync
+//!   of the file, for a name a sync of its directory (POSIX; most file systems promise more, so
+//!   what passes here passes there);
+//! - of the others **any subset**: writes reach the disk in any order and not as a whole. A write
+//!   is torn at blocks of 512 bytes, which a drive writes whole; its blocks may be there or not
+//!   each by itself, and the file's new length may be there without any. A rename is there or not
+//!   as a whole.
 //!
-//! What can't happen here: unsynced calls of one file (or one directory) swapped, so that the older one wins. For each
-//! block and each name that is the same as the newer one missing, which is among the subsets.
+//! What can't happen here: unsynced calls of one file (or one directory) swapped, so that the older
+//! one wins. For each block and each name that is the same as the newer one missing, which is among
+//! the subsets.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,9 +1,10 @@
 //! Crash images of a recorded life: which power cuts are tried, and what must come back.
 //!
-//! The state that an image must open at follows from the journal alone. It is the one of the last `checkpoint` that
-//! had returned, or that `Store::open` had returned with; and from a checkpoint's renaming until one of these, it may
-//! be that checkpoint's as well. While the bank is rolled back, it is the next older one's from the sync of a name's
-//! removal on, and from the removal until then either's.
+//! The state that an image must open at follows from the journal alone. It is the one of the last
+//! `checkpoint` that had returned, or that `Store::open` had returned with; and from a checkpoint's
+//! renaming until one of these, it may be that checkpoint's as well. While the bank is rolled back,
+//! it is the next older one's from the sync of a name's removal on, and from the removal until then
+//! either's.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,8 +22,8 @@ use crate::rows::{self, Model};
 use crate::strangers::check_restored_segments;
 use crate::workload::{BANK, KEYS_END, State, open, options, serial_of};
 
-/// Every so many images all of it is verified, a scan is held against the model too, and older checkpoints are fallen
-/// back to.
+/// Every so many images all of it is verified, a scan is held against the model too, and older
+/// checkpoints are fallen back to.
 const SELDOM: u64 = 4;
 
 /// What the program was doing when the power went.
@@ -32,7 +33,8 @@ pub enum Phase {
     Open,
     /// In `checkpoint`.
     Checkpoint,
-    /// In `compact`; where compaction runs in the background, it may also be at work in any other phase.
+    /// In `compact`; where compaction runs in the background, it may also be at work in any other
+    /// phase.
     Compaction,
     /// In `roll_back`.
     RollBack,
@@ -125,8 +127,9 @@ fn is_checkpoints(path: &str) -> bool {
     Path::new(path) == Path::new(BANK).join("checkpoints")
 }
 
-/// `count` different cuts of a journal: at each moment with nothing and with everything of what was not sure, with
-/// each single call missing or there alone, and with random subsets; a random selection if that is more.
+/// `count` different cuts of a journal: at each moment with nothing and with everything of what was
+/// not sure, with each single call missing or there alone, and with random subsets; a random
+/// selection if that is more.
 #[must_use]
 pub fn cuts(journal: &Journal, count: usize, random: &mut Rng) -> Vec<Cut> {
     let (sure, moments) = (journal.sure_from(), moments(journal));
@@ -177,8 +180,8 @@ impl<'a> Oracle<'a> {
         Oracle { journal, states, sure: journal.sure_from() }
     }
 
-    /// Makes the image of `cut` in `dir`, which must be empty, opens it, and holds it against the oracle. The image
-    /// has been worked with when this returns.
+    /// Makes the image of `cut` in `dir`, which must be empty, opens it, and holds it against the
+    /// oracle. The image has been worked with when this returns.
     ///
     /// # Errors
     /// What is wrong.
@@ -240,8 +243,8 @@ impl<'a> Oracle<'a> {
             .with_context(|| format!("the rows of state {}", state.serial))
     }
 
-    /// Holds every checkpoint but the newest against what it held: a name without `.partial` is a promise. Works on
-    /// copies of the image, in `dir`.
+    /// Holds every checkpoint but the newest against what it held: a name without `.partial` is a
+    /// promise. Works on copies of the image, in `dir`.
     ///
     /// # Errors
     /// What is wrong.

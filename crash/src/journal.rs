@@ -36,7 +36,8 @@ pub enum Op {
         /// The name that was in it.
         name: String,
     },
-    /// A name changed within its directory, over whatever had the new one. There or not there as a whole.
+    /// A name changed within its directory, over whatever had the new one. There or not there as a
+    /// whole.
     Rename {
         /// The directory.
         dir: Node,
@@ -164,8 +165,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// For each call, the place of the first sync that makes it sure; beyond the end if there is none. Syncs and
-    /// marks need none.
+    /// For each call, the place of the first sync that makes it sure; beyond the end if there is
+    /// none. Syncs and marks need none.
     #[must_use]
     pub fn sure_from(&self) -> Vec<usize> {
         let mut next_sync = vec![usize::MAX; self.nodes()];

@@ -1,18 +1,21 @@
 //! A writer that is killed again and again, and the supervisor that looks at what it left.
 //!
-//! The writer goes through the steps of [`program`](crate::program) on one thread (the store's own threads write
-//! and compact beside it), with a checkpoint now and then whose blob says how many steps it holds. It also says so
-//! beside the bank, in a *status file*: which checkpoint it has begun, and which has returned. Those few bytes are
-//! written in one call and outlive the process, as the bank's do.
+//! The writer goes through the steps of [`program`](crate::program) on one thread (the store's own
+//! threads write and compact beside it), with a checkpoint now and then whose blob says how many
+//! steps it holds. It also says so beside the bank, in a *status file*: which checkpoint it has
+//! begun, and which has returned. Those few bytes are written in one call and outlive the process,
+//! as the bank's do.
 //!
-//! The supervisor starts it, waits for the moment that the kill is meant for, sends SIGKILL, opens the bank itself and
-//! compares every row of every table with what the steps make. Then the writer goes on from there. Moments within a
-//! checkpoint are found by watching its directory, so the store holds no hook for it.
+//! The supervisor starts it, waits for the moment that the kill is meant for, sends SIGKILL, opens
+//! the bank itself and compares every row of every table with what the steps make. Then the writer
+//! goes on from there. Moments within a checkpoint are found by watching its directory, so the
+//! store holds no hook for it.
 //!
-//! The writer opens the bank by a relative path through a symbolic link, and switches the link and changes its working
-//! directory afterwards. After some checkpoints it exchanges the bank's directory for another bank, the *decoy*, and
-//! back, with a checkpoint in between that must fail. A kill may come at any of these moments. The supervisor makes
-//! sure that the decoy has not changed by a byte.
+//! The writer opens the bank by a relative path through a symbolic link, and switches the link and
+//! changes its working directory afterwards. After some checkpoints it exchanges the bank's
+//! directory for another bank, the *decoy*, and back, with a checkpoint in between that must fail.
+//! A kill may come at any of these moments. The supervisor makes sure that the decoy has not
+//! changed by a byte.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -37,7 +40,8 @@ const BUDGET_BYTES: u64 = 1 << 20;
 const SEGMENT_BYTES: u64 = 256 << 10;
 /// The link through which the writer opens the bank.
 const LINK: &str = "current";
-/// Another bank, which takes the writer's place for moments, and the file by which it is told from that.
+/// Another bank, which takes the writer's place for moments, and the file by which it is told from
+/// that.
 const DECOY: &str = "decoy";
 const MARK: &str = "DECOY";
 /// The decoy takes the bank's place after a checkpoint whose number of steps is a multiple of this.
@@ -124,7 +128,8 @@ pub fn write_until_killed(dir: &Path, seed: u64, from: u64, device: DeviceChoice
     // Ends with the process, by SIGKILL.
     loop {
         match go_on(&store, dir, seed, &mut status, &status_file) {
-            // A thread of the store's own has met the exchanged directory. The last checkpoint is good.
+            // A thread of the store's own has met the exchanged directory. The last checkpoint is
+            // good.
             Err(error) if has_met_the_decoy(&error) => {
                 drop(store);
                 put_back(dir)?;
@@ -138,7 +143,8 @@ pub fn write_until_killed(dir: &Path, seed: u64, from: u64, device: DeviceChoice
     }
 }
 
-/// One step of the writer. After some checkpoints, another bank takes the place of the writer's for a moment.
+/// One step of the writer. After some checkpoints, another bank takes the place of the writer's for
+/// a moment.
 fn go_on(
     store: &Store,
     dir: &Path,
@@ -173,7 +179,8 @@ fn has_met_the_decoy(error: &anyhow::Error) -> bool {
     of_store.is_some_and(|error| error.to_string().contains("replaced by another directory"))
 }
 
-/// Opens the bank by a relative path through a link. Then the link leads to the decoy, and so does the relative path.
+/// Opens the bank by a relative path through a link. Then the link leads to the decoy, and so does
+/// the relative path.
 fn open_by_link(dir: &Path, device: DeviceChoice) -> Result<Store> {
     std::env::set_current_dir(dir)?;
     fs::create_dir_all(dir.join(BANK))?;
@@ -264,7 +271,8 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Over an empty directory; `program` is this crate's own, whose `writer` subcommand is the writer.
+    /// Over an empty directory; `program` is this crate's own, whose `writer` subcommand is the
+    /// writer.
     ///
     /// # Errors
     /// The directory can't be written.

@@ -1,5 +1,5 @@
-//! What the killed program does: an endless sequence of steps, each of which its number and the seed decide, so that
-//! whoever knows how many steps a checkpoint holds can work out what it holds.
+//! What the killed program does: an endless sequence of steps, each of which its number and the
+//! seed decide, so that whoever knows how many steps a checkpoint holds can work out what it holds.
 
 use anyhow::{Context, Result};
 use embank_kv::Store;

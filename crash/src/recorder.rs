@@ -1,29 +1,30 @@
 //! Records what this process does to a directory, at the C library.
 //!
-//! **Problem.** The store writes its log through `Device` and everything else through `std::fs`. A recorder in the
-//! store would need a seam around all of that, would test the seam, and would not see a call that goes round it: a
-//! forgotten sync is exactly such a slip.
+//! **Problem.** The store writes its log through `Device` and everything else through `std::fs`. A
+//! recorder in the store would need a seam around all of that, would test the seam, and would not
+//! see a call that goes round it: a forgotten sync is exactly such a slip.
 //!
-//! **Approach.** This crate defines `open64`, `write`, `fsync`, `rename`, ... under the C library's own names. A
-//! program that links it calls these wherever Rust's standard library would call those, so the store runs as it ships.
-//! Each forwards to the kernel (`syscall`) and, while a [`Recording`] is going on and the call is about its directory,
-//! adds to one [`Journal`]. That is done under one lock, so the journal's order is the order of the calls. It is kept
+//! **Approach.** This crate defines `open64`, `write`, `fsync`, `rename`, ... under the C library's
+//! own names. A program that links it calls these wherever Rust's standard library would call
+//! those, so the store runs as it ships. Each forwards to the kernel (`syscall`) and, while a
+//! [`Recording`] is going on and the call is about its directory, adds to one [`Journal`]. That is
+//! done under one lock, so the journal's order is the order of the calls. It is kept
 //! out of `embank-bench`, whose figures it would touch.
 //!
-//! **Whole or useless.** A call under a name that is not here would go unseen. So [`Recording::finish`] replays the
-//! journal and compares the result with the directory, byte by byte; what is not understood (a rename across
-//! directories, another mode of `fallocate`) is an error there. Transfers by io_uring would not be seen either: the
-//! store only reads that way.
+//! **Whole or useless.** A call under a name that is not here would go unseen. So
+//! [`Recording::finish`] replays the journal and compares the result with the directory, byte by
+//! byte; what is not understood (a rename across directories, another mode of `fallocate`) is an
+//! error there. Transfers by io_uring would not be seen either: the store only reads that way.
 //!
-//! **Kills.** [`Recording::kill_in`] lets so many calls pass; the ones that follow fail with `EIO` and do nothing,
-//! as if the process were gone. What is left is what SIGKILL leaves, in the middle of anything, at every call's
-//! boundary.
+//! **Kills.** [`Recording::kill_in`] lets so many calls pass; the ones that follow fail with `EIO`
+//! and do nothing, as if the process were gone. What is left is what SIGKILL leaves, in the middle
+//! of anything, at every call's boundary.
 //!
-//! **Faults.** [`Recording::plan`] has one call, or all from one on, go wrong like those of a disk that fails, fills up
-//! or lies; calls that only look are counted then too (`looks`).
+//! **Faults.** [`Recording::plan`] has one call, or all from one on, go wrong like those of a disk
+//! that fails, fills up or lies; calls that only look are counted then too (`looks`).
 //!
-//! Source: ALICE (Pillai et al., OSDI 2014) records system calls and builds the states that a file system may leave;
-//! CrashMonkey (Mohan et al., OSDI 2018) does so below the file system.
+//! Source: ALICE (Pillai et al., OSDI 2014) records system calls and builds the states that a file
+//! system may leave; CrashMonkey (Mohan et al., OSDI 2018) does so below the file system.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, OsStr};
@@ -45,8 +46,8 @@ mod looks;
 use faults::Faults;
 pub use faults::{Call, Fault, Plan, Site};
 
-/// Whether calls are recorded. Relaxed: what is recorded is behind `STATE`'s lock; a thread of the program under test
-/// is started after this was set, or it works on another directory.
+/// Whether calls are recorded. Relaxed: what is recorded is behind `STATE`'s lock; a thread of the
+/// program under test is started after this was set, or it works on another directory.
 static RECORDING: AtomicBool = AtomicBool::new(false);
 /// Whether syncs of files that are not recorded are left out. Relaxed: a matter of speed.
 static SYNCS_SKIPPED: AtomicBool = AtomicBool::new(false);
@@ -203,14 +204,14 @@ impl State {
     }
 }
 
-/// Leaves out the syncs of all files that are not being recorded, from now on: copies that are looked at and thrown
-/// away need none.
+/// Leaves out the syncs of all files that are not being recorded, from now on: copies that are
+/// looked at and thrown away need none.
 pub fn skip_syncs() {
     SYNCS_SKIPPED.store(true, Ordering::Relaxed);
 }
 
-/// The record of a directory, going on until it is finished or dropped. One at a time in a process; a second one
-/// waits.
+/// The record of a directory, going on until it is finished or dropped. One at a time in a process;
+/// a second one waits.
 #[derive(Debug)]
 pub struct Recording {
     root: PathBuf,
@@ -218,8 +219,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Begins to record what this process does below `root`, a directory that is there. What it holds is taken in
-    /// as if it had been synced.
+    /// Begins to record what this process does below `root`, a directory that is there. What it
+    /// holds is taken in as if it had been synced.
     ///
     /// # Errors
     /// The directory can't be read.
@@ -256,7 +257,8 @@ impl Recording {
         }
     }
 
-    /// Lets so many more calls pass; then nothing changes any more, and calls fail. `None` lets all pass again.
+    /// Lets so many more calls pass; then nothing changes any more, and calls fail. `None` lets all
+    /// pass again.
     pub fn kill_in(&self, calls: Option<u64>) {
         if let Some(state) = &mut *STATE.lock() {
             state.passes = calls;

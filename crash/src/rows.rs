@@ -183,7 +183,8 @@ pub fn check(store: &Store, model: &Model, keys_end: u64) -> Result<()> {
     Ok(())
 }
 
-/// The same by a scan of each table, which goes by the checkpoint: the store must be at one and unchanged since.
+/// The same by a scan of each table, which goes by the checkpoint: the store must be at one and
+/// unchanged since.
 ///
 /// # Errors
 /// As [`check`].

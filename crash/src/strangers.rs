@@ -1,7 +1,8 @@
-//! Directories and files of another bank, or of another line of history, in the place of a bank's own.
+//! Directories and files of another bank, or of another line of history, in the place of a bank's
+//! own.
 //!
-//! None of this goes through the C library's functions that the recorder knows, where a recorded bank is concerned: it
-//! is what a user does to a bank, and not what the bank does.
+//! None of this goes through the C library's functions that the recorder knows, where a recorded
+//! bank is concerned: it is what a user does to a bank, and not what the bank does.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -49,8 +50,9 @@ pub fn files(dir: &Path) -> io::Result<BTreeMap<PathBuf, Vec<u8>>> {
     Ok(found)
 }
 
-/// Copies a bank that is at `model`, has both go on, and puts the copy's segments in the place of the bank's own.
-/// What is wrong then must be noticed: by `verify`, and for each row that can't be read.
+/// Copies a bank that is at `model`, has both go on, and puts the copy's segments in the place of
+/// the bank's own. What is wrong then must be noticed: by `verify`, and for each row that can't be
+/// read.
 ///
 /// # Errors
 /// A row of the copy is served as one of the bank; or `verify` finds nothing.

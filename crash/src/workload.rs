@@ -1,5 +1,5 @@
-//! A bank's life under the recorder: work of every kind, checkpoints, kills and reopens, and what each of its
-//! checkpoints held.
+//! A bank's life under the recorder: work of every kind, checkpoints, kills and reopens, and what
+//! each of its checkpoints held.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +33,8 @@ const KILL_CALLS: u64 = 40;
 /// The same for taking the bank back.
 const ROLL_BACK_CALLS: u64 = 25;
 
-/// A state that a checkpoint was to hold. Its serial number never comes again, as a checkpoint's own may after a crash.
+/// A state that a checkpoint was to hold. Its serial number never comes again, as a checkpoint's
+/// own may after a crash.
 #[derive(Debug, Clone)]
 pub struct State {
     /// What the blob begins with.
@@ -115,7 +116,8 @@ pub fn serial_of(store: &Store) -> Result<u64> {
 /// Lives `steps` steps of the life of `seed` below `dir`, an empty directory.
 ///
 /// # Errors
-/// An operation fails that was not killed, a kill leads back to the wrong state, or a call went unseen.
+/// An operation fails that was not killed, a kill leads back to the wrong state, or a call went
+/// unseen.
 pub fn live(dir: &Path, seed: u64, steps: u64) -> Result<Life> {
     let mut living = Living::start(dir, seed)?;
     living.may_be_killed = true;
@@ -126,8 +128,8 @@ pub fn live(dir: &Path, seed: u64, steps: u64) -> Result<Life> {
     living.end()
 }
 
-/// Opens a new bank, takes three checkpoints, is killed after so many calls, if it makes as many, and goes on from
-/// there with two more.
+/// Opens a new bank, takes three checkpoints, is killed after so many calls, if it makes as many,
+/// and goes on from there with two more.
 ///
 /// # Errors
 /// As [`live`].
@@ -198,7 +200,8 @@ impl Living {
             bank: recording.root().join(BANK),
             recording,
             random: Rng::with_seed(seed),
-            // Odd lives compact in the background, where the order of calls is not the seed's alone.
+            // Odd lives compact in the background, where the order of calls is not the seed's
+            // alone.
             options: options(seed % 2 == 1),
             store: None,
             model: Model::new(),
@@ -297,8 +300,8 @@ impl Living {
         Ok(())
     }
 
-    /// Kills the program within some calls, most often in a checkpoint, and opens the bank again; that may be killed
-    /// as well.
+    /// Kills the program within some calls, most often in a checkpoint, and opens the bank again;
+    /// that may be killed as well.
     fn kill(&mut self) -> Result<()> {
         self.kills += 1;
         self.may_be_killed = true;
@@ -327,8 +330,8 @@ impl Living {
         self.open()
     }
 
-    /// Takes the bank back to one of its older checkpoints, if it has any; half of the times that it may be killed in
-    /// that, it is, if it makes as many calls.
+    /// Takes the bank back to one of its older checkpoints, if it has any; half of the times that
+    /// it may be killed in that, it is, if it makes as many calls.
     fn roll_back(&mut self, may_be_killed: bool) -> Result<()> {
         self.close();
         let numbers = checkpoints_of(&self.bank)?;

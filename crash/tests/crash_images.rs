@@ -1,4 +1,5 @@
-//! Does every crash image of a bank's life come back to a completed checkpoint, and would a missing sync show?
+//! Does every crash image of a bank's life come back to a completed checkpoint, and would a missing
+//! sync show?
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -19,7 +20,8 @@ fn temporary() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Every life is recorded anew, so that a cut of another run lies elsewhere: threads decide the calls' order too.
+/// Every life is recorded anew, so that a cut of another run lies elsewhere: threads decide the
+/// calls' order too.
 fn seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| {
@@ -42,8 +44,8 @@ fn eventful_life(first_seed: u64) -> Life {
     lives.find(is_eventful).expect("one life of twenty has all that the tests look for")
 }
 
-/// True if a life has the events that the tests of this file need. Its moments follow from threads, so one life in
-/// about twenty has no roll-back or no kill inside a checkpoint.
+/// True if a life has the events that the tests of this file need. Its moments follow from threads,
+/// so one life in about twenty has no roll-back or no kill inside a checkpoint.
 fn is_eventful(life: &Life) -> bool {
     life.checkpoints > 10 && life.kills_in_checkpoint > 0 && life.roll_backs > 0
 }
@@ -65,8 +67,8 @@ fn every_image_of_a_life_opens_at_its_checkpoint() {
     }
 }
 
-/// An open after a kill found a checkpoint whose name no sync covered, and a new bank's directory of which the same
-/// was true. A power cut after that took back what the open had reported.
+/// An open after a kill found a checkpoint whose name no sync covered, and a new bank's directory
+/// of which the same was true. A power cut after that took back what the open had reported.
 #[test]
 fn what_an_open_after_a_kill_reports_is_there_for_good() {
     recorder::skip_syncs();
@@ -91,8 +93,8 @@ fn what_an_open_after_a_kill_reports_is_there_for_good() {
     assert!(killed > 60, "{killed} kills");
 }
 
-/// An open after a kill removed the files of a checkpoint that had been renamed away, and no sync covered the renaming.
-/// A power cut then could bring its name back without them.
+/// An open after a kill removed the files of a checkpoint that had been renamed away, and no sync
+/// covered the renaming. A power cut then could bring its name back without them.
 #[test]
 fn what_an_open_after_a_kill_removes_does_not_come_back() {
     recorder::skip_syncs();
@@ -176,10 +178,11 @@ fn purposes(journal: &Journal) -> Vec<Purpose> {
     purposes
 }
 
-/// Each sync of the store is there for something: without it, an image does not come back. So the images are not
-/// blind.
+/// Each sync of the store is there for something: without it, an image does not come back. So the
+/// images are not blind.
 ///
-/// A life whose threads ran slowly may have no such image among its cuts, so the test tries several.
+/// A life whose threads ran slowly may have no such image among its cuts, so the test tries
+/// several.
 #[test]
 fn a_missing_sync_shows() {
     for purpose in [
@@ -221,9 +224,11 @@ fn missing_sync_shows(life: &Life, purpose: Purpose, seed: u64) -> bool {
     found.is_some()
 }
 
-/// A store that gives space back before the checkpoint that lets go of it is durable fails the images.
+/// A store that gives space back before the checkpoint that lets go of it is durable fails the
+/// images.
 ///
-/// About one recorded life in twenty gives back only what no checkpoint has named, so the test tries several.
+/// About one recorded life in twenty gives back only what no checkpoint has named, so the test
+/// tries several.
 #[test]
 fn space_that_is_given_back_too_early_shows() {
     recorder::skip_syncs();
@@ -236,8 +241,8 @@ fn space_that_is_given_back_too_early_shows() {
 
 /// Whether an image of `life` fails when each give-back stands at the beginning of its checkpoint.
 ///
-/// The space is missing at the moments between that beginning and the give-back's own place. So the power goes only
-/// there, and everything before it has reached the disk: the give-back as well.
+/// The space is missing at the moments between that beginning and the give-back's own place. So the
+/// power goes only there, and everything before it has reached the disk: the give-back as well.
 fn early_give_back_shows(life: &Life, seed: u64) -> bool {
     let mut ops: Vec<Op> = Vec::new();
     let mut begun = 0;

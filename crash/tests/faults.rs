@@ -1,4 +1,5 @@
-//! Does every call that goes wrong, in every way that it can, leave a bank that is whole or says what is lost?
+//! Does every call that goes wrong, in every way that it can, leave a bank that is whole or says
+//! what is lost?
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -13,7 +14,8 @@ use tempfile::TempDir;
 
 /// Runs for a call that goes wrong, until it comes.
 const RUNS_MAX: usize = 4;
-/// Lives whose calls are listed. One life in a hundred compacts no segment in part, so it lacks the calls of that.
+/// Lives whose calls are listed. One life in a hundred compacts no segment in part, so it lacks the
+/// calls of that.
 const LIVES_MAX: usize = 10;
 
 /// In memory, where there is such a place.
@@ -21,8 +23,8 @@ fn temporary() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Every call that the store makes is one of a list, so that a new one shows; and each goes wrong in every way that
-/// it can.
+/// Every call that the store makes is one of a list, so that a new one shows; and each goes wrong
+/// in every way that it can.
 #[test]
 fn every_site_is_forced() {
     recorder::skip_syncs();

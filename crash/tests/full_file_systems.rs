@@ -1,7 +1,8 @@
-//! Real file systems that fill up or turn read-only: a clear error, the last checkpoint, and going on afterwards.
+//! Real file systems that fill up or turn read-only: a clear error, the last checkpoint, and going
+//! on afterwards.
 //!
-//! They are mounted in a mount namespace of a process of their own, so nothing is left of them whatever happens. Where
-//! that is not permitted, the tests are left out with a message.
+//! They are mounted in a mount namespace of a process of their own, so nothing is left of them
+//! whatever happens. Where that is not permitted, the tests are left out with a message.
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -232,8 +233,8 @@ fn fills_up(mount: &Path, device: DeviceChoice) {
     bank.open();
 }
 
-/// Training goes on: leases that are out while the disk fills up are applied or fail with a clear error, and no count
-/// stays up.
+/// Training goes on: leases that are out while the disk fills up are applied or fail with a clear
+/// error, and no count stays up.
 fn fills_up_in_training(mount: &Path, device: DeviceChoice) {
     const ROWS: u64 = 60_000;
     let options = BankOptions {

@@ -1,4 +1,5 @@
-//! What every handle of an open bank works with: the store, reading ahead, times to wait, and counters of waits.
+//! What every handle of an open bank works with: the store, reading ahead, times to wait, and
+//! counters of waits.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -13,7 +14,8 @@ use crate::row::times::Times;
 use crate::stats::WaitCounters;
 use crate::stats::unsaved::Unsaved;
 
-/// What all handles of a bank, of its tables and of its vocabularies share. The bank is open as long as it is there.
+/// What all handles of a bank, of its tables and of its vocabularies share. The bank is open as
+/// long as it is there.
 #[derive(Debug)]
 pub(crate) struct Context {
     // Before the store: dropping it stops the worker that uses the store.
@@ -25,8 +27,8 @@ pub(crate) struct Context {
     /// Some lease has been ended by another thread than the one that took it.
     pub(crate) leases_change_hands: AtomicBool,
     pub(crate) times: Times,
-    /// Held while tables that admission keeps beside others are made or dropped, and while the tables that they belong
-    /// to are. Taken after the lock of the bank's tables, if both are.
+    /// Held while tables that admission keeps beside others are made or dropped, and while the
+    /// tables that they belong to are. Taken after the lock of the bank's tables, if both are.
     pub(crate) side_tables: Mutex<()>,
     pub(crate) budget: Budget,
     pub(crate) pool: BatchPool,

@@ -1,15 +1,16 @@
 //! The distinct keys of a batch.
 //!
-//! Every Get and every update starts here, so this is part of the hot path. A hash table that is probed
-//! key by key loses its time to branches that no processor can predict, so this one does without:
+//! Every Get and every update starts here, so this is part of the hot path. A hash table that is
+//! probed key by key loses its time to branches that no processor can predict, so this one does
+//! without:
 //!
 //! 1. Backwards over the batch, each key writes its place to its slot. Nothing is compared, and the
-//!    first key of the batch with that hash is what stays. Nothing has to be cleared either, for only
-//!    slots just written are read.
-//! 2. Forwards, each key looks at its slot's place. It is its own (a new key), or that of an equal key
-//!    (a duplicate, whose number is known by now), which is a choice of values and no branch; or that of
-//!    another key with the same slot, which sends it to a small probed table. With 4 to 8 slots a key
-//!    that is some 10% of them, always the same keys.
+//!    first key of the batch with that hash is what stays. Nothing has to be cleared either, for
+//!    only slots just written are read.
+//! 2. Forwards, each key looks at its slot's place. It is its own (a new key), or that of an equal
+//!    key (a duplicate, whose number is known by now), which is a choice of values and no branch;
+//!    or that of another key with the same slot, which sends it to a small probed table. With 4 to
+//!    8 slots a key that is some 10% of them, always the same keys.
 //!
 //! There is no allocation per key, and a batch that is sorted already needs no table at all.
 
@@ -21,7 +22,8 @@ use std::cell::RefCell;
 /// See [`Vocabulary::ids`](crate::Vocabulary::ids).
 pub const UNKNOWN_ID: u64 = u64::MAX;
 
-/// Scratch tables up to this many slots (384 KiB, batches of 16,384 keys) are kept by the thread for its next batch.
+/// Scratch tables up to this many slots (384 KiB, batches of 16,384 keys) are kept by the thread
+/// for its next batch.
 const SLOTS_KEPT_MAX: usize = 3 << 15;
 
 thread_local! {
@@ -198,8 +200,8 @@ impl<'s> Probed<'s> {
     }
 }
 
-/// Both halves of a 128-bit product folded: regular keys (runs, strides, powers of two) spread evenly
-/// over the bits.
+/// Both halves of a 128-bit product folded: regular keys (runs, strides, powers of two) spread
+/// evenly over the bits.
 #[inline]
 fn scatter(key: u64) -> u64 {
     let product = u128::from(key ^ 0x2545_F491_4F6C_DD1D) * 0x9E37_79B9_7F4A_7C15;

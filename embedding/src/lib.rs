@@ -1,10 +1,10 @@
 //! Embank: embedding tables larger than memory, for training.
 //!
-//! A [`Bank`] is a directory that holds many [`Table`]s under one memory budget. A table maps 64-bit keys
-//! to rows of f32. Training gets a batch of rows, computes, and hands gradients back to the
-//! [`Lease`] that came with the batch; the table's [`Optimizer`] runs in the store. Rows that do not fit
-//! in memory lie on disk, and [`Table::lookahead`] brings them in before they are needed.
-//! [`Bank::checkpoint`] makes everything durable at once.
+//! A [`Bank`] is a directory that holds many [`Table`]s under one memory budget. A table maps
+//! 64-bit keys to rows of f32. Training gets a batch of rows, computes, and hands gradients back to
+//! the [`Lease`] that came with the batch; the table's [`Optimizer`] runs in the store. Rows that
+//! do not fit in memory lie on disk, and [`Table::lookahead`] brings them in before they are
+//! needed. [`Bank::checkpoint`] makes everything durable at once.
 //!
 //! ```
 //! # let dir = tempfile::tempdir().unwrap();
@@ -25,19 +25,21 @@
 //!
 //! # Staleness
 //!
-//! Every row has a clock: the number of Gets whose update has not come yet. With a staleness bound, a Get
-//! waits while a row's clock is above it: bound 0 is bulk-synchronous, bound k stale-synchronous, no
-//! bound (the default) asynchronous. [`Table::peek`] reads without touching clocks.
+//! Every row has a clock: the number of Gets whose update has not come yet. With a staleness bound,
+//! a Get waits while a row's clock is above it: bound 0 is bulk-synchronous, bound k
+//! stale-synchronous, no bound (the default) asynchronous. [`Table::peek`] reads without touching
+//! clocks.
 //!
 //! # Missing rows
 //!
-//! A row that was never written is missing, which is not a row of zeros. Its initial values are a pure
-//! function of the table's seed and name, the key and the column ([`Table::initial`]).
+//! A row that was never written is missing, which is not a row of zeros. Its initial values are a
+//! pure function of the table's seed and name, the key and the column ([`Table::initial`]).
 //!
 //! # Vocabularies
 //!
-//! A [`Vocabulary`] maps raw values, numbers or byte strings, to dense ids in order of first appearance, and back. It
-//! lies in the bank and in its checkpoints; a table can say whose ids are its keys ([`TableConfig::vocabulary`]).
+//! A [`Vocabulary`] maps raw values, numbers or byte strings, to dense ids in order of first
+//! appearance, and back. It lies in the bank and in its checkpoints; a table can say whose ids are
+//! its keys ([`TableConfig::vocabulary`]).
 
 #![forbid(unsafe_code)]
 

@@ -1,19 +1,20 @@
 //! The threads that share the large batches of a bank.
 //!
-//! **Problem.** A training loop has one thread that calls a table. A batch of that thread works at the pace of one
-//! processor, whatever the machine has.
+//! **Problem.** A training loop has one thread that calls a table. A batch of that thread works at
+//! the pace of one processor, whatever the machine has.
 //!
-//! **Approach.** A batch with 1,024 keys or more for each part is cut into parts of neighbouring keys, one for each
-//! thread. The calling thread works on a part of its own and then waits for the other parts. Each part is what a
-//! batch of one thread is: it pins, reads and counts for itself. What the parts found is put together in their order,
-//! so the caller sees the rows, clocks, counters and errors of one batch.
+//! **Approach.** A batch with 1,024 keys or more for each part is cut into parts of neighbouring
+//! keys, one for each thread. The calling thread works on a part of its own and then waits for the
+//! other parts. Each part is what a batch of one thread is: it pins, reads and counts for itself.
+//! What the parts found is put together in their order, so the caller sees the rows, clocks,
+//! counters and errors of one batch.
 //!
-//! **One batch at a time.** A batch that finds another one in the pool is not cut: several calling threads have the
-//! processors busy already, and a part never waits for the parts of another batch.
+//! **One batch at a time.** A batch that finds another one in the pool is not cut: several calling
+//! threads have the processors busy already, and a part never waits for the parts of another batch.
 //!
-//! **Life.** The first batch that is cut starts the threads, so they have the processors that its thread may use.
-//! The threads end when the bank is closed. A child made by `fork` can't use the bank of its parent, so it never
-//! meets a pool without threads.
+//! **Life.** The first batch that is cut starts the threads, so they have the processors that its
+//! thread may use. The threads end when the bank is closed. A child made by `fork` can't use the
+//! bank of its parent, so it never meets a pool without threads.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -26,10 +27,11 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// A part has this many keys or more: a smaller one takes less time than the wake-up of its thread.
 const PART_KEYS_MIN: usize = 1024;
-/// Threads of a bank unless its options say otherwise. More gain little: the memory of a socket is busy by then.
+/// Threads of a bank unless its options say otherwise. More gain little: the memory of a socket is
+/// busy by then.
 const THREADS_MAX_DEFAULT: usize = 16;
-/// Parts begin at a multiple of this many keys, so that the bits of [`Reached`](crate::table::operations::Reached) of a
-/// part fill whole words.
+/// Parts begin at a multiple of this many keys, so that the bits of
+/// [`Reached`](crate::table::operations::Reached) of a part fill whole words.
 const PART_KEYS_STEP: usize = 64;
 
 /// The processors that this process may use, at most 16: the default of
@@ -38,8 +40,8 @@ pub(crate) fn default_threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX_DEFAULT)
 }
 
-/// [`PART_KEYS_MIN`], or what the variable `EMBANK_TEST_PART_KEYS` says in a build for tests: with 64, whole test suites
-/// run with batches in parts.
+/// [`PART_KEYS_MIN`], or what the variable `EMBANK_TEST_PART_KEYS` says in a build for tests: with
+/// 64, whole test suites run with batches in parts.
 fn part_keys_min() -> usize {
     #[cfg(feature = "testing")]
     {
@@ -117,7 +119,8 @@ impl BatchPool {
     /// The pool for a batch of `keys` keys. `None` if the batch is not to be cut.
     pub(crate) fn turn(&self, keys: usize) -> Option<Turn<'_>> {
         let parts = self.threads.min(keys / part_keys_min());
-        // Acquire: pairs with the Release at the end of a turn; nothing depends on it but the order of turns.
+        // Acquire: pairs with the Release at the end of a turn; nothing depends on it but the order
+        // of turns.
         if parts < 2 || self.busy.swap(true, Ordering::Acquire) {
             return None;
         }
@@ -141,7 +144,8 @@ impl Turn<'_> {
         (0..places).step_by(each).map(|start| start..places.min(start + each)).collect()
     }
 
-    /// Runs `work` on each part, on as many threads at once as there are. Returns when all are done.
+    /// Runs `work` on each part, on as many threads at once as there are. Returns when all are
+    /// done.
     ///
     /// # Panics
     /// If `work` does for a part. The other parts are done then.

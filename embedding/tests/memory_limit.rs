@@ -1,6 +1,8 @@
-//! The default memory budget, and what is told of a budget above it, in a control group with a limit of memory.
+//! The default memory budget, and what is told of a budget above it, in a control group with a
+//! limit of memory.
 //!
-//! The process with the limit is this test binary, run again: its environment names a tree of such a group's files.
+//! The process with the limit is this test binary, run again: its environment names a tree of such
+//! a group's files.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 

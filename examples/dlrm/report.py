@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MplFigure
 from matplotlib.ticker import MaxNLocator
 
-from figures import Figure
+from figures import Figure, mebibytes
 from meter import HITS
 from variant import Outcome
 
@@ -32,10 +32,11 @@ MEBI = 1 << 20
 
 @dataclass(frozen=True)
 class Chapter:
-    """One experiment: its title, one sentence about it, and its variants."""
+    """One experiment: its title, a sentence about it, one about its result, and its variants."""
 
     title: str
     about: str
+    result: str
     outcomes: list[Outcome]
 
 
@@ -50,7 +51,9 @@ def write_report(chapters: Sequence[Chapter], figures: Sequence[Figure], folder:
         ]
         sections.append(section(chapter, images))
     page = folder / "report.html"
-    page.write_text(PAGE.format(figures=figure_rows(figures), sections="\n".join(sections)))
+    results = "\n".join(f"<p>{html.escape(chapter.result)}</p>" for chapter in chapters)
+    rows = figure_rows(figures)
+    page.write_text(PAGE.format(results=results, figures=rows, sections="\n".join(sections)))
     return page
 
 
@@ -174,8 +177,7 @@ def plot_lookahead(chapter: Chapter) -> None:
 PLOTS = (
     ("quality", "Loss and AUC", plot_quality),
     ("speed", "Samples per second, evaluations and checkpoints left out", plot_speed),
-    ("memory", "Memory against the budget, sampled; the peak memory above is the largest sample, "
-     "with those after filling, evaluations and checkpoints", plot_memory),
+    ("memory", "Memory against the budget, sampled while training", plot_memory),
     ("hits", "Where rows were found", plot_hits),
     ("lookahead", "Rows that Lookahead announced: on time, late, wasted, dropped", plot_lookahead),
 )
@@ -246,15 +248,24 @@ def figure_rows(figures: Sequence[Figure]) -> str:
     rows = []
     for figure in figures:
         against = "" if figure.against_value is None else (
-            f"{html.escape(figure.against or '')}: {figure.against_value:,.4g}"
+            f"{html.escape(figure.against or '')}: {shown(figure.against_value, figure.unit)}"
         )
         ratio = "" if figure.ratio is None else f"{figure.ratio:.3f}"
-        value = f"{figure.value:,.4f}" if abs(figure.value) < 10 else f"{figure.value:,.0f}"
+        value = shown(figure.value, figure.unit)
         rows.append(
-            f"<tr><td>{html.escape(figure.name)}</td><td>{value} {html.escape(figure.unit)}</td>"
+            f"<tr><td>{html.escape(figure.name)}</td><td>{html.escape(value)}</td>"
             f"<td>{against}</td><td>{ratio}</td></tr>"
         )
     return "\n".join(rows)
+
+
+def shown(value: float, unit: str) -> str:
+    """A value with its unit, as a reader writes it."""
+    if unit == "bytes":
+        return mebibytes(value)
+    if abs(value) < 10:
+        return f"{value:.6f} {unit}".rstrip()
+    return f"{value:,.0f} {unit}".rstrip()
 
 
 STYLE: dict[Any, Any] = {
@@ -276,6 +287,7 @@ figure {{ margin: 1.2rem 0 }} img {{ max-width: 100% }}
 figcaption {{ color: #666; font-size: .9em }}
 </style></head><body>
 <h1>Training a click model out of core</h1>
+{results}
 <table><tr><th>figure</th><th>value</th><th>against</th><th>ratio</th></tr>
 {figures}
 </table>

@@ -24,11 +24,11 @@ import embank.torch
 from auc import auc
 from data import Batch, BatchOrder, ClickData
 from embeddings import batch_keys
-from meter import Meter, resident_bytes
+from meter import Meter
 from model import ClickModel
 
 EVALUATION_ROWS = 4096
-BLOB_FORMAT = 3
+BLOB_FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,11 @@ class TrainOptions:
 
 @dataclass
 class Progress:
-    """How far a run has come. `history` has a plain `Sample` an interval, `aucs` (step, AUC).
-
-    `largest_resident_bytes` is the largest sample of the process's memory.
-    """
+    """How far a run has come. `history` has a plain `Sample` an interval, `aucs` (step, AUC)."""
 
     step: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     aucs: list[tuple[int, float]] = field(default_factory=list)
-    largest_resident_bytes: int = 0
 
 
 class Trainer:
@@ -119,7 +115,6 @@ class Trainer:
                     samples = self.order.samples_before(progress.step)
                     sample = meter.sample(progress.step, samples, seconds, loss)
                     progress.history.append(sample.plain())
-                    self.look()
                     losses, seconds = [], 0.0
                     bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
                     if options.between is not None:
@@ -130,11 +125,6 @@ class Trainer:
                 if self.bank is not None and self.due(options.checkpoint_every):
                     self.checkpoint()
         return progress
-
-    def look(self) -> None:
-        """Takes a sample of the process's memory and keeps the largest."""
-        progress = self.progress
-        progress.largest_resident_bytes = max(progress.largest_resident_bytes, resident_bytes())
 
     def due(self, every: int) -> bool:
         """Whether something that happens every so many steps, and at the end, happens now."""
@@ -179,7 +169,6 @@ class Trainer:
         for begin in range(rows.start, rows.stop, EVALUATION_ROWS):
             batch = self.data.batch(slice(begin, min(begin + EVALUATION_ROWS, rows.stop)))
             scores.append(self.model(batch).numpy())
-        self.look()
         return auc(self.data.labels[rows.start : rows.stop], np.concatenate(scores))
 
     def checkpoint(self) -> None:
@@ -193,7 +182,6 @@ class Trainer:
                 "step": self.progress.step,
                 "history": self.progress.history,
                 "aucs": self.progress.aucs,
-                "largest_resident_bytes": self.progress.largest_resident_bytes,
                 "model": self.model.dense_state(),
                 "optimizer": self.dense_optimizer.state_dict(),
                 "rng": torch.get_rng_state(),
@@ -201,7 +189,6 @@ class Trainer:
             blob,
         )
         self.bank.checkpoint(blob.getvalue())
-        self.look()
 
     def resume(self) -> bool:
         """Goes back to the bank's newest checkpoint; False if there is none and all is fresh."""
@@ -213,9 +200,7 @@ class Trainer:
                 f"{self.bank.path}: checkpoint of format {blob['format']}, this program writes "
                 f"{BLOB_FORMAT}; start afresh without --resume"
             )
-        self.progress = Progress(
-            blob["step"], blob["history"], blob["aucs"], blob["largest_resident_bytes"]
-        )
+        self.progress = Progress(blob["step"], blob["history"], blob["aucs"])
         self.model.load_dense_state(blob["model"])
         self.dense_optimizer.load_state_dict(blob["optimizer"])
         torch.set_rng_state(blob["rng"])

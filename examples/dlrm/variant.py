@@ -79,7 +79,6 @@ class Outcome:
     device: str = "memory"
     device_notes: list[str] = field(default_factory=list)
     resumed_from: int = 0
-    largest_resident_bytes: int = 0
 
     @property
     def rows_memory_bytes(self) -> int:
@@ -91,15 +90,6 @@ class Outcome:
         if not self.budget_bytes:
             return self.table_bytes
         return max((sample["used_bytes"] for sample in self.history), default=0)
-
-    @property
-    def largest_sample_bytes(self) -> int:
-        """The largest sample of the process's memory beyond what torch and the model need.
-
-        Samples are taken at intervals of training and after filling, evaluations and
-        checkpoints; what rises and falls between two of them is not seen.
-        """
-        return max(0, self.largest_resident_bytes - self.baseline_bytes)
 
     def save(self, path: Path) -> None:
         partial = path.with_suffix(".partial")
@@ -176,7 +166,6 @@ def run_on_bank(
         )
         if not trainer.resume() and experiment.fill_tables:
             fill(tables, experiment.data)
-            trainer.look()
             # A checkpoint makes all rows read-only, so the first use of each copies it. A run
             # that takes none, as a measurement of speed, must not begin with that.
             if experiment.train.checkpoint_every > 0:
@@ -205,7 +194,6 @@ def finish(experiment: Experiment, variant: Variant, trainer: Trainer, baseline:
         baseline_bytes=baseline,
         history=progress.history,
         aucs=progress.aucs,
-        largest_resident_bytes=progress.largest_resident_bytes,
     )
 
 

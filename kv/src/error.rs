@@ -67,7 +67,8 @@ pub enum Error {
         /// The processes that have it open.
         holders: LockHolders,
     },
-    /// The path of a bank's directory, or of a folder that is written to, leads elsewhere than when it was opened.
+    /// The path of a bank's directory, or of a folder that is written to, leads elsewhere than when
+    /// it was opened.
     #[error(
         "{path} was {} while it was in use, so nothing is written or removed there. Put the directory back and call \
          again; or, if it is a bank, close it and open it where it lies now",
@@ -156,13 +157,15 @@ pub enum Error {
         log_bytes: u64,
         /// What the current rows take of it, in bytes.
         live_bytes: u64,
-        /// What lies before the current rows and is held for scans and kept checkpoints alone, in bytes.
+        /// What lies before the current rows and is held for scans and kept checkpoints alone, in
+        /// bytes.
         held_bytes: u64,
         /// What holds it, the largest holder first.
         holders: Vec<SpaceHolder>,
     },
-    /// The disk has no room for what the call has to write. The store goes on: rows in memory can be read and changed, and
-    /// the call can be made again when there is room. A batch may be done in part.
+    /// The disk has no room for what the call has to write. The store goes on: rows in memory can
+    /// be read and changed, and the call can be made again when there is room. A batch may be
+    /// done in part.
     #[error(
         "the disk of {path} is full ({reason}). No row is lost: remove files from that disk, delete rows, drop tables or \
          compact, and call again"
@@ -174,7 +177,8 @@ pub enum Error {
         reason: String,
     },
     /// A call waited for compaction to make room on disk, and the check that the program gave to
-    /// [`check_while_waiting`](crate::check_while_waiting) ended the wait. Part of the batch may be done.
+    /// [`check_while_waiting`](crate::check_while_waiting) ended the wait. Part of the batch may be
+    /// done.
     #[error(
         "the program ended the wait for disk space after {waited:?}; part of the batch may be done"
     )]
@@ -213,7 +217,8 @@ pub enum Error {
         /// Why it has to be removed.
         why: &'static str,
     },
-    /// What the call reads was changed or removed while it read. The text says whether to call again.
+    /// What the call reads was changed or removed while it read. The text says whether to call
+    /// again.
     #[error("{0}")]
     ChangedMeanwhile(String),
     /// An option is out of its range, or does not fit the bank or another option.
@@ -255,9 +260,10 @@ pub enum Error {
     /// All numbers or addresses of a kind are taken.
     #[error("{0}")]
     Exhausted(String),
-    /// The call is wrong as it is written, and no variant above stands for it: a batch of 2^32 keys, text that is no state
-    /// of a store, a transfer that breaks the contract of a [`Device`](crate::device::Device), a checkpoint taken by an
-    /// operation's callback, a delta from a newer to an older checkpoint, a bank to salvage without any manifest.
+    /// The call is wrong as it is written, and no variant above stands for it: a batch of 2^32
+    /// keys, text that is no state of a store, a transfer that breaks the contract of a
+    /// [`Device`](crate::device::Device), a checkpoint taken by an operation's callback, a
+    /// delta from a newer to an older checkpoint, a bank to salvage without any manifest.
     #[error("{0}")]
     InvalidArgument(String),
     /// A table of that name exists with another layout.
@@ -312,7 +318,8 @@ pub fn no_checkpoint(number: Option<u64>, kept: &[u64]) -> String {
 }
 
 impl Error {
-    /// A checkpoint that is not among the `kept` ones; `number` is `None` where the newest one was wanted.
+    /// A checkpoint that is not among the `kept` ones; `number` is `None` where the newest one was
+    /// wanted.
     pub(crate) fn no_such_checkpoint(
         path: impl Into<PathBuf>,
         number: Option<u64>,
@@ -330,8 +337,8 @@ impl Error {
         Error::Io { operation, path: path.into(), source }
     }
 
-    /// The file and the system's reason, if a file could not be written for want of room. A failed sync is another
-    /// matter: what was written before may be lost by then.
+    /// The file and the system's reason, if a file could not be written for want of room. A failed
+    /// sync is another matter: what was written before may be lost by then.
     pub(crate) fn for_want_of_room(&self) -> Option<(PathBuf, String)> {
         let Error::Io { operation, path, source } = self else { return None };
         let is_full =

@@ -1,10 +1,12 @@
 //! Who has got rows for training and has not answered yet.
 //!
-//! **Problem.** A Get's counts come down with its answer. If none ever comes, because a thread hangs or a
-//! worker died with its lease in some list, the counts stand for ever and nobody can tell whose they are.
+//! **Problem.** A Get's counts come down with its answer. If none ever comes, because a thread
+//! hangs or a worker died with its lease in some list, the counts stand for ever and nobody can
+//! tell whose they are.
 //!
-//! **Approach.** Each batch that holds counts is one entry of a registry, with its keys. Whoever waits may declare
-//! the old entries expired and give their counts back. The entry's state decides who that is:
+//! **Approach.** Each batch that holds counts is one entry of a registry, with its keys. Whoever
+//! waits may declare the old entries expired and give their counts back. The entry's state decides
+//! who that is:
 //!
 //! | state | meaning | who may leave it, and where to |
 //! |---|---|---|
@@ -12,13 +14,13 @@
 //! | answering | the owner brings the counts down, by an update or without | nobody: it is removed when that is done |
 //! | expired | an expirer brings the counts down, or has | nobody |
 //!
-//! Both ways out of *held* are one compare-and-swap of the same word, so of an owner and any number of expirers
-//! exactly one succeeds, and only that one touches the counts: they come down once. An owner that comes too late
-//! learns so before it has changed a row. An entry is removed once: from *held* by its expirer, under the shard's
-//! lock, else by its owner.
+//! Both ways out of *held* are one compare-and-swap of the same word, so of an owner and any number
+//! of expirers exactly one succeeds, and only that one touches the counts: they come down once. An
+//! owner that comes too late learns so before it has changed a row. An entry is removed once: from
+//! *held* by its expirer, under the shard's lock, else by its owner.
 //!
-//! An entry costs an allocation and two short locks of a shard which threads hardly share, for a batch of any
-//! length.
+//! An entry costs an allocation and two short locks of a shard which threads hardly share, for a
+//! batch of any length.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -88,8 +90,8 @@ impl<T> Leased<T> {
         self.taken
     }
 
-    /// For its owner, once: from now on it does not expire, and the owner brings the counts down. False if it has
-    /// expired: then the counts are none of the owner's business any more.
+    /// For its owner, once: from now on it does not expire, and the owner brings the counts down.
+    /// False if it has expired: then the counts are none of the owner's business any more.
     #[must_use]
     pub fn begin_answer(&self) -> bool {
         self.leave_held(ANSWERING)
@@ -115,7 +117,8 @@ impl<T> Leased<T> {
             self.state.store(to, Ordering::Release);
             return held;
         }
-        // AcqRel: what the loser does then comes after what the winner did before. Acquire: `is_held`'s.
+        // AcqRel: what the loser does then comes after what the winner did before. Acquire:
+        // `is_held`'s.
         self.state.compare_exchange(HELD, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
@@ -137,7 +140,8 @@ impl<T> Default for Leases<T> {
 }
 
 impl<T> Leases<T> {
-    /// Registers a batch whose counts are up. Threads with different `thread` numbers get out of each other's way.
+    /// Registers a batch whose counts are up. Threads with different `thread` numbers get out of
+    /// each other's way.
     pub fn register(&self, what: T, taken: Instant, thread: usize) -> Arc<Leased<T>> {
         let shard = thread % SHARDS;
         let mut slots = self.shards[shard].0.lock();
@@ -151,8 +155,8 @@ impl<T> Leases<T> {
         lease
     }
 
-    /// For the owner, after an answer that [began](Leased::begin_answer): the counts are down. Nothing happens
-    /// if the lease has expired.
+    /// For the owner, after an answer that [began](Leased::begin_answer): the counts are down.
+    /// Nothing happens if the lease has expired.
     pub fn end(&self, lease: &Leased<T>) {
         if !lease.is_expired() {
             self.shards[lease.shard as usize].0.lock().take(lease.slot);
@@ -195,7 +199,8 @@ impl<T> Leases<T> {
 }
 
 impl<T> Leases<T> {
-    /// Those that were registered with this `thread` number and hold counts now, and perhaps some of other threads.
+    /// Those that were registered with this `thread` number and hold counts now, and perhaps some
+    /// of other threads.
     #[must_use]
     pub fn of_thread(&self, thread: usize) -> Vec<Arc<Leased<T>>> {
         self.shards[thread % SHARDS].0.lock().slots.iter().flatten().cloned().collect()

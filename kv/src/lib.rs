@@ -88,6 +88,7 @@ pub use record::address::TableId;
 pub use stats::space_holder::SpaceHolder;
 pub use stats::{StoreStats, metrics};
 pub use store::scan::{Scan, ScannedRow};
+pub use store::serving::CallState;
 pub use store::{Loan, Recovered, StateId, Store, TableInfo};
 #[cfg(feature = "bench")]
 #[doc(hidden)]

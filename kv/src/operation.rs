@@ -11,8 +11,8 @@ pub enum Access {
     Update,
     /// Replaces the whole value.
     Put,
-    /// Leaves the value, and moves the clock alone: what ends a lease without an update. No method of the operation but
-    /// [`settled`](Operation::settled) is called.
+    /// Leaves the value, and moves the clock alone: what ends a lease without an update. No method
+    /// of the operation but [`settled`](Operation::settled) is called.
     Touch,
 }
 
@@ -31,8 +31,8 @@ pub enum Width {
 pub enum Clock {
     /// Leaves it.
     Keep,
-    /// Up by one, unless more than `bound` are outstanding: then the row is left alone and reported as
-    /// blocked. `None` is no bound.
+    /// Up by one, unless more than `bound` are outstanding: then the row is left alone and reported
+    /// as blocked. `None` is no bound.
     Acquire {
         /// Gets that may be outstanding before this one has to wait.
         bound: Option<u32>,
@@ -80,7 +80,8 @@ impl Clock {
 pub enum Shortage {
     /// It fails with some of its rows done. For operations that the caller can repeat.
     Stops,
-    /// The store refuses it before its first row, or completes it. It exceeds the limit by its own rows at most.
+    /// The store refuses it before its first row, or completes it. It exceeds the limit by its own
+    /// rows at most.
     Whole,
     /// The store completes it: it is a part of something that has begun.
     GoesOn,
@@ -88,29 +89,31 @@ pub enum Shortage {
 
 /// One operation over a batch of keys; `i` is a key's place in the batch.
 ///
-/// Values are 8-byte aligned and as long as the table says; in a table of variable width each has a length of
-/// its own, which [`value_bytes`](Self::value_bytes) decides when it is written. A method may be called again for the
-/// same place, when the row moved meanwhile: each call must do the whole work for its place anew,
-/// and the last one counts. The methods run while the store holds the row: they should only compute,
-/// and must not call any store.
+/// Values are 8-byte aligned and as long as the table says; in a table of variable width each has a
+/// length of its own, which [`value_bytes`](Self::value_bytes) decides when it is written. A method
+/// may be called again for the same place, when the row moved meanwhile: each call must do the
+/// whole work for its place anew, and the last one counts. The methods run while the store holds
+/// the row: they should only compute, and must not call any store.
 pub trait Operation {
     /// What it does to rows that exist.
     const ACCESS: Access;
 
-    /// The tables that it is for; others refuse it. A constant, so that rows of fixed width pay nothing for the
-    /// others. Default: fixed.
+    /// The tables that it is for; others refuse it. A constant, so that rows of fixed width pay
+    /// nothing for the others. Default: fixed.
     const WIDTH: Width = Width::Fixed;
 
-    /// Whether nobody waits for its reads yet: then they go behind those of other batches. Default: no.
+    /// Whether nobody waits for its reads yet: then they go behind those of other batches. Default:
+    /// no.
     const AHEAD: bool = false;
 
-    /// Whether the rows that `update` and `insert` write count as changed. An operation on rows that the program keeps for
-    /// itself, beside those of its user, says no. Default: yes. A `Touch` never changes a row.
+    /// Whether the rows that `update` and `insert` write count as changed. An operation on rows
+    /// that the program keeps for itself, beside those of its user, says no. Default: yes. A
+    /// `Touch` never changes a row.
     const CHANGES: bool = true;
 
     /// What becomes of the batch where the disk or the quota has no room for its rows. Default:
-    /// `Whole` for an `Update` or `Touch`, `Stops` for other operations. A batch with [`Clock::Release`]
-    /// always completes.
+    /// `Whole` for an `Update` or `Touch`, `Stops` for other operations. A batch with
+    /// [`Clock::Release`] always completes.
     fn shortage(&self) -> Shortage {
         match Self::ACCESS {
             Access::Update | Access::Touch => Shortage::Whole,
@@ -123,46 +126,51 @@ pub trait Operation {
         let _ = (i, value);
     }
 
-    /// Where a `Peek` copies the row's value straight to, its first bytes, as many as there is room for: then
-    /// `read` is not called. What lies there afterwards counts only if the row is not reported as missing.
-    /// Default: none, and `read` is called with a copy of the value. Not asked for tables of variable width:
-    /// there `read` is always called, and its slice tells the value's length.
+    /// Where a `Peek` copies the row's value straight to, its first bytes, as many as there is room
+    /// for: then `read` is not called. What lies there afterwards counts only if the row is not
+    /// reported as missing. Default: none, and `read` is called with a copy of the value. Not
+    /// asked for tables of variable width: there `read` is always called, and its slice tells
+    /// the value's length.
     fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
         let _ = i;
         None
     }
 
-    /// Bytes of the row's next value, in a table of variable width: asked before each call of `update` and
-    /// `insert`, which then get a slice of that length. `old` is the row's present value for `Update`, and
-    /// none for `Put` and for a row that is missing. A length above the table's maximum fails the batch.
-    /// Default: as long as before; empty without a value before, so a `Put` must give it.
+    /// Bytes of the row's next value, in a table of variable width: asked before each call of
+    /// `update` and `insert`, which then get a slice of that length. `old` is the row's present
+    /// value for `Update`, and none for `Put` and for a row that is missing. A length above the
+    /// table's maximum fails the batch. Default: as long as before; empty without a value
+    /// before, so a `Put` must give it.
     fn value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> usize {
         let _ = i;
         old.map_or(0, <[u8]>::len)
     }
 
-    /// The staleness clock that a `Peek` or a `Get` saw on a row that was there, before its own count: called once
-    /// for each, when it is certain that the row was read. Not for a row that was inserted, whose clock was 0.
+    /// The staleness clock that a `Peek` or a `Get` saw on a row that was there, before its own
+    /// count: called once for each, when it is certain that the row was read. Not for a row
+    /// that was inserted, whose clock was 0.
     fn seen(&mut self, i: usize, outstanding: u32) {
         let _ = (i, outstanding);
     }
 
-    /// What the operation did to the row at this place stands, and its clock has moved: called once for each that is
-    /// neither missing nor blocked, for `Get`, `Update` and `Put`, inserted rows too. The other methods may have been
-    /// called for a row that then moved, in a batch that failed before it came back to it: only from this can be
-    /// told what such a batch has done.
+    /// What the operation did to the row at this place stands, and its clock has moved: called once
+    /// for each that is neither missing nor blocked, for `Get`, `Update` and `Put`, inserted
+    /// rows too. The other methods may have been called for a row that then moved, in a batch
+    /// that failed before it came back to it: only from this can be told what such a batch has
+    /// done.
     fn settled(&mut self, i: usize) {
         let _ = i;
     }
 
-    /// Changes a row's value, for `Update`; fills it, for `Put`, which gets unspecified content. Where an
-    /// `Update` changes a value's length, it gets as much of the old one as fits, then zeros.
+    /// Changes a row's value, for `Update`; fills it, for `Put`, which gets unspecified content.
+    /// Where an `Update` changes a value's length, it gets as much of the old one as fits, then
+    /// zeros.
     fn update(&mut self, i: usize, value: &mut [u8]) {
         let _ = (i, value);
     }
 
-    /// The row is missing: fills a new (zeroed) one and returns true, or returns false to leave it so.
-    /// Never called for `Peek`. Neither `read` nor `update` follows.
+    /// The row is missing: fills a new (zeroed) one and returns true, or returns false to leave it
+    /// so. Never called for `Peek`. Neither `read` nor `update` follows.
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
         let _ = (i, value);
         false

@@ -8,32 +8,33 @@ use crate::memory::control_group::default_memory_budget_bytes;
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
     /// Memory for everything: log frames, index, buffers. Bytes; at least
-    /// [`BUDGET_BYTES_MIN`](crate::BUDGET_BYTES_MIN). Default: 1 GiB, or a quarter of the memory limit of the process's
-    /// control group, if that is less ([`default_memory_budget_bytes`]). A budget above that limit gets the process
+    /// [`BUDGET_BYTES_MIN`](crate::BUDGET_BYTES_MIN). Default: 1 GiB, or a quarter of the memory
+    /// limit of the process's control group, if that is less
+    /// ([`default_memory_budget_bytes`]). A budget above that limit gets the process
     /// killed: see [`memory_budget_warning`](crate::memory_budget_warning).
     pub memory_budget_bytes: u64,
     /// Default: io_uring where the kernel grants it.
     pub device: DeviceChoice,
     /// Checkpoints that stay on disk, the newest ones; at least 1. Default 2.
     pub checkpoints_kept: usize,
-    /// Size of a log page for a new bank: a power of two from 8 KiB to 4 MiB. Default: follows from
-    /// the budget. A bank keeps the page size that it was created with.
+    /// Size of a log page for a new bank: a power of two from 8 KiB to 4 MiB. Default: follows
+    /// from the budget. A bank keeps the page size that it was created with.
     pub page_size_bytes: Option<u32>,
-    /// Size of the log's files for a new bank: a power of two from the page size to 64 GiB. Default: 256 MiB. Space is
-    /// given back in these units where the file system can't punch holes, and copies share whole files. A bank keeps
-    /// the size that it was created with.
+    /// Size of the log's files for a new bank: a power of two from the page size to 64 GiB.
+    /// Default: 256 MiB. Space is given back in these units where the file system can't punch
+    /// holes, and copies share whole files. A bank keeps the size that it was created with.
     pub segment_size_bytes: Option<u64>,
-    /// Whether a bank is made where there is none. Default true. Without it, a mistyped path and a file system that is
-    /// not mounted are errors.
+    /// Whether a bank is made where there is none. Default true. Without it, a mistyped path and a
+    /// file system that is not mounted are errors.
     pub create: bool,
-    /// How space is given back. Default: only when [`Store::compact`](crate::Store::compact) is called; with
-    /// `background`, unthrottled, the log stays below 1.5 times its rows, beside what kept
-    /// checkpoints hold.
+    /// How space is given back. Default: only when [`Store::compact`](crate::Store::compact) is
+    /// called; with `background`, unthrottled, the log stays below 1.5 times its rows, beside
+    /// what kept checkpoints hold.
     pub compaction: CompactionOptions,
-    /// The most that the log may take on disk, in bytes; none by default. At the quota, writers wait for
-    /// compaction as far as that can help, then fail with `QuotaExceeded`. Deletions go on, and peeks, and
-    /// whatever releases clocks: the rows that are out come to their end, if need be beyond the quota.
-    /// Checkpoints' index images are not counted.
+    /// The most that the log may take on disk, in bytes; none by default. At the quota, writers
+    /// wait for compaction as far as that can help, then fail with `QuotaExceeded`. Deletions
+    /// go on, and peeks, and whatever releases clocks: the rows that are out come to their
+    /// end, if need be beyond the quota. Checkpoints' index images are not counted.
     pub disk_quota_bytes: Option<u64>,
 }
 

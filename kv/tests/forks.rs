@@ -82,7 +82,7 @@ fn a_child_keeps_no_bank_locked_and_no_checkpoint_held() {
     });
     drop(store);
     drop(Store::open(dir, &by_hand(1)).expect("the child knows nothing of the bank"));
-    assert!(child.join(), "nobody but the child has the bank open");
+    assert!(child.join(), "only the child has the bank open");
 
     // While the parent has the bank open, it is locked. The child can't take the lock either.
     let store = Store::open(dir, &by_hand(1)).unwrap();

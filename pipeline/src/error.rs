@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 /// Of a header, an error shows at most 50 names.
 const NAMES_MAX: usize = 50;
-/// Of a name, an error shows at most 60 characters: a first line that is no header may be one long name.
+/// Of a name, an error shows at most 60 characters: a first line that is no header may be one long
+/// name.
 const NAME_CHARS_MAX: usize = 60;
 
 /// A failure, with its place and its cure.
@@ -20,7 +21,8 @@ pub enum Error {
     /// A row can't be used, and the pipeline is to fail at those.
     #[error("{0:#}; `bad_rows: skip` leaves such rows out and counts them")]
     BadRow(BadRowReport),
-    /// More rows are bad than a run may leave out ([`Spec::bad_rows_max`](crate::Spec::bad_rows_max)).
+    /// More rows are bad than a run may leave out
+    /// ([`Spec::bad_rows_max`](crate::Spec::bad_rows_max)).
     #[error(
         "{bad_lines} of the first {lines} lines are of bad rows, more than the share of {limit} that `bad_rows_max` allows; \
          the first: {}; fields have settings for spellings of missing values (`missing`) and whole floats \
@@ -137,8 +139,8 @@ pub enum Error {
     /// Vocabularies have counts that can't be added to: what failed, and what can be done.
     #[error("the counts of vocabularies can't be added to: {0}")]
     CountedInPart(String),
-    /// The ids of a vocabulary became those of other values while an [evaluation](crate::Pipeline::evaluation) used
-    /// them. Its batch was not handed out.
+    /// The ids of a vocabulary became those of other values while an
+    /// [evaluation](crate::Pipeline::evaluation) used them. Its batch was not handed out.
     #[error(
         "vocabulary {name:?} was numbered anew, and this run looks values up by the old numbering, as its earlier batches \
          were: run again, over tables of the new one; where somebody else has numbered it anew, let the pipeline that \
@@ -148,7 +150,8 @@ pub enum Error {
         /// The vocabulary's name.
         name: String,
     },
-    /// A vocabulary that gives no new ids in this run met a value that it lacks, and was made without an id for those.
+    /// A vocabulary that gives no new ids in this run met a value that it lacks, and was made
+    /// without an id for those.
     #[error(
         "{input}: column {column:?} has value {value} in row {row} of the run, and vocabulary {name:?} does not have it \
          and {}, or make the vocabulary anew with an id for such values (first_id=1, unknown_id=0)",
@@ -169,7 +172,8 @@ pub enum Error {
         input: String,
         /// Among the rows of the run that are no bad ones, from 0.
         row: u64,
-        /// Whether the vocabulary is frozen. Else the run is an [evaluation](crate::Pipeline::evaluation).
+        /// Whether the vocabulary is frozen. Else the run is an
+        /// [evaluation](crate::Pipeline::evaluation).
         frozen: bool,
     },
     /// A byte string is longer than its vocabulary takes. Its batch was not handed out.
@@ -228,10 +232,12 @@ pub enum Error {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The system refuses a thread that the call needs. A run goes on with the workers that it gets.
+    /// The system refuses a thread that the call needs. A run goes on with the workers that it
+    /// gets.
     #[error("the thread of the {thread} can't be started: {source}; {}", embank::THREADS_ADVICE)]
     ThreadRefused {
-        /// What it serves: "feed", "server" or "client" of a feed over the network, "run" in Python.
+        /// What it serves: "feed", "server" or "client" of a feed over the network, "run" in
+        /// Python.
         thread: &'static str,
         /// The system's error.
         source: std::io::Error,
@@ -266,7 +272,8 @@ fn listed(names: &[String]) -> String {
     listed.join(", ")
 }
 
-/// A row that can't be used: where it is and why. Shown with `{:#}`, it tells the lines that it spans, if they are several.
+/// A row that can't be used: where it is and why. Shown with `{:#}`, it tells the lines that it
+/// spans, if they are several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadRowReport {
     /// The input's name, a path where it is a file.
@@ -275,7 +282,8 @@ pub struct BadRowReport {
     pub line: u64,
     /// How many lines it spans: more than one where a quote is open at a line's end.
     pub lines: u64,
-    /// Where in the line the bad field begins, in bytes from 1; none where the number of fields is wrong.
+    /// Where in the line the bad field begins, in bytes from 1; none where the number of fields is
+    /// wrong.
     pub column: Option<u64>,
     /// What is wrong, with the field's name and value.
     pub what: String,

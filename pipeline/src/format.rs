@@ -18,20 +18,23 @@ pub enum Format {
         separator: Separator,
         /// What the first line of each input is.
         header: Header,
-        /// What encloses fields that hold separators and line ends, as RFC 4180 has it: doubled, it stands for itself.
-        /// Not a separator or line end, and only with a separator of one byte. If there is none, quotes mean nothing,
-        /// and inputs can be read from several places at a time.
+        /// What encloses fields that hold separators and line ends, as RFC 4180 has it: doubled,
+        /// it stands for itself. Not a separator or line end, and only with a separator of
+        /// one byte. If there is none, quotes mean nothing, and inputs can be read from
+        /// several places at a time.
         quote: Option<u8>,
     },
-    /// Fields of 32 bits, little-endian, one behind the other, nothing between rows: PIPER's Config III.
+    /// Fields of 32 bits, little-endian, one behind the other, nothing between rows: PIPER's Config
+    /// III.
     Packed,
-    /// Parquet and Arrow files (of the IPC format, as files or streams), by their first bytes: fields are columns of
-    /// their names. Needs the crate's feature `parquet`.
+    /// Parquet and Arrow files (of the IPC format, as files or streams), by their first bytes:
+    /// fields are columns of their names. Needs the crate's feature `parquet`.
     Columns,
-    /// What the names of a run's inputs say, in either case: `.csv` is [`CSV`](Self::CSV), `.tsv` and `.tab`
-    /// [`TSV`](Self::TSV), `.bin` [`Packed`](Self::Packed), and `.parquet`, `.pq`, `.arrow`, `.arrows`, `.feather` and
-    /// `.ipc` are [`Columns`](Self::Columns); names of other kinds say nothing. Where no name says anything it is
-    /// [`TSV`](Self::TSV). Names that say different formats are an error, as are those of formats that no pipeline reads.
+    /// What the names of a run's inputs say, in either case: `.csv` is [`CSV`](Self::CSV), `.tsv`
+    /// and `.tab` [`TSV`](Self::TSV), `.bin` [`Packed`](Self::Packed), and `.parquet`, `.pq`,
+    /// `.arrow`, `.arrows`, `.feather` and `.ipc` are [`Columns`](Self::Columns); names of
+    /// other kinds say nothing. Where no name says anything it is [`TSV`](Self::TSV). Names
+    /// that say different formats are an error, as are those of formats that no pipeline reads.
     ByName(TextSettings),
 }
 
@@ -53,8 +56,8 @@ pub struct TextSettings {
     pub separator: Option<Separator>,
     /// What the first line of each input is. Default: the format's own.
     pub header: Option<Header>,
-    /// What encloses fields, `Some(None)` for nothing. Default: the format's own; none where the separator has several
-    /// bytes.
+    /// What encloses fields, `Some(None)` for nothing. Default: the format's own; none where the
+    /// separator has several bytes.
     pub quote: Option<Option<u8>>,
 }
 
@@ -62,11 +65,12 @@ pub struct TextSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Header {
-    /// The names of its columns. Fields are the columns of their names, in any order; other columns are not read. A
-    /// header that lacks a field, or has its name twice, is an error. An input of no bytes has no rows.
+    /// The names of its columns. Fields are the columns of their names, in any order; other columns
+    /// are not read. A header that lacks a field, or has its name twice, is an error. An input
+    /// of no bytes has no rows.
     Names,
-    /// A line that is passed over unread: columns stand in the order of the fields, whatever it says. For headers whose
-    /// names are not those of the fields.
+    /// A line that is passed over unread: columns stand in the order of the fields, whatever it
+    /// says. For headers whose names are not those of the fields.
     Skip,
     /// A row as any other: columns stand in the order of the fields.
     None,
@@ -146,14 +150,16 @@ impl Format {
     /// Text with tabs between fields, without a header, as the Criteo sets are.
     pub const TSV: Self =
         Self::Text { separator: Separator::one(b'\t'), header: Header::None, quote: None };
-    /// Text with commas between fields, some in double quotes, and a line of their names before them.
+    /// Text with commas between fields, some in double quotes, and a line of their names before
+    /// them.
     pub const CSV: Self =
         Self::Text { separator: Separator::one(b','), header: Header::Names, quote: Some(b'"') };
 
     /// The same with some settings changed.
     ///
     /// # Errors
-    /// [`Error::Spec`] for settings of text where it is no text, and for quotes with a separator of several bytes.
+    /// [`Error::Spec`] for settings of text where it is no text, and for quotes with a separator of
+    /// several bytes.
     pub fn with(self, settings: TextSettings) -> Result<Self> {
         let Self::Text { separator, header, quote } = self else {
             if let Self::ByName(own) = self {

@@ -1,9 +1,10 @@
 //! Tabular preprocessing for embedding tables: decode, transform, number categories, feed.
 //!
-//! A [`Spec`] says what the fields of a row are, what becomes of each column and what comes out. A [`Pipeline`] runs it
-//! over text in one pass: threads decode lines with vector instructions, transform blocks of columns in the processor's
-//! cache, and number categories in order of first appearance, the same with any number of threads. Vocabularies end
-//! with the pipeline, or are those of a bank ([`Pipeline::with_bank`]).
+//! A [`Spec`] says what the fields of a row are, what becomes of each column and what comes out. A
+//! [`Pipeline`] runs it over text in one pass: threads decode lines with vector instructions,
+//! transform blocks of columns in the processor's cache, and number categories in order of first
+//! appearance, the same with any number of threads. Vocabularies end with the pipeline, or are
+//! those of a bank ([`Pipeline::with_bank`]).
 //!
 //! # Where to look
 //!

@@ -99,16 +99,16 @@ impl RunOptions {
 pub struct FeedOptions {
     /// Rows of each batch. Default: 4096.
     pub batch_rows: usize,
-    /// Whether rows that are left over at the end and make no whole batch are dropped. Default: no, they are the last
-    /// batch.
+    /// Whether rows that are left over at the end and make no whole batch are dropped. Default:
+    /// no, they are the last batch.
     pub drop_last: bool,
-    /// Rows that wait in the shuffle buffer. Each row that comes in sends a random one of them out. Default: 0, the
-    /// order of the input.
+    /// Rows that wait in the shuffle buffer. Each row that comes in sends a random one of them
+    /// out. Default: 0, the order of the input.
     pub shuffle_rows: usize,
     /// Of the shuffle. Default: 0.
     pub seed: u64,
-    /// Rows at the beginning of the feed that are made, but not handed out: a feed goes on at another one's
-    /// [`next_row`](crate::Feed::next_row) so. Default: 0.
+    /// Rows at the beginning of the feed that are made, but not handed out: a feed goes on at
+    /// another one's [`next_row`](crate::Feed::next_row) so. Default: 0.
     pub skip_rows: u64,
     /// Batches that may be ready beside the one in hand. Default: 2.
     pub batches_ahead: usize,
@@ -165,10 +165,12 @@ impl FeedOptions {
 pub struct FlightOptions {
     /// How batches are made. Clients may ask for another seed and another first row.
     pub feed: FeedOptions,
-    /// Values that a message holds at most, in bytes; a larger batch goes out as several. For clients that take none of
-    /// any size, as those in Rust by default: 4 MiB, headers included. Default: none, a batch is a message.
+    /// Values that a message holds at most, in bytes; a larger batch goes out as several. For
+    /// clients that take none of any size, as those in Rust by default: 4 MiB, headers
+    /// included. Default: none, a batch is a message.
     pub message_bytes: Option<usize>,
-    /// How long a client that comes while another one has the feed waits for it before it is refused. Default: 10 s.
+    /// How long a client that comes while another one has the feed waits for it before it is
+    /// refused. Default: 10 s.
     pub wait: Duration,
 }
 

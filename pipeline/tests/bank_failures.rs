@@ -1,4 +1,5 @@
-//! Pipelines over a bank when something fails: what the bank holds then, and that going on is right or refused.
+//! Pipelines over a bank when something fails: what the bank holds then, and that going on is right
+//! or refused.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -100,8 +101,9 @@ fn numbers_of(vocabulary: &Vocabulary) -> Vec<u64> {
     }
 }
 
-/// Somebody else renumbers, and adds a value that the pipeline can't have. A load that broke off there left a part of
-/// the values beside the old length: later runs gave out ids of other values, or panicked.
+/// Somebody else renumbers, and adds a value that the pipeline can't have. A load that broke off
+/// there left a part of the values beside the old length: later runs gave out ids of other values,
+/// or panicked.
 #[test]
 fn a_vocabulary_that_cannot_be_taken_over_is_refused_until_it_can() {
     let folder = tempfile::tempdir().unwrap();
@@ -127,7 +129,8 @@ fn a_vocabulary_that_cannot_be_taken_over_is_refused_until_it_can() {
     assert_eq!(numbers_of(&vocabulary), [7, 8, 9]);
 }
 
-/// A save that fails halfway has brought some of its values into the bank, which are no other hand's.
+/// A save that fails halfway has brought some of its values into the bank, which are no other
+/// hand's.
 #[test]
 fn a_save_that_failed_halfway_goes_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -196,7 +199,8 @@ fn counts_are_saved_once_whatever_fails() {
     assert!(failed_while_counting > 0, "the quota was not met while counts were saved");
 }
 
-/// A first pass that failed has counted some rows; the next run counted them again and kept what came once.
+/// A first pass that failed has counted some rows; the next run counted them again and kept what
+/// came once.
 #[test]
 fn counts_of_a_part_are_not_counted_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -309,7 +313,8 @@ fn what_was_not_kept_by_hand_is_kept_by_hand_or_frozen_by_another() {
     }
 }
 
-/// A second pipeline that was made before the first had run counted its rows on top, and failed to keep them.
+/// A second pipeline that was made before the first had run counted its rows on top, and failed to
+/// keep them.
 #[test]
 fn what_another_pipeline_has_frozen_meanwhile_is_applied() {
     let folder = tempfile::tempdir().unwrap();
@@ -344,7 +349,8 @@ fn a_checkpoint_is_one_of_the_pipelines_own_bank() {
     assert!(matches!(in_memory.checkpoint(&bank, b""), Err(Error::Spec(_))));
 }
 
-/// A value that a frozen vocabulary lacks was told with place 0 of some batch, whatever row and input it was in.
+/// A value that a frozen vocabulary lacks was told with place 0 of some batch, whatever row and
+/// input it was in.
 #[test]
 fn unknown_and_long_values_are_told_with_their_rows() {
     let folder = tempfile::tempdir().unwrap();

@@ -48,7 +48,8 @@ fn spec() -> Spec {
 
 const ROWS: i32 = 5000;
 
-/// The columns, in another order than the fields, with one that no field is named; and the same as text.
+/// The columns, in another order than the fields, with one that no field is named; and the same as
+/// text.
 fn rows() -> (RecordBatch, String) {
     let null = |n: i32, of: i32| n % of == of - 1;
     let some = |of: i32| move |n: i32| (!null(n, of)).then_some(n);

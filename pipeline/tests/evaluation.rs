@@ -268,7 +268,8 @@ fn a_consumer_may_evaluate() {
     assert_eq!(seen.last().unwrap(), &[1, 6]);
 }
 
-/// The pipeline that learns looks at the bank when a run of its own begins: until then its ids are the old ones.
+/// The pipeline that learns looks at the bank when a run of its own begins: until then its ids are
+/// the old ones.
 #[test]
 fn a_renumbering_by_another_hand_ends_evaluations_until_the_pipeline_has_seen_it() {
     let folder = tempfile::tempdir().unwrap();

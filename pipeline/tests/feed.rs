@@ -187,7 +187,8 @@ fn a_slow_taker_holds_the_run_back() {
         };
         assert_eq!(second.first_row(), 16);
         let pipeline = feed.into_pipeline().unwrap();
-        // Two batches in hand, two in the channel, one on its way into it, and what the chunk holds beyond.
+        // Two batches in hand, two in the channel, one on its way into it, and what the chunk holds
+        // beyond.
         let (_, values) = pipeline.vocabularies().next().unwrap();
         assert!((32..=200).contains(&values.len()), "{} rows", values.len());
     }

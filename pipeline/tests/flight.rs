@@ -1,4 +1,5 @@
-//! Feeds over Arrow Flight: the batches of a local feed, one client at a time, ends and failures that arrive.
+//! Feeds over Arrow Flight: the batches of a local feed, one client at a time, ends and failures
+//! that arrive.
 #![cfg(feature = "flight")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -384,8 +385,9 @@ fn a_client_that_stands_still_holds_the_run_back() {
         drop(batches);
         let pipeline = server.stop().unwrap();
         let (_, values) = pipeline.vocabularies().next().unwrap();
-        // Of 88 KB each: two in hand, two in the feed and one on its way into it, one encoded, one in the channel, and
-        // what lies in buffers of the connection at either end, some hundred KiB.
+        // Of 88 KB each: two in hand, two in the feed and one on its way into it, one encoded, one
+        // in the channel, and what lies in buffers of the connection at either end, some
+        // hundred KiB.
         assert!((4000..=20 * 2000).contains(&values.len()), "{} rows", values.len());
     });
 }

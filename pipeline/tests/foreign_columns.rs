@@ -1,4 +1,5 @@
-//! Parquet and Arrow files as Spark, pandas, Polars and DuckDB write them: codecs, checksums, types.
+//! Parquet and Arrow files as Spark, pandas, Polars and DuckDB write them: codecs, checksums,
+//! types.
 #![cfg(feature = "parquet")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

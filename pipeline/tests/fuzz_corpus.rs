@@ -1,5 +1,5 @@
-//! What the fuzz targets of `pipeline/fuzz` found worth keeping, run again without a fuzzer: docs/testing.md,
-//! "Fuzzing".
+//! What the fuzz targets of `pipeline/fuzz` found worth keeping, run again without a fuzzer:
+//! docs/testing.md, "Fuzzing".
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unreachable_pub, dead_code, reason = "shared with the fuzz targets, which use all of it")]

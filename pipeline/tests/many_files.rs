@@ -28,7 +28,8 @@ fn run(format: Format, inputs: &[Input<'_>]) -> Result<Vec<i32>, Error> {
     Ok(all)
 }
 
-/// All inputs were opened before the first was read: 1,024 of them ended at the usual limit of open files.
+/// All inputs were opened before the first was read: 1,024 of them ended at the usual limit of open
+/// files.
 #[test]
 fn more_files_than_descriptors() {
     const FILES: i32 = 300;

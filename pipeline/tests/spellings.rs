@@ -8,8 +8,8 @@ use embank_pipeline::{
 
 const MISSING: i64 = 77;
 
-/// One field after the other, shown as i64 where they are whole numbers, in hundredths where they are floats, and as
-/// hashes where they are text.
+/// One field after the other, shown as i64 where they are whole numbers, in hundredths where they
+/// are floats, and as hashes where they are text.
 fn spec(fields: Vec<Field>) -> Spec {
     let column = |field: &Field| {
         let column = Column::field(&field.name);
@@ -202,7 +202,8 @@ fn unsigned_numbers_are_values_of_a_vocabulary() {
     assert_eq!(found, [0]);
 }
 
-/// Leaving out rows has a limit: of a file that the fields do not fit, only the rows without a value came out.
+/// Leaving out rows has a limit: of a file that the fields do not fit, only the rows without a
+/// value came out.
 #[test]
 fn a_run_that_leaves_out_too_much_ends_with_the_first_bad_rows() {
     let skipping = |bad_rows_max| Spec {

@@ -1,4 +1,5 @@
-//! Whole pipelines: every operator, every thread count, every kind of instructions, against plain Rust.
+//! Whole pipelines: every operator, every thread count, every kind of instructions, against plain
+//! Rust.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -22,7 +23,8 @@ fn run(spec: &Spec, options: &RunOptions, inputs: &[Input<'_>]) -> (Vec<u32>, Ru
     (rows, report)
 }
 
-/// Rows of the Criteo format: numbers that repeat, some fields empty, some integers negative or long.
+/// Rows of the Criteo format: numbers that repeat, some fields empty, some integers negative or
+/// long.
 fn criteo_text(rows: u64) -> String {
     let mut text = String::new();
     for row in 0..rows {

@@ -1,5 +1,6 @@
-//! Outputs go where they were meant to go when the sink was made, whatever the working directory is when they are
-//! finished. The only test of this file, because the working directory is the process's.
+//! Outputs go where they were meant to go when the sink was made, whatever the working directory is
+//! when they are finished. The only test of this file, because the working directory is the
+//! process's.
 
 use std::env;
 use std::fs;

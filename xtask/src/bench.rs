@@ -53,7 +53,8 @@ pub(crate) enum Measurement {
     /// The share of peeks that the row cache serves, beside the ideal and simple policies
     #[command(disable_help_flag = true)]
     CachePolicy(PassedOn),
-    /// Single bits flipped and files cut, one at a time: reported, never data, and what repair brings back
+    /// Single bits flipped and files cut, one at a time: reported, never data, and what repair
+    /// brings back
     #[command(disable_help_flag = true)]
     Damage(PassedOn),
     /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
@@ -62,22 +63,26 @@ pub(crate) enum Measurement {
     /// What each mechanism gains that decides which rows are in memory: one off at a time
     #[command(disable_help_flag = true)]
     Mechanisms(PassedOn),
-    /// Preprocessing: rows/s from text and packed rows, threads; beside Polars and Meta's script; feeding a trainer
+    /// Preprocessing: rows/s from text and packed rows, threads; beside Polars and Meta's script;
+    /// feeding a trainer
     #[command(disable_help_flag = true)]
     Pipeline(PassedOn),
     /// Power cuts: what may be left of a bank, opened and held against what its checkpoints held
     #[command(disable_help_flag = true)]
     CrashImages(PassedOn),
-    /// Calls that go wrong one by one, as those of a disk that fails, fills up or lies: errors, and what is left
+    /// Calls that go wrong one by one, as those of a disk that fails, fills up or lies: errors, and
+    /// what is left
     #[command(disable_help_flag = true)]
     Faults(PassedOn),
     /// kill -9 of a writer at random and at chosen moments: every row after it, against an oracle
     #[command(disable_help_flag = true)]
     StoreKills(PassedOn),
-    /// Six models on real data beside in-memory torch, at a quarter of the tables: `training quality`
+    /// Six models on real data beside in-memory torch, at a quarter of the tables: `training
+    /// quality`
     #[command(disable_help_flag = true)]
     Quality(PassedOn),
-    /// Training: quality, speed, staleness, lookahead, optimizers, dtypes, python, in-memory; without a name, clicks
+    /// Training: quality, speed, staleness, lookahead, optimizers, dtypes, python, in-memory;
+    /// without a name, clicks
     #[command(disable_help_flag = true)]
     Training(PassedOn),
     /// Resident memory against the budget, at tables of 1x, 4x and 16x the budget

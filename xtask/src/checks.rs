@@ -1,7 +1,7 @@
 //! `test`: everything that CI checks, stage by stage, with what each took.
 //!
-//! A stage that fails does not stop the others, except those that build on it: one run shows all there
-//! is to mend.
+//! A stage that fails does not stop the others, except those that build on it: one run shows all
+//! there is to mend.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,8 @@ fn rust_stages(root: &Path, stages: &mut Stages) {
         component(root, "clippy", "clippy")?;
         let strict = ["--all-targets", "--", "-D", "warnings"];
         command::shown(cargo(root).args(["clippy", "--locked", "--workspace"]).args(strict))?;
-        // In the workspace the commands turn Parquet on for all; the crate and C can be built without.
+        // In the workspace the commands turn Parquet on for all; the crate and C can be built
+        // without.
         let lean =
             ["clippy", "--locked", "-p", "embank", "-p", "embank-c", "--no-default-features"];
         command::shown(cargo(root).args(lean).args(strict))
@@ -91,12 +92,12 @@ fn rust_stages(root: &Path, stages: &mut Stages) {
 
 const RUST_TESTS: &str = "Rust tests";
 
-/// The packages whose programs take longest. These run first, so that no lane is left with a long one
-/// at the end.
+/// The packages whose programs take longest. These run first, so that no lane is left with a long
+/// one at the end.
 const LONGEST: [&str; 4] = ["crash", "kv", "bench", "xtask"];
 
-/// Every test program. Those of the store run a second time, as on a kernel without membarrier(2), and those of the
-/// tables a second time with their batches shared among threads.
+/// Every test program. Those of the store run a second time, as on a kernel without membarrier(2),
+/// and those of the tables a second time with their batches shared among threads.
 fn rust_runs(root: &Path, programs: &[Program]) -> Vec<Run> {
     let longest = LONGEST.map(|folder| root.join(folder));
     let turn = |program: &&Program| {
@@ -136,7 +137,8 @@ fn python_stages(
 ) {
     let environment = stages.record("Python environment", environment);
     let python: Option<Python> = environment.and_then(|(python, lock)| {
-        // The profile `test` can't be used: Cargo would build the package's own tests with it, which need Python to link.
+        // The profile `test` can't be used: Cargo would build the package's own tests with it,
+        // which need Python to link.
         let built = stages
             .run("Python package", || environment::with_embank(root, &python, &lock, "release"));
         built.map(|()| python)
@@ -159,8 +161,9 @@ fn python_stages(
     }
 }
 
-/// The program `embank`, which tests of Python start as a server. The command builds a test of the program for its sake:
-/// then the features of all crates are those of the Rust tests, so there is nothing to do after those.
+/// The program `embank`, which tests of Python start as a server. The command builds a test of the
+/// program for its sake: then the features of all crates are those of the Rust tests, so there is
+/// nothing to do after those.
 ///
 /// # Errors
 /// It can't be built.

@@ -1,10 +1,11 @@
-//! `target/venv`: the virtual environment that the demo, the Python tests and the measurements share.
+//! `target/venv`: the virtual environment that the demo, the Python tests and the measurements
+//! share.
 //!
 //! Three layers, each with a stamp that is written when the layer stands and says what it was made
 //! from: the environment itself (from which Python), the packages (the requirement files, word for
 //! word), and Embank's wheel (a copy of the one that is installed). A layer is made again when its
-//! stamp is missing or differs, so an installation that was cut off is never taken for a whole one. A
-//! lock on a file beside the environment keeps two runs from installing at the same time.
+//! stamp is missing or differs, so an installation that was cut off is never taken for a whole one.
+//! A lock on a file beside the environment keeps two runs from installing at the same time.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -131,7 +132,8 @@ pub(crate) fn with_packages(
     stamp.write(wanted.as_bytes())
 }
 
-/// Builds the wheel with this profile of Cargo's and installs it where it differs from the installed one.
+/// Builds the wheel with this profile of Cargo's and installs it where it differs from the
+/// installed one.
 ///
 /// # Errors
 /// The build or the installation fails.

@@ -1,4 +1,5 @@
-//! `example`: the models in Rust, and their tests. They need libtorch, which is that of the environment's PyTorch.
+//! `example`: the models in Rust, and their tests. They need libtorch, which is that of the
+//! environment's PyTorch.
 
 use std::env;
 use std::ffi::OsString;
@@ -52,8 +53,8 @@ pub(crate) fn check(root: &Path, python: &Python) -> Result<()> {
 
 const MANIFEST: &str = "examples/rust/Cargo.toml";
 
-/// Cargo with what the crate `tch` and the programs built with it need: PyTorch's Python first in the path, and its
-/// libraries where the loader looks.
+/// Cargo with what the crate `tch` and the programs built with it need: PyTorch's Python first in
+/// the path, and its libraries where the loader looks.
 fn cargo(root: &Path, python: &Python) -> Result<Command> {
     let torch = torch_folder(root, python)?;
     let mut cargo = checks::cargo(root);

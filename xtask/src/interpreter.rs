@@ -5,8 +5,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The oldest minor version that will do. The package itself runs on 3.9; Polars and pyarrow, as pinned, which the
-/// tests open its files with, have wheels from 3.11 on.
+/// The oldest minor version that will do. The package itself runs on 3.9; Polars and pyarrow, as
+/// pinned, which the tests open its files with, have wheels from 3.11 on.
 const OLDEST_MINOR: u32 = 11;
 
 /// The oldest minor version that the package runs on.
@@ -15,7 +15,8 @@ const WHEEL_OLDEST_MINOR: u32 = 9;
 /// The newest minor version that PyTorch 2.11.0 and NumPy, as pinned, have wheels for.
 const NEWEST_MINOR: u32 = 14;
 
-/// What the search tries, in order: the everyday name, then versions that PyTorch 2.11.0 has wheels for.
+/// What the search tries, in order: the everyday name, then versions that PyTorch 2.11.0 has wheels
+/// for.
 const NAMES: [&str; 7] =
     ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10", "python"];
 
@@ -39,8 +40,8 @@ pub(crate) struct Interpreter {
 }
 
 impl Interpreter {
-    /// The first one of a known name whose version will do and that can make virtual environments. `PYTHON` in
-    /// the environment names another.
+    /// The first one of a known name whose version will do and that can make virtual environments.
+    /// `PYTHON` in the environment names another.
     ///
     /// # Errors
     /// None is; the error says what was found and what to install.
@@ -53,8 +54,8 @@ impl Interpreter {
         choose(NAMES.iter().filter_map(|name| probe(&OsString::from(name)).ok()).collect())
     }
 
-    /// Every CPython on the PATH that the wheel is for (3.9 and newer) and that can make virtual environments, one of
-    /// each minor version.
+    /// Every CPython on the PATH that the wheel is for (3.9 and newer) and that can make virtual
+    /// environments, one of each minor version.
     pub(crate) fn every_for_the_wheel() -> Vec<Self> {
         let names = NAMES.iter().map(|name| (*name).to_owned());
         let others =

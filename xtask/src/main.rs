@@ -50,7 +50,8 @@ enum Command {
     Book,
     /// Model checking of the store's concurrency; see docs/testing.md
     Models(models::Args),
-    /// The wheel for every CPython from 3.9 on: built, checked against the stable ABI, tried out without torch
+    /// The wheel for every CPython from 3.9 on: built, checked against the stable ABI, tried out
+    /// without torch
     Wheel(wheel::Args),
     /// The C library, its header, and what pkg-config and CMake find them by, below a prefix
     InstallC(install_c::Args),

@@ -1,7 +1,7 @@
 //! `bench report`: `docs/benchmarks.md` from the files in `bench/results`.
 //!
-//! Each file holds one area: the newest results, their targets, and the runs that they come from. Whoever
-//! measures anew changes the file and runs `cargo xtask bench report`.
+//! Each file holds one area: the newest results, their targets, and the runs that they come from.
+//! Whoever measures anew changes the file and runs `cargo xtask bench report`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,7 +1,8 @@
 //! Programs that run side by side, [`LANES`] at a time.
 //!
 //! Most tests wait for the drive or for another process now and then, so a second program uses the
-//! processor meanwhile. What a program prints is kept until it ends, and shown in full if it failed.
+//! processor meanwhile. What a program prints is kept until it ends, and shown in full if it
+//! failed.
 
 use std::collections::VecDeque;
 use std::process::{Command, Output, Stdio};

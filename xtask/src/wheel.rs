@@ -1,10 +1,11 @@
-//! `wheel`: the wheel that is given to others, built once for every CPython from 3.9 on, and tried out.
+//! `wheel`: the wheel that is given to others, built once for every CPython from 3.9 on, and tried
+//! out.
 //!
-//! It has a manylinux tag: maturin holds the extension's symbols against the policies, and refuses libraries that
-//! other machines need not have. With `--zig` it links against an old glibc by way of Zig's linker, else
-//! against this machine's, which the tag then says. `abi3audit` checks that it uses the stable ABI alone. Each
-//! CPython on the PATH gets it into a fresh environment with NumPy and nothing else, and runs
-//! `wheel_smoke.py` there.
+//! It has a manylinux tag: maturin holds the extension's symbols against the policies, and refuses
+//! libraries that other machines need not have. With `--zig` it links against an old glibc by way
+//! of Zig's linker, else against this machine's, which the tag then says. `abi3audit` checks that
+//! it uses the stable ABI alone. Each CPython on the PATH gets it into a fresh environment with
+//! NumPy and nothing else, and runs `wheel_smoke.py` there.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-/// The repository's root. Cargo says where this crate lies at run time, so a moved clone still works.
+/// The repository's root. Cargo says where this crate lies at run time, so a moved clone still
+/// works.
 ///
 /// # Errors
 /// There is no repository around this crate.

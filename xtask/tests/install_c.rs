@@ -51,7 +51,8 @@ fn install(prefix: &Path) {
     run(command.arg("install-c").arg(prefix).arg("--libraries").arg(libraries));
 }
 
-/// Runs a program that was built against the installed library: it makes a bank and prints the version.
+/// Runs a program that was built against the installed library: it makes a bank and prints the
+/// version.
 fn check_program(program: &Path, folder: &Path) {
     let bank = folder.join(format!("{}.bank", program.file_name().unwrap().to_string_lossy()));
     assert_eq!(text(&run(Command::new(program).arg(bank))), env!("CARGO_PKG_VERSION"));

@@ -1,10 +1,11 @@
 //! `compare`: the same work over several stores, in turn, round after round.
 //!
-//! Every store lives in a process of its own ([`serve`](crate::serve)), loaded once and asked for one measurement
-//! at a time, while the others are idle. One process for all would share an allocator, count all storage
-//! traffic and memory together, and let one store's background threads run into another's turn (a store's
-//! turn ends when its background work has). A fresh process for each round would measure how a
-//! store warms up. The price: all stores are in memory at the same time, so their budgets have to fit.
+//! Every store lives in a process of its own ([`serve`](crate::serve)), loaded once and asked for
+//! one measurement at a time, while the others are idle. One process for all would share an
+//! allocator, count all storage traffic and memory together, and let one store's background threads
+//! run into another's turn (a store's turn ends when its background work has). A fresh process for
+//! each round would measure how a store warms up. The price: all stores are in memory at the same
+//! time, so their budgets have to fit.
 
 use std::fs;
 use std::path::PathBuf;

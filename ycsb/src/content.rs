@@ -7,8 +7,8 @@
 //! | between | pattern of the key |
 //! | the last 8, from 16 bytes on | hash of key and version |
 //!
-//! A reader that knows the key checks the first and the last eight bytes: another row's value, a value
-//! torn between two versions and zeros all show. `check_whole` looks at the pattern too.
+//! A reader that knows the key checks the first and the last eight bytes: another row's value, a
+//! value torn between two versions and zeros all show. `check_whole` looks at the pattern too.
 
 use std::fmt;
 
@@ -106,8 +106,8 @@ pub(crate) fn advance(key: u64, value: &mut [u8]) -> Result<(), WrongAnswer> {
     Ok(())
 }
 
-/// Takes every value of a batch to its next version. A key that the batch has twice advances by one, as the
-/// copies were read together: that is what a read and a write in two steps do.
+/// Takes every value of a batch to its next version. A key that the batch has twice advances by
+/// one, as the copies were read together: that is what a read and a write in two steps do.
 pub(crate) fn advance_all(keys: &[u64], values: &mut [u8]) -> Result<(), WrongAnswer> {
     let value_bytes = values.len() / keys.len().max(1);
     let rows = keys.iter().zip(values.chunks_exact_mut(value_bytes));

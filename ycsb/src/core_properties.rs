@@ -1,8 +1,8 @@
 //! What YCSB's own properties mean here.
 //!
-//! Each name that YCSB's client and core workload know has one line in [`NAMES`]: it is honoured, it is honoured with
-//! some values and refused with others, or it has no effect here. A name that is not in the table is ignored with a
-//! warning, as bindings of stores have names of their own.
+//! Each name that YCSB's client and core workload know has one line in [`NAMES`]: it is honoured,
+//! it is honoured with some values and refused with others, or it has no effect here. A name that
+//! is not in the table is ignored with a warning, as bindings of stores have names of their own.
 
 use std::fmt::Display;
 use std::str::FromStr;

@@ -27,8 +27,8 @@ pub(crate) struct Data {
     /// Bytes of a value [default: 64, or 1000 with properties]
     #[arg(long, value_parser = bytes)]
     value_size: Option<u64>,
-    /// Memory that every store may use, all its caches and buffers together: bytes, or with K, M, G, KiB,
-    /// MiB, GiB (of 1,024) or kB, MB, GB (of 1,000) [default: 1GiB, or a quarter
+    /// Memory that every store may use, all its caches and buffers together: bytes, or with K, M,
+    /// G, KiB, MiB, GiB (of 1,024) or kB, MB, GB (of 1,000) [default: 1GiB, or a quarter
     /// of the memory limit of the process's control group, if that is less]
     #[arg(long, value_parser = bytes)]
     memory_budget: Option<u64>,
@@ -81,7 +81,8 @@ impl Data {
     /// What the store of a load is opened with again. The memory budget may be another.
     ///
     /// # Errors
-    /// Options or properties that do not fit the load; each is named with what it expects and what was found.
+    /// Options or properties that do not fit the load; each is named with what it expects and what
+    /// was found.
     pub(crate) fn settings_of(&self, core: &Core, loaded: &Loaded) -> Result<Settings> {
         let mut others = Vec::new();
         other(&mut others, "--rows", self.rows, &core.rows, loaded.rows);
@@ -139,8 +140,8 @@ fn other<T: Copy + PartialEq + std::fmt::Debug>(
     }
 }
 
-/// Refuses rows and batches that memory can't hold, before anything is loaded. A load sorts the keys of all rows in
-/// memory, 8 bytes a row; the map holds the rows themselves.
+/// Refuses rows and batches that memory can't hold, before anything is loaded. A load sorts the
+/// keys of all rows in memory, 8 bytes a row; the map holds the rows themselves.
 ///
 /// # Errors
 /// The bytes that are needed and those that are available.

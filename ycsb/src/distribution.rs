@@ -14,7 +14,8 @@ pub(crate) enum Distribution {
     Uniform,
     /// Zipf's law, row 0 the hottest
     Zipfian,
-    /// Zipf's law over 10^10 items that are hashed onto the rows, as the reference's workloads A, B, C and F
+    /// Zipf's law over 10^10 items that are hashed onto the rows, as the reference's workloads A,
+    /// B, C and F
     Scrambled,
     /// Zipf's law, the newest row the hottest
     Latest,
@@ -53,8 +54,9 @@ pub(crate) struct Chooser {
 }
 
 impl Chooser {
-    /// For `rows` rows now. If they will grow, scrambled ranks are spread over twice as many and drawn again
-    /// where there is no row yet, so that a row's rank does not change when others are inserted.
+    /// For `rows` rows now. If they will grow, scrambled ranks are spread over twice as many and
+    /// drawn again where there is no row yet, so that a row's rank does not change when others
+    /// are inserted.
     pub(crate) fn new(distribution: Distribution, skew: Skew, rows: u64, grows: bool) -> Self {
         let zipf = match distribution {
             Distribution::Zipfian | Distribution::Latest => Some(Zipf::new(rows, skew.theta)),
@@ -118,7 +120,8 @@ mod tests {
         counts
     }
 
-    /// Pearson's statistic in standard deviations above its expectation; every cell expects 5 or more.
+    /// Pearson's statistic in standard deviations above its expectation; every cell expects 5 or
+    /// more.
     fn chi_square_sigmas(counts: &[u64], probabilities: &[f64]) -> f64 {
         let mut statistic = 0.0;
         for (&count, probability) in counts.iter().zip(probabilities) {

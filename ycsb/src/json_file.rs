@@ -16,8 +16,8 @@ impl JsonFile {
     /// Checks that a report can be written to `path`. Creates nothing and changes nothing.
     ///
     /// # Errors
-    /// A directory, a file that may not be written or is one of `inputs`, a path whose directory does not exist or
-    /// takes no file.
+    /// A directory, a file that may not be written or is one of `inputs`, a path whose directory
+    /// does not exist or takes no file.
     pub(crate) fn check(path: &Path, inputs: &[PathBuf]) -> Result<Self> {
         let context = || format!("--json {} can't be written", path.display());
         check(path, inputs).with_context(context)?;

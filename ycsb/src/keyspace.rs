@@ -1,10 +1,10 @@
 //! Rows, their keys, and which of them may be asked for.
 //!
-//! Rows are numbered in the order of their insertion. A row's key is its number, mixed unless the run
-//! wants the order kept (the reference's `insertorder`): with mixed keys, rows that are hot together do not
-//! lie together in a store that sorts. A row is asked for once its insertion has returned *and those of all
-//! rows before it have*, so that no reader ever asks for a row that is not there yet (the reference's
-//! `AcknowledgedCounterGenerator`).
+//! Rows are numbered in the order of their insertion. A row's key is its number, mixed unless the
+//! run wants the order kept (the reference's `insertorder`): with mixed keys, rows that are hot
+//! together do not lie together in a store that sorts. A row is asked for once its insertion has
+//! returned *and those of all rows before it have*, so that no reader ever asks for a row that is
+//! not there yet (the reference's `AcknowledgedCounterGenerator`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,10 +1,11 @@
 //! What threads counted and timed, and the latencies that follow.
 //!
-//! A call has two latencies where calls begin by a schedule (`--target`). The service latency is from the call's own
-//! start. The intended latency is from the start that the schedule intended: a call that is late because the one
-//! before was slow counts its waiting, as a caller of the store would. Without it a stall of a second shows as one
-//! slow call in a closed loop, though hundreds of callers would have waited (Gil Tene's coordinated omission; YCSB's
-//! `measurement.interval=intended`).
+//! A call has two latencies where calls begin by a schedule (`--target`). The service latency is
+//! from the call's own start. The intended latency is from the start that the schedule intended: a
+//! call that is late because the one before was slow counts its waiting, as a caller of the store
+//! would. Without it a stall of a second shows as one slow call in a closed loop, though hundreds
+//! of callers would have waited (Gil Tene's coordinated omission; YCSB's `measurement.
+//! interval=intended`).
 
 use std::time::Duration;
 

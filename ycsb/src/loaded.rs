@@ -1,7 +1,8 @@
 //! What a load has left: its store, and a note of its settings in the file `ycsb.json` beside it.
 //!
-//! The note is written last, so a directory with a store and without a note is a load that was interrupted. The rows
-//! follow from their keys (see [`content`](crate::content)), so a load has no seed.
+//! The note is written last, so a directory with a store and without a note is a load that was
+//! interrupted. The rows follow from their keys (see [`content`](crate::content)), so a load has no
+//! seed.
 
 use std::fs;
 use std::io::ErrorKind;

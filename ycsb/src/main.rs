@@ -1,10 +1,10 @@
 //! `embank-ycsb`: the YCSB workloads over Embank and its peers, with the answers checked.
 //!
-//! `run` loads one store and measures it; `compare` measures several in turn and prints the ratios. See
-//! `docs/ycsb.md`. Where to look: `workload`, `distribution`, `zipf` and `keyspace` for what is asked,
-//! `content` for how answers are checked, `measure`, `worker`, `pace` and `latency` for how time is taken, `data`, `work`
-//! and `core_properties` for options and YCSB's own properties, `engine` for the stores, `compare` and `serve` for how
-//! they take turns.
+//! `run` loads one store and measures it; `compare` measures several in turn and prints the ratios.
+//! See `docs/ycsb.md`. Where to look: `workload`, `distribution`, `zipf` and `keyspace` for what is
+//! asked, `content` for how answers are checked, `measure`, `worker`, `pace` and `latency` for how
+//! time is taken, `data`, `work` and `core_properties` for options and YCSB's own properties,
+//! `engine` for the stores, `compare` and `serve` for how they take turns.
 
 mod compare;
 mod content;

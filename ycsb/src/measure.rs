@@ -1,18 +1,19 @@
 //! The load phase and the run phase.
 //!
-//! **Blocks.** A thread draws the kinds and keys of a block of calls, then makes the calls. Only the second
-//! half is timed: drawing a Zipf rank costs as much as a row in a processor's cache, and every store would
-//! be charged for it alike. Preparing values for writes and checking those that were read is timed. A block
-//! lasts some ten milliseconds and is drawn for the rows that exist when it begins; with inserts it is held
-//! to a few calls, so that "the latest" stays the latest.
+//! **Blocks.** A thread draws the kinds and keys of a block of calls, then makes the calls. Only
+//! the second half is timed: drawing a Zipf rank costs as much as a row in a processor's cache, and
+//! every store would be charged for it alike. Preparing values for writes and checking those that
+//! were read is timed. A block lasts some ten milliseconds and is drawn for the rows that exist
+//! when it begins; with inserts it is held to a few calls, so that "the latest" stays the latest.
 //!
 //! **Rates** are summed over threads: what each did by the time that it spent in its calls.
 //!
-//! **Latencies** are those of whole calls. Reading the clock twice costs as much as a quarter of a row in memory, so
-//! with batches below 16 only one call in 16 is timed by default (`--latency-every`).
+//! **Latencies** are those of whole calls. Reading the clock twice costs as much as a quarter of a
+//! row in memory, so with batches below 16 only one call in 16 is timed by default
+//! (`--latency-every`).
 //!
-//! **Schedules** (`--target`): each call is drawn before its time and begins at its time, and a rate is what was done by
-//! the whole time. See [`pace`](crate::pace).
+//! **Schedules** (`--target`): each call is drawn before its time and begins at its time, and a
+//! rate is what was done by the whole time. See [`pace`](crate::pace).
 //!
 //! **Answers** are checked as they come; the first wrong one ends the run on all threads.
 
@@ -75,7 +76,8 @@ pub(crate) struct Measured {
     pub(crate) operations_per_s: f64,
     /// Operations done.
     pub(crate) operations: u64,
-    /// Operations that the schedule of `--target` meant to begin before the time was over, and that did not begin.
+    /// Operations that the schedule of `--target` meant to begin before the time was over, and
+    /// that did not begin.
     pub(crate) overdue_operations: u64,
     /// Rows shown by scans.
     pub(crate) scanned_rows: u64,
@@ -98,8 +100,9 @@ pub(crate) struct Target<'a> {
     pub(crate) value_bytes: usize,
 }
 
-/// Inserts every row, in ascending order of the keys; seconds. All stores get the same order, sorted stores the one
-/// that they like best, and a store that appends gets no locality from it that the requests could use.
+/// Inserts every row, in ascending order of the keys; seconds. All stores get the same order,
+/// sorted stores the one that they like best, and a store that appends gets no locality from it
+/// that the requests could use.
 ///
 /// # Errors
 /// What the store reports.

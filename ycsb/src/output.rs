@@ -1,9 +1,9 @@
 //! What the program writes for people, on standard output and standard error.
 //!
-//! The macros of the standard library panic where a write fails. Here a failed write never ends a measurement.
-//! A reader that closed the pipe (`| head`) has seen enough: the rest of the text is dropped and the exit status
-//! is that of the run. Any other failure, such as a full disk, is kept and reported by [`Output::finish`], after
-//! the run has written its JSON.
+//! The macros of the standard library panic where a write fails. Here a failed write never ends a
+//! measurement. A reader that closed the pipe (`| head`) has seen enough: the rest of the text is
+//! dropped and the exit status is that of the run. Any other failure, such as a full disk, is kept
+//! and reported by [`Output::finish`], after the run has written its JSON.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};

@@ -1,16 +1,17 @@
 //! The schedule of `--target`: when each call is meant to begin.
 //!
-//! With `threads` threads and `batch` operations a call, a thread begins a call every `threads * batch / target`
-//! seconds. The threads begin one after another within the first interval, so that calls are spread evenly. The
-//! schedule never moves: a thread that is behind begins its calls at once until it has caught up.
+//! With `threads` threads and `batch` operations a call, a thread begins a call every `threads *
+//! batch / target` seconds. The threads begin one after another within the first interval, so that
+//! calls are spread evenly. The schedule never moves: a thread that is behind begins its calls at
+//! once until it has caught up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::measure::Spec;
 
-/// The last part of a wait, which spins: the system wakes a sleeper some 60 microseconds late. A thread that yields may
-/// lose its core for milliseconds on a busy machine.
+/// The last part of a wait, which spins: the system wakes a sleeper some 60 microseconds late. A
+/// thread that yields may lose its core for milliseconds on a busy machine.
 const SPIN: Duration = Duration::from_micros(100);
 /// The longest sleep, after which a failure of another thread is looked for.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
@@ -42,7 +43,8 @@ impl Pace {
         ((end.as_secs_f64() - self.first_s) / self.interval_s).ceil().max(0.0) as u64
     }
 
-    /// Waits until `until` after `started`, or until `stop`; the time from `started`. Ends with the time.
+    /// Waits until `until` after `started`, or until `stop`; the time from `started`. Ends with the
+    /// time.
     pub(crate) fn wait(&self, started: Instant, until: Duration, stop: &AtomicBool) -> Duration {
         loop {
             let now = started.elapsed();

@@ -1,9 +1,11 @@
-//! Property files: the format of `java.util.Properties`, which YCSB's workload files are written in.
+//! Property files: the format of `java.util.Properties`, which YCSB's workload files are written
+//! in.
 //!
-//! A line is `name=value`, `name: value` or `name value`. `#` and `!` begin comments, a backslash at the end of a
-//! line continues it, `\t`, `\n`, `\r`, `\f` and `\uXXXX` are escapes. Of two lines with one name the later one
-//! counts, in one file as in several; `-p` counts over files. Spaces at the end of a value are dropped, which Java
-//! keeps and YCSB then refuses. What the names mean is in [`core_properties`](crate::core_properties).
+//! A line is `name=value`, `name: value` or `name value`. `#` and `!` begin comments, a backslash
+//! at the end of a line continues it, `\t`, `\n`, `\r`, `\f` and `\uXXXX` are escapes. Of two lines
+//! with one name the later one counts, in one file as in several; `-p` counts over files. Spaces at
+//! the end of a value are dropped, which Java keeps and YCSB then refuses. What the names mean is
+//! in [`core_properties`](crate::core_properties).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,9 +17,10 @@ use clap::Args;
 /// Properties of YCSB. Options of the command line win over them.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct PropertyArgs {
-    /// File of YCSB properties, such as a core workload of YCSB; the option can be repeated, and later files win.
-    /// Options of this command line win over properties. What neither names is then as in YCSB: 10 fields of 100
-    /// bytes, 95% read and 5% update, uniform requests, no warm-up, every call timed
+    /// File of YCSB properties, such as a core workload of YCSB; the option can be repeated, and
+    /// later files win. Options of this command line win over properties. What neither names
+    /// is then as in YCSB: 10 fields of 100 bytes, 95% read and 5% update, uniform requests,
+    /// no warm-up, every call timed
     #[arg(short = 'P', long = "property-file", value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// One YCSB property, which wins over those in files; the option can be repeated

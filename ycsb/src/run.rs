@@ -1,4 +1,5 @@
-//! `load` and `run`: one store, in this process. All that can be refused is refused before the first row is loaded.
+//! `load` and `run`: one store, in this process. All that can be refused is refused before the
+//! first row is loaded.
 
 use std::fs;
 use std::path::PathBuf;
@@ -43,9 +44,9 @@ pub(crate) struct Args {
     data: Data,
     #[command(flatten)]
     work: Work,
-    /// Measure what `load` left in --directory, in place of loading a store that is removed at the end. Rows, value
-    /// size, key order and memory budget are those of the load where nothing names them; others than those of the load
-    /// are refused, but for the memory budget
+    /// Measure what `load` left in --directory, in place of loading a store that is removed at the
+    /// end. Rows, value size, key order and memory budget are those of the load where nothing
+    /// names them; others than those of the load are refused, but for the memory budget
     #[arg(long)]
     loaded: bool,
     /// At the end read every row and look at every byte
@@ -80,7 +81,8 @@ struct Measurement {
 /// Loads a store and keeps it in the directory.
 ///
 /// # Errors
-/// Options or properties that can't be honoured, what the store reports; something is there already.
+/// Options or properties that can't be honoured, what the store reports; something is there
+/// already.
 pub(crate) fn load(args: &LoadArgs, out: &mut Output) -> Result<()> {
     let core = Core::read(&args.properties)?;
     let kind = args.data.engine(args.engine);

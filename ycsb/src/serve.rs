@@ -1,5 +1,5 @@
-//! One store in a process of its own, led over its standard input and output: a line of JSON asks, a line of
-//! JSON answers. Standard error stays the terminal's, for progress and messages.
+//! One store in a process of its own, led over its standard input and output: a line of JSON asks,
+//! a line of JSON answers. Standard error stays the terminal's, for progress and messages.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -11,7 +11,8 @@ use crate::engine::{EngineKind, Named, Settings};
 use crate::measure::{Measured, Spec};
 use crate::stand::Stand;
 
-/// The first line: which store, and its rows. A [`Spec`] a line follows, and a [`Measured`] answers each.
+/// The first line: which store, and its rows. A [`Spec`] a line follows, and a [`Measured`] answers
+/// each.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Opening {
     pub(crate) engine: EngineKind,

@@ -307,8 +307,8 @@ fn a_wrong_answer_ends_the_run() {
     assert!(error.contains("on fire"), "{error}");
 }
 
-/// A stall of a store that is asked by a schedule counts for every call that waited behind it: a closed loop shows it
-/// once (coordinated omission).
+/// A stall of a store that is asked by a schedule counts for every call that waited behind it: a
+/// closed loop shows it once (coordinated omission).
 #[test]
 fn a_stall_shows_in_the_intended_latencies_of_all_calls_behind_it() {
     let engine = Broken { fault: Fault::Stalls, calls: AtomicU64::new(0) };

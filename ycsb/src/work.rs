@@ -10,13 +10,15 @@ use crate::quantity::{count, seconds};
 use crate::worker::ScanLengths;
 use crate::workload::{Mix, Workload};
 
-/// The most threads of a measurement. More could not be started on most systems, and the others wait for the last one.
+/// The most threads of a measurement. More could not be started on most systems, and the others
+/// wait for the last one.
 pub(crate) const THREADS_MAX: usize = 1024;
 
 /// The operations. Lists make one measurement for each combination.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Work {
-    /// Core workloads, one letter each, separated by commas [default: c, or the properties' own mix]
+    /// Core workloads, one letter each, separated by commas [default: c, or the properties' own
+    /// mix]
     #[arg(long, value_enum, ignore_case = true, value_delimiter = ',')]
     workload: Vec<Workload>,
     /// Share of reads, for a mix of your own in place of a core workload; the five add up to 1
@@ -52,9 +54,9 @@ pub(crate) struct Work {
     /// Threads [default: 1]
     #[arg(long, value_delimiter = ',')]
     threads: Vec<usize>,
-    /// Operations a second, of all threads together. Calls begin by a schedule, and latencies are also taken from the
-    /// start that the schedule intends, so that a call which waits behind a slow one counts its waiting. Without
-    /// it, calls follow each other at full speed
+    /// Operations a second, of all threads together. Calls begin by a schedule, and latencies are
+    /// also taken from the start that the schedule intends, so that a call which waits behind
+    /// a slow one counts its waiting. Without it, calls follow each other at full speed
     #[arg(long, value_name = "OPS", value_parser = count)]
     target: Option<u64>,
     /// Measure for this many seconds
@@ -78,8 +80,8 @@ pub(crate) struct Work {
     /// Lengths of scans [default: uniform]
     #[arg(long, value_enum)]
     scan_lengths: Option<ScanLengths>,
-    /// Time one call in this many on its own [default: 16 with batches below 16, else 1; 1 with --target or
-    /// properties]
+    /// Time one call in this many on its own [default: 16 with batches below 16, else 1; 1 with
+    /// --target or properties]
     #[arg(long, value_name = "CALLS")]
     latency_every: Option<u64>,
     /// Seed of the operations
@@ -211,7 +213,8 @@ impl Work {
         Ok((or(limit, times.seconds), warm_up))
     }
 
-    /// Name, shares and distribution of each mix: that of the options, of the properties, or workload C.
+    /// Name, shares and distribution of each mix: that of the options, of the properties, or
+    /// workload C.
     fn mixes(&self, core: &Core) -> Result<Vec<(String, Mix, Distribution)>> {
         let own = [self.read, self.update, self.insert, self.scan, self.rmw];
         if own.iter().any(Option::is_some) {

@@ -131,8 +131,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Begins each call at its time. A call whose time has passed begins at once. A call is drawn before its time, so
-    /// drawing delays it only where the thread is behind.
+    /// Begins each call at its time. A call whose time has passed begins at once. A call is drawn
+    /// before its time, so drawing delays it only where the thread is behind.
     fn run_paced(
         mut self,
         pace: &Pace,

@@ -1,5 +1,5 @@
-//! What a run does: the mix of operations, and the core workloads A to F of Cooper et al., *Benchmarking
-//! Cloud Serving Systems with YCSB* (SoCC 2010).
+//! What a run does: the mix of operations, and the core workloads A to F of Cooper et al.,
+//! *Benchmarking Cloud Serving Systems with YCSB* (SoCC 2010).
 
 use std::fmt;
 

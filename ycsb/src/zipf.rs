@@ -1,13 +1,14 @@
 //! Zipf's law over a growing number of items, as the YCSB reference draws it.
 //!
-//! Rank `i` (from 0) has a probability near `1 / ((i + 1)^theta * zeta(n))`. The method is that of Gray et
-//! al., *Quickly generating billion-record synthetic databases* (SIGMOD 1994): ranks 0 and 1 are exact,
-//! the others come from inverting an integral in place of the sum, one power a draw. It is off by some
-//! per cent at ranks 2 to 10 and exact enough in total; it is what published YCSB numbers were drawn with.
+//! Rank `i` (from 0) has a probability near `1 / ((i + 1)^theta * zeta(n))`. The method is that of
+//! Gray et al., *Quickly generating billion-record synthetic databases* (SIGMOD 1994): ranks 0 and
+//! 1 are exact, the others come from inverting an integral in place of the sum, one power a draw.
+//! It is off by some per cent at ranks 2 to 10 and exact enough in total; it is what published YCSB
+//! numbers were drawn with.
 //!
-//! `zeta(n)` is the sum of `i^-theta`. The reference adds up every term, minutes for 10^10 items. Here
-//! long sums go through Euler and Maclaurin's formula from the 10,000th term on, whose error is below the
-//! rounding of the sum itself; growth adds the new terms only.
+//! `zeta(n)` is the sum of `i^-theta`. The reference adds up every term, minutes for 10^10 items.
+//! Here long sums go through Euler and Maclaurin's formula from the 10,000th term on, whose error
+//! is below the rounding of the sum itself; growth adds the new terms only.
 
 use fastrand::Rng;
 
@@ -83,8 +84,8 @@ impl Zipf {
         ((items as f64 * share) as u64).min(items - 1)
     }
 
-    /// The probability that `draw` gives each rank below `ranks`: what the method does, not what Zipf's
-    /// law says.
+    /// The probability that `draw` gives each rank below `ranks`: what the method does, not what
+    /// Zipf's law says.
     #[cfg(test)]
     pub(crate) fn probabilities(&self, ranks: u64) -> Vec<f64> {
         let n = self.items as f64;

@@ -6,7 +6,8 @@ use std::fs;
 
 use support::{text, ycsb};
 
-/// Rows that take minutes to load with this budget: a run that loaded them first would not end in time.
+/// Rows that take minutes to load with this budget: a run that loaded them first would not end in
+/// time.
 const MANY: &str = "--rows 20M --value-size 512 --memory-budget 64MiB";
 
 #[test]

@@ -1,5 +1,6 @@
-//! A table's operations as they are measured: get, get + put, peek, gradients. For the store below it see
-//! [`crate::ground::kv_contenders`], for the bare loops [`crate::ground::gather`] and [`crate::ground::index_loop`].
+//! A table's operations as they are measured: get, get + put, peek, gradients. For the store below
+//! it see [`crate::ground::kv_contenders`], for the bare loops [`crate::ground::gather`] and
+//! [`crate::ground::index_loop`].
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -10,7 +11,8 @@ use embank::{Missing, Table};
 use crate::ground::content;
 use crate::ground::rounds::Contender;
 
-/// `Table::get`. Its lease is given back without an update, which is a batch of its own, timed or not.
+/// `Table::get`. Its lease is given back without an update, which is a batch of its own, timed or
+/// not.
 pub(crate) struct Get<'a> {
     pub(crate) table: &'a Table,
     pub(crate) release: bool,
@@ -30,8 +32,8 @@ impl Contender for Get<'_> {
     }
 }
 
-/// `Table::get`, then a put of the same rows through the lease. What is put is the negated row, so that
-/// a put that does nothing is found out; negating them is not timed.
+/// `Table::get`, then a put of the same rows through the lease. What is put is the negated row, so
+/// that a put that does nothing is found out; negating them is not timed.
 pub(crate) struct GetPut<'a> {
     pub(crate) table: &'a Table,
     pub(crate) flips: Mutex<Flips>,
@@ -77,9 +79,10 @@ impl Contender for Peek<'_> {
 
 /// `Table::apply_gradients` on a table with SGD and learning rate 1, for one calling thread.
 ///
-/// The gradient of a row is twice the row, so a step negates the row exactly, and a gradient that is lost or applied
-/// twice is found. If a key stands in a batch several times, its gradients after the first are zero. The
-/// gradients follow from the keys and from `flips`: the timed call is the first one that touches the rows.
+/// The gradient of a row is twice the row, so a step negates the row exactly, and a gradient that
+/// is lost or applied twice is found. If a key stands in a batch several times, its gradients after
+/// the first are zero. The gradients follow from the keys and from `flips`: the timed call is the
+/// first one that touches the rows.
 pub(crate) struct Gradients<'a> {
     pub(crate) table: &'a Table,
     pub(crate) flips: &'a Mutex<Flips>,
@@ -139,7 +142,8 @@ impl Flips {
         self.batches += 1;
     }
 
-    /// Notes a key of the batch. Returns true, and notes the row as negated, at the key's first place.
+    /// Notes a key of the batch. Returns true, and notes the row as negated, at the key's first
+    /// place.
     fn flip(&mut self, key: u64) -> bool {
         let mark = &mut self.marks[key as usize];
         let first = *mark >> 1 != self.batches;

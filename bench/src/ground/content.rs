@@ -129,8 +129,8 @@ impl KeyStream {
         Self { zipf, ..Self::new(seed, 0, 1, count) }
     }
 
-    /// The same keys with the same popularity, drawn in another order. (What a Zipf distribution needs
-    /// is costly to compute, and is kept.)
+    /// The same keys with the same popularity, drawn in another order. (What a Zipf distribution
+    /// needs is costly to compute, and is kept.)
     pub(crate) fn reseeded(&self, seed: u64) -> Self {
         Self { random: Self::start(seed), ..self.clone() }
     }
@@ -160,8 +160,8 @@ impl KeyStream {
     }
 }
 
-/// A permutation of `0..count`, so that popular keys do not lie side by side: the multiplier is a prime
-/// above any count that is measured.
+/// A permutation of `0..count`, so that popular keys do not lie side by side: the multiplier is a
+/// prime above any count that is measured.
 pub(crate) fn scattered(place: u64, count: u64) -> u64 {
     const PRIME: u128 = 0x9e37_79b9_7f4a_7c55;
     (u128::from(place) * PRIME % u128::from(count)) as u64

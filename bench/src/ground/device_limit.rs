@@ -1,9 +1,9 @@
 //! What the drive does at a given depth of its queue, without any store: `O_DIRECT` through one
 //! `io_uring` a thread, with registered buffers and a registered file, kept full.
 //!
-//! A file of its own is written once and then read and overwritten. Each 512-byte block begins with its
-//! own number, and every block that is read is checked, so a drive that answers with another block, or
-//! a loop that reads one place again and again by mistake, is found out.
+//! A file of its own is written once and then read and overwritten. Each 512-byte block begins with
+//! its own number, and every block that is read is checked, so a drive that answers with another
+//! block, or a loop that reads one place again and again by mistake, is found out.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -110,8 +110,9 @@ impl DriveFile {
         })
     }
 
-    /// How many nanoseconds each burst of as many requests as the queue is deep takes, one burst after another, over
-    /// about `duration`, by one thread. What the memory of the requests costs, and checking them, is in it.
+    /// How many nanoseconds each burst of as many requests as the queue is deep takes, one burst
+    /// after another, over about `duration`, by one thread. What the memory of the requests
+    /// costs, and checking them, is in it.
     ///
     /// # Errors
     /// As [`measure`](Self::measure).
@@ -193,7 +194,8 @@ impl<'a> Queue<'a> {
                 iov_len: buffer.len(),
             })
             .collect();
-        // SAFETY: the buffers live in the same struct as the ring, whose drop waits for its requests.
+        // SAFETY: the buffers live in the same struct as the ring, whose drop waits for its
+        // requests.
         unsafe { ring.submitter().register_buffers(&io_vectors) }
             .context("registering buffers; `ulimit -l` limits how many")?;
         ring.submitter().register_files(&[file.file.as_raw_fd()]).context("registering a file")?;
@@ -201,8 +203,8 @@ impl<'a> Queue<'a> {
         Ok(Self { ring, buffers, offsets, in_flight: 0, load, file })
     }
 
-    /// Keeps the queue full until `go_on`, which is asked once a request, says no or places run out.
-    /// Returns how many requests were completed.
+    /// Keeps the queue full until `go_on`, which is asked once a request, says no or places run
+    /// out. Returns how many requests were completed.
     fn run(&mut self, places: &mut Places, go_on: impl Fn(u64) -> bool) -> Result<u64> {
         let count = self.file.bytes / self.load.request_bytes;
         let mut done = 0;
@@ -247,8 +249,8 @@ impl<'a> Queue<'a> {
             opcode::ReadFixed::new(file, start, bytes, slot as u16).offset(offset).build()
         };
         let entry = entry.user_data(slot as u64);
-        // SAFETY: the buffer is touched again only when its completion has been reaped, and freed only
-        // after `drop` has waited for what is in flight.
+        // SAFETY: the buffer is touched again only when its completion has been reaped, and freed
+        // only after `drop` has waited for what is in flight.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("there are as many entries as buffers");
         self.in_flight += 1;

@@ -1,9 +1,9 @@
 //! The bare random-gather loop: what this machine's memory gives when there is no store at all.
 //!
-//! One anonymous map, advised for huge pages; row numbers at random; each row is asked for some rows
-//! ahead of its use with a software prefetch and then copied into the output of its batch, which stays
-//! in the core's own cache. No hashing, no index, no locks. Distance, hint and the number of cache lines
-//! asked for are found by a short sweep: the fastest counts.
+//! One anonymous map, advised for huge pages; row numbers at random; each row is asked for some
+//! rows ahead of its use with a software prefetch and then copied into the output of its batch,
+//! which stays in the core's own cache. No hashing, no index, no locks. Distance, hint and the
+//! number of cache lines asked for are found by a short sweep: the fastest counts.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -26,8 +26,8 @@ pub(crate) enum Pages {
     Small,
 }
 
-/// Memory whose every byte is a function of its offset, so that rows of any length and stride can be
-/// gathered from it and checked.
+/// Memory whose every byte is a function of its offset, so that rows of any length and stride can
+/// be gathered from it and checked.
 #[derive(Debug)]
 pub(crate) struct Ground {
     map: MmapMut,
@@ -235,8 +235,8 @@ impl Contender for Gather<'_> {
     }
 }
 
-/// The candidate whose best of three turns is the shortest. The turns alternate, so that a slow moment
-/// of the machine falls on all.
+/// The candidate whose best of three turns is the shortest. The turns alternate, so that a slow
+/// moment of the machine falls on all.
 pub(crate) fn fastest<T: Copy>(
     candidates: impl IntoIterator<Item = T>,
     time: impl Fn(T) -> Duration,
@@ -270,16 +270,16 @@ pub(crate) mod hint {
     pub(crate) use numbers::{NON_TEMPORAL, T0, T1};
 }
 
-/// Asks for the first `lines` cache lines of `bytes`, and for the last where all are asked for and they
-/// lie askew. Does nothing where there is no such instruction.
+/// Asks for the first `lines` cache lines of `bytes`, and for the last where all are asked for and
+/// they lie askew. Does nothing where there is no such instruction.
 #[inline(always)]
 pub(crate) fn prefetch<const HINT: i32>(bytes: &[u8], lines: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::_mm_prefetch;
         for line in bytes.chunks(LINE_BYTES).take(lines) {
-            // SAFETY: a prefetch reads nothing into the program and never faults; the pointer is that
-            // of a live slice all the same.
+            // SAFETY: a prefetch reads nothing into the program and never faults; the pointer is
+            // that of a live slice all the same.
             unsafe { _mm_prefetch::<HINT>(line.as_ptr().cast()) };
         }
         if lines * LINE_BYTES >= bytes.len()
@@ -293,8 +293,8 @@ pub(crate) fn prefetch<const HINT: i32>(bytes: &[u8], lines: usize) {
     let _ = (bytes, lines);
 }
 
-/// How much of this process's anonymous memory lies in huge pages, in bytes; `None` where the kernel
-/// does not say.
+/// How much of this process's anonymous memory lies in huge pages, in bytes; `None` where the
+/// kernel does not say.
 pub(crate) fn huge_page_bytes() -> Option<u64> {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
     let line = rollup.lines().find(|line| line.starts_with("AnonHugePages:"))?;

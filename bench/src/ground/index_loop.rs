@@ -1,17 +1,19 @@
 //! The bare index + record loop: the floor of any store with a hash index, on this machine.
 //!
-//! A plain gather touches one place in memory a row. A store touches two: the bucket that says where the
-//! record is, and the record, which is longer than the row by its header. On a virtual machine whose
-//! host backs it with 4 KiB pages, each of the two also costs a nested page walk, even inside a huge
-//! page of the guest (see `roofline`). So the gather alone can't be reached by any store, and this loop,
-//! without hashing, tags, locks or a check of the key, says how much of the gap is the machine's.
+//! A plain gather touches one place in memory a row. A store touches two: the bucket that says
+//! where the record is, and the record, which is longer than the row by its header. On a virtual
+//! machine whose host backs it with 4 KiB pages, each of the two also costs a nested page walk,
+//! even inside a huge page of the guest (see `roofline`). So the gather alone can't be reached by
+//! any store, and this loop, without hashing, tags, locks or a check of the key, says how much of
+//! the gap is the machine's.
 //!
-//! The index: 16 bytes a row, four slots to a 64-byte line; the line of a key is as random as the key.
-//! A slot says which record is its key's, a random one: the second access depends on the first, as in
-//! any index. The records: 32 bytes and the row, at a stride of that rounded up to 8.
+//! The index: 16 bytes a row, four slots to a 64-byte line; the line of a key is as random as the
+//! key. A slot says which record is its key's, a random one: the second access depends on the
+//! first, as in any index. The records: 32 bytes and the row, at a stride of that rounded up to 8.
 //!
-//! Two ways to overlap the misses are tried: key by key with two distances (line of key `i + 2d`, record
-//! of key `i + d`, copy of key `i`), and in stages of a group (all lines, all records, all copies).
+//! Two ways to overlap the misses are tried: key by key with two distances (line of key `i + 2d`,
+//! record of key `i + d`, copy of key `i`), and in stages of a group (all lines, all records, all
+//! copies).
 
 use std::fmt;
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! The store below the tables as it is measured: a batch goes to [`Store::execute`] as it is, duplicates
-//! and all.
+//! The store below the tables as it is measured: a batch goes to [`Store::execute`] as it is,
+//! duplicates and all.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -93,7 +93,8 @@ impl KvRows {
         Ok(())
     }
 
-    /// Peeks at every row and holds it against what the puts left; without `flips`, any sign will do.
+    /// Peeks at every row and holds it against what the puts left; without `flips`, any sign will
+    /// do.
     ///
     /// # Errors
     /// A wrong answer, or what the store reports.
@@ -111,8 +112,8 @@ impl KvRows {
     }
 }
 
-/// Copies a value out. A length that the compiler knows makes the common row a few wide moves, as in the
-/// bare loops.
+/// Copies a value out. A length that the compiler knows makes the common row a few wide moves, as
+/// in the bare loops.
 #[inline(always)]
 fn read_row(rows: &mut [f32], dim: usize, i: usize, value: &[u8]) {
     let row: &mut [u8] = bytemuck::cast_slice_mut(&mut rows[i * dim..][..dim]);

@@ -1,11 +1,12 @@
-//! What a second line costs, by where it lies: in the same 4 KiB page as the first, in another of the
-//! same 2 MiB page, or in another 2 MiB page.
+//! What a second line costs, by where it lies: in the same 4 KiB page as the first, in another of
+//! the same 2 MiB page, or in another 2 MiB page.
 //!
-//! On bare metal with huge pages the first two cost the same, since one TLB entry covers 2 MiB. On a
-//! virtual machine whose host backs it with 4 KiB pages, the TLB holds the product of both mappings, 4 KiB
-//! at a time: a line in another 4 KiB page then costs a nested page walk. It shows here as the third
-//! figure being far above the second, and it is why a store, which touches a bucket and a record, can't
-//! come near a loop that touches one place a row; see [`crate::ground::index_loop`].
+//! On bare metal with huge pages the first two cost the same, since one TLB entry covers 2 MiB. On
+//! a virtual machine whose host backs it with 4 KiB pages, the TLB holds the product of both
+//! mappings, 4 KiB at a time: a line in another 4 KiB page then costs a nested page walk. It shows
+//! here as the third figure being far above the second, and it is why a store, which touches a
+//! bucket and a record, can't come near a loop that touches one place a row; see
+//! [`crate::ground::index_loop`].
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -34,8 +35,8 @@ impl Second {
     pub(crate) const ALL: [Second; 4] =
         [Second::Nowhere, Second::SameSmallPage, Second::SameHugePage, Second::OtherHugePage];
 
-    /// What to flip in the first line's number. Not the lowest bit: the processor fetches neighbours in
-    /// pairs.
+    /// What to flip in the first line's number. Not the lowest bit: the processor fetches
+    /// neighbours in pairs.
     fn flip(self) -> usize {
         match self {
             Second::Nowhere => 0,

@@ -1,4 +1,5 @@
-//! Policies of a cache of equal rows, as plain as they can be: what the store's own is held against.
+//! Policies of a cache of equal rows, as plain as they can be: what the store's own is held
+//! against.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,8 +10,8 @@ pub(crate) trait Policy {
     fn ask(&mut self, key: u64) -> bool;
 }
 
-/// Holds the rows that are asked for most often, from the start: what no policy that learns can pass for
-/// long on requests that are independent of each other.
+/// Holds the rows that are asked for most often, from the start: what no policy that learns can
+/// pass for long on requests that are independent of each other.
 pub(crate) struct Ideal {
     held: Vec<bool>,
 }
@@ -123,8 +124,8 @@ struct Sieved {
     newer: Option<usize>,
 }
 
-/// Rows stay where they entered; a hand goes from the oldest to the newest, spares what was used once, and evicts the
-/// first that was not (SIEVE, Zhang et al., NSDI 2024).
+/// Rows stay where they entered; a hand goes from the oldest to the newest, spares what was used
+/// once, and evicts the first that was not (SIEVE, Zhang et al., NSDI 2024).
 pub(crate) struct Sieve {
     capacity: usize,
     /// Where each row is in `list`.
@@ -189,8 +190,8 @@ impl Policy for Sieve {
     }
 }
 
-/// The store's own policy without its memory: a small queue, a main queue, and as many forgotten keys as the main
-/// queue has rows (S3-FIFO, Yang et al., SOSP 2023).
+/// The store's own policy without its memory: a small queue, a main queue, and as many forgotten
+/// keys as the main queue has rows (S3-FIFO, Yang et al., SOSP 2023).
 pub(crate) struct S3Fifo {
     small_capacity: usize,
     main_capacity: usize,
@@ -306,7 +307,8 @@ mod tests {
 
     #[test]
     fn sieve_spares_what_was_used_and_keeps_its_place() {
-        // For 4 the hand passes 1, which was used, and takes 2; for 5 it goes on from there and takes 3.
+        // For 4 the hand passes 1, which was used, and takes 2; for 5 it goes on from there and
+        // takes 3.
         assert_eq!(
             hits(&mut Sieve::new(3), &[1, 2, 3, 1, 4, 5, 1, 3]),
             [false, false, false, true, false, false, true, false]

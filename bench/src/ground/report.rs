@@ -210,8 +210,8 @@ fn write_json(path: &Path, rows: &[Row]) -> Result<()> {
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Processor, cores, last-level cache, memory, huge pages, kernel. The cache matters: a machine whose
-/// last level holds most of a table gathers from it far faster than from memory.
+/// Processor, cores, last-level cache, memory, huge pages, kernel. The cache matters: a machine
+/// whose last level holds most of a table gathers from it far faster than from memory.
 fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = field(&cpuinfo, "model name").unwrap_or(std::env::consts::ARCH);

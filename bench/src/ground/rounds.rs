@@ -1,8 +1,8 @@
 //! Contenders measured in alternation: one pass each, round after round, on the same keys.
 //!
-//! A machine's speed drifts (other guests, frequency, page placement). Alternating within one run puts
-//! the drift on every contender alike, so ratios hold where absolute numbers do not. The median over the
-//! rounds is the figure; the slowest and the fastest round are its spread.
+//! A machine's speed drifts (other guests, frequency, page placement). Alternating within one run
+//! puts the drift on every contender alike, so ratios hold where absolute numbers do not. The
+//! median over the rounds is the figure; the slowest and the fastest round are its spread.
 //!
 //! Only what a contender times counts; drawing keys and checking answers happen outside.
 
@@ -20,13 +20,14 @@ pub(crate) trait Contender: Sync {
     /// What the report calls it.
     fn name(&self) -> &str;
 
-    /// Keys that it has, from 0, if those are fewer than the plan's; keys are then drawn from these.
+    /// Keys that it has, from 0, if those are fewer than the plan's; keys are then drawn from
+    /// these.
     fn rows(&self) -> Option<u64> {
         None
     }
 
-    /// Serves one batch and returns how long the measured part of it took. `rows` holds the keys' rows
-    /// afterwards (`keys.len() * dim`), so that they can be checked.
+    /// Serves one batch and returns how long the measured part of it took. `rows` holds the keys'
+    /// rows afterwards (`keys.len() * dim`), so that they can be checked.
     ///
     /// # Errors
     /// Whatever the store reports.
@@ -186,8 +187,8 @@ fn streams(plan: &Plan, threads: usize) -> Vec<KeyStream> {
     }
 }
 
-/// The keys, folded into those that the contender has. (With a number of rows that is a multiple of the
-/// number of threads, each thread's share stays its own.)
+/// The keys, folded into those that the contender has. (With a number of rows that is a multiple of
+/// the number of threads, each thread's share stays its own.)
 fn keys_for<'k>(
     contender: &dyn Contender,
     plan: &Plan,
@@ -201,8 +202,8 @@ fn keys_for<'k>(
     }
 }
 
-/// One pass of one contender over its keys, all threads starting together; rows a second, summed over
-/// the threads.
+/// One pass of one contender over its keys, all threads starting together; rows a second, summed
+/// over the threads.
 fn pass(plan: &Plan, contender: &dyn Contender, keys: &[Vec<u64>], check: Check) -> Result<f64> {
     let barrier = Barrier::new(keys.len());
     std::thread::scope(|scope| {

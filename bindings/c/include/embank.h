@@ -703,7 +703,7 @@ typedef struct embank_bank_stats {
   // too. Changes by other threads while a checkpoint begins may be in the checkpoint and
   // count here as well.
   uint64_t changed_since_checkpoint;
-  // Batches run.
+  // Batches that were run.
   uint64_t batches;
   // Keys of peeks.
   uint64_t peek_keys;
@@ -772,13 +772,13 @@ typedef struct embank_bank_stats {
   uint64_t checkpoint_pauses_us_max;
   // Gauge: time that the last checkpoint paused batches, in microseconds.
   uint64_t last_checkpoint_pause_us;
-  // Gauge: log frames in memory, in bytes.
+  // Gauge: memory of the log's frames, in bytes.
   uint64_t memory_frames_bytes;
-  // Gauge: index, in bytes.
+  // Gauge: memory of the index, in bytes.
   uint64_t memory_index_bytes;
-  // Gauge: row cache, in bytes.
+  // Gauge: memory of the row cache, in bytes.
   uint64_t memory_cache_bytes;
-  // Gauge: read and write buffers, in bytes.
+  // Gauge: memory of the read and write buffers, in bytes.
   uint64_t memory_buffers_bytes;
   // Gauge: index slots in use.
   uint64_t index_entries;

@@ -94,7 +94,7 @@ pub struct embank_bank_stats {
     /// too. Changes by other threads while a checkpoint begins may be in the checkpoint and
     /// count here as well.
     pub changed_since_checkpoint: u64,
-    /// Batches run.
+    /// Batches that were run.
     pub batches: u64,
     /// Keys of peeks.
     pub peek_keys: u64,
@@ -163,13 +163,13 @@ pub struct embank_bank_stats {
     pub checkpoint_pauses_us_max: u64,
     /// Gauge: time that the last checkpoint paused batches, in microseconds.
     pub last_checkpoint_pause_us: u64,
-    /// Gauge: log frames in memory, in bytes.
+    /// Gauge: memory of the log's frames, in bytes.
     pub memory_frames_bytes: u64,
-    /// Gauge: index, in bytes.
+    /// Gauge: memory of the index, in bytes.
     pub memory_index_bytes: u64,
-    /// Gauge: row cache, in bytes.
+    /// Gauge: memory of the row cache, in bytes.
     pub memory_cache_bytes: u64,
-    /// Gauge: read and write buffers, in bytes.
+    /// Gauge: memory of the read and write buffers, in bytes.
     pub memory_buffers_bytes: u64,
     /// Gauge: index slots in use.
     pub index_entries: u64,

@@ -1,9 +1,10 @@
 //! `embank pipeline explain`: what holds a pipeline back, said and then tried.
 //!
-//! Four passes over the inputs, so that all that are compared find them in the same place: one that reads them and does
-//! nothing else, and so brings into memory what fits there; one that measures how fast they are read from where they
-//! are then; a traced run; and the run with the threads that the trace speaks for. With `--from-disk` none of the last
-//! three finds anything in memory, and there is no first one.
+//! Four passes over the inputs, so that all that are compared find them in the same place: one that
+//! reads them and does nothing else, and so brings into memory what fits there; one that measures
+//! how fast they are read from where they are then; a traced run; and the run with the threads that
+//! the trace speaks for. With `--from-disk` none of the last three finds anything in memory, and
+//! there is no first one.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,8 @@ use crate::output::{self, bytes, count};
 pub(super) struct Args {
     #[command(flatten)]
     rows: RowsArgs,
-    /// Cores to share out, those of this machine or of a larger one [default: as many as there are]
+    /// Cores to share out, those of this machine or of a larger one [default: as many as there
+    /// are]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     cores: Option<u32>,
     /// Drop the inputs from memory before each pass, so that they come from disk
@@ -71,7 +73,8 @@ pub(super) struct Speed {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// As `pipeline run`; an input is no file that can be read more than once; the plot can't be written.
+/// As `pipeline run`; an input is no file that can be read more than once; the plot can't be
+/// written.
 pub(super) fn run(args: &Args) -> Result<Ending> {
     let spec = args.rows.spec()?;
     let inputs = Inputs::new(args)?;

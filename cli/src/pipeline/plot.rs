@@ -13,8 +13,8 @@ const BAR: &str = "#3c6eaa";
 const SLOWEST: &str = "#c0392b";
 const PREDICTED: &str = "#9bb7d4";
 
-/// The stages' rates a core, on a logarithmic scale, for they differ by powers of ten; and below, on a linear one from
-/// 0, what was predicted and what was measured.
+/// The stages' rates a core, on a logarithmic scale, for they differ by powers of ten; and below,
+/// on a linear one from 0, what was predicted and what was measured.
 pub(super) fn svg(title: &str, report: &Report) -> String {
     let rates: Vec<f64> =
         report.stages.iter().filter_map(|stage| stage.rows_per_second_per_core).collect();

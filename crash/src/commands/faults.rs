@@ -20,8 +20,8 @@ const TOLD_MAX: usize = 20;
 /// Options of `faults`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Faults in all; at least the first and the last call of each site meets each that can strike there. All of them
-    /// are some 20,000
+    /// Faults in all; at least the first and the last call of each site meets each that can strike
+    /// there. All of them are some 20,000
     #[arg(long, default_value_t = 4000)]
     count: usize,
     /// Decides which; a random one by default, printed

@@ -19,7 +19,8 @@ struct Cli {
 enum Command {
     /// Power cuts: what may be left of a bank, opened and held against what its checkpoints held
     CrashImages(crash_images::Args),
-    /// Calls that go wrong one by one, as those of a disk that fails, fills up or lies: errors, and what is left
+    /// Calls that go wrong one by one, as those of a disk that fails, fills up or lies: errors, and
+    /// what is left
     Faults(faults::Args),
     /// kill -9 of a writer at random and at chosen moments: every row after it, against an oracle
     StoreKills(store_kills::Args),

@@ -1,4 +1,5 @@
-//! What a run prints and writes: the command, and rows of counts as the other measurements have them.
+//! What a run prints and writes: the command, and rows of counts as the other measurements have
+//! them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,8 @@ pub(crate) fn publish(rows: &[Row], json: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Where banks lie while they are tested: the directory that was asked for, or one in memory, or a temporary one.
+/// Where banks lie while they are tested: the directory that was asked for, or one in memory, or a
+/// temporary one.
 pub(crate) fn scratch(asked_for: Option<&PathBuf>) -> Result<tempfile::TempDir> {
     let memory = Path::new("/dev/shm");
     let found = match asked_for {

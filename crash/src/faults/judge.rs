@@ -1,4 +1,5 @@
-//! What a fault may leave: a bank that opens at its newest checkpoint, or an error that says what is wrong.
+//! What a fault may leave: a bank that opens at its newest checkpoint, or an error that says what
+//! is wrong.
 
 use anyhow::{Context, Result, ensure};
 use embank_kv::inspect::{VerifyOptions, verify};
@@ -22,7 +23,8 @@ pub enum Outcome {
     Harmless,
     /// An operation failed, and its next try was right.
     Failed,
-    /// An operation failed, and the script ended: the store takes no more writes, or the fault lasted.
+    /// An operation failed, and the script ended: the store takes no more writes, or the fault
+    /// lasted.
     Stopped,
     /// Something is lost, and whoever needs it is told so.
     Damaged,
@@ -41,14 +43,16 @@ pub fn judge(recording: &Recording, script: &Script<'_>, plan: Plan) -> Result<O
         // A bank on a full disk must still open.
         match open(&bank_in(recording.root()), &options(false)) {
             Ok(store) => drop(script.admitted(serial_of(&store)?)?),
-            // A segment that a copy of the bank shares is copied before it is cut, and there is no room for that.
+            // A segment that a copy of the bank shares is copied before it is cut, and there is no
+            // room for that.
             Err(Error::Io { operation: "copy", .. }) => {}
             Err(error) => return Err(error).context("on a full disk"),
         }
     }
     recording.plan(None);
     let fails = matches!(fault, Fault::Broken | Fault::NoRoom);
-    // A page of the log that finds no room once stays in memory, and the writer's next attempt finds room.
+    // A page of the log that finds no room once stays in memory, and the writer's next attempt
+    // finds room.
     let is_tried_again = fault == Fault::NoRoom
         && site.file == "segment"
         && matches!(site.call, Call::Write | Call::Create);
@@ -75,12 +79,14 @@ pub fn judge(recording: &Recording, script: &Script<'_>, plan: Plan) -> Result<O
     })
 }
 
-/// Whether what rests on a call is lost without it. The others are of use only (removing what nobody needs, links
-/// that spare a copy, trying what the file system can) and are made again, or done without.
+/// Whether what rests on a call is lost without it. The others are of use only (removing what
+/// nobody needs, links that spare a copy, trying what the file system can) and are made again, or
+/// done without.
 fn must_be_noticed(Site { call, file }: Site) -> bool {
     match call {
         Call::Create | Call::Write => file != "probe",
-        // A link of an image is done without; the names of checkpoints are synced again after they are removed.
+        // A link of an image is done without; the names of checkpoints are synced again after they
+        // are removed.
         Call::Sync => !matches!(file, "index image" | "checkpoints directory"),
         Call::Read => matches!(file, "BANK" | "blob" | "delta" | "index image"),
         // A checkpoint that can't be removed stays until the next one.
@@ -158,8 +164,8 @@ fn check_what_is_left(recording: &Recording, script: &Script<'_>) -> Result<Outc
     Ok(if harmless { Outcome::Harmless } else { Outcome::Damaged })
 }
 
-/// As [`check_what_is_left`], of a copy; and what a delta makes of one that is whole is right, or it says what is
-/// wrong.
+/// As [`check_what_is_left`], of a copy; and what a delta makes of one that is whole is right, or
+/// it says what is wrong.
 fn check_what_is_left_of(
     recording: &Recording,
     script: &Script<'_>,

@@ -79,8 +79,8 @@ enum Next {
 /// Runs the script below the recorded directory, which is empty.
 ///
 /// # Errors
-/// Something is wrong: rows that differ, an error that names no file, one that no fault explains, or none after which
-/// writes must be refused.
+/// Something is wrong: rows that differ, an error that names no file, one that no fault explains,
+/// or none after which writes must be refused.
 pub fn run(recording: &Recording, plan: Option<Plan>, background: bool) -> Result<Script<'_>> {
     let mut script = Script {
         recording,
@@ -192,13 +192,15 @@ impl Script<'_> {
             Err(error) => {
                 let what = format!("{name} failed, the cause is over, and it fails again");
                 self.note(name, error).context(what.clone())?;
-                // What was read wrong while a segment was copied, to be cut, is wrong in the copy. An open copies; the
-                // step that meets the damage may be a later one.
+                // What was read wrong while a segment was copied, to be cut, is wrong in the copy.
+                // An open copies; the step that meets the damage may be a later
+                // one.
                 self.copied_wrong = self.struck_in == Some("reopen") && self.reads_lie();
                 if self.copied_wrong {
                     return Ok(Next::Stop);
                 }
-                // The first failure may have been that of an operation within, whose own is the store's.
+                // The first failure may have been that of an operation within, whose own is the
+                // store's.
                 ensure!(self.is_closed(), "{what}: {:?}", self.errors);
                 Ok(Next::Stop)
             }
@@ -222,7 +224,8 @@ impl Script<'_> {
     /// Whether the log of the store that is open has met a write or sync that failed.
     fn must_close(&self) -> bool {
         let Some(Plan { site, fault, .. }) = self.plan else { return false };
-        // A page that finds no room stays in memory; a sync that fails may have lost what was written.
+        // A page that finds no room stays in memory; a sync that fails may have lost what was
+        // written.
         let fails = fault == Fault::Broken || fault == Fault::NoRoom && site.call == Call::Sync;
         let step = self.struck_in.unwrap_or_default();
         let by_others = matches!(
@@ -378,7 +381,8 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Exchanges the bank's directory for another one, and back: a checkpoint in between goes nowhere.
+    /// Exchanges the bank's directory for another one, and back: a checkpoint in between goes
+    /// nowhere.
     fn exchange(&mut self) -> Result<()> {
         if self.options.compaction.background {
             // It may begin a segment meanwhile, which is refused for good.

@@ -32,8 +32,8 @@ pub fn count(dir: &Path, background: bool) -> Result<BTreeMap<Site, u64>> {
     Ok(recording.calls())
 }
 
-/// `count` plans, or all if there are fewer: the first and the last call of each site with each fault that can strike
-/// there, however many they are, and others chosen by chance.
+/// `count` plans, or all if there are fewer: the first and the last call of each site with each
+/// fault that can strike there, however many they are, and others chosen by chance.
 #[must_use]
 pub fn plans(calls: &BTreeMap<Site, u64>, count: usize, random: &mut Rng) -> Vec<Plan> {
     let (mut forced, mut others) = (Vec::new(), Vec::new());

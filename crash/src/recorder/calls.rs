@@ -18,8 +18,8 @@ pub(super) fn state() -> Option<MappedMutexGuard<'static, State>> {
     if !RECORDING.load(Ordering::Relaxed) {
         return None;
     }
-    // SAFETY: the pointer to this thread's own `errno`. It stays as it was: waiting for the lock may set it, and who
-    // calls `readdir` tells the end from an error by it.
+    // SAFETY: the pointer to this thread's own `errno`. It stays as it was: waiting for the lock
+    // may set it, and who calls `readdir` tells the end from an error by it.
     let errno = unsafe { &mut *libc::__errno_location() };
     let before = *errno;
     let locked = STATE.lock();
@@ -100,8 +100,9 @@ unsafe fn open_in(dir_fd: c_int, name: *const c_char, flags: c_int, mode: mode_t
 }
 
 /// # Safety
-/// As `open`. The mode is an argument like the others where arguments of variadic functions are passed like any (x86-64
-/// and AArch64 Linux); it is only looked at when a file is created, when there is one.
+/// As `open`. The mode is an argument like the others where arguments of variadic functions are
+/// passed like any (x86-64 and AArch64 Linux); it is only looked at when a file is created, when
+/// there is one.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn open64(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's duty.
@@ -224,7 +225,8 @@ unsafe extern "C" fn pwrite64(
     done
 }
 
-/// A write that meets a fault. The journal does not hear of it: who plans faults has no use for one.
+/// A write that meets a fault. The journal does not hear of it: who plans faults has no use for
+/// one.
 fn badly_written(fd: c_int, content: &[u8], offset: off64_t, fault: Fault) -> ssize_t {
     if let Some(errno) = fault.errno() {
         return failed(errno) as ssize_t;
@@ -250,7 +252,8 @@ fn badly_written(fd: c_int, content: &[u8], offset: off64_t, fault: Fault) -> ss
     }
 }
 
-/// How many bytes a transfer moves that is cut short. One of blocks stops at the end of one, unless the file ends.
+/// How many bytes a transfer moves that is cut short. One of blocks stops at the end of one, unless
+/// the file ends.
 pub(super) fn shortened(len: usize) -> usize {
     const BLOCK: usize = 512;
     match len {

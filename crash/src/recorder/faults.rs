@@ -1,7 +1,8 @@
 //! Calls that go wrong: which one, and how.
 //!
-//! Every call about the recorded directory is counted, those that only look included. One of them, by its number,
-//! meets a [`Fault`]: it fails with an error number, or moves fewer bytes, or reports success and does something else.
+//! Every call about the recorded directory is counted, those that only look included. One of them,
+//! by its number, meets a [`Fault`]: it fails with an error number, or moves fewer bytes, or
+//! reports success and does something else.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -102,7 +103,8 @@ pub enum Fault {
     Misdirected,
     /// One bit is not what was written, or not what is read.
     Flipped,
-    /// From this call on, everything that takes room fails with `ENOSPC`; the first write moves half of its bytes.
+    /// From this call on, everything that takes room fails with `ENOSPC`; the first write moves
+    /// half of its bytes.
     Full,
     /// From this call on, everything fails with `EIO`.
     Dead,
@@ -164,8 +166,8 @@ impl Fault {
     }
 }
 
-/// The call that is to go wrong: the one of this number, from 0, at its site. So numbered, it is the same one in every
-/// run, whatever the order between threads.
+/// The call that is to go wrong: the one of this number, from 0, at its site. So numbered, it is
+/// the same one in every run, whatever the order between threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// Where.

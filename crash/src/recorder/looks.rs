@@ -1,6 +1,7 @@
 //! The C library's functions that change nothing: they are not recorded, and meet faults.
 //!
-//! As in `calls`, no file is touched here but by `syscall`, or by the C library's own function behind the name.
+//! As in `calls`, no file is touched here but by `syscall`, or by the C library's own function
+//! behind the name.
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -221,8 +222,8 @@ unsafe extern "C" fn closedir(dir: *mut DIR) -> c_int {
     unsafe { close(dir) }
 }
 
-/// What a call answers that the kernel of this process does not know; `None` if nothing is recorded. Copies within the
-/// kernel would go unseen; without these, copies are read and written.
+/// What a call answers that the kernel of this process does not know; `None` if nothing is
+/// recorded. Copies within the kernel would go unseen; without these, copies are read and written.
 fn unknown() -> Option<ssize_t> {
     state().map(|_| failed(libc::ENOSYS) as ssize_t)
 }

@@ -4,10 +4,11 @@ use crate::bank::Bank;
 use crate::lookahead::depth::{DepthRule, StepReport};
 use crate::stats::LookaheadStats;
 
-/// Says how many batches to look ahead: 4, or fewer where the queue or a third of the row memory has no room for them.
+/// Says how many batches to look ahead: 4, or fewer where the queue or a third of the row memory
+/// has no room for them.
 ///
-/// The depth is halved while more than 2% of the rows that were read leave memory unused or find the queue full. Use one
-/// `AutoDepth` for each loop that trains, on one bank.
+/// The depth is halved while more than 2% of the rows that were read leave memory unused or find
+/// the queue full. Use one `AutoDepth` for each loop that trains, on one bank.
 ///
 /// # Examples
 /// ```
@@ -51,8 +52,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// How many rows left memory unused since `before`, but for as many as were cancelled when they may have been moved:
-    /// a pass that ends early is no fault of the depth.
+    /// How many rows left memory unused since `before`, but for as many as were cancelled when they
+    /// may have been moved: a pass that ends early is no fault of the depth.
     fn wasted_since(&mut self, before: &Self) -> u64 {
         let cancelled = self.cancelled_too_late.saturating_sub(before.cancelled_too_late);
         let wasted = self.lookahead.wasted.saturating_sub(before.lookahead.wasted);
@@ -97,8 +98,9 @@ impl AutoDepth {
         Self::announcing_together(1)
     }
 
-    /// For a loop that announces `batches` batches with one call where the depth is 2 or more (0 counts as 1). Up to
-    /// `batches - 1` more batches are ahead than the depth says, and queue and memory must have room for them too.
+    /// For a loop that announces `batches` batches with one call where the depth is 2 or more (0
+    /// counts as 1). Up to `batches - 1` more batches are ahead than the depth says, and queue
+    /// and memory must have room for them too.
     #[must_use]
     pub fn announcing_together(batches: usize) -> Self {
         Self { rule: DepthRule::new(batches.max(1)), last: None, begins: true }
@@ -110,15 +112,18 @@ impl AutoDepth {
         self.rule.depth()
     }
 
-    /// Must be called where a pass over the data begins: what the bank did since the last step does not count.
+    /// Must be called where a pass over the data begins: what the bank did since the last step does
+    /// not count.
     pub fn begin_pass(&mut self) {
         self.begins = true;
     }
 
-    /// Returns how many batches beside the one in hand to have announced, at least 1. Must be called once a step.
+    /// Returns how many batches beside the one in hand to have announced, at least 1. Must be
+    /// called once a step.
     ///
-    /// It reads the bank's counters and never waits. [`LookaheadStats::depth`] shows the last answer. Use the same bank
-    /// at each step: a counter that is lower than at the step before counts as unchanged.
+    /// It reads the bank's counters and never waits. [`LookaheadStats::depth`] shows the last
+    /// answer. Use the same bank at each step: a counter that is lower than at the step before
+    /// counts as unchanged.
     pub fn step(&mut self, bank: &Bank) -> usize {
         let bank = bank.context();
         let store = bank.store.stats();

@@ -1,4 +1,5 @@
-//! Kept checkpoints of a bank that need not be open: listed, gone back to, copied, sent to a copy as deltas.
+//! Kept checkpoints of a bank that need not be open: listed, gone back to, copied, sent to a copy
+//! as deltas.
 
 use std::path::Path;
 
@@ -9,8 +10,8 @@ use crate::bank::Bank;
 use crate::error::Result;
 
 impl Bank {
-    /// The kept checkpoints of the bank in `path`, oldest first, those whose metadata can be read. Changes nothing and
-    /// takes no lock, so it works beside whoever has the bank open.
+    /// The kept checkpoints of the bank in `path`, oldest first, those whose metadata can be read.
+    /// Changes nothing and takes no lock, so it works beside whoever has the bank open.
     ///
     /// # Errors
     /// [`NotABank`](crate::Error::NotABank); a failure to read.
@@ -32,8 +33,9 @@ impl Bank {
         Ok(inspect::summary(path.as_ref())?.checkpoints)
     }
 
-    /// Keeps a checkpoint beyond [`checkpoints_kept`](crate::BankOptions::checkpoints_kept), also after a reopen, until
-    /// it is [unpinned](Self::unpin): that of the best epoch so far. It holds the space of its rows.
+    /// Keeps a checkpoint beyond [`checkpoints_kept`](crate::BankOptions::checkpoints_kept), also
+    /// after a reopen, until it is [unpinned](Self::unpin): that of the best epoch so far. It
+    /// holds the space of its rows.
     ///
     /// # Errors
     /// [`NoSuchCheckpoint`](crate::Error::NoSuchCheckpoint);
@@ -58,7 +60,8 @@ impl Bank {
         Ok(self.context().store.pin(checkpoint)?)
     }
 
-    /// Lets go of a checkpoint that was [pinned](Self::pin): it goes with the next checkpoint if it is an old one.
+    /// Lets go of a checkpoint that was [pinned](Self::pin): it goes with the next checkpoint if it
+    /// is an old one.
     ///
     /// # Errors
     /// As [`pin`](Self::pin).
@@ -66,11 +69,12 @@ impl Bank {
         Ok(self.context().store.unpin(checkpoint)?)
     }
 
-    /// Takes the bank in `path`, which nobody has open for writing, back to an older checkpoint for good; returns the
-    /// numbers of the newer ones, which are gone.
+    /// Takes the bank in `path`, which nobody has open for writing, back to an older checkpoint for
+    /// good; returns the numbers of the newer ones, which are gone.
     ///
     /// # Errors
-    /// No such bank or checkpoint; the bank is open, or somebody reads a newer checkpoint; this one does not verify.
+    /// No such bank or checkpoint; the bank is open, or somebody reads a newer checkpoint; this one
+    /// does not verify.
     ///
     /// # Examples
     /// ```
@@ -89,8 +93,9 @@ impl Bank {
         Ok(Store::roll_back(path.as_ref(), checkpoint)?)
     }
 
-    /// Copies a checkpoint, or the newest one, of the bank in `path` to the directory `to`, a bank of its own then.
-    /// Works beside whoever has the bank open. On the same file system, files that never change are shared.
+    /// Copies a checkpoint, or the newest one, of the bank in `path` to the directory `to`, a bank
+    /// of its own then. Works beside whoever has the bank open. On the same file system, files
+    /// that never change are shared.
     ///
     /// # Errors
     /// No such bank or checkpoint; `to` holds something; a failure to read or write.
@@ -116,11 +121,13 @@ impl Bank {
         Ok(Store::copy_checkpoint(path.as_ref(), checkpoint, to.as_ref())?)
     }
 
-    /// Writes what lies between checkpoints `from` and `to`, or the newest one, of the bank in `path` to a file, which
-    /// a copy that is at `from` takes with [`apply_delta`](Self::apply_delta). Works beside whoever has the bank open.
+    /// Writes what lies between checkpoints `from` and `to`, or the newest one, of the bank in
+    /// `path` to a file, which a copy that is at `from` takes with
+    /// [`apply_delta`](Self::apply_delta). Works beside whoever has the bank open.
     ///
     /// # Errors
-    /// No such bank or checkpoints; the file is there; something does not verify; a failure to read or write.
+    /// No such bank or checkpoints; the file is there; something does not verify; a failure to read
+    /// or write.
     ///
     /// # Examples
     /// ```
@@ -146,13 +153,14 @@ impl Bank {
         Ok(Store::export_delta(path.as_ref(), from, to, file.as_ref(), &mut |_| ())?)
     }
 
-    /// Takes the bank in `path`, a copy that nobody has open for writing, to the checkpoint that the delta in `file`
-    /// leads to, and keeps the newest `checkpoints_kept`.
+    /// Takes the bank in `path`, a copy that nobody has open for writing, to the checkpoint that
+    /// the delta in `file` leads to, and keeps the newest `checkpoints_kept`.
     ///
     /// # Errors
-    /// [`DeltaMismatch`](crate::Error::DeltaMismatch) if the delta does not follow the bank's newest checkpoint;
-    /// the bank is open; the delta does not verify; a failure to read or write. The bank is where
-    /// it was then, or at the new checkpoint if only the last sync failed.
+    /// [`DeltaMismatch`](crate::Error::DeltaMismatch) if the delta does not follow the bank's
+    /// newest checkpoint; the bank is open; the delta does not verify; a failure to read or
+    /// write. The bank is where it was then, or at the new checkpoint if only the last sync
+    /// failed.
     ///
     /// # Examples
     /// As for [`export_delta`](Self::export_delta).

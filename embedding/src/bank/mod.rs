@@ -31,8 +31,9 @@ use crate::stats::unsaved::Unsaved;
 use crate::stats::{BankStats, WaitCounters};
 use crate::vocabulary::registry::{Vocabularies, read_vocabularies};
 
-/// An open bank. Cloning it is cheap; the bank closes when the last handle of it, of its tables, and of
-/// their leases and scans is gone. Closing writes no checkpoint; [`unsaved`](Bank::unsaved) says what it would lose.
+/// An open bank. Cloning it is cheap; the bank closes when the last handle of it, of its tables,
+/// and of their leases and scans is gone. Closing writes no checkpoint; [`unsaved`](Bank::unsaved)
+/// says what it would lose.
 ///
 /// In the source, all its methods stand in `bank/`: those for tables in `tables.rs`, for
 /// vocabularies in `vocabularies.rs`, and for checkpoints, copies and deltas in `checkpoints.rs`.
@@ -75,24 +76,26 @@ pub(crate) struct BankShared {
 }
 
 impl Bank {
-    /// Opens the bank in the directory `path`, or creates it there. An existing bank comes back as its
-    /// newest completed checkpoint left it; what was written after that is gone.
+    /// Opens the bank in the directory `path`, or creates it there. An existing bank comes back as
+    /// its newest completed checkpoint left it; what was written after that is gone.
     ///
     /// # Errors
     /// The store's, among them [`Locked`](crate::Error::Locked) by another process,
     /// [`BudgetTooSmall`](crate::Error::BudgetTooSmall), [`Damaged`](crate::Error::Damaged) and
-    /// [`Error::InvalidOption`], which names the option that is out of its range; [`Error::NotABank`];
-    /// [`Error::UnreadableTable`].
+    /// [`Error::InvalidOption`], which names the option that is out of its range;
+    /// [`Error::NotABank`]; [`Error::UnreadableTable`].
     pub fn open(path: impl AsRef<Path>, options: BankOptions) -> Result<Self> {
         Self::open_by(options, |store_options| Store::open(path.as_ref(), store_options))
     }
 
-    /// Opens the bank in the directory `path` to read only, at the checkpoint of that number or at the newest one,
-    /// beside a process that writes it or none. Changes not a byte of it. Tables can be opened, peeked at and
-    /// scanned; whatever would write, a Get for training too, fails with [`ReadOnly`](crate::Error::ReadOnly).
-    /// Lookahead does nothing. Of `options`, memory budget and device count.
+    /// Opens the bank in the directory `path` to read only, at the checkpoint of that number or at
+    /// the newest one, beside a process that writes it or none. Changes not a byte of it.
+    /// Tables can be opened, peeked at and scanned; whatever would write, a Get for training
+    /// too, fails with [`ReadOnly`](crate::Error::ReadOnly). Lookahead does nothing. Of
+    /// `options`, memory budget and device count.
     ///
-    /// As long as the bank is at a checkpoint, the writer keeps that, and the disk space that it names.
+    /// As long as the bank is at a checkpoint, the writer keeps that, and the disk space that it
+    /// names.
     ///
     /// # Errors
     /// [`Error::NotABank`]; [`Error::NoSuchCheckpoint`]; else as
@@ -195,15 +198,17 @@ impl Bank {
         &self.shared.vocabularies.context
     }
 
-    /// Moves a bank that is open to read only on to its newest checkpoint, if that is newer, without a reopen; returns
-    /// the number of the one that it is at then. Handles of tables go on to show the new one, calls and scans that
-    /// have begun show the old one to their end. Until those have ended, both indexes are in memory.
+    /// Moves a bank that is open to read only on to its newest checkpoint, if that is newer,
+    /// without a reopen; returns the number of the one that it is at then. Handles of tables go
+    /// on to show the new one, calls and scans that have begun show the old one to their end.
+    /// Until those have ended, both indexes are in memory.
     ///
     /// # Errors
     /// [`Error::WrongKind`] if the bank is open for writing; else as
-    /// [`open_read_only`](Self::open_read_only). After an error [`reading`](Self::reading) tells where the bank is:
-    /// where it was, or, if the new checkpoint's tables or vocabularies can't be read, at the new one, with handles and
-    /// lists still those of the old one. Another refresh tries again.
+    /// [`open_read_only`](Self::open_read_only). After an error [`reading`](Self::reading) tells
+    /// where the bank is: where it was, or, if the new checkpoint's tables or vocabularies
+    /// can't be read, at the new one, with handles and lists still those of the old one.
+    /// Another refresh tries again.
     pub fn refresh(&self) -> Result<u64> {
         let context = self.context();
         let store = &context.store;
@@ -227,17 +232,18 @@ impl Bank {
         Ok(number)
     }
 
-    /// The checkpoint that a bank which is open to read only is at, with its blob; `None` if it is open for writing.
+    /// The checkpoint that a bank which is open to read only is at, with its blob; `None` if it is
+    /// open for writing.
     #[must_use]
     pub fn reading(&self) -> Option<Arc<Recovered>> {
         self.context().store.reading()
     }
 
-    /// Makes all tables as they are, and `blob`, durable together, and returns the checkpoint's number.
-    /// The blob is the caller's own: step number, dense weights, place in the data.
+    /// Makes all tables as they are, and `blob`, durable together, and returns the checkpoint's
+    /// number. The blob is the caller's own: step number, dense weights, place in the data.
     ///
-    /// When the call returns, everything is on stable storage; a crash at any later moment recovers at
-    /// least this checkpoint. Staleness counts are not part of it.
+    /// When the call returns, everything is on stable storage; a crash at any later moment recovers
+    /// at least this checkpoint. Staleness counts are not part of it.
     ///
     /// # Errors
     /// A failure of the store. The checkpoint before stays good.
@@ -245,8 +251,9 @@ impl Bank {
         Ok(self.context().store.checkpoint(blob)?)
     }
 
-    /// The state of the bank's rows now. A program that writes a file of its own beside the bank keeps it there, and
-    /// recognises the checkpoint that belongs to the file by [`StateId::checkpoint_id`], taken before or after.
+    /// The state of the bank's rows now. A program that writes a file of its own beside the bank
+    /// keeps it there, and recognises the checkpoint that belongs to the file by
+    /// [`StateId::checkpoint_id`], taken before or after.
     ///
     /// # Examples
     /// ```
@@ -262,13 +269,15 @@ impl Bank {
         self.context().store.state_id()
     }
 
-    /// Compacts all of the log that is on disk now, whatever its space amplification: current rows move to
-    /// its end, and space goes back as far as no kept checkpoint holds it; the rest follows with the next
-    /// checkpoints. Other calls go on meanwhile. Tries again where background compaction had stopped
+    /// Compacts all of the log that is on disk now, whatever its space amplification: current rows
+    /// move to its end, and space goes back as far as no kept checkpoint holds it; the rest
+    /// follows with the next checkpoints. Other calls go on meanwhile. Tries again where
+    /// background compaction had stopped
     /// ([`compaction_stopped`](crate::StoreStats::compaction_stopped)).
     ///
     /// # Errors
-    /// A failure of the store, such as a page that can't be read; no row is lost that could be read before.
+    /// A failure of the store, such as a page that can't be read; no row is lost that could be read
+    /// before.
     ///
     /// # Examples
     /// ```
@@ -286,8 +295,8 @@ impl Bank {
         Ok(self.context().store.compact()?)
     }
 
-    /// The checkpoint that opening the bank recovered, with its blob; `None` for a bank without one. For one that is
-    /// open to read only, see [`reading`](Self::reading).
+    /// The checkpoint that opening the bank recovered, with its blob; `None` for a bank without
+    /// one. For one that is open to read only, see [`reading`](Self::reading).
     #[must_use]
     pub fn recovered(&self) -> Option<&Recovered> {
         self.context().store.recovered()
@@ -322,8 +331,8 @@ impl Bank {
         }
     }
 
-    /// What keeps the log's space from being given back, the largest holder first: open scans, and checkpoints with the
-    /// processes that read them.
+    /// What keeps the log's space from being given back, the largest holder first: open scans, and
+    /// checkpoints with the processes that read them.
     ///
     /// # Examples
     /// ```
@@ -341,11 +350,12 @@ impl Bank {
         self.context().store.space_holders()
     }
 
-    /// What closing the bank now would lose; `None` if its newest checkpoint has everything, and for a bank that is open
-    /// to read only. Dropped tables do not count: without a checkpoint they come back.
+    /// What closing the bank now would lose; `None` if its newest checkpoint has everything, and
+    /// for a bank that is open to read only. Dropped tables do not count: without a checkpoint
+    /// they come back.
     ///
-    /// When the last handle of a bank is dropped with unsaved changes, the bank tells of them with a warning of the
-    /// `log` crate, which is silent in a program without a logger.
+    /// When the last handle of a bank is dropped with unsaved changes, the bank tells of them with
+    /// a warning of the `log` crate, which is silent in a program without a logger.
     ///
     /// # Examples
     /// See [`Unsaved`].
@@ -354,7 +364,8 @@ impl Bank {
         Unsaved::of(&self.context().store.stats())
     }
 
-    /// The leases of all tables that are out, the oldest first: whose counts keep rows above a staleness bound.
+    /// The leases of all tables that are out, the oldest first: whose counts keep rows above a
+    /// staleness bound.
     #[must_use]
     pub fn outstanding_leases(&self) -> Vec<LeaseInfo> {
         let tables = self.shared.tables.lock();
@@ -370,8 +381,8 @@ impl Bank {
         self.context().lookahead.cancel()
     }
 
-    /// Waits until nothing is pending in the lookahead queue; false if `timeout` passes first. For tests
-    /// and measurements: training need not wait.
+    /// Waits until nothing is pending in the lookahead queue; false if `timeout` passes first. For
+    /// tests and measurements: training need not wait.
     pub fn wait_lookahead(&self, timeout: Duration) -> bool {
         self.context().lookahead.wait_idle(deadline_after(timeout))
     }

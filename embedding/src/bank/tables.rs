@@ -36,16 +36,16 @@ pub struct TableInfo {
 pub(crate) type Tables = Mutex<BTreeMap<String, Arc<TableShared>>>;
 
 impl Bank {
-    /// Opens the table `name`, or creates it. The learning rate, eps and staleness bound of `config` hold
-    /// for all handles of the table from now on; the rest must be as it was created. A new table is
-    /// durable with the next checkpoint.
+    /// Opens the table `name`, or creates it. The learning rate, eps and staleness bound of
+    /// `config` hold for all handles of the table from now on; the rest must be as it was
+    /// created. A new table is durable with the next checkpoint.
     ///
-    /// Names that end with ` (vocabulary)` or in the way of ` (vocabulary, ids 0)` are those of vocabularies' own
-    /// tables.
+    /// Names that end with ` (vocabulary)` or in the way of ` (vocabulary, ids 0)` are those of
+    /// vocabularies' own tables.
     ///
     /// # Errors
-    /// [`Error::ConfigMismatch`]; [`Error::InvalidConfig`], for such a name too; [`Error::OtherVocabulary`]; or a
-    /// failure of the store.
+    /// [`Error::ConfigMismatch`]; [`Error::InvalidConfig`], for such a name too;
+    /// [`Error::OtherVocabulary`]; or a failure of the store.
     pub fn table(&self, name: &str, mut config: TableConfig) -> Result<Table> {
         config.validate(name)?;
         let mut tables = self.shared.tables.lock();
@@ -110,8 +110,8 @@ impl Bank {
     /// creation, unless this process has set others.
     ///
     /// # Errors
-    /// [`NoSuchTable`](crate::Error::NoSuchTable); [`Error::OtherVocabulary`] if its keys are ids of a vocabulary
-    /// that is gone or was renumbered.
+    /// [`NoSuchTable`](crate::Error::NoSuchTable); [`Error::OtherVocabulary`] if its keys are ids
+    /// of a vocabulary that is gone or was renumbered.
     pub fn open_table(&self, name: &str) -> Result<Table> {
         let tables = self.shared.tables.lock();
         let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
@@ -129,9 +129,9 @@ impl Bank {
         }
     }
 
-    /// As [`open_table`](Self::open_table), whatever has become of the table's vocabulary: to look at it or to export
-    /// it. Its rows belong to the values of another numbering if the vocabulary was renumbered or replaced since. The
-    /// table then takes every key.
+    /// As [`open_table`](Self::open_table), whatever has become of the table's vocabulary: to look
+    /// at it or to export it. Its rows belong to the values of another numbering if the
+    /// vocabulary was renumbered or replaced since. The table then takes every key.
     ///
     /// # Errors
     /// [`NoSuchTable`](crate::Error::NoSuchTable).
@@ -144,14 +144,15 @@ impl Bank {
         Ok(self.handle(shared))
     }
 
-    /// Drops the table `name`. Its rows are gone for every call that begins from now on: those on handles
-    /// and leases of the table fail with [`Error::TableDropped`], Gets that wait for one of its
-    /// rows too, and what lookahead has queued of it is cancelled. Calls in other threads that are in
-    /// the middle of a batch may still finish it. Dropping or releasing a lease of it is no error.
+    /// Drops the table `name`. Its rows are gone for every call that begins from now on: those on
+    /// handles and leases of the table fail with [`Error::TableDropped`], Gets that wait for
+    /// one of its rows too, and what lookahead has queued of it is cancelled. Calls in other
+    /// threads that are in the middle of a batch may still finish it. Dropping or releasing a
+    /// lease of it is no error.
     ///
-    /// Durable with the next checkpoint: a crash before that brings the table back whole. Its space comes
-    /// back by compaction, once no kept checkpoint holds it any more. [`Bank::table`] may make a new
-    /// table of the name at once; it has nothing to do with the old one.
+    /// Durable with the next checkpoint: a crash before that brings the table back whole. Its space
+    /// comes back by compaction, once no kept checkpoint holds it any more. [`Bank::table`] may
+    /// make a new table of the name at once; it has nothing to do with the old one.
     ///
     /// # Errors
     /// [`NoSuchTable`](crate::Error::NoSuchTable), or
@@ -220,7 +221,8 @@ impl Bank {
     }
 }
 
-/// After vocabularies may have changed: handles of tables that were made for another numbering are refused.
+/// After vocabularies may have changed: handles of tables that were made for another numbering are
+/// refused.
 pub(crate) fn refuse_other_numberings(tables: &Tables, vocabularies: &Vocabularies) {
     for table in tables.lock().values() {
         if let Some(wanted) = table.vocabulary() {

@@ -31,14 +31,14 @@ pub struct VocabularyInfo {
 }
 
 impl Bank {
-    /// Opens the vocabulary `name`, or makes it. Names of vocabularies and tables don't get into each other's way,
-    /// since tables have none that ends like those of a vocabulary's own tables ([`Bank::table`]). A new one is durable
-    /// with the next checkpoint.
+    /// Opens the vocabulary `name`, or makes it. Names of vocabularies and tables don't get into
+    /// each other's way, since tables have none that ends like those of a vocabulary's own
+    /// tables ([`Bank::table`]). A new one is durable with the next checkpoint.
     ///
     /// # Errors
-    /// [`Error::VocabularyMismatch`] if it has other settings, [`Error::InvalidVocabulary`], or a failure of the store,
-    /// such as [`TooLong`](crate::Error::TooLong) for strings that may become too long for the
-    /// bank's pages.
+    /// [`Error::VocabularyMismatch`] if it has other settings, [`Error::InvalidVocabulary`], or a
+    /// failure of the store, such as [`TooLong`](crate::Error::TooLong) for strings that may
+    /// become too long for the bank's pages.
     ///
     /// # Examples
     /// See [`Vocabulary`].
@@ -113,9 +113,9 @@ impl Bank {
         vocabularies.values().map(info).collect()
     }
 
-    /// Drops the vocabulary `name`: handles of it fail with [`Error::VocabularyDropped`] from now on. Tables that were
-    /// made [for it](crate::TableConfig::vocabulary) stay, and can't be opened. Durable with the next checkpoint; its
-    /// space comes back by compaction.
+    /// Drops the vocabulary `name`: handles of it fail with [`Error::VocabularyDropped`] from now
+    /// on. Tables that were made [for it](crate::TableConfig::vocabulary) stay, and can't be
+    /// opened. Durable with the next checkpoint; its space comes back by compaction.
     ///
     /// # Errors
     /// [`Error::NoSuchVocabulary`], or [`Poisoned`](crate::Error::Poisoned) after a failed write.
@@ -140,8 +140,8 @@ impl Bank {
         }
         let shared = self.shared.vocabularies.get(name);
         let shared = shared.ok_or_else(gone)?;
-        // Nobody makes tables of it meanwhile. Without the lock of all, which others would wait for: this may take as
-        // long as a verification.
+        // Nobody makes tables of it meanwhile. Without the lock of all, which others would wait
+        // for: this may take as long as a verification.
         let _writer = shared.writer.lock();
         let mut vocabularies = self.shared.vocabularies.lock();
         if !vocabularies.get(name).is_some_and(|now| Arc::ptr_eq(now, &shared)) {

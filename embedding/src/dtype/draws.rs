@@ -1,7 +1,8 @@
 //! The chance in stochastic rounding.
 
-/// The draws of one update of one row, by the place in the row. 32-bit arithmetic throughout, so that eight fit a
-/// register: a hash in two rounds (Wellons' `lowbias32`), with half of the row's 64-bit stream taken up before each.
+/// The draws of one update of one row, by the place in the row. 32-bit arithmetic throughout, so
+/// that eight fit a register: a hash in two rounds (Wellons' `lowbias32`), with half of the row's
+/// 64-bit stream taken up before each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Draws {
     before: u32,

@@ -1,7 +1,8 @@
 //! f16 and bf16, value by value and without branches.
 //!
-//! Selections stand for branches, so that a loop over these becomes vector instructions. The way through
-//! f16's subnormals is Fabian Giesen's ("float->half variants"): adding a constant lets the adder round.
+//! Selections stand for branches, so that a loop over these becomes vector instructions. The way
+//! through f16's subnormals is Fabian Giesen's ("float->half variants"): adding a constant lets the
+//! adder round.
 
 const SIGN: u32 = 1 << 31;
 const INFINITE: u32 = 0xFF << 23;

@@ -5,7 +5,8 @@ use super::Draws;
 /// The largest magnitude. -128 is left out, so that a row and its negative are stored alike.
 const LARGEST: f32 = 127.0;
 
-/// The largest scale whose product with 127 is finite: one step below `f32::MAX / 127` as f32, which was rounded up.
+/// The largest scale whose product with 127 is finite: one step below `f32::MAX / 127` as f32,
+/// which was rounded up.
 const SCALE_MAX: f32 = f32::from_bits((f32::MAX / LARGEST).to_bits() - 1);
 const _: () = assert!((SCALE_MAX * LARGEST).is_finite());
 
@@ -16,8 +17,8 @@ pub(crate) fn decode(bytes: &[u8], scale: f32, to: &mut [f32]) {
     }
 }
 
-/// Writes the row and returns its scale. A row that holds a NaN or an infinity gets a scale of NaN, and is NaN
-/// throughout from then on: what was lost shows.
+/// Writes the row and returns its scale. A row that holds a NaN or an infinity gets a scale of NaN,
+/// and is NaN throughout from then on: what was lost shows.
 #[inline(always)]
 pub(crate) fn encode(from: &[f32], bytes: &mut [u8], draws: Option<&Draws>) -> f32 {
     // As whole numbers, magnitudes of floats compare as floats do, and NaN is the largest.

@@ -1,21 +1,23 @@
 //! How values are stored, and the way there and back.
 //!
-//! Rows go in and out as f32. In the store an f32 lies as it is; f16 and bf16 are rounded; an int8 is a whole
-//! number from -127 to 127 times the row's scale, an f32: the row's largest magnitude over 127.
+//! Rows go in and out as f32. In the store an f32 lies as it is; f16 and bf16 are rounded; an int8
+//! is a whole number from -127 to 127 times the row's scale, an f32: the row's largest magnitude
+//! over 127.
 //!
-//! **Rounding.** To the nearest (ties to even) loses whatever is smaller than half a step: a bf16 that is updated
-//! by less than 0.2% of itself never moves. Stochastic rounding goes up with the probability that the value is
-//! above the step below it, and so is right on average (Gupta et al., "Deep learning with limited numerical
-//! precision", 2015). Its draws are a pure function of (seed, table, key, count of the row's updates, place in the
-//! row): the same run gives the same bits, on any thread. The count must be part of it: with the value's bits
-//! alone, a row that rounds back to where it was would draw the same again, and never move.
+//! **Rounding.** To the nearest (ties to even) loses whatever is smaller than half a step: a bf16
+//! that is updated by less than 0.2% of itself never moves. Stochastic rounding goes up with the
+//! probability that the value is above the step below it, and so is right on average (Gupta et al.,
+//! "Deep learning with limited numerical precision", 2015). Its draws are a pure function of (seed,
+//! table, key, count of the row's updates, place in the row): the same run gives the same bits, on
+//! any thread. The count must be part of it: with the value's bits alone, a row that rounds back to
+//! where it was would draw the same again, and never move.
 //!
-//! Conversions are loops without branches, which the compiler turns into vector instructions for the caller's
-//! processor; they agree with the crate `half` for every value.
+//! Conversions are loops without branches, which the compiler turns into vector instructions for
+//! the caller's processor; they agree with the crate `half` for every value.
 //!
-//! **A new dtype** is its conversion in a file beside this one, a variant of [`Dtype`] here, what exports make of it in
-//! `files/batch.rs`, and a row of `bindings/c/src/dtype.rs`. A new type in files is a row of `files/element.rs`, and
-//! its column in `files/parquet.rs`.
+//! **A new dtype** is its conversion in a file beside this one, a variant of [`Dtype`] here, what
+//! exports make of it in `files/batch.rs`, and a row of `bindings/c/src/dtype.rs`. A new type in
+//! files is a row of `files/element.rs`, and its column in `files/parquet.rs`.
 
 mod draws;
 mod float16;
@@ -25,8 +27,8 @@ pub(crate) use draws::Draws;
 use float16::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub(crate) use int8::{decode as decode_int8, encode as encode_int8};
 
-/// How a table's values are stored. Rows go in and out as f32, whatever they are stored as. Default:
-/// [`Dtype::F32`].
+/// How a table's values are stored. Rows go in and out as f32, whatever they are stored as.
+/// Default: [`Dtype::F32`].
 ///
 /// # Examples
 /// ```
@@ -88,7 +90,8 @@ impl Dtype {
         }
     }
 
-    /// The largest finite value, and the magnitude from which values become infinite as they are stored.
+    /// The largest finite value, and the magnitude from which values become infinite as they are
+    /// stored.
     pub(crate) fn range(self) -> Range {
         match self {
             Dtype::F32 | Dtype::Int8 => {
@@ -129,7 +132,8 @@ impl Range {
         values.iter().position(|value| value.to_bits() & MAGNITUDE >= self.too_large_bits)
     }
 
-    /// Replaces values beyond the largest one by it. A NaN stays one. Returns whether one is at the largest value.
+    /// Replaces values beyond the largest one by it. A NaN stays one. Returns whether one is at the
+    /// largest value.
     #[inline(always)]
     pub(crate) fn saturate(self, values: &mut [f32]) -> bool {
         let saturates = largest_magnitude_bits(values) >= self.largest.to_bits();
@@ -146,8 +150,8 @@ impl Range {
 
 const MAGNITUDE: u32 = u32::MAX >> 1;
 
-/// The bits of the largest magnitude. As whole numbers, magnitudes of floats compare as floats do, infinity lies above
-/// all finite ones, and NaN above infinity.
+/// The bits of the largest magnitude. As whole numbers, magnitudes of floats compare as floats do,
+/// infinity lies above all finite ones, and NaN above infinity.
 #[inline(always)]
 pub(crate) fn largest_magnitude_bits(values: &[f32]) -> u32 {
     // As i32, whose maximum every processor has as a vector instruction; the sign bit is 0.
@@ -157,8 +161,9 @@ pub(crate) fn largest_magnitude_bits(values: &[f32]) -> u32 {
     largest.cast_unsigned()
 }
 
-/// How updates are rounded to a [`Dtype`] below f32. Initial values and [`Table::put`](crate::Table::put) always
-/// round to the nearest. Default: stochastic for int8, else to the nearest.
+/// How updates are rounded to a [`Dtype`] below f32. Initial values and
+/// [`Table::put`](crate::Table::put) always round to the nearest. Default: stochastic for int8,
+/// else to the nearest.
 ///
 /// # Examples
 /// ```

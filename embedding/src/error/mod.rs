@@ -52,7 +52,8 @@ pub enum Error {
         oldest: Option<Box<LeaseInfo>>,
     },
     /// A Get waited for the staleness bound, and the check that the program gave to
-    /// [`check_while_waiting`](crate::check_while_waiting) ended the wait. Nothing is held; the call can be made again.
+    /// [`check_while_waiting`](crate::check_while_waiting) ended the wait. Nothing is held; the
+    /// call can be made again.
     #[error("table {table:?}, key {key}: the program ended the wait for this row after {waited:?}")]
     Interrupted {
         /// The table.
@@ -62,10 +63,11 @@ pub enum Error {
         /// How long the Get waited.
         waited: Duration,
     },
-    /// A Get would wait for leases of its own thread, so it fails at once. Nothing is held. Leases count that the thread
-    /// took, that are more than the staleness bound on one row, and that do not expire before the wait's end. Leases that
-    /// are handed over ([`Lease::hand_over`](crate::Lease::hand_over)) do not count, and none does once leases of the bank
-    /// are known to change hands.
+    /// A Get would wait for leases of its own thread, so it fails at once. Nothing is held. Leases
+    /// count that the thread took, that are more than the staleness bound on one row, and that
+    /// do not expire before the wait's end. Leases that are handed over
+    /// ([`Lease::hand_over`](crate::Lease::hand_over)) do not count, and none does once leases of
+    /// the bank are known to change hands.
     #[error(
         "table {table:?}, key {key}: this thread holds {held} {} on the row itself, more than the staleness bound of \
          {bound} lets through, so this get would wait for its own thread (the oldest holds {oldest}); apply, put or \
@@ -85,8 +87,8 @@ pub enum Error {
         /// The oldest of them.
         oldest: Box<LeaseInfo>,
     },
-    /// The lease grew older than the bank's `lease_timeout`, and its counts were given back so that others could go
-    /// on. The call has changed nothing.
+    /// The lease grew older than the bank's `lease_timeout`, and its counts were given back so that
+    /// others could go on. The call has changed nothing.
     #[error(
         "table {table:?}: this lease of {keys} keys was taken {age:.1?} ago and has expired: after the bank's \
          lease_timeout of {timeout:?} others were let through; nothing was changed; get the rows again and \
@@ -102,7 +104,8 @@ pub enum Error {
         /// The bank's `lease_timeout`.
         timeout: Duration,
     },
-    /// A peek asked for rows that were never written, with [`Missing::Error`](crate::Missing::Error).
+    /// A peek asked for rows that were never written, with
+    /// [`Missing::Error`](crate::Missing::Error).
     #[error(
         "table {table:?} has no row for key {key} ({count} of the keys asked for are missing); get \
          or put them first, or peek with Missing::Initial"
@@ -197,8 +200,8 @@ pub enum Error {
         /// The gradient, after duplicates were summed.
         value: f32,
     },
-    /// A step of the optimizer would make rows infinite or NaN as the table stores them. These rows are unchanged; all
-    /// other rows of the batch took their step.
+    /// A step of the optimizer would make rows infinite or NaN as the table stores them. These rows
+    /// are unchanged; all other rows of the batch took their step.
     #[error(
         "table {table:?}, key {key}: the step makes column {column} {value}, which {} can't hold; this row is unchanged{}, \
          and all other rows took their step; lower the learning rate, clip the gradients, or store the rows as another \
@@ -234,8 +237,8 @@ pub enum Error {
         /// Why.
         source: Box<Error>,
     },
-    /// A row to be put holds a value that is NaN or infinite, or becomes infinite as the table stores it. No row of the
-    /// batch has been changed.
+    /// A row to be put holds a value that is NaN or infinite, or becomes infinite as the table
+    /// stores it. No row of the batch has been changed.
     #[error(
         "table {table:?}, key {key}: column {column} of the row to put is {value}, which {} can't hold as a finite value; \
          no row of this batch was changed; mend the value, or store the rows as another dtype",
@@ -286,7 +289,8 @@ pub enum Error {
         /// The id that the next new value gets.
         next_id: u64,
     },
-    /// A key of a table whose keys are ids of a vocabulary is no id of it. No row was read or written.
+    /// A key of a table whose keys are ids of a vocabulary is no id of it. No row was read or
+    /// written.
     #[error(
         "table {table:?}: key {key}{} is no id of vocabulary {vocabulary:?}, whose ids end before {next_id}; {}",
         if *key == UNKNOWN_ID { " (UNKNOWN_ID, for a value without an id)" } else { "" },
@@ -382,7 +386,8 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
-    /// A table's keys are ids of a vocabulary that the bank does not have as it was when the table was made.
+    /// A table's keys are ids of a vocabulary that the bank does not have as it was when the table
+    /// was made.
     #[error(
         "table {table:?} has rows for ids of vocabulary {vocabulary:?}, but {found}; its rows would be taken for other \
          values': go back to a checkpoint that has both, drop the table and make it anew, or read it as it is with \
@@ -396,9 +401,9 @@ pub enum Error {
         /// What the bank has instead.
         found: String,
     },
-    /// A file can be read, but its rows do not fit the table: another dim, the state of another optimizer, ids of another
-    /// vocabulary; or the file tells no settings to make a table with. Rows of the batches before the one that failed are
-    /// in the table.
+    /// A file can be read, but its rows do not fit the table: another dim, the state of another
+    /// optimizer, ids of another vocabulary; or the file tells no settings to make a table
+    /// with. Rows of the batches before the one that failed are in the table.
     #[error("{} does not fit: {what}", path.display())]
     FileMismatch {
         /// The file.
@@ -406,8 +411,9 @@ pub enum Error {
         /// What the file holds, what the table needs, and what to do.
         what: String,
     },
-    /// A file can't be read as a table: it is damaged, has values that are not finite, or does not tell which of its parts
-    /// are keys and vectors. Rows of the batches before the one that failed are in the table.
+    /// A file can't be read as a table: it is damaged, has values that are not finite, or does not
+    /// tell which of its parts are keys and vectors. Rows of the batches before the one that
+    /// failed are in the table.
     #[error("{} can't be imported: {what}", path.display())]
     UnreadableFile {
         /// The file.
@@ -418,8 +424,8 @@ pub enum Error {
     /// The caller ended an export, import or eviction by what it told its progress.
     #[error("the caller ended it before it was through")]
     Cancelled,
-    /// An earlier lookahead met an error while it read ahead. Its rows stay on disk, and a Get still
-    /// finds them there or meets the same error.
+    /// An earlier lookahead met an error while it read ahead. Its rows stay on disk, and a Get
+    /// still finds them there or meets the same error.
     #[error("looking ahead failed earlier: {0}")]
     LookaheadFailed(#[source] Box<Error>),
     /// The thread that reads ahead panicked with this request, which is a bug of this library.
@@ -473,7 +479,8 @@ pub enum Error {
         /// The processes that have it open.
         holders: LockHolders,
     },
-    /// The path of a bank's directory, or of a folder that is written to, leads elsewhere than when it was opened.
+    /// The path of a bank's directory, or of a folder that is written to, leads elsewhere than when
+    /// it was opened.
     #[error(
         "{path} was {} while it was in use, so nothing is written or removed there. Put the directory back and call \
          again; or, if it is a bank, close it and open it where it lies now",
@@ -558,13 +565,15 @@ pub enum Error {
         log_bytes: u64,
         /// What the current rows take of it, in bytes.
         live_bytes: u64,
-        /// What lies before the current rows and is held for scans and kept checkpoints alone, in bytes.
+        /// What lies before the current rows and is held for scans and kept checkpoints alone, in
+        /// bytes.
         held_bytes: u64,
         /// What holds it, the largest holder first.
         holders: Vec<SpaceHolder>,
     },
-    /// The disk has no room for what the call has to write. The store goes on: rows in memory can be read and changed, and
-    /// the call can be made again when there is room. A batch may be done in part.
+    /// The disk has no room for what the call has to write. The store goes on: rows in memory can
+    /// be read and changed, and the call can be made again when there is room. A batch may be
+    /// done in part.
     #[error(
         "the disk of {path} is full ({reason}). No row is lost: remove files from that disk, delete rows, drop tables or \
          compact, and call again"
@@ -576,7 +585,8 @@ pub enum Error {
         reason: String,
     },
     /// A call waited for compaction to make room on disk, and the check that the program gave to
-    /// [`check_while_waiting`](crate::check_while_waiting) ended the wait. Part of the batch may be done.
+    /// [`check_while_waiting`](crate::check_while_waiting) ended the wait. Part of the batch may be
+    /// done.
     #[error(
         "the program ended the wait for disk space after {waited:?}; part of the batch may be done"
     )]
@@ -615,7 +625,8 @@ pub enum Error {
         /// Why it has to be removed.
         why: &'static str,
     },
-    /// What the call reads was changed or removed while it read. The text says whether to call again.
+    /// What the call reads was changed or removed while it read. The text says whether to call
+    /// again.
     #[error("{0}")]
     ChangedMeanwhile(String),
     /// An option is out of its range, or does not fit the bank or another option.
@@ -679,9 +690,10 @@ pub enum Error {
         /// The keys that are missing or too large, and what to do.
         why: String,
     },
-    /// The call is wrong as it is written, and no variant above stands for it: a batch of 2^32 values, offsets of strings
-    /// that fall, an eviction without a condition, an import of no file, a vocabulary merged into itself, more rows than a
-    /// safetensors file can hold, and what [`embank_kv::Error::InvalidArgument`] stands for.
+    /// The call is wrong as it is written, and no variant above stands for it: a batch of 2^32
+    /// values, offsets of strings that fall, an eviction without a condition, an import of no
+    /// file, a vocabulary merged into itself, more rows than a safetensors file can hold, and
+    /// what [`embank_kv::Error::InvalidArgument`] stands for.
     #[error("{0}")]
     InvalidArgument(String),
     /// A table of that name exists with another layout.

@@ -56,12 +56,14 @@ impl Part {
     }
 }
 
-/// The parts of a table's rows: `rows`, with `scales` if they are int8. If the state is wanted, also `state` where the
-/// table has an optimizer's, and `last_used` and `uses` where its rows tell those.
+/// The parts of a table's rows: `rows`, with `scales` if they are int8. If the state is wanted,
+/// also `state` where the table has an optimizer's, and `last_used` and `uses` where its rows tell
+/// those.
 ///
-/// Vectors go out as they are stored where the format has that type, else as f32. The state is f32 always: single
-/// values and counts lie beside its vectors, and f16 and bf16 come back from it as they were. Times and uses are u32:
-/// minutes since 1970 are beyond 2^24, the end of f32's whole numbers.
+/// Vectors go out as they are stored where the format has that type, else as f32. The state is f32
+/// always: single values and counts lie beside its vectors, and f16 and bf16 come back from it as
+/// they were. Times and uses are u32: minutes since 1970 are beyond 2^24, the end of f32's whole
+/// numbers.
 pub(crate) fn parts_of(layout: &RowLayout, format: FileFormat, state: bool) -> Vec<Part> {
     use FileFormat::{Npy, Parquet, Safetensors};
     let (element, source) = match (layout.dtype(), format) {
@@ -170,7 +172,8 @@ impl ReadBatch {
         self.scales.clear();
     }
 
-    /// A row as an int8 table stores it, if the file has it so: others' may have -128 or a negative scale.
+    /// A row as an int8 table stores it, if the file has it so: others' may have -128 or a negative
+    /// scale.
     pub(crate) fn int8_row(&self, row: usize, dim: usize) -> Option<(&[u8], f32)> {
         let scale = *self.scales.get(row)?;
         let bytes = &self.int8[row * dim..][..dim];
@@ -209,7 +212,8 @@ pub(crate) trait RowFile {
     /// Whether the rows come with their uses.
     fn has_uses(&self) -> bool;
 
-    /// Reads the next rows, `count` at most, into an empty batch; nothing is left then if it stays empty.
+    /// Reads the next rows, `count` at most, into an empty batch; nothing is left then if it stays
+    /// empty.
     fn read_batch(&mut self, count: usize, batch: &mut ReadBatch) -> Result<()>;
 }
 

@@ -125,7 +125,8 @@ impl Element {
         }
     }
 
-    /// Appends the keys in `bytes`. A negative one stands for the same 64 bits, as everywhere in Python.
+    /// Appends the keys in `bytes`. A negative one stands for the same 64 bits, as everywhere in
+    /// Python.
     pub(crate) fn append_keys(self, bytes: &[u8], keys: &mut Vec<u64>) {
         match self {
             Self::U64 | Self::I64 => {

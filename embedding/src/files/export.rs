@@ -15,7 +15,8 @@ use crate::table::progress::{OnProgress, TransferProgress, report};
 use crate::table::scan::Scan;
 use crate::vocabulary::shared::Published;
 
-/// What an export writes. Default: keys and vectors, in the format that the file's suffix stands for.
+/// What an export writes. Default: keys and vectors, in the format that the file's suffix stands
+/// for.
 ///
 /// # Examples
 /// See [`Table::export`].
@@ -23,22 +24,22 @@ use crate::vocabulary::shared::Published;
 pub struct ExportOptions {
     /// Default: by the suffix ([`FileFormat::of_path`]).
     pub format: Option<FileFormat>,
-    /// Also the optimizer's state, so that an import restores training exactly, and of a table with
-    /// [tracking](crate::Tracking) each row's uses and last use. Default: no.
+    /// Also the optimizer's state, so that an import restores training exactly, and of a table
+    /// with [tracking](crate::Tracking) each row's uses and last use. Default: no.
     pub state: bool,
     /// One matrix in order of the keys, without them. Default: no.
     pub dense: Option<DenseRows>,
 }
 
-/// A table whose keys are 0 to n - 1 as one matrix: row i is the row of key i, as an embedding's weight in a state
-/// dict has it. Not for Parquet.
+/// A table whose keys are 0 to n - 1 as one matrix: row i is the row of key i, as an embedding's
+/// weight in a state dict has it. Not for Parquet.
 ///
 /// # Examples
 /// See [`Table::export`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DenseRows {
-    /// How many rows the matrix has; a key beyond is an error. Default: the largest key + 1, for which the
-    /// table is gone through once more.
+    /// How many rows the matrix has; a key beyond is an error. Default: the largest key + 1, for
+    /// which the table is gone through once more.
     pub rows: Option<u64>,
     /// Keys without a row get their initial values. Default: they are an error.
     pub fill_missing: bool,
@@ -82,20 +83,22 @@ enum Writer {
 }
 
 impl Table {
-    /// Writes the table to a file, as the newest checkpoint holds it: keys and vectors, and the optimizer's state
-    /// and the rows' uses if `options` say so. What came after that checkpoint is not in it; take one first to have it.
+    /// Writes the table to a file, as the newest checkpoint holds it: keys and vectors, and the
+    /// optimizer's state and the rows' uses if `options` say so. What came after that
+    /// checkpoint is not in it; take one first to have it.
     ///
-    /// In constant memory (some MiB, and the pages that a [scan](Self::scan) borrows of the budget), while training
-    /// goes on. Rows come in no particular order unless they are dense. When the call returns, the file is complete
-    /// and on stable storage, in place of an older one of that name; before that, it is not there under its name,
-    /// and after an error nothing of it is. (npy is several files; docs/export.md says what holds of them.)
+    /// In constant memory (some MiB, and the pages that a [scan](Self::scan) borrows of the
+    /// budget), while training goes on. Rows come in no particular order unless they are dense.
+    /// When the call returns, the file is complete and on stable storage, in place of an older
+    /// one of that name; before that, it is not there under its name, and after an error
+    /// nothing of it is. (npy is several files; docs/export.md says what holds of them.)
     ///
     /// # Errors
-    /// As [`scan`](Self::scan); [`InvalidOption`](crate::Error::InvalidOption) for a suffix that says no format;
-    /// [`NotDense`](crate::Error::NotDense) for keys that make no dense table, or one that the disk has no room for;
-    /// [`UnusableOutput`](crate::Error::UnusableOutput) for a name that no file can have, and for a file that is in the
-    /// way of an npy export; [`Io`](crate::Error::Io) for a file that can't be written,
-    /// as when the disk is full.
+    /// As [`scan`](Self::scan); [`InvalidOption`](crate::Error::InvalidOption) for a suffix that
+    /// says no format; [`NotDense`](crate::Error::NotDense) for keys that make no dense table,
+    /// or one that the disk has no room for; [`UnusableOutput`](crate::Error::UnusableOutput)
+    /// for a name that no file can have, and for a file that is in the way of an npy export;
+    /// [`Io`](crate::Error::Io) for a file that can't be written, as when the disk is full.
     ///
     /// # Examples
     /// ```
@@ -120,9 +123,9 @@ impl Table {
         self.export_with(path, options, |_| ControlFlow::Continue(()))
     }
 
-    /// As [`export`](Self::export), and tells `progress` after each batch of rows how far it is: 0 rows while the
-    /// largest key of a dense table is looked for and initial values are written. Ends with
-    /// [`Error::Cancelled`](crate::Error::Cancelled) if that says so.
+    /// As [`export`](Self::export), and tells `progress` after each batch of rows how far it is: 0
+    /// rows while the largest key of a dense table is looked for and initial values are
+    /// written. Ends with [`Error::Cancelled`](crate::Error::Cancelled) if that says so.
     ///
     /// # Errors
     /// As [`export`](Self::export); [`Cancelled`](crate::Error::Cancelled).
@@ -159,8 +162,9 @@ impl Table {
         self.export_as(Place::File(path), format, options, &mut progress)
     }
 
-    /// As [`export_with`](Self::export_with), to a stream, such as standard output, as rows come. Parquet alone can be
-    /// streamed: other formats have one column after another, each as long as the table.
+    /// As [`export_with`](Self::export_with), to a stream, such as standard output, as rows come.
+    /// Parquet alone can be streamed: other formats have one column after another, each as long
+    /// as the table.
     ///
     /// # Errors
     /// As [`export_with`](Self::export_with); [`InvalidOption`](crate::Error::InvalidOption) unless
@@ -275,7 +279,8 @@ impl Table {
         Error::NotDense { table: self.name().to_owned(), why }
     }
 
-    /// Refuses a dense file that the disk has no room for: one stray key makes it as long as that key says.
+    /// Refuses a dense file that the disk has no room for: one stray key makes it as long as that
+    /// key says.
     fn check_space(&self, path: &Path, rows: u64, parts: &[Part]) -> Result<()> {
         let row_bytes = parts.iter().map(Part::row_bytes).sum::<usize>() as u64;
         let bytes = u128::from(rows) * u128::from(row_bytes);
@@ -364,8 +369,8 @@ impl Table {
         }
     }
 
-    /// What an export tells of that vocabulary: its values at this moment, which are those of the checkpoint's ids and
-    /// perhaps some more.
+    /// What an export tells of that vocabulary: its values at this moment, which are those of the
+    /// checkpoint's ids and perhaps some more.
     pub(crate) fn vocabulary_values(&self) -> Option<HeldValues> {
         let vocabulary = self.own_vocabulary()?;
         let Published { len, fingerprint, numbering } = vocabulary.shared.published();
@@ -415,7 +420,8 @@ impl Writer {
         }
     }
 
-    /// Completes the files and gives them their names; returns those and how long they are together.
+    /// Completes the files and gives them their names; returns those and how long they are
+    /// together.
     fn commit(self) -> Result<(Vec<PathBuf>, u64)> {
         match self {
             Self::Npy(path, writer) => npy_set::commit(&path, writer.files),

@@ -37,8 +37,9 @@ pub struct Imported {
     pub with_state: bool,
 }
 
-/// The settings of the table that a file was exported from; `None` for a file that others made, and for a dense npy
-/// matrix by itself, which has no place for them. Of a directory, those of its first file.
+/// The settings of the table that a file was exported from; `None` for a file that others made, and
+/// for a dense npy matrix by itself, which has no place for them. Of a directory, those of its
+/// first file.
 ///
 /// # Errors
 /// The file can't be read, or its settings are a newer program's.
@@ -76,29 +77,34 @@ pub fn exported_config(
 }
 
 impl Table {
-    /// Puts the rows of a file into the table, in constant memory (some MiB): those that an [export](Self::export)
-    /// wrote, or a matrix of f16, bf16, f32 or f64 that others did. Row i of a matrix is that of key i if it is all that
-    /// the file holds; where something else in the file may be its keys, the caller names them, or asks for rows by
-    /// position ([`ImportOptions::first_key`]). A directory means its files, sorted by name, but for those that begin
-    /// with `_` or `.`.
+    /// Puts the rows of a file into the table, in constant memory (some MiB): those that an
+    /// [export](Self::export) wrote, or a matrix of f16, bf16, f32 or f64 that others did. Row
+    /// i of a matrix is that of key i if it is all that the file holds; where something else in
+    /// the file may be its keys, the caller names them, or asks for rows by
+    /// position ([`ImportOptions::first_key`]). A directory means its files, sorted by name, but
+    /// for those that begin with `_` or `.`.
     ///
-    /// A row that is there is replaced. With the optimizer's state, it trains on as the exported one would have;
-    /// without, it keeps the state that it has, and a new row's starts afresh. Of equal keys, the last one in the
-    /// file stays. With uses in the file and [tracking](crate::Tracking) in the table, a row has the uses and the last
-    /// use that the file tells, the present time in place of the latter if the exported table's tracking was another;
-    /// else the import counts as one use. Staleness clocks play no part. The rows are in memory when the call returns;
-    /// [`Bank::checkpoint`](crate::Bank::checkpoint) makes them durable. After an error, the batches before it are
-    /// in the table.
+    /// A row that is there is replaced. With the optimizer's state, it trains on as the exported
+    /// one would have; without, it keeps the state that it has, and a new row's starts afresh.
+    /// Of equal keys, the last one in the file stays. With uses in the file and
+    /// [tracking](crate::Tracking) in the table, a row has the uses and the last use that the
+    /// file tells, the present time in place of the latter if the exported table's tracking was
+    /// another; else the import counts as one use. Staleness clocks play no part. The rows are
+    /// in memory when the call returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes
+    /// them durable. After an error, the batches before it are in the table.
     ///
     /// # Errors
-    /// [`UnreadableFile`](crate::Error::UnreadableFile) if the file is damaged, holds a value that is not finite, or does
-    /// not tell which of its parts are keys and vectors. It names the file, and where it can the row and the column.
+    /// [`UnreadableFile`](crate::Error::UnreadableFile) if the file is damaged, holds a value that
+    /// is not finite, or does not tell which of its parts are keys and vectors. It names the
+    /// file, and where it can the row and the column.
     ///
-    /// [`FileMismatch`](crate::Error::FileMismatch) if the file does not fit the table: its vectors have another dim, its
-    /// state is another optimizer's, its keys are no ids of the table's vocabulary, or it was exported from a table of
-    /// another vocabulary or of a vocabulary with other values.
+    /// [`FileMismatch`](crate::Error::FileMismatch) if the file does not fit the table: its vectors
+    /// have another dim, its state is another optimizer's, its keys are no ids of the table's
+    /// vocabulary, or it was exported from a table of another vocabulary or of a vocabulary
+    /// with other values.
     ///
-    /// [`InvalidOption`](crate::Error::InvalidOption) for a suffix that says no format; a failure of the store.
+    /// [`InvalidOption`](crate::Error::InvalidOption) for a suffix that says no format; a failure
+    /// of the store.
     ///
     /// # Examples
     /// See [`export`](Self::export).
@@ -106,8 +112,8 @@ impl Table {
         self.import_with(path, options, |_| ControlFlow::Continue(()))
     }
 
-    /// As [`import`](Self::import), and tells `progress` after each batch of rows how far it is. Ends with
-    /// [`Error::Cancelled`](crate::Error::Cancelled) if that says so.
+    /// As [`import`](Self::import), and tells `progress` after each batch of rows how far it is.
+    /// Ends with [`Error::Cancelled`](crate::Error::Cancelled) if that says so.
     ///
     /// # Errors
     /// As [`import`](Self::import); [`Cancelled`](crate::Error::Cancelled).
@@ -123,12 +129,13 @@ impl Table {
         self.import_files_with(&[path], options, progress)
     }
 
-    /// As [`import`](Self::import), of several files or directories, one after another. All of them are looked at before
-    /// the first row is put, and each is open only while it is read.
+    /// As [`import`](Self::import), of several files or directories, one after another. All of them
+    /// are looked at before the first row is put, and each is open only while it is read.
     ///
     /// # Errors
-    /// As [`import`](Self::import). [`FileMismatch`](crate::Error::FileMismatch) also if one file has the optimizer's state
-    /// and another has not. [`UnreadableFile`](crate::Error::UnreadableFile) also if a file has no keys and
+    /// As [`import`](Self::import). [`FileMismatch`](crate::Error::FileMismatch) also if one file
+    /// has the optimizer's state and another has not.
+    /// [`UnreadableFile`](crate::Error::UnreadableFile) also if a file has no keys and
     /// [`first_key`](ImportOptions::first_key) is not set.
     ///
     /// # Examples
@@ -156,8 +163,8 @@ impl Table {
         self.import_files_with(paths, options, |_| ControlFlow::Continue(()))
     }
 
-    /// As [`import_files`](Self::import_files), and tells `progress` after each batch of rows how far it is. Ends with
-    /// [`Error::Cancelled`](crate::Error::Cancelled) if that says so.
+    /// As [`import_files`](Self::import_files), and tells `progress` after each batch of rows how
+    /// far it is. Ends with [`Error::Cancelled`](crate::Error::Cancelled) if that says so.
     ///
     /// # Errors
     /// As [`import_files`](Self::import_files); [`Cancelled`](crate::Error::Cancelled).
@@ -194,7 +201,8 @@ impl Table {
         Ok(Imported { rows: done, with_state })
     }
 
-    /// Whether files are rows of this table; returns how many rows they have together, and whether they have state.
+    /// Whether files are rows of this table; returns how many rows they have together, and whether
+    /// they have state.
     fn check_files(&self, sources: &[Source], options: &ImportOptions) -> Result<(u64, bool)> {
         let mut total = 0_u64;
         let mut with_state: Option<(bool, &Path)> = None;
@@ -227,7 +235,8 @@ impl Table {
         Ok((total, with_state.is_some_and(|(state, _)| state)))
     }
 
-    /// Opens a file, and refuses it if its rows are none of this table's. `rows_before` lie in the files before it.
+    /// Opens a file, and refuses it if its rows are none of this table's. `rows_before` lie in the
+    /// files before it.
     fn open_to_import(
         &self,
         source: &Source,
@@ -254,7 +263,8 @@ impl Table {
         Ok(Opened { path: path.clone(), file, with_state, taken })
     }
 
-    /// Puts a file's rows; returns their number. `before` rows were put before it, of `total` in all.
+    /// Puts a file's rows; returns their number. `before` rows were put before it, of `total` in
+    /// all.
     fn put_file(
         &self,
         opened: Opened,
@@ -365,8 +375,8 @@ impl Table {
         }
     }
 
-    /// Refuses rows for ids that the vocabulary has given to other values: it may have come to them on another way,
-    /// after its bank was taken back to a checkpoint or copied.
+    /// Refuses rows for ids that the vocabulary has given to other values: it may have come to them
+    /// on another way, after its bank was taken back to a checkpoint or copied.
     fn check_values(
         &self,
         path: &Path,
@@ -437,7 +447,8 @@ struct Opened {
     taken: Taken,
 }
 
-/// Refuses values that are not finite as `dtype`. `first` is the row of the file that `keys` begin with.
+/// Refuses values that are not finite as `dtype`. `first` is the row of the file that `keys` begin
+/// with.
 fn check_range(
     path: &Path,
     what: &str,

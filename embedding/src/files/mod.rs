@@ -1,15 +1,18 @@
 //! Tables in files that other programs read: safetensors, npy and Parquet.
 //!
-//! **Problem.** A table is larger than memory, training goes on while it is written out, and whoever gets the file
-//! has no Embank. What comes in was written by others, may be damaged, and may not fit the memory either.
+//! **Problem.** A table is larger than memory, training goes on while it is written out, and
+//! whoever gets the file has no Embank. What comes in was written by others, may be damaged, and
+//! may not fit the memory either.
 //!
-//! **Approach.** Out: a scan gives the newest checkpoint's rows, whose number is known before the first. So the
-//! places of all columns in the file are known too, and each batch of rows goes to its place in every one of them
-//! (`tensors`). Parquet goes by row groups of bounded size instead. The file gets its name when it is complete and
-//! on stable storage (`output`). In: the header is checked against the file's length before anything is believed,
-//! then batches of rows are read, converted, checked and put.
+//! **Approach.** Out: a scan gives the newest checkpoint's rows, whose number is known before the
+//! first. So the places of all columns in the file are known too, and each batch of rows goes to
+//! its place in every one of them (`tensors`). Parquet goes by row groups of bounded size instead.
+//! The file gets its name when it is complete and on stable storage (`output`). In: the header is
+//! checked against the file's length before anything is believed, then batches of rows are read,
+//! converted, checked and put.
 //!
-//! **Memory** is that of a batch, some MiB, in both directions, plus what the scan borrows of the bank's budget.
+//! **Memory** is that of a batch, some MiB, in both directions, plus what the scan borrows of the
+//! bank's budget.
 //!
 //! | format | keys | vectors | state |
 //! |---|---|---|---|
@@ -17,10 +20,12 @@
 //! | npy, for `x.npy` | `x.keys.npy` | `x.rows.npy` | `x.state.npy`; see `npy_set` |
 //! | Parquet | column `key` | column `vector` | column `state` |
 //!
-//! A table that tracks uses has two more columns of u32 beside its state, `last_used` and `uses`, in each format.
+//! A table that tracks uses has two more columns of u32 beside its state, `last_used` and `uses`,
+//! in each format.
 //!
-//! A dense file has no keys: row i is the row of key i, as state dicts of PyTorch have it. The npy file is `x.npy`
-//! itself then. Vectors of int8 have a tensor `scales` too, in safetensors; see [`batch::parts_of`].
+//! A dense file has no keys: row i is the row of key i, as state dicts of PyTorch have it. The npy
+//! file is `x.npy` itself then. Vectors of int8 have a tensor `scales` too, in safetensors; see
+//! [`batch::parts_of`].
 
 mod as_exported;
 pub(crate) mod batch;
@@ -58,15 +63,17 @@ use crate::error::{Error, Result};
 pub enum FileFormat {
     /// Tensors `keys`, `rows` and `state` in one file, with the table's settings in its metadata.
     Safetensors,
-    /// NumPy's own: for `user.npy` the files `user.keys.npy`, `user.rows.npy` and `user.state.npy`, with their list and
-    /// the table's settings in `user.embank.json`; a dense table without state and uses is `user.npy` alone.
+    /// NumPy's own: for `user.npy` the files `user.keys.npy`, `user.rows.npy` and `user.state.npy`,
+    /// with their list and the table's settings in `user.embank.json`; a dense table without
+    /// state and uses is `user.npy` alone.
     Npy,
     /// Columns `key`, `vector` and `state`, with the table's settings in its metadata.
     Parquet,
 }
 
 impl FileFormat {
-    /// The format that a file's suffix stands for: `.safetensors`, `.npy` or `.parquet`, in upper or lower case.
+    /// The format that a file's suffix stands for: `.safetensors`, `.npy` or `.parquet`, in upper
+    /// or lower case.
     ///
     /// # Errors
     /// [`Error::InvalidOption`] for another one.

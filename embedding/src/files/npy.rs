@@ -1,7 +1,7 @@
 //! npy: a magic number, a header that is a Python dictionary, the array's bytes.
 //!
-//! The header says three things, so it is read here: the crates for it bring a parser of Python literals and big
-//! numbers along.
+//! The header says three things, so it is read here: the crates for it bring a parser of Python
+//! literals and big numbers along.
 //! What belongs together is in `npy_set`.
 
 use std::fs::File;

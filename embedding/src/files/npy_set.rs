@@ -1,16 +1,19 @@
 //! A table as several npy files that belong together.
 //!
-//! **Problem.** No rename gives several files their names at once. A crash between two of them must not leave one
-//! export's rows beside another's keys or state, and npy has no place to say whose state it is.
+//! **Problem.** No rename gives several files their names at once. A crash between two of them must
+//! not leave one export's rows beside another's keys or state, and npy has no place to say whose
+//! state it is.
 //!
-//! **Approach.** A set has a list, `x.embank.json`: its files' names, and the settings of the table. Everything is
-//! written under other names and made durable first; until then an older set is whole. Then the older list and the
-//! older keys go, what else was in the older list goes, and the new files get their names: state and uses, rows, keys,
-//! list. An import takes rows beside keys only, and state and uses that the list names, and refuses those without a
-//! list. So at any point it finds the older set, the new one, or none.
+//! **Approach.** A set has a list, `x.embank.json`: its files' names, and the settings of the
+//! table. Everything is written under other names and made durable first; until then an older set
+//! is whole. Then the older list and the older keys go, what else was in the older list goes, and
+//! the new files get their names: state and uses, rows, keys, list. An import takes rows beside
+//! keys only, and state and uses that the list names, and refuses those without a list. So at any
+//! point it finds the older set, the new one, or none.
 //!
-//! A dense matrix without state is a file by itself, and needs no list. What no list names was not left by an export
-//! and stays; it is an error if an import would take it for a part of what is being written.
+//! A dense matrix without state is a file by itself, and needs no list. What no list names was not
+//! left by an export and stays; it is an error if an import would take it for a part of what is
+//! being written.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -47,7 +50,8 @@ fn path_of(path: &Path, part: &str) -> PathBuf {
     beside(path, &format!(".{part}.npy"))
 }
 
-/// The files of state and uses that a set may have: they stand beside the rows and are not taken without a list.
+/// The files of state and uses that a set may have: they stand beside the rows and are not taken
+/// without a list.
 fn paths_beside_rows(path: &Path) -> [PathBuf; 3] {
     ["state", LAST_USED, USES].map(|part| path_of(path, part))
 }
@@ -176,8 +180,8 @@ fn to_remove(path: &Path, files: &[OutputFile]) -> Result<Vec<PathBuf>> {
     Ok(gone)
 }
 
-/// Gives the files their names, once all of them are on stable storage; returns the names and how long they are
-/// together.
+/// Gives the files their names, once all of them are on stable storage; returns the names and how
+/// long they are together.
 pub(crate) fn commit(path: &Path, mut files: Vec<OutputFile>) -> Result<(Vec<PathBuf>, u64)> {
     // Where the rows are, their state and uses are: rows are never taken without them unawares.
     let beside_rows = paths_beside_rows(path);
@@ -230,8 +234,8 @@ mod failing {
     }
 }
 
-/// The rows in the files for `path`, and what their list tells: those beside it, or the one matrix that it is itself.
-/// `keys` and `rows` name other files.
+/// The rows in the files for `path`, and what their list tells: those beside it, or the one matrix
+/// that it is itself. `keys` and `rows` name other files.
 pub(crate) fn read(
     path: &Path,
     selection: Selection<'_>,
@@ -395,7 +399,8 @@ mod tests {
         TableConfig::new(1).optimizer(Optimizer::adagrad(0.1)).initializer(Initializer::Zeros)
     }
 
-    /// What a table that imports `path` has for the keys, and after a further step, which depends on the state.
+    /// What a table that imports `path` has for the keys, and after a further step, which depends
+    /// on the state.
     fn taken(bank: &Bank, path: &Path, state: bool) -> Result<[Vec<f32>; 2]> {
         let table = bank.table("taken", config())?;
         let options = ImportOptions { state, ..Default::default() };
@@ -439,8 +444,8 @@ mod tests {
         outcome
     }
 
-    /// Ends the replacement of one set by another at each step. Rows never come with the other set's uses or without
-    /// their own. A table without an optimizer has uses and no state.
+    /// Ends the replacement of one set by another at each step. Rows never come with the other
+    /// set's uses or without their own. A table without an optimizer has uses and no state.
     #[test]
     fn a_set_that_was_cut_off_keeps_its_uses() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,9 @@
-//! Parquet: columns `key`, `vector`, `state`, `last_used` and `uses`, in row groups of bounded size.
+//! Parquet: columns `key`, `vector`, `state`, `last_used` and `uses`, in row groups of bounded
+//! size.
 //!
-//! Vectors are fixed-size lists of f32 (of f16 where the table stores that), which Polars shows as arrays. Their bytes
-//! hardly compress and repeat nothing, so they are written plain: no dictionary, no compression.
+//! Vectors are fixed-size lists of f32 (of f16 where the table stores that), which Polars shows as
+//! arrays. Their bytes hardly compress and repeat nothing, so they are written plain: no
+//! dictionary, no compression.
 
 mod columns;
 
@@ -77,8 +79,8 @@ impl ParquetWriter {
             fields.push(Field::new(column_name(part), kind, false));
         }
         let row_bytes = 8 + parts.iter().map(Part::row_bytes).sum::<usize>();
-        // Twice: as the file's own metadata, and in the Arrow schema that the writer stores, which is where readers that
-        // restore that schema (pyarrow, Polars) look for it.
+        // Twice: as the file's own metadata, and in the Arrow schema that the writer stores, which
+        // is where readers that restore that schema (pyarrow, Polars) look for it.
         let schema = Arc::new(Schema::new_with_metadata(fields, pairs.clone()));
         let pairs = pairs.into_iter().map(|(name, value)| KeyValue::new(name, value)).collect();
         let properties = WriterProperties::builder()
@@ -183,8 +185,8 @@ fn open(path: &Path) -> Result<Builder> {
     caught(path, || Builder::try_new(file))?.map_err(|error| read_error(path, error))
 }
 
-/// Calls the reader, which panics where some numbers of a damaged file contradict each other. What the call worked on
-/// is not used after that.
+/// Calls the reader, which panics where some numbers of a damaged file contradict each other. What
+/// the call worked on is not used after that.
 fn caught<T>(path: &Path, call: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -200,7 +202,8 @@ fn read_error(path: &Path, error: ParquetError) -> Error {
     }
 }
 
-/// Opens a file's rows: the columns of those names, or `key` and `vector`, or the one column of lists that there is.
+/// Opens a file's rows: the columns of those names, or `key` and `vector`, or the one column of
+/// lists that there is.
 pub(crate) fn read(path: &Path, selection: Selection<'_>) -> Result<ParquetRows> {
     let builder = open(path)?;
     let schema = Arc::clone(builder.schema());
@@ -266,8 +269,8 @@ pub(crate) fn read(path: &Path, selection: Selection<'_>) -> Result<ParquetRows>
     Ok(found)
 }
 
-/// About how many bytes a row of a column of lists takes in memory, at most 8 a value. Lists of any length tell it
-/// nowhere else, and a batch is read before the first of them is seen.
+/// About how many bytes a row of a column of lists takes in memory, at most 8 a value. Lists of any
+/// length tell it nowhere else, and a batch is read before the first of them is seen.
 fn bytes_a_row(metadata: &ParquetMetaData, column: usize) -> usize {
     let schema = metadata.file_metadata().schema_descr();
     let leaves =

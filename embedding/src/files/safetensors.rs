@@ -1,7 +1,8 @@
 //! safetensors: 8 bytes of length, a header in JSON, the tensors' bytes one after another.
 //!
-//! The crate `safetensors` wants all data in memory to write it, and all of a file mapped to read it. So only its
-//! header is taken from there: its types check that the tensors' places are gapless and fit their shapes.
+//! The crate `safetensors` wants all data in memory to write it, and all of a file mapped to read
+//! it. So only its header is taken from there: its types check that the tensors' places are gapless
+//! and fit their shapes.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileExt;
@@ -222,7 +223,8 @@ impl Contents {
         name.map(|name| self.named(path, name, cure)).transpose()
     }
 
-    /// The rows that the file holds. Without names: `keys` and `rows`, or the one matrix that is there.
+    /// The rows that the file holds. Without names: `keys` and `rows`, or the one matrix that is
+    /// there.
     pub(crate) fn rows(&self, path: &Path, selection: Selection<'_>) -> Result<TensorRows> {
         const VECTORS: &str = "vectors are f64, f32, f16, bf16, or i8 beside a tensor `scales`";
         let vectors = match selection.rows {
@@ -244,7 +246,8 @@ impl Contents {
         TensorRows::new(Arrays { keys, vectors, scales, state, uses })
     }
 
-    /// State and uses belong to vectors of the usual names, and not to others that the caller names.
+    /// State and uses belong to vectors of the usual names, and not to others that the caller
+    /// names.
     fn wanted_for(&self, path: &Path, vectors: &Tensor, wanted: Wanted) -> Result<Wanted> {
         if ROWS.contains(&vectors.name.as_str()) {
             return Ok(wanted);
@@ -280,7 +283,8 @@ impl Contents {
         }
     }
 
-    /// The tensors of the rows' uses; an error if the file has only one of them, or has one of another shape.
+    /// The tensors of the rows' uses; an error if the file has only one of them, or has one of
+    /// another shape.
     fn uses(&self, path: &Path) -> Result<Option<UsesArrays>> {
         if [LAST_USED, USES].iter().all(|name| self.find(name).is_none()) {
             return Ok(None);

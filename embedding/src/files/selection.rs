@@ -1,10 +1,13 @@
 //! Which tensors, columns or files of an import are keys and vectors.
 //!
-//! **An import never guesses.** A row that goes in under a key that is not its own is a silent loss of two rows. So:
+//! **An import never guesses.** A row that goes in under a key that is not its own is a silent loss
+//! of two rows. So:
 //!
-//! - What has the name of a part ([`KEYS`], [`ROWS`], `state`, `scales`) is that part, or the file is refused.
-//! - Row i is the row of key i only where the caller asks for it (`first_key`), where Embank wrote the file as a dense
-//!   table, or where nothing in the file could be keys: the vectors are its only column of that length.
+//! - What has the name of a part ([`KEYS`], [`ROWS`], `state`, `scales`) is that part, or the file
+//!   is refused.
+//! - Row i is the row of key i only where the caller asks for it (`first_key`), where Embank wrote
+//!   the file as a dense table, or where nothing in the file could be keys: the vectors are its
+//!   only column of that length.
 //! - Where several things may be meant, the caller names one.
 
 use std::path::Path;

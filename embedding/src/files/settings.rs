@@ -39,7 +39,8 @@ pub(crate) fn to_pairs(
     pairs.into_iter().chain(values).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The values of the vocabulary whose ids are the keys; none in a file that others made, or where keys are no ids.
+/// The values of the vocabulary whose ids are the keys; none in a file that others made, or where
+/// keys are no ids.
 pub(crate) fn values_of(
     path: &Path,
     pairs: &HashMap<String, String>,

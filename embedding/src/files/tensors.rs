@@ -32,8 +32,8 @@ pub(crate) struct TensorWriter {
 }
 
 impl TensorWriter {
-    /// Writes a batch: from row `first` on, or each row at its key in a dense table, for which the batch must be
-    /// sorted.
+    /// Writes a batch: from row `first` on, or each row at its key in a dense table, for which the
+    /// batch must be sorted.
     pub(crate) fn write(&mut self, first: u64, batch: &RowBatch) -> Result<()> {
         let Some(place) = self.keys else { return self.write_dense(batch) };
         let keys: Vec<u8> = batch.keys.iter().flat_map(|key| key.to_le_bytes()).collect();

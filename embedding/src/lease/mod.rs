@@ -155,13 +155,15 @@ impl Lease {
     /// The gradients of equal keys are summed in batch order first, as torch does for a dense
     /// embedding. A row that was deleted since the Get gets no gradient, also if it was made again.
     ///
-    /// When the call returns, the rows are changed in memory; the next checkpoint makes them durable.
+    /// When the call returns, the rows are changed in memory; the next checkpoint makes them
+    /// durable.
     ///
     /// # Errors
     /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NoOptimizer`](crate::Error::NoOptimizer),
-    /// [`NonFiniteGradient`](crate::Error::NonFiniteGradient) and [`LeaseExpired`](crate::Error::LeaseExpired) before
-    /// any row is changed; [`RowOverflow`](crate::Error::RowOverflow) after all other rows are; a failure of the store, after which some of the rows are changed. The counts are given back
-    /// in each case.
+    /// [`NonFiniteGradient`](crate::Error::NonFiniteGradient) and
+    /// [`LeaseExpired`](crate::Error::LeaseExpired) before any row is changed;
+    /// [`RowOverflow`](crate::Error::RowOverflow) after all other rows are; a failure of the store,
+    /// after which some of the rows are changed. The counts are given back in each case.
     pub fn apply(self, gradients: &[f32]) -> Result<()> {
         let gradients = self.checked_gradients(None, gradients)?;
         self.apply_checked(&gradients)
@@ -202,11 +204,13 @@ impl Lease {
     /// kept. The optimizer's state stays. A row that was deleted since the Get is written as by a
     /// put without a lease.
     ///
-    /// When the call returns, the rows are changed in memory; the next checkpoint makes them durable.
+    /// When the call returns, the rows are changed in memory; the next checkpoint makes them
+    /// durable.
     ///
     /// # Errors
-    /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NonFiniteRow`](crate::Error::NonFiniteRow) and
-    /// [`LeaseExpired`](crate::Error::LeaseExpired) before any row is changed; a failure of the store, after which some of the rows are changed. The counts are given back in each
+    /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NonFiniteRow`](crate::Error::NonFiniteRow)
+    /// and [`LeaseExpired`](crate::Error::LeaseExpired) before any row is changed; a failure of
+    /// the store, after which some of the rows are changed. The counts are given back in each
     /// case.
     pub fn put(self, rows: &[f32]) -> Result<()> {
         self.table.check_shape("rows", self.unique().batch_len(), rows.len())?;
@@ -238,8 +242,9 @@ impl Lease {
     /// deleted since. A rewrite is no use of a row, and no Get.
     ///
     /// # Errors
-    /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NonFiniteRow`](crate::Error::NonFiniteRow) and
-    /// [`LeaseExpired`](crate::Error::LeaseExpired) before any row is changed; a failure of the store.
+    /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NonFiniteRow`](crate::Error::NonFiniteRow)
+    /// and [`LeaseExpired`](crate::Error::LeaseExpired) before any row is changed; a failure of
+    /// the store.
     ///
     /// # Panics
     /// If a place is beyond the distinct keys.

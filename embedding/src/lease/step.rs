@@ -82,11 +82,12 @@ impl Lease {
     /// come down once the rows have changed.
     ///
     /// # Errors
-    /// [`ShapeMismatch`](Error::ShapeMismatch), [`BadBags`](Error::BadBags), [`NoOptimizer`](Error::NoOptimizer),
-    /// [`NonFiniteGradient`](Error::NonFiniteGradient) and [`LeaseExpired`](Error::LeaseExpired) before any row is
+    /// [`ShapeMismatch`](Error::ShapeMismatch), [`BadBags`](Error::BadBags),
+    /// [`NoOptimizer`](Error::NoOptimizer), [`NonFiniteGradient`](Error::NonFiniteGradient) and
+    /// [`LeaseExpired`](Error::LeaseExpired) before any row is
     /// changed; [`RowOverflow`](Error::RowOverflow) after all other rows are;
-    /// [`StepIncomplete`](Error::StepIncomplete) with the tables that have moved before one failed. The counts of all
-    /// leases are given back in each case.
+    /// [`StepIncomplete`](Error::StepIncomplete) with the tables that have moved before one failed.
+    /// The counts of all leases are given back in each case.
     ///
     /// # Panics
     /// If a part has no lease, leases of several tables, or several leases with gradients for each

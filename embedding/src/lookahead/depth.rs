@@ -1,15 +1,16 @@
 //! How many batches to look ahead.
 //!
-//! **Problem.** With too few batches ahead, rows come late. With too many, they fill the queue, or push each other out
-//! of memory before their use.
+//! **Problem.** With too few batches ahead, rows come late. With too many, they fill the queue, or
+//! push each other out of memory before their use.
 //!
-//! **Rule.** The depth is [`DEPTH`]. It is less where the queue cannot take the rows of that number of batches, or where
-//! the batches ahead would write more than one part in [`MEMORY_SHARE`] of the row memory. It is halved while more than
-//! one row in [`WASTED_SHARE`] of those that were read was dropped by the queue or left memory unused.
+//! **Rule.** The depth is [`DEPTH`]. It is less where the queue cannot take the rows of that number
+//! of batches, or where the batches ahead would write more than one part in [`MEMORY_SHARE`] of the
+//! row memory. It is halved while more than one row in [`WASTED_SHARE`] of those that were read was
+//! dropped by the queue or left memory unused.
 //!
-//! One thread reads ahead, so reading a batch takes about as long as a step at most: one batch is being read, one waits
-//! for its step, and two even out steps that read more than others. `embank-bench mechanisms` measures the rule beside
-//! fixed depths.
+//! One thread reads ahead, so reading a batch takes about as long as a step at most: one batch is
+//! being read, one waits for its step, and two even out steps that read more than others.
+//! `embank-bench mechanisms` measures the rule beside fixed depths.
 //!
 //! The rule is a pure function of the reports: no clock, no randomness.
 
@@ -17,8 +18,9 @@
 const DEPTH: usize = 4;
 /// Sums forget one part in this number with each step.
 const SUM_STEPS: f64 = 16.0;
-/// The batches ahead may write one part in this number of the row memory. A row that was brought in leaves memory when
-/// that memory has been written once behind it; a third leaves room for what the batches in hand write.
+/// The batches ahead may write one part in this number of the row memory. A row that was brought in
+/// leaves memory when that memory has been written once behind it; a third leaves room for what the
+/// batches in hand write.
 const MEMORY_SHARE: f64 = 3.0;
 /// The depth is halved if more than one row in this number was read for nothing.
 const WASTED_SHARE: f64 = 50.0;
@@ -72,7 +74,8 @@ impl DepthRule {
     /// Takes in a step and returns how many batches to look ahead from now on, at least 1.
     pub(crate) fn step(&mut self, report: &StepReport) -> usize {
         let add = |sum: &mut f64, value: f64| *sum += value - *sum / SUM_STEPS;
-        // A bulk load beside the training loop counts as one full share at most, so it is soon forgotten.
+        // A bulk load beside the training loop counts as one full share at most, so it is soon
+        // forgotten.
         let appended_bytes = (report.appended_bytes as f64).min(memory_share(report));
         add(&mut self.steps, 1.0);
         add(&mut self.read, report.read as f64);
@@ -85,7 +88,8 @@ impl DepthRule {
         self.depth
     }
 
-    /// The depth that queue and memory have room for. Up to `together - 1` more batches are ahead than the depth says.
+    /// The depth that queue and memory have room for. Up to `together - 1` more batches are ahead
+    /// than the depth says.
     fn room(&self, report: &StepReport) -> usize {
         let rows_per_batch = (self.read / self.steps).max(1.0);
         let bytes_per_batch = (self.appended_bytes / self.steps).max(1.0);

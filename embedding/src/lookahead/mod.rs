@@ -1,28 +1,33 @@
 //! Reading ahead: rows that training will want soon come from disk into memory before it asks.
 //!
-//! `announce` only asks the index which keys are on disk or next in line for it, and queues those; it
-//! holds the queue's lock for the time of some hash look-ups and never waits for the disk. One worker
-//! thread takes bursts from the queue and has the store bring them in; it parks when there is nothing to
-//! do. The queue and the set that merges duplicates have a fixed capacity, taken from the bank's memory
-//! budget; what does not fit is dropped and counted, and a Get will read it as if nobody had looked ahead.
+//! `announce` only asks the index which keys are on disk or next in line for it, and queues those;
+//! it holds the queue's lock for the time of some hash look-ups and never waits for the disk. One
+//! worker thread takes bursts from the queue and has the store bring them in; it parks when there
+//! is nothing to do. The queue and the set that merges duplicates have a fixed capacity, taken from
+//! the bank's memory budget; what does not fit is dropped and counted, and a Get will read it as if
+//! nobody had looked ahead.
 //!
-//! A row that is in memory can leave it before the batch comes for which it was announced. So rows that were announced
-//! are remembered where they are in mutable memory (`window`). When the log's boundaries move, the store tells, and the
-//! worker copies those to the tail that are about to leave and have not been used since.
+//! A row that is in memory can leave it before the batch comes for which it was announced. So rows
+//! that were announced are remembered where they are in mutable memory (`window`). When the log's
+//! boundaries move, the store tells, and the worker copies those to the tail that are about to
+//! leave and have not been used since.
 //!
-//! Where the disk can't keep up, a Get comes for rows that still wait in the queue. It *overtakes* them: it reads them
-//! itself and the worker passes them over, else nearly all would be read twice just when reads are what is short. Rows
-//! that are in the burst in hand are on their way already; a Get that wants a good part of those waits for the burst.
-//! The wait is bounded, and nothing depends on it: the Get then reads what has not come. Beside others that read, the
-//! burst is in the background, which has 0.7 to 0.9 of its speed (`kv/src/device/priority.rs`); and rows that are
-//! read-only in memory wait with those on disk. Both cost the Get a part of one burst. With an overtaken row goes what
-//! a later batch announced of it meanwhile: the Get has just brought the row to the tail, where it has longest to live.
+//! Where the disk can't keep up, a Get comes for rows that still wait in the queue. It *overtakes*
+//! them: it reads them itself and the worker passes them over, else nearly all would be read twice
+//! just when reads are what is short. Rows that are in the burst in hand are on their way already;
+//! a Get that wants a good part of those waits for the burst. The wait is bounded, and nothing
+//! depends on it: the Get then reads what has not come. Beside others that read, the burst is in
+//! the background, which has 0.7 to 0.9 of its speed (`kv/src/device/priority.rs`); and rows that
+//! are read-only in memory wait with those on disk. Both cost the Get a part of one burst. With an
+//! overtaken row goes what a later batch announced of it meanwhile: the Get has just brought the
+//! row to the tail, where it has longest to live.
 //!
-//! The worker has the priority of any other thread: a lower one can't be taken back, and cost most where the disk is
-//! the limit (docs/benchmarks.md).
+//! The worker has the priority of any other thread: a lower one can't be taken back, and cost most
+//! where the disk is the limit (docs/benchmarks.md).
 //!
-//! Late is what a Get overtook, and a key that is in mutable memory when its turn comes: it was not when it was queued,
-//! so somebody wanted it first. The store tells of moved rows whether they were used in time, by a mark in the records.
+//! Late is what a Get overtook, and a key that is in mutable memory when its turn comes: it was not
+//! when it was queued, so somebody wanted it first. The store tells of moved rows whether they were
+//! used in time, by a mark in the records.
 
 pub(crate) mod depth;
 pub(crate) mod pending;
@@ -50,8 +55,9 @@ use crate::lookahead::requests::{BURST_KEYS_MAX, BURST_KEYS_MIN, Requests, numbe
 use crate::lookahead::window::{Remembered, Window};
 use crate::stats::LookaheadStats;
 
-/// The values of a group's rows are at most one part in so many of the bank's budget, unless it has few rows anyway
-/// (`Requests::groups`): between bursts the worker looks after rows that are about to leave memory.
+/// The values of a group's rows are at most one part in so many of the bank's budget, unless it has
+/// few rows anyway (`Requests::groups`): between bursts the worker looks after rows that are about
+/// to leave memory.
 const BURST_BUDGET_SHARE: u64 = 16;
 
 /// One part in so many of the bank's budget goes to the queue, unless the caller says otherwise.
@@ -59,15 +65,17 @@ const BUDGET_SHARE: u64 = 32;
 /// Enough for 790,000 keys; more would be read too early anyway.
 const MEMORY_BYTES_MAX: u64 = 40 << 20;
 
-/// A Get waits for the burst in hand if it wants one in so many of its keys; else it reads those few a second time.
+/// A Get waits for the burst in hand if it wants one in so many of its keys; else it reads those
+/// few a second time.
 const WANTED_SHARE: usize = 4;
-/// The longest that it waits for every 1,024 keys of a burst: a drive that takes longer reads 10,000 a second.
+/// The longest that it waits for every 1,024 keys of a burst: a drive that takes longer reads
+/// 10,000 a second.
 const WAIT_PER_1024_KEYS: Duration = Duration::from_millis(100);
 /// Keys that a Get looks up in the queue without a break.
 const OVERTAKEN_AT_ONCE_MAX: usize = 4096;
 
-/// For so many keys of capacity the window remembers one: rows are in it for as long as their batch is ahead, in the
-/// queue only until they have been read.
+/// For so many keys of capacity the window remembers one: rows are in it for as long as their batch
+/// is ahead, in the queue only until they have been read.
 const KEYS_PER_REMEMBERED: usize = 2;
 
 /// Memory per key of capacity, in bytes.
@@ -136,12 +144,13 @@ impl Lookahead {
         }
     }
 
-    /// Queues those of `keys` that are on disk, or in the read-only region and so next in line for it. A row takes
-    /// `row_bytes`.
+    /// Queues those of `keys` that are on disk, or in the read-only region and so next in line for
+    /// it. A row takes `row_bytes`.
     ///
     /// # Errors
-    /// [`Error::LookaheadFailed`] once for a failure of the worker since the last call; then nothing is
-    /// queued. [`ThreadRefused`](crate::Error::ThreadRefused) if the worker can't be started.
+    /// [`Error::LookaheadFailed`] once for a failure of the worker since the last call; then
+    /// nothing is queued. [`ThreadRefused`](crate::Error::ThreadRefused) if the worker can't be
+    /// started.
     pub(crate) fn announce(
         &self,
         table: TableId,
@@ -172,8 +181,8 @@ impl Lookahead {
         Ok(receipt)
     }
 
-    /// For a Get of these keys, which are distinct: takes those that still wait in the queue off the worker, and waits
-    /// for the burst in hand if many of them are in it.
+    /// For a Get of these keys, which are distinct: takes those that still wait in the queue off
+    /// the worker, and waits for the burst in hand if many of them are in it.
     pub(crate) fn make_way(&self, table: TableId, keys: &[u64]) {
         // Relaxed: who misses what was announced a moment ago reads it like any Get.
         if self.shared.has_requests.load(Ordering::Relaxed) {
@@ -232,8 +241,8 @@ impl Lookahead {
     fn start_worker(&self) -> Result<()> {
         let mut worker = self.worker.lock();
         if worker.as_ref().is_none_or(JoinHandle::is_finished) {
-            // A worker ends by itself only in a panic, which it has told on standard error; what it had
-            // in hand and what waited behind it is given up.
+            // A worker ends by itself only in a panic, which it has told on standard error; what it
+            // had in hand and what waited behind it is given up.
             self.shared.give_up_pending();
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name("embank-lookahead".to_owned());
@@ -261,7 +270,8 @@ impl Lookahead {
         given_up
     }
 
-    /// Takes what waits of a dropped table out of the queue. What a burst has in hand comes to its end.
+    /// Takes what waits of a dropped table out of the queue. What a burst has in hand comes to its
+    /// end.
     pub(crate) fn forget(&self, table: TableId) {
         self.cancel_those(Cancelled::Table(table));
         self.count_all_as_cancelled();
@@ -313,7 +323,8 @@ impl Lookahead {
         self.shared.counters.depth.store(depth as u64, Ordering::Relaxed);
     }
 
-    /// At least as many as there are rows that were being moved, or had been, when they were cancelled.
+    /// At least as many as there are rows that were being moved, or had been, when they were
+    /// cancelled.
     pub(crate) fn cancelled_too_late(&self) -> u64 {
         self.shared.counters.cancelled_too_late.get()
     }

@@ -1,11 +1,12 @@
 //! The set of rows that a lookahead has asked for and that have not come yet.
 //!
-//! Open addressing with linear probing over a fixed number of slots: its memory is known when the bank
-//! opens. Removal shifts later entries back, so that no tombstones collect. At most half of the slots
-//! are in use, so every probe ends at an empty one.
+//! Open addressing with linear probing over a fixed number of slots: its memory is known when the
+//! bank opens. Removal shifts later entries back, so that no tombstones collect. At most half of
+//! the slots are in use, so every probe ends at an empty one.
 //!
-//! A row can be *overtaken*: it stays in the set, as whoever put it there has it in a queue, and the mark says that its
-//! turn has nothing to do any more. Who asks for it anew takes the mark away.
+//! A row can be *overtaken*: it stays in the set, as whoever put it there has it in a queue, and
+//! the mark says that its turn has nothing to do any more. Who asks for it anew takes the mark
+//! away.
 
 use std::num::NonZeroU16;
 

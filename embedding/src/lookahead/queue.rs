@@ -46,7 +46,8 @@ impl LookaheadReceipt {
     }
 }
 
-/// Rows that the worker reads for a caller, between its bursts. Dropped unfinished, it tells its caller.
+/// Rows that the worker reads for a caller, between its bursts. Dropped unfinished, it tells its
+/// caller.
 pub(crate) trait Job: fmt::Debug + Send {
     /// Reads up to `keys_max` rows; true when the job is over, and its caller knows.
     fn advance(&mut self, store: &Store, keys_max: usize) -> bool;
@@ -59,7 +60,8 @@ pub(crate) struct Shared {
     pub(crate) queue: Arc<Queue>,
     /// What the values of a group's rows may take.
     pub(crate) burst_bytes_max: u64,
-    /// Whether there may be rows that wait in the queue or are in hand; written under the queue's lock.
+    /// Whether there may be rows that wait in the queue or are in hand; written under the queue's
+    /// lock.
     pub(crate) has_requests: AtomicBool,
     /// Signalled when there is nothing to do any more.
     pub(crate) idle: Condvar,
@@ -98,7 +100,8 @@ pub(crate) struct QueueState {
     pub(crate) look: bool,
     /// The worker is looking after those.
     pub(crate) looking: bool,
-    /// What was cancelled since the worker took what it has in hand: it does not come back to the window.
+    /// What was cancelled since the worker took what it has in hand: it does not come back to the
+    /// window.
     pub(crate) cancelled: Vec<Cancelled>,
     /// The worker has something in hand.
     pub(crate) working: bool,
@@ -159,8 +162,8 @@ pub(crate) struct Counters {
     pub(crate) failed: Counter,
     pub(crate) kept: Counter,
     pub(crate) reading_us: Counter,
-    /// An upper bound on the rows that nobody waited for any more when they were being moved or had been: so many may
-    /// leave memory unused for no fault of the depth.
+    /// An upper bound on the rows that nobody waited for any more when they were being moved or
+    /// had been: so many may leave memory unused for no fault of the depth.
     pub(crate) cancelled_too_late: Counter,
     /// As an `AutoDepth` has chosen it.
     pub(crate) depth: AtomicU64,

@@ -1,12 +1,14 @@
 //! The rows that wait to be read ahead, in their order, and the bursts in which they are read.
 //!
-//! **Problem.** The more rows are read together, the nearer to each other they lie on disk, and the more of them come
-//! with one read (`kv/src/engine/batch/disk.rs`). But a Get that wants some of the rows in hand waits for all of them, or, if
-//! it wants few of them, reads its own a second time.
+//! **Problem.** The more rows are read together, the nearer to each other they lie on disk, and the
+//! more of them come with one read (`kv/src/engine/batch/disk.rs`). But a Get that wants some of
+//! the rows in hand waits for all of them, or, if it wants few of them, reads its own a second
+//! time.
 //!
-//! **Approach.** What was announced together, which a Get mostly wants together, is a *group*, and comes in one burst.
-//! Small groups of the same table are joined until the burst is long enough to keep a drive busy; larger ones stay
-//! alone. What is too many for a burst is cut evenly beforehand.
+//! **Approach.** What was announced together, which a Get mostly wants together, is a *group*, and
+//! comes in one burst. Small groups of the same table are joined until the burst is long enough to
+//! keep a drive busy; larger ones stay alone. What is too many for a burst is cut evenly
+//! beforehand.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU16;
@@ -41,8 +43,8 @@ const _: () = assert!(size_of::<Request>() == 16);
 #[derive(Debug)]
 pub(crate) struct Requests {
     queue: VecDeque<Request>,
-    /// The newest group's number. They wrap: only neighbours are compared. If two neighbours have one
-    /// number after 65,536 groups, they are one group.
+    /// The newest group's number. They wrap: only neighbours are compared. If two neighbours have
+    /// one number after 65,536 groups, they are one group.
     group: u16,
 }
 
@@ -58,8 +60,8 @@ impl Requests {
         self.queue.len()
     }
 
-    /// The groups that keys which were announced together make: as few as possible, of equal length, and of no more
-    /// than `fitting` keys, unless those are too few for a burst.
+    /// The groups that keys which were announced together make: as few as possible, of equal
+    /// length, and of no more than `fitting` keys, unless those are too few for a burst.
     pub(crate) fn groups(keys: &[u64], fitting: usize) -> impl Iterator<Item = &[u64]> {
         let groups = keys.len().div_ceil(fitting.clamp(BURST_KEYS_MIN, BURST_KEYS_MAX));
         keys.chunks(keys.len().div_ceil(groups.max(1)).max(1))
@@ -83,7 +85,8 @@ impl Requests {
         self.queue.clear();
     }
 
-    /// Takes what Gets have overtaken off the front, and out of the pending set; returns how many that were.
+    /// Takes what Gets have overtaken off the front, and out of the pending set; returns how many
+    /// that were.
     pub(crate) fn pass_over(&mut self, pending: &mut PendingSet) -> u64 {
         let mut passed = 0;
         while let Some(next) = self.queue.front() {
@@ -97,8 +100,8 @@ impl Requests {
         passed
     }
 
-    /// Takes a burst off the front, whose first key nobody has overtaken. Returns its table, and how many were passed
-    /// over; `None` if there is none.
+    /// Takes a burst off the front, whose first key nobody has overtaken. Returns its table, and
+    /// how many were passed over; `None` if there is none.
     pub(crate) fn take_burst(
         &mut self,
         pending: &mut PendingSet,

@@ -189,7 +189,8 @@ fn what_a_get_overtakes_the_worker_passes_over() {
     assert_eq!(shared.counters.late.get(), 3);
 }
 
-/// A queue with nothing but overtaken rows once took the turn of a prefetch, which then waited for ever.
+/// A queue with nothing but overtaken rows once took the turn of a prefetch, which then waited for
+/// ever.
 #[test]
 fn a_prefetch_does_not_wait_for_what_was_overtaken() {
     let dir = tempfile::tempdir().unwrap();

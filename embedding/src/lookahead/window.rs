@@ -1,15 +1,17 @@
 //! Announced rows that are in mutable memory, and are to stay in memory until they are used.
 //!
-//! A ring of fixed capacity: the newest pushes the oldest out, whose batch has probably come. Each row is remembered
-//! with its place in the log and its uses so far, so whether one is about to leave memory is a comparison, and whether
-//! it was used meanwhile is told by the row itself when it comes to that. Nobody who uses a row pays for being watched.
+//! A ring of fixed capacity: the newest pushes the oldest out, whose batch has probably come. Each
+//! row is remembered with its place in the log and its uses so far, so whether one is about to
+//! leave memory is a comparison, and whether it was used meanwhile is told by the row itself when
+//! it comes to that. Nobody who uses a row pays for being watched.
 
 use std::collections::VecDeque;
 
 use embank_kv::mechanisms::{Mechanism, is_on};
 use embank_kv::{RowMark, TableId};
 
-/// So often a row that nobody uses is kept in memory; then it may go. Each time costs a record in the log.
+/// So often a row that nobody uses is kept in memory; then it may go. Each time costs a record in
+/// the log.
 const LAPS_MAX: u8 = 3;
 
 /// An announced row.
@@ -61,7 +63,8 @@ impl Window {
         self.rows.push_back(row);
     }
 
-    /// Takes out the rows that lie below an address, by table, each table's in the order of their announcements.
+    /// Takes out the rows that lie below an address, by table, each table's in the order of their
+    /// announcements.
     pub(crate) fn take_below(&mut self, address: u64) -> Vec<Remembered> {
         let mut below = Vec::new();
         self.rows.retain(|row| {

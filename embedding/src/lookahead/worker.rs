@@ -8,7 +8,8 @@ use embank_kv::{Promoted, RowMark, TableId};
 use crate::lookahead::queue::{Job, QueueState, Shared};
 use crate::lookahead::requests::{BURST_KEYS_MAX, BURST_KEYS_MIN, number};
 
-/// Rows that are read into a buffer before others have their turn, or as many as the last burst had if those were more.
+/// Rows that are read into a buffer before others have their turn, or as many as the last burst had
+/// if those were more.
 const PREFETCH_KEYS: usize = 1024;
 
 /// What the worker does next.
@@ -62,13 +63,15 @@ impl Shared {
         }
     }
 
-    /// Copies announced rows that are about to leave memory, and have not been used since, to the log's tail.
+    /// Copies announced rows that are about to leave memory, and have not been used since, to the
+    /// log's tail.
     pub(crate) fn look_after_the_oldest(&self) {
         // Each leaves the window here, and comes back for a bounded number of times.
         let (read_only, head) = self.store.boundaries();
         let due = self.queue.state.lock().window.take_below(read_only);
         for rows in due.chunk_by(|a, b| a.table == b.table) {
-            // What is on disk already would have to be read, and may have been used before it went there.
+            // What is on disk already would have to be read, and may have been used before it went
+            // there.
             let rows: Vec<_> = rows.iter().filter(|row| row.mark.address() >= head).collect();
             let Some(first) = rows.first() else { continue };
             let keys: Vec<u64> = rows.iter().map(|row| row.key).collect();
@@ -103,7 +106,8 @@ impl Shared {
         }
     }
 
-    /// What to do next, for a burst its keys, which are of one table; waits while there is nothing. `None`: stop.
+    /// What to do next, for a burst its keys, which are of one table; waits while there is nothing.
+    /// `None`: stop.
     pub(crate) fn next_task(&self, burst: &mut Vec<u64>) -> Option<Task> {
         burst.clear();
         let mut state = self.queue.state.lock();
@@ -119,7 +123,8 @@ impl Shared {
                 state.working = true;
                 return Some(Task::Look);
             }
-            // First, so that a queue that is not empty has a burst in it, for which a prefetch may wait.
+            // First, so that a queue that is not empty has a burst in it, for which a prefetch may
+            // wait.
             self.pass_over(&mut state);
             // Bursts and prefetches in turn, of several prefetches each in turn.
             let turn = std::mem::take(&mut state.burst_was_last) || state.requests.len() == 0;

@@ -24,13 +24,15 @@ use super::state::RowState;
 pub struct Adagrad {
     /// Learning rate.
     pub lr: f64,
-    /// How fast the rate falls with the row's steps. Default: 0. A table has it or has it not, for good.
+    /// How fast the rate falls with the row's steps. Default: 0. A table has it or has it not, for
+    /// good.
     pub lr_decay: f64,
     /// L2 penalty: how much of the row is added to its gradient. Default: 0.
     pub weight_decay: f64,
     /// Where a new row's sums start. Default: 0. The table's for good.
     pub initial_accumulator: f32,
-    /// Added to the root, against division by zero. Default: 1e-10. May be 0: a value whose sum is 0 is not moved.
+    /// Added to the root, against division by zero. Default: 1e-10. May be 0: a value whose sum is
+    /// 0 is not moved.
     pub eps: f64,
 }
 
@@ -109,7 +111,8 @@ pub struct RowWiseAdagrad {
     pub weight_decay: f64,
     /// Where a new row's sum starts. Default: 0. The table's for good.
     pub initial_accumulator: f32,
-    /// Added to the root, against division by zero. Default: 1e-8. May be 0: a row whose sum is 0 is not moved.
+    /// Added to the root, against division by zero. Default: 1e-8. May be 0: a row whose sum is 0
+    /// is not moved.
     pub eps: f64,
 }
 
@@ -155,8 +158,8 @@ impl RowWiseStep {
         let sum = saturated(row.scalars[0] + (squares / gradient.len() as f64) as f32);
         row.scalars[0] = sum;
         let root = sum.sqrt() + eps;
-        // Every gradient so far was zero, or its square too small for f32: there is no scale for a step. An infinite
-        // rate would turn a gradient of zero into NaN.
+        // Every gradient so far was zero, or its square too small for f32: there is no scale for a
+        // step. An infinite rate would turn a gradient of zero into NaN.
         let rate = Some(lr / root).filter(|rate| rate.is_finite()).unwrap_or(0.0);
         each_value(row.vector, [], gradient, |value, [], g| {
             let g = value.mul_add(weight_decay, g);

@@ -1,8 +1,9 @@
 //! Adam and AdamW, with the steps of each row counted for itself.
 //!
-//! The bias corrections need powers of the betas at the row's step, for each row anew. They come from two small
-//! tables, so that a row of 16 values does not spend its time in `pow`: beta^step = beta^(step mod 256) *
-//! beta^(256 * (step / 256)), two rounded factors. Beyond 65,535 steps the power is worked out.
+//! The bias corrections need powers of the betas at the row's step, for each row anew. They come
+//! from two small tables, so that a row of 16 values does not spend its time in `pow`: beta^step =
+//! beta^(step mod 256) * beta^(256 * (step / 256)), two rounded factors. Beyond 65,535 steps the
+//! power is worked out.
 
 use super::lanes::{each_value, quotient_or_zero, saturated};
 use super::numbers::{check_learning_rate, check_not_negative};
@@ -30,8 +31,8 @@ pub struct Adam {
     pub lr: f64,
     /// How much of each moment stays at a step, from 0 to below 1. Default: 0.9 and 0.999.
     pub betas: (f64, f64),
-    /// Added to the root, against division by zero. Default: 1e-8. May be 0: a value whose second moment is 0 is not
-    /// moved by its gradient.
+    /// Added to the root, against division by zero. Default: 1e-8. May be 0: a value whose second
+    /// moment is 0 is not moved by its gradient.
     pub eps: f64,
     /// L2 penalty: how much of the row is added to its gradient. Default: 0.
     pub weight_decay: f64,
@@ -71,7 +72,8 @@ impl Adam {
     }
 }
 
-/// `torch.optim.AdamW`: Adam whose weight decay works on the row itself, with steps counted per row.
+/// `torch.optim.AdamW`: Adam whose weight decay works on the row itself, with steps counted per
+/// row.
 ///
 /// ```text
 /// row *= 1 - lr * weight_decay
@@ -88,8 +90,8 @@ pub struct AdamW {
     pub lr: f64,
     /// How much of each moment stays at a step, from 0 to below 1. Default: 0.9 and 0.999.
     pub betas: (f64, f64),
-    /// Added to the root, against division by zero. Default: 1e-8. May be 0: a value whose second moment is 0 is not
-    /// moved by its gradient.
+    /// Added to the root, against division by zero. Default: 1e-8. May be 0: a value whose second
+    /// moment is 0 is not moved by its gradient.
     pub eps: f64,
     /// What of the row goes at each step, times the learning rate. Default: 0.01.
     pub weight_decay: f64,

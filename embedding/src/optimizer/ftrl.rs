@@ -4,8 +4,8 @@ use super::lanes::{each_value, quotient_or_zero, saturated};
 use super::numbers::{check_learning_rate, check_not_negative};
 use super::state::RowState;
 
-/// FTRL-proximal (McMahan et al., "Ad click prediction: a view from the trenches", 2013, algorithm 1). Two
-/// values of state per value: the sum of squares `n` and the leader's gradient `z`.
+/// FTRL-proximal (McMahan et al., "Ad click prediction: a view from the trenches", 2013, algorithm
+/// 1). Two values of state per value: the sum of squares `n` and the leader's gradient `z`.
 ///
 /// ```text
 /// sigma = (sqrt(n + g^2) - sqrt(n)) / lr
@@ -14,9 +14,9 @@ use super::state::RowState;
 /// row = 0 where |z| <= l1, else -(z - sign(z) * l1) / ((beta + sqrt(n)) / lr + l2)
 /// ```
 ///
-/// `tf.keras.optimizers.Ftrl` with `learning_rate_power=-0.5` is the same, where this `l2` is twice its
-/// `l2_regularization_strength`. The first step replaces the row's initial values by the formula's;
-/// [`Initializer::Zeros`](crate::Initializer::Zeros) is what goes with it.
+/// `tf.keras.optimizers.Ftrl` with `learning_rate_power=-0.5` is the same, where this `l2` is twice
+/// its `l2_regularization_strength`. The first step replaces the row's initial values by the
+/// formula's; [`Initializer::Zeros`](crate::Initializer::Zeros) is what goes with it.
 ///
 /// # Examples
 /// ```
@@ -28,15 +28,18 @@ use super::state::RowState;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ftrl {
-    /// Learning rate, the paper's alpha. With 0, as at the start of a warm-up, a step changes neither row nor state.
+    /// Learning rate, the paper's alpha. With 0, as at the start of a warm-up, a step changes
+    /// neither row nor state.
     pub lr: f64,
-    /// Added to the root of the sum of squares: smaller first steps. Default: 0; the paper suggests 1.
+    /// Added to the root of the sum of squares: smaller first steps. Default: 0; the paper
+    /// suggests 1.
     pub beta: f64,
     /// L1 penalty: makes rows sparse. Default: 0.
     pub l1: f64,
     /// L2 penalty. Default: 0.
     pub l2: f64,
-    /// Where a new row's sums of squares start. Default: 0.1, as in Keras; 0 in the paper. The table's for good.
+    /// Where a new row's sums of squares start. Default: 0.1, as in Keras; 0 in the paper. The
+    /// table's for good.
     pub initial_accumulator: f32,
 }
 

@@ -1,32 +1,32 @@
 //! Loops over the values of a row, eight at a time.
 //!
-//! Eight f32 fill a register of AVX2. The inner loops have a constant length and work on arrays of their own,
-//! so that the compiler turns them into vector instructions for rows of any length and without asking
-//! whether slices overlap; what is left of a row goes value by value. A value's result does not depend on
-//! its place in this.
+//! Eight f32 fill a register of AVX2. The inner loops have a constant length and work on arrays of
+//! their own, so that the compiler turns them into vector instructions for rows of any length and
+//! without asking whether slices overlap; what is left of a row goes value by value. A value's
+//! result does not depend on its place in this.
 
 pub(super) const LANES: usize = 8;
 
 /// `numerator / denominator`, and 0 if the denominator is 0 or subnormal.
 ///
-/// The denominator of an optimizer's step is the root of summed squares and an `eps`. It is that small only if the
-/// squares are 0 in f32, because there was no gradient or its square is too small, and `eps` is 0 or subnormal. The
-/// sums then tell no scale for a step: the quotient is NaN, infinite, or as large as f32 allows. A NaN in either
-/// operand stays one.
+/// The denominator of an optimizer's step is the root of summed squares and an `eps`. It is that
+/// small only if the squares are 0 in f32, because there was no gradient or its square is too
+/// small, and `eps` is 0 or subnormal. The sums then tell no scale for a step: the quotient is NaN,
+/// infinite, or as large as f32 allows. A NaN in either operand stays one.
 #[inline(always)]
 pub(super) fn quotient_or_zero(numerator: f32, denominator: f32) -> f32 {
     if denominator < f32::MIN_POSITIVE { 0.0 } else { numerator / denominator }
 }
 
-/// `sum`, or the largest finite value if it is infinite: a row whose sum of squares is infinite would never move
-/// again. A NaN stays one.
+/// `sum`, or the largest finite value if it is infinite: a row whose sum of squares is infinite
+/// would never move again. A NaN stays one.
 #[inline(always)]
 pub(super) fn saturated(sum: f32) -> f32 {
     if sum > f32::MAX { f32::MAX } else { sum }
 }
 
-/// Replaces each value and its state by what `kernel(value, state, gradient)` makes of them. All slices have
-/// the same length. Inlined, so that it is compiled for the caller's processor.
+/// Replaces each value and its state by what `kernel(value, state, gradient)` makes of them. All
+/// slices have the same length. Inlined, so that it is compiled for the caller's processor.
 #[inline(always)]
 pub(super) fn each_value<const STATES: usize>(
     vector: &mut [f32],
@@ -63,8 +63,8 @@ pub(super) fn each_value<const STATES: usize>(
     }
 }
 
-/// The sum of squares in f64, where the square of an f32 is exact and none overflows. Value `i` goes to partial
-/// sum `i % 8`: the same bits on every processor.
+/// The sum of squares in f64, where the square of an f32 is exact and none overflows. Value `i`
+/// goes to partial sum `i % 8`: the same bits on every processor.
 #[inline(always)]
 pub(crate) fn sum_of_squares(values: &[f32]) -> f64 {
     let (chunks, rest) = values.as_chunks::<LANES>();

@@ -1,26 +1,27 @@
-//! Optimizers that run in the store: a gradient goes in, the row and its state change under the row's
-//! lock.
+//! Optimizers that run in the store: a gradient goes in, the row and its state change under the
+//! row's lock.
 //!
-//! **A row is a parameter of its own.** Momentum's first step, Adam's bias corrections and Adagrad's decaying
-//! rate count the steps of the row, in a word beside it: each row behaves as a `torch` parameter
-//! that gets a step only when it has a gradient. That is what row-sparse training needs, and what differs from
-//! `torch.optim.Adam` over a whole table, where rows without a gradient decay too, and from
-//! `torch.optim.SparseAdam`, which skips those rows but counts the steps of the table.
+//! **A row is a parameter of its own.** Momentum's first step, Adam's bias corrections and
+//! Adagrad's decaying rate count the steps of the row, in a word beside it: each row behaves as a
+//! `torch` parameter that gets a step only when it has a gradient. That is what row-sparse training
+//! needs, and what differs from `torch.optim.Adam` over a whole table, where rows without a
+//! gradient decay too, and from `torch.optim.SparseAdam`, which skips those rows but counts the
+//! steps of the table.
 //!
-//! **Bits.** The arithmetic follows `torch.optim` on a CPU, operation by operation. Hyperparameters are f64, as
-//! Python's are, and what torch computes from them as Python floats is computed in f64 here, then rounded to
-//! f32 once. Torch fuses a product and the sum that takes it up (one rounding, not two); so does
-//! `f32::mul_add` here, wherever it runs: one instruction where the processor has it, the library's exact
-//! function where not. What remains is torch's vector square root (MKL), which is not always correctly
-//! rounded; this one is. Numbers: docs/optimizers.md.
+//! **Bits.** The arithmetic follows `torch.optim` on a CPU, operation by operation. Hyperparameters
+//! are f64, as Python's are, and what torch computes from them as Python floats is computed in f64
+//! here, then rounded to f32 once. Torch fuses a product and the sum that takes it up (one
+//! rounding, not two); so does `f32::mul_add` here, wherever it runs: one instruction where the
+//! processor has it, the library's exact function where not. What remains is torch's vector square
+//! root (MKL), which is not always correctly rounded; this one is. Numbers: docs/optimizers.md.
 //!
-//! **Speed.** A step works on eight values at a time ([`lanes`]), in code that `pulp` compiles a second time for
-//! AVX2 and FMA and picks when the program starts. The plain loops of the test module `reference` say the
-//! same and are the measure of both.
+//! **Speed.** A step works on eight values at a time ([`lanes`]), in code that `pulp` compiles a
+//! second time for AVX2 and FMA and picks when the program starts. The plain loops of the test
+//! module `reference` say the same and are the measure of both.
 //!
-//! **A new optimizer** is a file beside this one, a variant of [`Optimizer`] here, a row of the table in
-//! `bindings/python/src/settings/optimizers.rs`, one of the table in `bindings/c/src/optimizer.rs`, and its name in
-//! Python's `embank/__init__.py`.
+//! **A new optimizer** is a file beside this one, a variant of [`Optimizer`] here, a row of the
+//! table in `bindings/python/src/settings/optimizers.rs`, one of the table in
+//! `bindings/c/src/optimizer.rs`, and its name in Python's `embank/__init__.py`.
 
 mod adagrad;
 mod adam;
@@ -44,9 +45,10 @@ use state::{RowState, StateShape};
 /// How a table turns gradients into new values; `torch.optim`'s semantics, row by row. Default:
 /// [`Optimizer::None`].
 ///
-/// Learning rate and other numbers may differ from one open to the next, and change while a table is open
-/// ([`Table::set_optimizer`](crate::Table::set_optimizer)). What lies beside a row is part of what the table is:
-/// the kind, the initial accumulator, whether there is momentum, whether Adagrad's rate decays.
+/// Learning rate and other numbers may differ from one open to the next, and change while a table
+/// is open ([`Table::set_optimizer`](crate::Table::set_optimizer)). What lies beside a row is part
+/// of what the table is: the kind, the initial accumulator, whether there is momentum, whether
+/// Adagrad's rate decays.
 ///
 /// # Examples
 /// ```
@@ -262,8 +264,8 @@ impl Optimizer {
         }
     }
 
-    /// Whether its numbers are such that a gradient below 2^50 moves a value by less than 2^103: then no step in
-    /// f32 makes a finite value infinite. Others take their steps aside.
+    /// Whether its numbers are such that a gradient below 2^50 moves a value by less than 2^103:
+    /// then no step in f32 makes a finite value infinite. Others take their steps aside.
     pub(crate) fn is_ordinary(&self) -> bool {
         const LR_MAX: f64 = 1e9;
         let (lr, weight_decay, momentum) = match *self {
@@ -323,8 +325,8 @@ impl Optimizer {
     }
 }
 
-/// An optimizer with everything worked out that is the same for all rows. Made when its numbers are set, not
-/// for each batch: Adam's has tables.
+/// An optimizer with everything worked out that is the same for all rows. Made when its numbers are
+/// set, not for each batch: Adam's has tables.
 #[derive(Debug)]
 pub(crate) enum Stepper {
     None,

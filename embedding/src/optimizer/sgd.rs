@@ -4,7 +4,8 @@ use super::lanes::each_value;
 use super::numbers::{check_learning_rate, check_not_negative};
 use super::state::RowState;
 
-/// `torch.optim.SGD`. Without momentum a row has no state; with it, one value per value and a count of steps.
+/// `torch.optim.SGD`. Without momentum a row has no state; with it, one value per value and a count
+/// of steps.
 ///
 /// ```text
 /// g += weight_decay * row
@@ -23,7 +24,8 @@ use super::state::RowState;
 pub struct Sgd {
     /// Learning rate.
     pub lr: f64,
-    /// How much of the last step's buffer stays, 0 or more. Default: 0. A table has it or has it not, for good.
+    /// How much of the last step's buffer stays, 0 or more. Default: 0. A table has it or has it
+    /// not, for good.
     pub momentum: f64,
     /// How much of the gradient the buffer leaves out. Default: 0.
     pub dampening: f64,

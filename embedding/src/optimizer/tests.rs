@@ -69,8 +69,8 @@ fn optimizers() -> Vec<Optimizer> {
     .collect()
 }
 
-/// Every optimizer that divides by what it has summed, with nothing added to the root, in every combination with
-/// what else may be zero.
+/// Every optimizer that divides by what it has summed, with nothing added to the root, in every
+/// combination with what else may be zero.
 fn without_eps() -> Vec<Optimizer> {
     let mut found = Vec::new();
     // The smallest stands for those that are not zero in f64 and are subnormal or zero in f32.
@@ -161,7 +161,8 @@ fn gradients_of_zero_leave_new_rows_finite() {
     }
 }
 
-/// Nothing is divided by zero: rows stay finite in every code path, whatever comes before and after a gradient of zero.
+/// Nothing is divided by zero: rows stay finite in every code path, whatever comes before and after
+/// a gradient of zero.
 #[test]
 fn without_eps_gradients_of_zero_make_no_nan() {
     let sequences: [&[f32]; 6] = [
@@ -240,8 +241,8 @@ fn ftrl_makes_rows_sparse() {
     assert!(row.vector[1] < 0.0);
 }
 
-/// From torch 2.11.0 on a CPU, three steps, single precision; the parameter was 8 copies of these values, so that
-/// torch's vector loops ran. A difference in the last bits is torch's square root.
+/// From torch 2.11.0 on a CPU, three steps, single precision; the parameter was 8 copies of these
+/// values, so that torch's vector loops ran. A difference in the last bits is torch's square root.
 #[test]
 fn torch_agrees() {
     let start = [1.0, -2.0, 0.5, 0.1, 3.0];

@@ -1,25 +1,28 @@
 //! Who holds leases of a table, since when, and when the old ones expire.
 //!
-//! Every lease is an entry of `embank_kv::Leases`, whose states decide who brings its counts down. Leases expire only
-//! when somebody looks: a Get looks when the oldest lease may have come of age since the last look, and a Get
-//! that waits looks whenever the oldest comes of age. Nobody looks at a table that nobody gets rows of, so there
-//! a lease may be answered however old it is.
+//! Every lease is an entry of `embank_kv::Leases`, whose states decide who brings its counts down.
+//! Leases expire only when somebody looks: a Get looks when the oldest lease may have come of age
+//! since the last look, and a Get that waits looks whenever the oldest comes of age. Nobody looks
+//! at a table that nobody gets rows of, so there a lease may be answered however old it is.
 //!
-//! `next_look_us` is not later than when the oldest lease comes of age, but for leases that were being registered
-//! during the look: their time was taken before they could be seen, so they may expire that much late. For the others,
-//! who are registered later, were taken later, and all leases have the same time. So a Get compares two numbers, and
-//! the registry is gone through about once per `lease_timeout`.
+//! `next_look_us` is not later than when the oldest lease comes of age, but for leases that were
+//! being registered during the look: their time was taken before they could be seen, so they may
+//! expire that much late. For the others, who are registered later, were taken later, and all
+//! leases have the same time. So a Get compares two numbers, and the registry is gone through about
+//! once per `lease_timeout`.
 //!
-//! A lease knows its *taker*, the thread that took it. A Get of that thread that would wait for the lease would wait for
-//! itself, unless another thread ends the lease meanwhile. Whether one will cannot be seen: a lease may be moved to
-//! another thread, and is at the same address in both. So a lease counts as one that its taker ends itself, unless the
-//! taker has said otherwise ([`Lease::hand_over`](crate::Lease::hand_over)), or some lease of the bank has been ended by
+//! A lease knows its *taker*, the thread that took it. A Get of that thread that would wait for the
+//! lease would wait for itself, unless another thread ends the lease meanwhile. Whether one will
+//! cannot be seen: a lease may be moved to another thread, and is at the same address in both. So a
+//! lease counts as one that its taker ends itself, unless the taker has said otherwise
+//! ([`Lease::hand_over`](crate::Lease::hand_over)), or some lease of the bank has been ended by
 //! another thread than its taker before.
 //!
-//! A release that finds the disk full leaves its counts *owed*: they are a lease of their own, so that a deletion strikes
-//! them too, and the next Get of the table tries to give them back.
+//! A release that finds the disk full leaves its counts *owed*: they are a lease of their own, so
+//! that a deletion strikes them too, and the next Get of the table tries to give them back.
 //!
-//! A lease can lose rows to a deletion; its owner and who expires it leave their clocks alone then (`deletion`).
+//! A lease can lose rows to a deletion; its owner and who expires it leave their clocks alone then
+//! (`deletion`).
 
 pub(crate) mod deadline;
 pub(crate) mod part;
@@ -174,7 +177,8 @@ impl LeaseRegistry {
         self.owed.lock().len()
     }
 
-    /// The oldest lease that is owed: the caller gives its counts back, and then [ends](Self::end) it.
+    /// The oldest lease that is owed: the caller gives its counts back, and then [ends](Self::end)
+    /// it.
     pub(crate) fn take_owed(&self) -> Option<Arc<Leased<LeaseEntry>>> {
         let mut owed = self.owed.lock();
         // One that has expired meanwhile is given back by the thread that found it.
@@ -185,7 +189,8 @@ impl LeaseRegistry {
         taken
     }
 
-    /// To be held by who moves clocks for a lease, from before it does to after the lease is registered or answered.
+    /// To be held by who moves clocks for a lease, from before it does to after the lease is
+    /// registered or answered.
     pub(crate) fn enter(&self) -> Entered<'_> {
         self.turnstile.enter(of_me(|me| me.number))
     }
@@ -218,9 +223,10 @@ impl LeaseRegistry {
         self.leases.register(holding, Instant::now(), number)
     }
 
-    /// The leases of this thread that hold the row of `key`, and of which nothing is known that would end them before
-    /// the deadline if this thread waits that long. The oldest comes first. `timeout` is the age at which leases expire,
-    /// and such that it can be added to any time of the session.
+    /// The leases of this thread that hold the row of `key`, and of which nothing is known that
+    /// would end them before the deadline if this thread waits that long. The oldest comes
+    /// first. `timeout` is the age at which leases expire, and such that it can be added to any
+    /// time of the session.
     pub(crate) fn blocking_their_taker(
         &self,
         key: u64,
@@ -271,8 +277,8 @@ impl LeaseRegistry {
         self.since + Duration::from_micros(self.next_look_us.load(Ordering::Relaxed))
     }
 
-    /// The leases that expire now, whose counts the caller has to give back. `timeout` is such that it can be added to
-    /// any time of the session.
+    /// The leases that expire now, whose counts the caller has to give back. `timeout` is such that
+    /// it can be added to any time of the session.
     pub(crate) fn expire(
         &self,
         timeout: Duration,
@@ -322,8 +328,9 @@ thread_local! {
     static ME: OnceCell<Arc<Taker>> = const { OnceCell::new() };
 }
 
-/// Reads this thread's entry. A thread that is ending may have no place for one any more, because a lease in another
-/// thread local can be dropped late: it then has a new entry for each call, and no lease counts as its own.
+/// Reads this thread's entry. A thread that is ending may have no place for one any more, because a
+/// lease in another thread local can be dropped late: it then has a new entry for each call, and no
+/// lease counts as its own.
 fn of_me<T>(read: impl Fn(&Arc<Taker>) -> T) -> T {
     let new = || {
         // Relaxed: nothing but a number.

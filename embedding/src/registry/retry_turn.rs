@@ -1,4 +1,5 @@
-//! The turn that batches take one after the other (see `lease::waiting`): a lock that is waited for until a deadline.
+//! The turn that batches take one after the other (see `lease::waiting`): a lock that is waited for
+//! until a deadline.
 
 use std::time::Instant;
 

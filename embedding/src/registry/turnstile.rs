@@ -1,11 +1,12 @@
 //! Keeps clocks still while rows that have leases on them are deleted.
 //!
-//! Every call that moves clocks for a lease, up or down, is in the turnstile meanwhile, with the lease's registration
-//! or its answer. Who deletes such rows shuts it: what is under way comes to its end first, so every count belongs to a
-//! lease of the registry, and nobody gets the row anew before the deletion is over.
+//! Every call that moves clocks for a lease, up or down, is in the turnstile meanwhile, with the
+//! lease's registration or its answer. Who deletes such rows shuts it: what is under way comes to
+//! its end first, so every count belongs to a lease of the registry, and nobody gets the row anew
+//! before the deletion is over.
 //!
-//! It is in lanes, so that threads hardly share one: to enter costs an uncontended lock. Nobody is in it while waiting
-//! for a staleness bound, or for another turnstile.
+//! It is in lanes, so that threads hardly share one: to enter costs an uncontended lock. Nobody is
+//! in it while waiting for a staleness bound, or for another turnstile.
 
 use embank_kv::locks::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 

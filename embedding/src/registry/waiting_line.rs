@@ -1,19 +1,22 @@
 //! The line of Gets that have waited long: each keeps its rows free of Gets that come later.
 //!
-//! **Problem.** A Get takes all of its rows or none. Where many small Gets come and go, some row of a large Get is at its
-//! bound at every attempt, and the large Get never succeeds, though no lease lasts long.
+//! **Problem.** A Get takes all of its rows or none. Where many small Gets come and go, some row of
+//! a large Get is at its bound at every attempt, and the large Get never succeeds, though no lease
+//! lasts long.
 //!
-//! **Approach.** A Get that has waited for [`PATIENCE`] reserves its rows: it stands in the table's line. A Get that wants
-//! a row of an earlier reservation queues behind it and takes nothing. The leases on reserved rows then only end, so the
-//! first in line succeeds after the longest of them, and leaves the line. So a Get waits for at most `PATIENCE` and, for
-//! itself and each Get before it in line, the longest lease. Two large Gets stand one behind the other and can't block
+//! **Approach.** A Get that has waited for [`PATIENCE`] reserves its rows: it stands in the table's
+//! line. A Get that wants a row of an earlier reservation queues behind it and takes nothing. The
+//! leases on reserved rows then only end, so the first in line succeeds after the longest of them,
+//! and leaves the line. So a Get waits for at most `PATIENCE` and, for itself and each Get before
+//! it in line, the longest lease. Two large Gets stand one behind the other and can't block
 //! each other.
 //!
-//! **Who passes.** Queueing must make no cycle: the reservation waits for a lease, whose thread must not wait for the
-//! reservation.
-//! - A Get of a thread that itself has a lease on a reserved row passes at once. Threads that get the next batch before
-//!   they answer the last one do that, and can still hold a large Get up.
-//! - Any other Get queues for a quarter of `wait_timeout` at most, and then passes. That ends cycles over several tables.
+//! **Who passes.** Queueing must make no cycle: the reservation waits for a lease, whose thread
+//! must not wait for the reservation.
+//! - A Get of a thread that itself has a lease on a reserved row passes at once. Threads that get
+//!   the next batch before they answer the last one do that, and can still hold a large Get up.
+//! - Any other Get queues for a quarter of `wait_timeout` at most, and then passes. That ends
+//!   cycles over several tables.
 //!
 //! While no Get is in line, a Get pays one load.
 
@@ -24,8 +27,8 @@ use std::time::{Duration, Instant};
 
 use embank_kv::locks::{Condvar, Mutex};
 
-/// How long a Get waits before it reserves its rows. Shorter waits are the rule at a bound, and a reservation keeps
-/// others from rows that are free.
+/// How long a Get waits before it reserves its rows. Shorter waits are the rule at a bound, and a
+/// reservation keeps others from rows that are free.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The Gets of a table that have reserved their rows, the first in line first.
@@ -60,7 +63,8 @@ impl WaitingLine {
     /// Whether no Get is in line.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        // Relaxed: a Get that misses a reservation made at the same time is one of the leases that it waits for.
+        // Relaxed: a Get that misses a reservation made at the same time is one of the leases that
+        // it waits for.
         self.len.load(Ordering::Relaxed) == 0
     }
 
@@ -75,8 +79,8 @@ impl WaitingLine {
         Reserved { line: self, place }
     }
 
-    /// The first place with a row among `keys`, before the caller's own place if it has one, that `passes` does not let
-    /// the caller pass.
+    /// The first place with a row among `keys`, before the caller's own place if it has one, that
+    /// `passes` does not let the caller pass.
     pub(crate) fn ahead(
         &self,
         keys: &[u64],

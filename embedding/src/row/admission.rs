@@ -1,7 +1,8 @@
-//! Which keys of a table get rows, as its settings say. How Gets decide: the module `table::admission`.
+//! Which keys of a table get rows, as its settings say. How Gets decide: the module
+//! `table::admission`.
 
-/// Which keys a Get gives a row. What is put explicitly always gets one. Part of the table's identity. Default:
-/// [`Admission::Always`].
+/// Which keys a Get gives a row. What is put explicitly always gets one. Part of the table's
+/// identity. Default: [`Admission::Always`].
 ///
 /// # Examples
 /// ```
@@ -24,9 +25,10 @@ pub enum Admission {
     /// Every key, with its first Get.
     #[default]
     Always,
-    /// A key with the Get of this number; 1 or more. Each key without a row has a count: 40 bytes of log and an entry of
-    /// the index. A table keeps a count while fewer other keys than it has rows are counted, or than 65,536 if it has
-    /// fewer rows; see [`Table::forget_counts`](crate::Table::forget_counts).
+    /// A key with the Get of this number; 1 or more. Each key without a row has a count: 40 bytes
+    /// of log and an entry of the index. A table keeps a count while fewer other keys than it
+    /// has rows are counted, or than 65,536 if it has fewer rows; see
+    /// [`Table::forget_counts`](crate::Table::forget_counts).
     AfterGets(u32),
     /// Each Get of a key without a row gives it one with this probability, above 0 and at most 1.
     Probability(f32),

@@ -1,4 +1,5 @@
-//! What a table is: the settings that a caller gives. How a bank keeps them: the module `descriptor`.
+//! What a table is: the settings that a caller gives. How a bank keeps them: the module
+//! `descriptor`.
 
 use crate::dtype::{Dtype, Rounding};
 use crate::error::{Error, Result};
@@ -13,10 +14,11 @@ pub const DIM_MAX: u32 = 1 << 20;
 
 /// The settings of a table.
 ///
-/// `dim`, dtypes and rounding, what the optimizer keeps beside a row ([`Optimizer`]), the initializer, the seed,
-/// admission, tracking and vocabulary are the table's identity: they are fixed when it is created, and
-/// [`Bank::table`](crate::Bank::table) refuses others. The learning rate and the optimizer's other numbers,
-/// `clip_row_norm` and the staleness bound hold from the latest call on.
+/// `dim`, dtypes and rounding, what the optimizer keeps beside a row ([`Optimizer`]), the
+/// initializer, the seed, admission, tracking and vocabulary are the table's identity: they are
+/// fixed when it is created, and [`Bank::table`](crate::Bank::table) refuses others. The learning
+/// rate and the optimizer's other numbers, `clip_row_norm` and the staleness bound hold from the
+/// latest call on.
 ///
 /// In the source, its settings stand in `row/config.rs`, the bytes that keep them in
 /// `row/descriptor.rs`, the length of a row in `row/sections.rs`, and the decoding of rows in
@@ -40,10 +42,11 @@ pub struct TableConfig {
     pub dim: u32,
     /// How values are stored. Default: f32.
     pub dtype: Dtype,
-    /// How the optimizer's vectors are stored: f32, f16 or bf16, and rounded by chance below f32. Single values and
-    /// counts are not affected. Default: f32.
+    /// How the optimizer's vectors are stored: f32, f16 or bf16, and rounded by chance below f32.
+    /// Single values and counts are not affected. Default: f32.
     pub state_dtype: Dtype,
-    /// How updates are rounded to a dtype below f32. Default: `None`, stochastic for int8, else to the nearest.
+    /// How updates are rounded to a dtype below f32. Default: `None`, stochastic for int8, else to
+    /// the nearest.
     pub rounding: Option<Rounding>,
     /// What applies gradients. Default: none.
     pub optimizer: Optimizer,
@@ -55,13 +58,14 @@ pub struct TableConfig {
     pub admission: Admission,
     /// Whether rows tell when they were used last and how often. Default: they don't.
     pub tracking: Tracking,
-    /// The longest gradient of a row: one whose L2 norm, after those of equal keys are summed, is above it is
-    /// scaled down to it. Default: `None`, gradients are taken as they come.
+    /// The longest gradient of a row: one whose L2 norm, after those of equal keys are summed, is
+    /// above it is scaled down to it. Default: `None`, gradients are taken as they come.
     pub clip_row_norm: Option<f32>,
     /// The vocabulary whose ids are the keys, if they are one's. Default: none.
     pub vocabulary: Option<TableVocabulary>,
-    /// A Get waits while more than this many Gets of its row are outstanding: 0 is bulk-synchronous, k
-    /// stale-synchronous. Default: `None`, asynchronous, which never waits.
+    /// A Get waits while more than this many Gets of its row are outstanding: 0 is
+    /// bulk-synchronous, k stale-synchronous. Default: `None`, asynchronous, which never
+    /// waits.
     pub staleness_bound: Option<u32>,
 }
 
@@ -155,10 +159,10 @@ impl TableConfig {
         self
     }
 
-    /// Says that the keys are ids of this vocabulary of the bank. The table remembers which numbering of it, and can
-    /// be opened with no other: after the vocabulary was renumbered, or dropped and made anew,
-    /// [`Bank::table`](crate::Bank::table) and [`Bank::open_table`](crate::Bank::open_table) fail with
-    /// [`Error::OtherVocabulary`].
+    /// Says that the keys are ids of this vocabulary of the bank. The table remembers which
+    /// numbering of it, and can be opened with no other: after the vocabulary was renumbered,
+    /// or dropped and made anew, [`Bank::table`](crate::Bank::table) and
+    /// [`Bank::open_table`](crate::Bank::open_table) fail with [`Error::OtherVocabulary`].
     #[must_use]
     pub fn vocabulary(mut self, name: impl Into<String>) -> Self {
         self.vocabulary = Some(TableVocabulary::new(name));

@@ -20,8 +20,8 @@ pub struct DecodedRow {
 }
 
 impl TableConfig {
-    /// A row of such a table from the value that the store holds, as [`inspect`](crate::inspect) hands it out; `None` if
-    /// the value is too short to be one.
+    /// A row of such a table from the value that the store holds, as [`inspect`](crate::inspect)
+    /// hands it out; `None` if the value is too short to be one.
     ///
     /// # Examples
     /// ```

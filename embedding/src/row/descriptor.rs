@@ -1,13 +1,15 @@
 //! The bytes that a bank keeps with a table: its settings.
 //!
-//! A descriptor is a framed, checksummed tuple: (kind of table, version, settings). The kind stands first so
-//! that other kinds of tables can share a bank. In version 2 the settings are a list of (tag, bytes), so that a
-//! later program can add one: a program that does not know a tag refuses the table, because the rows may lie
-//! otherwise than it thinks, unless the tag's highest bit says that the setting can be passed over. Settings at
-//! their default that came after version 2's first program are left out, so that this program can read what does
-//! not use them. Version 1, a fixed tuple for SGD and Adagrad in f32, is read and no longer written.
+//! A descriptor is a framed, checksummed tuple: (kind of table, version, settings). The kind stands
+//! first so that other kinds of tables can share a bank. In version 2 the settings are a list of
+//! (tag, bytes), so that a later program can add one: a program that does not know a tag refuses
+//! the table, because the rows may lie otherwise than it thinks, unless the tag's highest bit says
+//! that the setting can be passed over. Settings at their default that came after version 2's first
+//! program are left out, so that this program can read what does not use them. Version 1, a fixed
+//! tuple for SGD and Adagrad in f32, is read and no longer written.
 //!
-//! Numbers of version 1 were f32; they are read as the shortest decimal, so that a rate of 0.1 is 0.1 again.
+//! Numbers of version 1 were f32; they are read as the shortest decimal, so that a rate of 0.1 is
+//! 0.1 again.
 
 use embank_kv::metadata;
 
@@ -26,7 +28,8 @@ const EMBEDDING_TABLE: u16 = 1;
 const COUNTS_TABLE: u16 = 2;
 const VERSION: u16 = 2;
 
-/// Tags of the settings. The highest bit of a tag says that a program may pass over what it does not know.
+/// Tags of the settings. The highest bit of a tag says that a program may pass over what it does
+/// not know.
 mod tag {
     pub(crate) const DIM: u16 = 1;
     pub(crate) const DTYPE: u16 = 2;
@@ -87,9 +90,9 @@ impl TableConfig {
         metadata::encode(&(EMBEDDING_TABLE, VERSION, metadata::encode(&settings)))
     }
 
-    /// The settings of `table` from the descriptor that the store keeps with it, for whoever looks at a
-    /// bank without opening it ([`inspect`](crate::inspect)). Rates and other settings that are not the table's
-    /// identity are those of its creation.
+    /// The settings of `table` from the descriptor that the store keeps with it, for whoever looks
+    /// at a bank without opening it ([`inspect`](crate::inspect)). Rates and other settings
+    /// that are not the table's identity are those of its creation.
     ///
     /// # Errors
     /// [`Error::UnreadableTable`] for a table that is no embedding table, or a newer program's.
@@ -344,7 +347,8 @@ fn fans_of(bytes: &mut Bytes<'_>) -> Parsed<Fans> {
     Ok(Fans { fan_in: fan()?, fan_out: fan()? })
 }
 
-/// Version 1: dim, dtype, optimizer and its numbers, initializer and its numbers, seed, staleness bound.
+/// Version 1: dim, dtype, optimizer and its numbers, initializer and its numbers, seed, staleness
+/// bound.
 type SettingsOfVersion1 = (u32, u8, (u8, [f32; 3]), (u8, [f32; 2]), u64, Option<u32>);
 
 fn from_version_1(bytes: &[u8]) -> Parsed<TableConfig> {

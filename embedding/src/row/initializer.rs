@@ -1,14 +1,15 @@
 //! The values of a row that was never written.
 //!
-//! A row's initial vector is a pure function of the table's seed and name, the key and the column: the
-//! same in any order, on any thread, after any restart, on any machine. So nothing has to be stored
-//! for rows that were only peeked at, and a run that resumes sees the rows that the first run saw.
+//! A row's initial vector is a pure function of the table's seed and name, the key and the column:
+//! the same in any order, on any thread, after any restart, on any machine. So nothing has to be
+//! stored for rows that were only peeked at, and a run that resumes sees the rows that the first
+//! run saw.
 //!
-//! The generator is counter-based: the row's stream starts at a hash of (seed, name, key), and the n-th
-//! 64-bit draw is SplitMix64's finisher over start + n * golden ratio (Steele, Lea and Flood, "Fast
-//! splittable pseudorandom number generators", 2014). A draw serves two columns. Only additions,
-//! multiplications, divisions and square roots are used, each rounded as IEEE 754 says, so the bits
-//! do not depend on a platform's mathematical library.
+//! The generator is counter-based: the row's stream starts at a hash of (seed, name, key), and the
+//! n-th 64-bit draw is SplitMix64's finisher over start + n * golden ratio (Steele, Lea and Flood,
+//! "Fast splittable pseudorandom number generators", 2014). A draw serves two columns. Only
+//! additions, multiplications, divisions and square roots are used, each rounded as IEEE 754 says,
+//! so the bits do not depend on a platform's mathematical library.
 
 use crate::dtype::Draws;
 use crate::row::quantile::{standard_normal_probability, standard_normal_quantile};
@@ -43,8 +44,9 @@ pub enum Initializer {
         /// Standard deviation.
         std: f32,
     },
-    /// Normal, drawn again (in effect) until it lies between `low` and `high`; `torch.nn.init.trunc_normal_`.
-    /// [`truncated_normal`](Self::truncated_normal) sets the bounds two standard deviations off the mean.
+    /// Normal, drawn again (in effect) until it lies between `low` and `high`;
+    /// `torch.nn.init.trunc_normal_`. [`truncated_normal`](Self::truncated_normal) sets the
+    /// bounds two standard deviations off the mean.
     TruncatedNormal {
         /// Mean before truncation.
         mean: f32,
@@ -73,10 +75,11 @@ pub enum Initializer {
     },
 }
 
-/// The fans of an Xavier initialiser. A table does not know how many rows it will have, so the number is the
-/// caller's. Default: `None`, the table's dim, for both.
+/// The fans of an Xavier initialiser. A table does not know how many rows it will have, so the
+/// number is the caller's. Default: `None`, the table's dim, for both.
 ///
-/// Torch takes the weight of an `Embedding` of n rows as a matrix: its fan_in is dim and its fan_out n.
+/// Torch takes the weight of an `Embedding` of n rows as a matrix: its fan_in is dim and its
+/// fan_out n.
 ///
 /// # Examples
 /// ```
@@ -149,7 +152,8 @@ impl Initializer {
     }
 }
 
-/// How many standard deviations off the mean a truncated normal may lie: beyond, hardly any draw is there.
+/// How many standard deviations off the mean a truncated normal may lie: beyond, hardly any draw is
+/// there.
 const TRUNCATION_REACH: f64 = 5.0;
 
 fn check_bounds(low: f32, high: f32) -> std::result::Result<(), String> {
@@ -251,8 +255,8 @@ impl RowSource {
         }
     }
 
-    /// The draws of stochastic rounding for one update of the row of `key`. Apart from those of initial values, which
-    /// begin elsewhere.
+    /// The draws of stochastic rounding for one update of the row of `key`. Apart from those of
+    /// initial values, which begin elsewhere.
     pub(crate) fn draws(&self, key: u64, update: u64) -> Draws {
         let row = finish(!self.table_stream ^ key.wrapping_mul(KEY_MULTIPLIER));
         Draws::new(finish(row.wrapping_add(update.wrapping_mul(GOLDEN_RATIO))))

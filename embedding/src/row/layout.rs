@@ -4,9 +4,10 @@
 //! vector | scale | optimizer state: vectors, single values | count | time of last use, uses | zeros up to 8 bytes
 //! ```
 //!
-//! Each section begins at a multiple of 4 bytes, in this order, where a table has it; a section more is a line
-//! in [`Sections::of`]. The count is of the row's updates: the optimizer's steps, and what the draws of
-//! stochastic rounding depend on. docs/format.md says the same to whoever reads a bank without this code.
+//! Each section begins at a multiple of 4 bytes, in this order, where a table has it; a section
+//! more is a line in [`Sections::of`]. The count is of the row's updates: the optimizer's steps,
+//! and what the draws of stochastic rounding depend on. docs/format.md says the same to whoever
+//! reads a bank without this code.
 
 use std::sync::Arc;
 
@@ -163,8 +164,8 @@ impl RowLayout {
         count
     }
 
-    /// The number of the row's next update; 0 if the table does not count them. A row is not updated four billion
-    /// times; if it is, its steps go on at the last correction.
+    /// The number of the row's next update; 0 if the table does not count them. A row is not
+    /// updated four billion times; if it is, its steps go on at the last correction.
     #[inline]
     fn next_count(&self, value: &[u8]) -> u32 {
         let counted = self.sections.count < self.sections.tracking;
@@ -200,7 +201,8 @@ impl RowLayout {
         self.fill_rest(value);
     }
 
-    /// The initializer's values. Far tails of a distribution are cut at the largest value that the table holds.
+    /// The initializer's values. Far tails of a distribution are cut at the largest value that the
+    /// table holds.
     #[inline]
     fn fill_source(&self, key: u64, to: &mut [f32]) {
         self.source.fill(key, to);
@@ -227,7 +229,8 @@ impl RowLayout {
         if accumulator == 0.0 {
             return;
         }
-        // It is what the first state vector holds, or the single value of an optimizer that has no vector.
+        // It is what the first state vector holds, or the single value of an optimizer that has no
+        // vector.
         if self.shape.vectors == 0 {
             let scalars: &mut [f32] = bytemuck::cast_slice_mut(&mut value[scalars..count]);
             scalars.fill(accumulator);
@@ -255,8 +258,8 @@ impl RowLayout {
         }
     }
 
-    /// Writes how often a row was used, and when last: the present time if `last` is `None`. Does nothing
-    /// where rows do not tell that.
+    /// Writes how often a row was used, and when last: the present time if `last` is `None`. Does
+    /// nothing where rows do not tell that.
     pub(crate) fn import_uses(&self, value: &mut [u8], last: Option<u32>, count: u32) {
         let Some(tracker) = &self.tracker else { return };
         let words = &mut value[self.sections.tracking..][..TRACKING_BYTES];
@@ -277,10 +280,11 @@ impl RowLayout {
         self.vector(value, &mut Vec::new()).iter().map(|&value| f64::from(value).powi(2)).sum()
     }
 
-    /// Takes one step with a gradient, dim values, for the row of `key`. If the row would not stay finite, it stays as
-    /// it was. `careful` must be true unless [`Magnitudes`](crate::table::gradients::Magnitudes) of the batch say that no row of
-    /// f32 can become infinite. `room` is for values that have to be converted; what it holds before and after plays
-    /// no part.
+    /// Takes one step with a gradient, dim values, for the row of `key`. If the row would not stay
+    /// finite, it stays as it was. `careful` must be true unless
+    /// [`Magnitudes`](crate::table::gradients::Magnitudes) of the batch say that no row of
+    /// f32 can become infinite. `room` is for values that have to be converted; what it holds
+    /// before and after plays no part.
     #[inline]
     pub(crate) fn step(
         &self,
@@ -316,7 +320,8 @@ impl RowLayout {
         RowState { vector, state, scalars, step }
     }
 
-    /// Takes the step of a row that is f32 throughout in a copy, and keeps the copy if all of it is finite.
+    /// Takes the step of a row that is f32 throughout in a copy, and keeps the copy if all of it is
+    /// finite.
     fn step_aside(
         &self,
         stepper: &Stepper,
@@ -423,8 +428,8 @@ impl RowLayout {
         }
     }
 
-    /// Writes the state as a file holds it: 4 * [`state_values`](Self::state_values) bytes of f32. A count is a
-    /// float there, exact up to 2^24.
+    /// Writes the state as a file holds it: 4 * [`state_values`](Self::state_values) bytes of f32.
+    /// A count is a float there, exact up to 2^24.
     pub(crate) fn export_state(&self, value: &[u8], to: &mut [u8]) {
         let columns = self.state_columns(value);
         for (bytes, column) in to.as_chunks_mut::<4>().0.iter_mut().zip(columns) {
@@ -432,7 +437,8 @@ impl RowLayout {
         }
     }
 
-    /// Writes one of the two words that tell of a row's uses as a file holds it; zero where rows do not tell that.
+    /// Writes one of the two words that tell of a row's uses as a file holds it; zero where rows do
+    /// not tell that.
     pub(crate) fn export_uses(&self, value: &[u8], word: impl Fn(Uses) -> u32, to: &mut [u8]) {
         to.copy_from_slice(&self.uses(value).map_or(0, word).to_le_bytes());
     }
@@ -454,7 +460,8 @@ impl RowLayout {
         (self.sections.count < self.sections.tracking).then(|| self.count(value))
     }
 
-    /// Fills the state from a file's columns. What is beyond the largest value of its dtype becomes that.
+    /// Fills the state from a file's columns. What is beyond the largest value of its dtype becomes
+    /// that.
     pub(crate) fn import_state(&self, value: &mut [u8], from: &[f32]) {
         let Sections { state, scalars, count, tracking, .. } = self.sections;
         let (moments, rest) = from.split_at(self.shape.vectors * self.dim);

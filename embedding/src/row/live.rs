@@ -1,8 +1,8 @@
 //! The settings of a table that change while it is open and that a batch must see as a whole.
 //!
-//! A batch takes one `Arc` of them when it begins. So a batch applies one learning rate with one set of betas,
-//! whatever is set meanwhile, and what is worked out from them (Adam's tables of powers) is worked out
-//! once for each change and not for each batch.
+//! A batch takes one `Arc` of them when it begins. So a batch applies one learning rate with one
+//! set of betas, whatever is set meanwhile, and what is worked out from them (Adam's tables of
+//! powers) is worked out once for each change and not for each batch.
 
 use std::sync::Arc;
 

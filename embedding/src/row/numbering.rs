@@ -1,9 +1,11 @@
-//! Which numbering of a vocabulary: of the vocabulary itself, and of a table whose keys are its ids.
+//! Which numbering of a vocabulary: of the vocabulary itself, and of a table whose keys are its
+//! ids.
 
-/// Which numbering of which vocabulary. Two that are equal are one numbering, and give equal values equal ids, but for
-/// what came to it on different ways: a bank that was taken back to a checkpoint, by a crash or by
-/// [`roll_back`](crate::Bank::roll_back), or copied, may go on with other values under the same identity. Whether two
-/// have the same values, [`Vocabulary::fingerprint`](crate::Vocabulary::fingerprint) tells.
+/// Which numbering of which vocabulary. Two that are equal are one numbering, and give equal values
+/// equal ids, but for what came to it on different ways: a bank that was taken back to a
+/// checkpoint, by a crash or by [`roll_back`](crate::Bank::roll_back), or copied, may go on with
+/// other values under the same identity. Whether two have the same values,
+/// [`Vocabulary::fingerprint`](crate::Vocabulary::fingerprint) tells.
 ///
 /// # Examples
 /// ```
@@ -24,8 +26,9 @@
 pub struct VocabularyIdentity {
     /// Random, made with the vocabulary.
     pub id: u64,
-    /// In the lowest 32 bits how often it was renumbered; the others are random, made with each renumbering: after a
-    /// bank was taken back to a checkpoint, its numberings from then on are others than those that are gone.
+    /// In the lowest 32 bits how often it was renumbered; the others are random, made with each
+    /// renumbering: after a bank was taken back to a checkpoint, its numberings from then on
+    /// are others than those that are gone.
     pub generation: u64,
 }
 
@@ -42,7 +45,8 @@ pub(crate) fn renumberings(numbering: u64) -> u32 {
     numbering as u32
 }
 
-/// The vocabulary whose ids are a table's keys ([`TableConfig::vocabulary`](crate::TableConfig::vocabulary)).
+/// The vocabulary whose ids are a table's keys
+/// ([`TableConfig::vocabulary`](crate::TableConfig::vocabulary)).
 ///
 /// # Examples
 /// ```

@@ -51,7 +51,8 @@ impl Sections {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rounds {
     pub(crate) vector: bool,
-    /// State below f32 always is: moments move by less than half a step of 16 bits, and would stand still.
+    /// State below f32 always is: moments move by less than half a step of 16 bits, and would
+    /// stand still.
     pub(crate) state: bool,
 }
 
@@ -70,8 +71,8 @@ impl Rounds {
 }
 
 impl TableConfig {
-    /// Bytes of a row in the store, without the record's header: the vector, what the optimizer keeps, zeros up
-    /// to a multiple of 8.
+    /// Bytes of a row in the store, without the record's header: the vector, what the optimizer
+    /// keeps, zeros up to a multiple of 8.
     #[must_use]
     pub fn value_bytes(&self) -> u32 {
         // At most DIM_MAX * 4 * 3 and a few words.

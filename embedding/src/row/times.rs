@@ -1,16 +1,17 @@
 //! The times of tables whose users set them, kept in the bank.
 //!
-//! **Problem.** With [`Tracking::SetTime`](crate::Tracking::SetTime) rows tell the time that the user last set. A process
-//! that has opened the bank and set no time yet would mark rows with time 0, and a later eviction by age would take them
-//! for ancient.
+//! **Problem.** With [`Tracking::SetTime`](crate::Tracking::SetTime) rows tell the time that the
+//! user last set. A process that has opened the bank and set no time yet would mark rows with time
+//! 0, and a later eviction by age would take them for ancient.
 //!
-//! **Approach.** The largest time that was ever set for a table is a row of 8 bytes in a table of the bank's own, under
-//! the table's number. So it is part of each checkpoint, copy and delta, and goes back with a roll-back. An open reads
-//! it. No list of tables shows that table.
+//! **Approach.** The largest time that was ever set for a table is a row of 8 bytes in a table of
+//! the bank's own, under the table's number. So it is part of each checkpoint, copy and delta, and
+//! goes back with a roll-back. An open reads it. No list of tables shows that table.
 //!
-//! The number of a dropped table may become another table's, which must not get its time. A call that keeps a time looks,
-//! under `Times::keeping`, whether the table is there. A drop removes the table first, and then forgets its time under the
-//! same lock. A new table forgets what a drop that failed halfway has left.
+//! The number of a dropped table may become another table's, which must not get its time. A call
+//! that keeps a time looks, under `Times::keeping`, whether the table is there. A drop removes the
+//! table first, and then forgets its time under the same lock. A new table forgets what a drop that
+//! failed halfway has left.
 
 use std::sync::OnceLock;
 
@@ -44,7 +45,8 @@ pub(crate) fn read_time(store: &Store, times: TableId, number: u16) -> Result<Op
 pub(crate) struct Times {
     /// The table of times, once there is one.
     table: OnceLock<TableId>,
-    /// Held while a time is kept or forgotten. Taken after the lock of the bank's tables, if both are.
+    /// Held while a time is kept or forgotten. Taken after the lock of the bank's tables, if both
+    /// are.
     keeping: Mutex<()>,
 }
 
@@ -60,8 +62,9 @@ impl Times {
     /// # Errors
     /// `NoSuchTable` if the table was dropped.
     pub(crate) fn keep(&self, store: &Store, table: TableId, time: u32) -> Result<()> {
-        // Held: the time of the table is not forgotten meanwhile, and two threads make one table of times. Not the lock
-        // of all tables: this may wait for space on disk, which a drop of a table gives.
+        // Held: the time of the table is not forgotten meanwhile, and two threads make one table of
+        // times. Not the lock of all tables: this may wait for space on disk, which a drop
+        // of a table gives.
         let _keeping = self.keeping.lock();
         store.rows(table)?;
         let times = self.table_or_new(store)?;
@@ -73,8 +76,8 @@ impl Times {
         Ok(())
     }
 
-    /// Forgets the time of table `number`, which was dropped or has just been made: no call keeps one for the dropped
-    /// table afterwards. Called while the bank's tables are locked.
+    /// Forgets the time of table `number`, which was dropped or has just been made: no call keeps
+    /// one for the dropped table afterwards. Called while the bank's tables are locked.
     pub(crate) fn forget(&self, store: &Store, number: u16) -> Result<()> {
         let _keeping = self.keeping.lock();
         if let Some(&times) = self.table.get() {

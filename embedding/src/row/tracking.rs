@@ -1,17 +1,19 @@
 //! When a row was used last and how often: two words in every row of a table that tracks it.
 //!
-//! The words lie behind the optimizer's state, so they change under the lock that an update takes anyway, and travel
-//! with the row wherever it goes. What counts as a use: a gradient applied, a row put. A peek changes nothing and a Get
-//! is followed by its update. A row that a Get makes has the present time and no use.
+//! The words lie behind the optimizer's state, so they change under the lock that an update takes
+//! anyway, and travel with the row wherever it goes. What counts as a use: a gradient applied, a
+//! row put. A peek changes nothing and a Get is followed by its update. A row that a Get makes has
+//! the present time and no use.
 //!
-//! Time never goes back in a row: an update with an older time than the row's counts as a use and leaves the time.
-//! The largest time that was set is durable (`times`), so an open goes on with it.
+//! Time never goes back in a row: an update with an older time than the row's counts as a use and
+//! leaves the time. The largest time that was set is durable (`times`), so an open goes on with it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Whether a table's rows tell when they were used last, and how often; eviction by age and by frequency goes by that.
-/// Part of the table's identity: it adds 8 bytes to a row. Default: [`Tracking::None`].
+/// Whether a table's rows tell when they were used last, and how often; eviction by age and by
+/// frequency goes by that. Part of the table's identity: it adds 8 bytes to a row. Default:
+/// [`Tracking::None`].
 ///
 /// # Examples
 /// ```
@@ -37,8 +39,8 @@ pub enum Tracking {
     None,
     /// By the system's clock, in minutes.
     Minutes,
-    /// By what [`Table::set_time`](crate::Table::set_time) was last given: steps, epochs, days, whatever the caller
-    /// counts. The bank keeps the largest; 0 before the first.
+    /// By what [`Table::set_time`](crate::Table::set_time) was last given: steps, epochs, days,
+    /// whatever the caller counts. The bank keeps the largest; 0 before the first.
     SetTime,
 }
 

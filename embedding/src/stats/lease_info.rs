@@ -27,7 +27,8 @@ pub struct LeaseInfo {
     pub keys: usize,
     /// How long ago it was taken.
     pub age: Duration,
-    /// The thread that took it: its name, if it has one, and its id, the system's where that is known.
+    /// The thread that took it: its name, if it has one, and its id, the system's where that is
+    /// known.
     pub thread: String,
 }
 

@@ -10,7 +10,8 @@ use embank_kv::{StoreStats, statistics};
 use crate::stats::counter::Counter;
 use crate::stats::seen::{SeenCounters, StalenessHistogram};
 
-/// What went on around staleness clocks: of a table, and of the bank, whose counts outlive dropped tables.
+/// What went on around staleness clocks: of a table, and of the bank, whose counts outlive dropped
+/// tables.
 #[derive(Debug, Default)]
 pub(crate) struct WaitCounters {
     pub(crate) waits: Counter,
@@ -259,8 +260,8 @@ impl BankStats {
 
 #[cfg(feature = "prometheus")]
 impl BankStats {
-    /// All numbers of the bank in the text format that Prometheus scrapes (OpenMetrics 1.0; serve it as
-    /// `application/openmetrics-text; version=1.0.0; charset=utf-8`).
+    /// All numbers of the bank in the text format that Prometheus scrapes (OpenMetrics 1.0; serve
+    /// it as `application/openmetrics-text; version=1.0.0; charset=utf-8`).
     ///
     /// # Examples
     /// ```

@@ -1,8 +1,9 @@
 //! How stale the rows are that Gets return: a histogram of the clocks that they saw.
 //!
-//! A batch tallies for itself, and only rows whose clock was not 0: those at 0 are the rest of its rows. So where
-//! nothing is stale the histogram costs a comparison a row. The table's counters, to which it adds once, are all
-//! counted up for themselves: one that were the rest of others would fall when it is read while those grow.
+//! A batch tallies for itself, and only rows whose clock was not 0: those at 0 are the rest of its
+//! rows. So where nothing is stale the histogram costs a comparison a row. The table's counters, to
+//! which it adds once, are all counted up for themselves: one that were the rest of others would
+//! fall when it is read while those grow.
 
 use crate::stats::counter::Counter;
 
@@ -26,8 +27,8 @@ fn largest_of(bucket: usize) -> u32 {
     }
 }
 
-/// How many rows were got at which staleness: how many Gets of the row had not been answered by an update when it was
-/// got, the Get itself not counted.
+/// How many rows were got at which staleness: how many Gets of the row had not been answered by an
+/// update when it was got, the Get itself not counted.
 ///
 /// # Examples
 /// ```
@@ -47,9 +48,9 @@ pub struct StalenessHistogram {
 }
 
 impl StalenessHistogram {
-    /// The buckets that are not empty, in ascending order: the largest staleness in it, and how many rows. Up to 16
-    /// each staleness has its own, then 17 to 32, 33 to 64, and so on; what is above 65,536 is the last, under
-    /// `u32::MAX`.
+    /// The buckets that are not empty, in ascending order: the largest staleness in it, and how
+    /// many rows. Up to 16 each staleness has its own, then 17 to 32, 33 to 64, and so on; what
+    /// is above 65,536 is the last, under `u32::MAX`.
     pub fn buckets(&self) -> impl Iterator<Item = (u32, u64)> {
         let counts = self.counts.iter().enumerate().filter(|(_, count)| **count != 0);
         counts.map(|(bucket, &count)| (largest_of(bucket), count))
@@ -61,8 +62,8 @@ impl StalenessHistogram {
         self.counts.iter().sum()
     }
 
-    /// The staleness that a share `q` (0 to 1) of the rows did not exceed, rounded up to its bucket's largest; none
-    /// if there are no rows.
+    /// The staleness that a share `q` (0 to 1) of the rows did not exceed, rounded up to its
+    /// bucket's largest; none if there are no rows.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Option<u32> {
         let rank = ((self.rows() as f64 * q.clamp(0.0, 1.0)).ceil() as u64).max(1);

@@ -1,17 +1,18 @@
 //! Bags: several rows that are pooled to one, as `torch.nn.EmbeddingBag` does.
 //!
-//! **Problem.** A model that pools 20 rows to one needs one of 20 vectors that a Get would copy out. The copies cost more
-//! time than their sum.
+//! **Problem.** A model that pools 20 rows to one needs one of 20 vectors that a Get would copy
+//! out. The copies cost more time than their sum.
 //!
-//! **Approach.** A Get of bags first acquires the rows of the distinct keys, without a copy of their vectors. Then it reads
-//! the rows of all places, a few hundred at a time, into a buffer that stays in the processor's cache, and adds them to
-//! their bags in the order of the places. So the sums do not depend on where the rows lie, nor on how many threads share
-//! the bags. The lease takes one gradient for each bag, and a row's gradient is the sum over its places
+//! **Approach.** A Get of bags first acquires the rows of the distinct keys, without a copy of
+//! their vectors. Then it reads the rows of all places, a few hundred at a time, into a buffer that
+//! stays in the processor's cache, and adds them to their bags in the order of the places. So the
+//! sums do not depend on where the rows lie, nor on how many threads share the bags. The lease
+//! takes one gradient for each bag, and a row's gradient is the sum over its places
 //! ([`gradients`](crate::table::gradients)).
 
 use std::ops::Range;
 
-use embank_kv::Clock;
+use embank_kv::{CallState, Clock};
 
 use crate::error::{Error, Result};
 use crate::lease::Lease;
@@ -20,7 +21,8 @@ use crate::table::gradients::{BatchGradients, Occurrences};
 use crate::table::operations::{PeekRows, cut};
 use crate::table::peek::Missing;
 
-/// Values of the buffer that rows are read into: 128 KiB, which the second-level cache holds beside the rows' records.
+/// Values of the buffer that rows are read into: 128 KiB, which the second-level cache holds beside
+/// the rows' records.
 const BUFFER_VALUES: usize = 1 << 15;
 /// Rows that are read together: fewer hide less latency, more gain nothing.
 const ROWS_READ: Range<usize> = 64..1024;
@@ -59,12 +61,14 @@ pub enum Pooling {
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Bags<'a> {
-    /// The keys of bag `i` are those at the places `offsets[i]..offsets[i + 1]` of the batch: the first offset is 0, the
-    /// last one is the number of keys, and none is less than the one before. A bag may be empty.
+    /// The keys of bag `i` are those at the places `offsets[i]..offsets[i + 1]` of the batch: the
+    /// first offset is 0, the last one is the number of keys, and none is less than the one
+    /// before. A bag may be empty.
     pub offsets: &'a [u64],
     /// How the rows become one.
     pub pooling: Pooling,
-    /// What each key's row is multiplied by, one for each key; with [`Pooling::Sum`] alone. `None`: 1.
+    /// What each key's row is multiplied by, one for each key; with [`Pooling::Sum`] alone.
+    /// `None`: 1.
     pub weights: Option<&'a [f32]>,
 }
 
@@ -115,9 +119,10 @@ impl Bags<'_> {
 }
 
 impl Table {
-    /// Gets rows for training, pooled: `pooled` holds bags * dim values and gets one row for each bag of `keys`. The
-    /// lease is that of [`get`](Self::get); [`Lease::apply_bags`] takes one gradient for each bag. Rows are not copied:
-    /// the call needs memory for some hundred rows, whatever the number of keys.
+    /// Gets rows for training, pooled: `pooled` holds bags * dim values and gets one row for each
+    /// bag of `keys`. The lease is that of [`get`](Self::get); [`Lease::apply_bags`] takes one
+    /// gradient for each bag. Rows are not copied: the call needs memory for some hundred rows,
+    /// whatever the number of keys.
     ///
     /// # Errors
     /// [`Error::BadBags`], or as [`get`](Self::get).
@@ -132,8 +137,9 @@ impl Table {
         Ok(lease)
     }
 
-    /// Reads rows for evaluation, pooled: `pooled` holds bags * dim values and gets one row for each bag of `keys`. A key
-    /// without a row counts with its initial values. Touches no clock, waits for none, and writes nothing.
+    /// Reads rows for evaluation, pooled: `pooled` holds bags * dim values and gets one row for
+    /// each bag of `keys`. A key without a row counts with its initial values. Touches no
+    /// clock, waits for none, and writes nothing.
     ///
     /// # Errors
     /// [`Error::BadBags`], or as [`peek`](Self::peek) with [`Missing::Initial`].
@@ -169,8 +175,10 @@ impl Table {
 
     /// Reads the rows of `keys` and pools them.
     fn pool_bags(&self, keys: &[u64], bags: &Bags<'_>, pooled: &mut [f32]) -> Result<()> {
+        // A bank that is open to read only may be refreshed meanwhile.
+        let state = &self.context().store.call_state();
         let Some(turn) = self.context().pool.turn(keys.len()) else {
-            return self.pool_some(keys, bags, 0..bags.len(), pooled);
+            return self.pool_some(state, keys, bags, 0..bags.len(), pooled);
         };
         // As many keys a part as can be without a bag in two parts.
         let starts = turn.ranges(keys.len()).into_iter().map(|range| range.start as u64);
@@ -184,7 +192,7 @@ impl Table {
             .map(|(pooled, (&start, end))| (start..end, pooled, Ok(())))
             .collect();
         turn.run(&mut parts, |(some, pooled, done)| {
-            *done = self.pool_some(keys, bags, some.clone(), pooled);
+            *done = self.pool_some(state, keys, bags, some.clone(), pooled);
         });
         parts.into_iter().try_for_each(|(_, _, done)| done)
     }
@@ -192,6 +200,7 @@ impl Table {
     /// Pools the bags `some`; `pooled` holds one row for each of them.
     fn pool_some(
         &self,
+        state: &CallState<'_>,
         keys: &[u64],
         bags: &Bags<'_>,
         some: Range<usize>,
@@ -212,7 +221,7 @@ impl Table {
             let keys = &keys[place..end.min(place + rows_read)];
             let rows = &mut buffer[..keys.len() * dim];
             let mut peek = PeekRows { layout, rows };
-            let outcome = self.execute(keys, Clock::Keep, &mut peek)?;
+            let outcome = self.execute_in(state, keys, Clock::Keep, &mut peek)?;
             self.shared.counters.disk_reads.add(outcome.disk_reads);
             let key_at = |place: u32| keys[place as usize];
             self.settle_missing(key_at, rows, outcome.missing, Missing::Initial)?;
@@ -242,8 +251,9 @@ impl Table {
 }
 
 impl Lease {
-    /// Applies one gradient for each bag: `gradients` holds bags * dim values, and `bags` are those of the Get. The
-    /// gradient of a row is the sum of those of its places, in their order. As [`apply`](Self::apply) otherwise.
+    /// Applies one gradient for each bag: `gradients` holds bags * dim values, and `bags` are those
+    /// of the Get. The gradient of a row is the sum of those of its places, in their order. As
+    /// [`apply`](Self::apply) otherwise.
     ///
     /// # Errors
     /// [`Error::BadBags`], or as [`apply`](Self::apply).
@@ -255,9 +265,10 @@ impl Lease {
         self.apply_checked(&gradients)
     }
 
-    /// Sums gradients of the batch: one for each place, or for each of `bags`, those of the Get. Returns distinct keys *
-    /// dim values, one row for each of the [distinct keys](crate::UniqueKeys::keys). For callers that add up the gradients of
-    /// several leases before they apply them.
+    /// Sums gradients of the batch: one for each place, or for each of `bags`, those of the Get.
+    /// Returns distinct keys * dim values, one row for each of the [distinct
+    /// keys](crate::UniqueKeys::keys). For callers that add up the gradients of several leases
+    /// before they apply them.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::BadBags`].
@@ -266,7 +277,8 @@ impl Lease {
         Ok(Occurrences::of(self.unique(), bags.as_ref()).sums(gradients, self.table.dim()))
     }
 
-    /// Refuses bags and gradients whose numbers do not fit the batch, as [`apply_bags`](Self::apply_bags) would.
+    /// Refuses bags and gradients whose numbers do not fit the batch, as
+    /// [`apply_bags`](Self::apply_bags) would.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::BadBags`].
@@ -274,7 +286,8 @@ impl Lease {
         self.check_gradients(Some(&bags), gradients)
     }
 
-    /// Gradients of the batch: one for each place, or for each of `bags`. Refuses those that must not reach a row.
+    /// Gradients of the batch: one for each place, or for each of `bags`. Refuses those that must
+    /// not reach a row.
     pub(crate) fn checked_gradients<'g>(
         &self,
         bags: Option<&Bags<'g>>,

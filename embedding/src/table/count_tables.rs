@@ -1,4 +1,5 @@
-//! The tables that hold a table's counts before admission: two generations of them, told apart by their names.
+//! The tables that hold a table's counts before admission: two generations of them, told apart by
+//! their names.
 
 use embank_kv::{Store, TableId};
 
@@ -68,8 +69,9 @@ fn split_name(counts: &str) -> Option<(&str, u64)> {
     Some((table, number))
 }
 
-/// The table whose Gets before admission the table `name` counts; `None` if the name is not that of a table of counts.
-/// `embank stat` shows tables of counts, and [`Table::forget_counts`](crate::Table::forget_counts) of the table they belong to forgets them.
+/// The table whose Gets before admission the table `name` counts; `None` if the name is not that of
+/// a table of counts. `embank stat` shows tables of counts, and
+/// [`Table::forget_counts`](crate::Table::forget_counts) of the table they belong to forgets them.
 ///
 /// # Examples
 /// ```

@@ -1,24 +1,27 @@
 //! Counts of Gets before admission: of keys that have no row yet.
 //!
-//! **Problem.** TFRA and PAI keep such counts in memory, exactly or in a Bloom filter. A restart forgets them, and they
-//! can't be larger than memory. Counts of keys that never come again would grow without a limit.
+//! **Problem.** TFRA and PAI keep such counts in memory, exactly or in a Bloom filter. A restart
+//! forgets them, and they can't be larger than memory. Counts of keys that never come again would
+//! grow without a limit.
 //!
-//! **Approach.** A count is a row of 8 bytes in a table beside the table's own: the store keeps it on disk when memory
-//! is full, and a checkpoint, a copy or a delta takes it along. The bank does not list such a table.
+//! **Approach.** A count is a row of 8 bytes in a table beside the table's own: the store keeps it
+//! on disk when memory is full, and a checkpoint, a copy or a delta takes it along. The bank does
+//! not list such a table.
 //!
-//! Counts have two *generations*, each a table. A Get of a key without a row counts in the newer one. If the newer one
-//! has no count of the key, the count in the older one moves over. When the newer generation has as many counts as the
-//! table has rows, or 65,536 if the table has fewer rows, the older generation is dropped, the newer one takes its place,
-//! and an empty one begins. So a table has at most about twice that number of counts. A count is lost only if at least
-//! that number of other keys was counted since the last Get of its key. Dropping a table costs no scan, and compaction
-//! gives its space back.
+//! Counts have two *generations*, each a table. A Get of a key without a row counts in the newer
+//! one. If the newer one has no count of the key, the count in the older one moves over. When the
+//! newer generation has as many counts as the table has rows, or 65,536 if the table has fewer
+//! rows, the older generation is dropped, the newer one takes its place, and an empty one begins.
+//! So a table has at most about twice that number of counts. A count is lost only if at least
+//! that number of other keys was counted since the last Get of its key. Dropping a table costs no
+//! scan, and compaction gives its space back.
 //!
-//! A count also goes when its key gets a row, when the key is deleted, and when its last Get is older than an eviction
-//! allows: the time of the last Get stands beside the count.
+//! A count also goes when its key gets a row, when the key is deleted, and when its last Get is
+//! older than an eviction allows: the time of the last Get stands beside the count.
 //!
-//! **Several threads.** Calls that count hold the generations for reading, and the turn of generations holds them for
-//! writing. Of two Gets that count a key at once, one may miss what the other moves over from the older generation: the
-//! key gets its row one Get later.
+//! **Several threads.** Calls that count hold the generations for reading, and the turn of
+//! generations holds them for writing. Of two Gets that count a key at once, one may miss what the
+//! other moves over from the older generation: the key gets its row one Get later.
 
 use std::collections::HashMap;
 
@@ -32,7 +35,8 @@ use crate::table::count_tables::{Generations, create_generation};
 use crate::table::eviction::Evicted;
 use crate::table::gate::Gate;
 
-/// Counts of a generation of a table that has fewer rows. 2.5 MiB of log, so that small tables count well.
+/// Counts of a generation of a table that has fewer rows. 2.5 MiB of log, so that small tables
+/// count well.
 const COUNTS_MIN: u64 = 65_536;
 
 impl Table {
@@ -105,7 +109,8 @@ impl Table {
         Ok(())
     }
 
-    /// The time that counts are marked with: the table's, or minutes of the system's clock in a table that tracks none.
+    /// The time that counts are marked with: the table's, or minutes of the system's clock in a
+    /// table that tracks none.
     fn time_of_counts(&self) -> u32 {
         match self.shared.layout().tracker() {
             Some(tracker) => tracker.now(),
@@ -249,7 +254,8 @@ impl OldestKept {
     }
 }
 
-/// Counts a Get of each key, and notes its time. A count is a u32, and the time of the last Get another.
+/// Counts a Get of each key, and notes its time. A count is a u32, and the time of the last Get
+/// another.
 #[derive(Debug)]
 struct CountGets<'a> {
     keys: &'a [u64],

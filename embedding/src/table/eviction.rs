@@ -140,8 +140,8 @@ pub struct Evicted {
     pub rows: u64,
     /// Rows that met the conditions and stayed because of leases on them.
     pub leased: u64,
-    /// Counts of Gets before [`Admission`](crate::Admission) that were forgotten, or would be: with
-    /// `unused_for`, those of keys whose last Get is that old.
+    /// Counts of Gets before [`Admission`](crate::Admission) that were forgotten, or would be:
+    /// with `unused_for`, those of keys whose last Get is that old.
     pub counts: u64,
 }
 
@@ -155,9 +155,10 @@ impl Table {
     /// Compaction gives their space back.
     ///
     /// # Errors
-    /// As [`scan`](Self::scan); [`Error::InvalidArgument`] without a condition; [`Error::InvalidOption`] for a norm
-    /// that is none; [`Error::WrongKind`] for age or uses in a table that doesn't track them; a failure of the store, after which
-    /// some of the rows are gone.
+    /// As [`scan`](Self::scan); [`Error::InvalidArgument`] without a condition;
+    /// [`Error::InvalidOption`] for a norm that is none; [`Error::WrongKind`] for age or uses
+    /// in a table that doesn't track them; a failure of the store, after which some of the rows
+    /// are gone.
     ///
     /// # Examples
     /// ```

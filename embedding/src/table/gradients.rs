@@ -1,11 +1,12 @@
 //! Gradients on their way to the optimizer.
 //!
-//! A batch has a gradient for each of its places, or for each of its bags. A row takes one step with the sum of those
-//! that are its own. The sum is made when the row takes its step, so no matrix of all rows' sums exists.
+//! A batch has a gradient for each of its places, or for each of its bags. A row takes one step
+//! with the sum of those that are its own. The sum is made when the row takes its step, so no
+//! matrix of all rows' sums exists.
 //!
-//! All gradients are found to be finite before the first row changes, and that of sums as well: a bound on each sum
-//! follows from the largest magnitude and the most gradients that a row has. Where the bound is too large to tell,
-//! the sums are made at once and looked at one by one.
+//! All gradients are found to be finite before the first row changes, and that of sums as well: a
+//! bound on each sum follows from the largest magnitude and the most gradients that a row has.
+//! Where the bound is too large to tell, the sums are made at once and looked at one by one.
 
 use std::borrow::Cow;
 
@@ -72,7 +73,8 @@ impl<'b> Occurrences<'b> {
         Self { first, next, bags }
     }
 
-    /// The gradient of a place among `values`, which are `dim` long each, and what it is multiplied by.
+    /// The gradient of a place among `values`, which are `dim` long each, and what it is multiplied
+    /// by.
     #[inline]
     fn at<'r>(&self, place: u32, values: &'r [f32], dim: usize) -> (&'r [f32], f32) {
         let place = place as usize;
@@ -91,8 +93,8 @@ impl<'b> Occurrences<'b> {
         (&values[source * dim..][..dim], scale)
     }
 
-    /// The sum for distinct key number `number` of `values`, which are `room.len()` long each: in `room`, or a value
-    /// itself if it is the only one.
+    /// The sum for distinct key number `number` of `values`, which are `room.len()` long each: in
+    /// `room`, or a value itself if it is the only one.
     #[inline]
     fn sum<'r>(&self, number: usize, values: &'r [f32], room: &'r mut [f32]) -> &'r [f32] {
         let dim = room.len();
@@ -158,8 +160,8 @@ impl<'g> BatchGradients<'g> {
         Ok(Self { values, occurrences: None, magnitudes })
     }
 
-    /// `values` are one for each place of the batch of `unique`, or for each of `bags`; the largest of their magnitudes
-    /// is `largest`.
+    /// `values` are one for each place of the batch of `unique`, or for each of `bags`; the largest
+    /// of their magnitudes is `largest`.
     ///
     /// # Errors
     /// As [`of_distinct`](Self::of_distinct).
@@ -212,7 +214,8 @@ impl<'g> RowGradients<'g> {
         }
     }
 
-    /// The gradient at place `i`. `room` is as long as a gradient; what it holds before and after plays no part.
+    /// The gradient at place `i`. `room` is as long as a gradient; what it holds before and after
+    /// plays no part.
     #[inline]
     pub(crate) fn at<'r>(self, i: usize, room: &'r mut [f32]) -> &'r [f32]
     where
@@ -240,9 +243,9 @@ pub(crate) enum Magnitudes {
     Large,
 }
 
-/// 2^50. Half the distance from the largest f32 to the one below it is 2^103. A step of an optimizer whose numbers
-/// are ordinary ([`Optimizer::is_ordinary`](crate::Optimizer)) moves a value by less than that, so no finite value
-/// becomes infinite.
+/// 2^50. Half the distance from the largest f32 to the one below it is 2^103. A step of an
+/// optimizer whose numbers are ordinary ([`Optimizer::is_ordinary`](crate::Optimizer)) moves a
+/// value by less than that, so no finite value becomes infinite.
 const ORDINARY_MAX: f32 = (1_u64 << 50) as f32;
 
 /// Refuses NaN and infinite gradients: one bad batch must not destroy rows that took days to train.
@@ -271,7 +274,8 @@ fn check_finite(
     }
 }
 
-/// The factor that shortens `gradient` to the L2 norm `norm_max`; `None` if it is no longer than that.
+/// The factor that shortens `gradient` to the L2 norm `norm_max`; `None` if it is no longer than
+/// that.
 #[inline]
 pub(crate) fn clipping(gradient: &[f32], norm_max: f32) -> Option<f64> {
     let norm_max = f64::from(norm_max);

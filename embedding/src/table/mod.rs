@@ -23,7 +23,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use embank_kv::{Clock, Operation, Outcome, TableId};
+use embank_kv::{CallState, Clock, Operation, Outcome, TableId};
 
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -35,13 +35,13 @@ use crate::vocabulary::registry::Vocabularies;
 
 /// A handle to one table of a bank. Cloning it is cheap; all handles of a table are one table.
 ///
-/// A batch is a slice of keys and a slice of f32 with one row of `dim` values per key, row after row.
-/// Batches of any length work, an empty one too; keys may repeat. What a call writes is in memory when
-/// it returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes it durable.
+/// A batch is a slice of keys and a slice of f32 with one row of `dim` values per key, row after
+/// row. Batches of any length work, an empty one too; keys may repeat. What a call writes is in
+/// memory when it returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes it durable.
 ///
 /// In the source, Gets and their waits stand in `lease/`, exports and imports in `files/`, and the
-/// other methods in the files of `table/`: `settings`, `peek`, `bags`, `updates`, `prefetch`, `scan`,
-/// `deletion`, `eviction`, `admission`, `counts`, `ids`.
+/// other methods in the files of `table/`: `settings`, `peek`, `bags`, `updates`, `prefetch`,
+/// `scan`, `deletion`, `eviction`, `admission`, `counts`, `ids`.
 ///
 /// # Examples
 /// ```
@@ -125,8 +125,9 @@ impl Table {
         self.shared.layout.dim
     }
 
-    /// The number of rows, without a scan: the store counts them. Exact while no other thread makes or deletes rows of the
-    /// table. In a bank that is open to read only it is the number in the checkpoint.
+    /// The number of rows, without a scan: the store counts them. Exact while no other thread makes
+    /// or deletes rows of the table. In a bank that is open to read only it is the number in
+    /// the checkpoint.
     ///
     /// # Errors
     /// [`TableDropped`](crate::Error::TableDropped).
@@ -190,6 +191,21 @@ impl Table {
             tracker.refresh();
         }
         let outcome = self.context().store.execute(self.shared.id, keys, clock, operation);
+        outcome.map_err(|error| self.in_terms_of_the_table(error))
+    }
+
+    /// As [`execute`](Self::execute), as a part of a call that sees one `state`.
+    pub(crate) fn execute_in<O: Operation>(
+        &self,
+        state: &CallState<'_>,
+        keys: &[u64],
+        clock: Clock,
+        operation: &mut O,
+    ) -> Result<Outcome> {
+        if let Some(tracker) = self.shared.layout.tracker() {
+            tracker.refresh();
+        }
+        let outcome = state.execute(self.shared.id, keys, clock, operation);
         outcome.map_err(|error| self.in_terms_of_the_table(error))
     }
 

@@ -1,7 +1,8 @@
 //! Batches that are cut among the threads of a bank (`pool`).
 //!
-//! An operation that can be cut is divided into operations on neighbouring places. Each part has a place of its own for
-//! what it finds; afterwards the operation takes that in, in the order of the parts.
+//! An operation that can be cut is divided into operations on neighbouring places. Each part has a
+//! place of its own for what it finds; afterwards the operation takes that in, in the order of the
+//! parts.
 
 use std::ops::Range;
 
@@ -19,8 +20,9 @@ pub(crate) trait Divisible: Operation {
     /// What a part leaves behind.
     type Found: Send;
 
-    /// The operations on `ranges` of places, which cover all of them in their order. Each begins at a multiple of 64. A
-    /// part that has begun completes although the disk lacks room, if the operation must not be done in halves.
+    /// The operations on `ranges` of places, which cover all of them in their order. Each begins at
+    /// a multiple of 64. A part that has begun completes although the disk lacks room, if the
+    /// operation must not be done in halves.
     fn divide(&mut self, ranges: &[Range<usize>]) -> Vec<Self::Part<'_>>;
 
     /// What is left of a part that has run.
@@ -38,8 +40,8 @@ struct Running<'k, P> {
 }
 
 impl Table {
-    /// As [`execute`](Self::execute), on all threads of the bank if the batch is large. If a part fails, the others go
-    /// on to their end; the error is that of the first part that has one.
+    /// As [`execute`](Self::execute), on all threads of the bank if the batch is large. If a part
+    /// fails, the others go on to their end; the error is that of the first part that has one.
     pub(crate) fn execute_in_parts<O: Divisible>(
         &self,
         keys: &[u64],
@@ -57,8 +59,10 @@ impl Table {
             .zip(&ranges)
             .map(|(part, range)| Running { keys: &keys[range.clone()], part, executed: None })
             .collect();
+        let state = context.store.call_state();
         turn.run(&mut running, |running| {
-            running.executed = Some(self.execute(running.keys, clock, &mut running.part));
+            let executed = self.execute_in(&state, running.keys, clock, &mut running.part);
+            running.executed = Some(executed);
         });
         let done: Vec<_> =
             running.into_iter().map(|running| (running.executed, O::found(running.part))).collect();

@@ -43,8 +43,8 @@ pub struct PeekOutcome {
 }
 
 impl Table {
-    /// Reads rows for evaluation: `rows` holds keys * dim values and gets one row per key. Touches no
-    /// clock, waits for none, and writes nothing.
+    /// Reads rows for evaluation: `rows` holds keys * dim values and gets one row per key. Touches
+    /// no clock, waits for none, and writes nothing.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::MissingRow`] if `missing` says so, or a failure of the
@@ -93,8 +93,9 @@ impl Table {
         Ok(PeekOutcome { missing: places })
     }
 
-    /// Writes the initial values of `keys` to `rows`, keys * dim values: what a Get of a missing row
-    /// gives. A pure function of the table's seed and name, the key and the column; looks at no row.
+    /// Writes the initial values of `keys` to `rows`, keys * dim values: what a Get of a missing
+    /// row gives. A pure function of the table's seed and name, the key and the column; looks
+    /// at no row.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`].

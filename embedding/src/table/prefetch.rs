@@ -27,7 +27,8 @@ use crate::table::operations::PeekRows;
 use crate::table::peek::{Missing, PeekOutcome};
 use crate::table::shared::TableShared;
 
-/// Rows on their way into a buffer: what [`Table::prefetch`] returns. Dropping it cancels what has not been read.
+/// Rows on their way into a buffer: what [`Table::prefetch`] returns. Dropping it cancels what has
+/// not been read.
 ///
 /// # Examples
 /// ```
@@ -218,8 +219,8 @@ impl Prefetch {
     /// [`Table::prefetch`]. Touches no clock.
     ///
     /// # Errors
-    /// [`ShapeMismatch`](Error::ShapeMismatch); [`MissingRow`](Error::MissingRow) if `missing` says so;
-    /// [`KeyIsNoId`](Error::KeyIsNoId) as of a [`peek`](crate::Table::peek); the failure of
+    /// [`ShapeMismatch`](Error::ShapeMismatch); [`MissingRow`](Error::MissingRow) if `missing` says
+    /// so; [`KeyIsNoId`](Error::KeyIsNoId) as of a [`peek`](crate::Table::peek); the failure of
     /// reading, here and nowhere else. The content of `rows` is unspecified then.
     pub fn wait(self, rows: &mut [f32], missing: Missing) -> Result<PeekOutcome> {
         let Request { unique, progress, ended, .. } = &*self.request;
@@ -275,9 +276,9 @@ impl Table {
     /// worker reads the others. Clocks and staleness bounds do not matter.
     ///
     /// # Errors
-    /// [`Error::LookaheadFailed`] reports, once, that reading ahead failed since the last call; this
-    /// call's keys are not queued then. [`ThreadRefused`](crate::Error::ThreadRefused), or another failure
-    /// of the store.
+    /// [`Error::LookaheadFailed`] reports, once, that reading ahead failed since the last call;
+    /// this call's keys are not queued then. [`ThreadRefused`](crate::Error::ThreadRefused), or
+    /// another failure of the store.
     pub fn lookahead(&self, keys: &[u64]) -> Result<LookaheadReceipt> {
         let row_bytes = self.shared.layout().value_bytes() as u64;
         let announced = self.context().lookahead.announce(self.shared.id, row_bytes, keys);
@@ -299,10 +300,11 @@ impl Table {
     /// fetched or the handle is dropped.
     ///
     /// # Errors
-    /// [`BudgetTooSmall`](crate::Error::BudgetTooSmall) if so much is prefetched already that the store could not
-    /// do with the rest: wait for some of it first. [`Error::TableDropped`], [`ThreadRefused`](crate::Error::ThreadRefused).
-    /// Keys that are
-    /// no ids of the table's vocabulary are refused by [`wait`](Prefetch::wait), as by a [`peek`](Self::peek).
+    /// [`BudgetTooSmall`](crate::Error::BudgetTooSmall) if so much is prefetched already that the
+    /// store could not do with the rest: wait for some of it first. [`Error::TableDropped`],
+    /// [`ThreadRefused`](crate::Error::ThreadRefused). Keys that are
+    /// no ids of the table's vocabulary are refused by [`wait`](Prefetch::wait), as by a
+    /// [`peek`](Self::peek).
     pub fn prefetch(&self, keys: &[u64]) -> Result<Prefetch> {
         self.check_numbering()?;
         let unique = UniqueKeys::new(keys);

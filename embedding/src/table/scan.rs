@@ -99,16 +99,17 @@ impl Scan {
 }
 
 impl Table {
-    /// Goes through the table as the newest checkpoint holds it, in constant memory and at the speed of
-    /// sequential reads, while training goes on. Rows that came after the checkpoint are not in it; clocks play no
-    /// part. It reads the checkpoint's log from end to end, whatever other tables lie in it. While a scan
-    /// lives, space on disk is not given back, two pages of the memory budget are lent to it, and the bank
-    /// stays open.
+    /// Goes through the table as the newest checkpoint holds it, in constant memory and at the
+    /// speed of sequential reads, while training goes on. Rows that came after the checkpoint
+    /// are not in it; clocks play no part. It reads the checkpoint's log from end to end,
+    /// whatever other tables lie in it. While a scan lives, space on disk is not given back,
+    /// two pages of the memory budget are lent to it, and the bank stays open.
     ///
     /// # Errors
     /// [`Error::TableDropped`]; [`NoSuchTable`](crate::Error::NoSuchTable) if the table was made
-    /// after the checkpoint, and [`NoSuchCheckpoint`](crate::Error::NoSuchCheckpoint) if there is none: take
-    /// one first; [`BudgetTooSmall`](crate::Error::BudgetTooSmall); a checkpoint that can't be read.
+    /// after the checkpoint, and [`NoSuchCheckpoint`](crate::Error::NoSuchCheckpoint) if there is
+    /// none: take one first; [`BudgetTooSmall`](crate::Error::BudgetTooSmall); a checkpoint
+    /// that can't be read.
     ///
     /// # Examples
     /// ```
@@ -131,7 +132,8 @@ impl Table {
     /// # Ok::<(), embank::Error>(())
     /// ```
     pub fn scan(&self) -> Result<Scan> {
-        // Looked at first: the store's refusal of a number doesn't tell a dropped table from a new one.
+        // Looked at first: the store's refusal of a number doesn't tell a dropped table from a new
+        // one.
         self.contains(&[])?;
         let rows = self.context().store.scan_shared(self.shared.id);
         let rows =

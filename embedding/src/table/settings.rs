@@ -6,15 +6,15 @@ use crate::row::config::check_clip_row_norm;
 use crate::table::Table;
 
 impl Table {
-    /// Sets the staleness bound of all handles. Gets that are waiting wake and look at the new bound. Not
-    /// durable: it is given again at the next open.
+    /// Sets the staleness bound of all handles. Gets that are waiting wake and look at the new
+    /// bound. Not durable: it is given again at the next open.
     pub fn set_staleness_bound(&self, bound: Option<u32>) {
         self.shared.set_bound(bound);
         self.context().store.wake_waiters();
     }
 
-    /// Sets the learning rate of all handles, for batches applied from now on. Not durable: it is given
-    /// again at the next open.
+    /// Sets the learning rate of all handles, for batches applied from now on. Not durable: it is
+    /// given again at the next open.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] if it is negative, NaN or infinite; [`Error::NoOptimizer`].
@@ -29,12 +29,12 @@ impl Table {
         })
     }
 
-    /// Sets the numbers of the optimizer of all handles, for batches applied from now on; a batch sees all of
-    /// them or none. Not durable: they are given again at the next open.
+    /// Sets the numbers of the optimizer of all handles, for batches applied from now on; a batch
+    /// sees all of them or none. Not durable: they are given again at the next open.
     ///
     /// # Errors
-    /// [`Error::ConfigMismatch`] if it is another optimizer, or one that keeps something else beside a row (see
-    /// [`Optimizer`]); [`Error::InvalidConfig`].
+    /// [`Error::ConfigMismatch`] if it is another optimizer, or one that keeps something else
+    /// beside a row (see [`Optimizer`]); [`Error::InvalidConfig`].
     ///
     /// # Examples
     /// ```
@@ -55,8 +55,8 @@ impl Table {
         self.shared.live.change_optimizer(|_| Ok(optimizer))
     }
 
-    /// Sets the longest gradient of a row ([`TableConfig::clip_row_norm`]) of all handles, for batches applied
-    /// from now on. Not durable: it is given again at the next open.
+    /// Sets the longest gradient of a row ([`TableConfig::clip_row_norm`]) of all handles, for
+    /// batches applied from now on. Not durable: it is given again at the next open.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] unless it is finite and above 0.
@@ -70,12 +70,15 @@ impl Table {
         Error::InvalidConfig { table: self.name().to_owned(), what }
     }
 
-    /// Sets the time of all handles of a table with [`Tracking::SetTime`](crate::Tracking::SetTime): what rows that are
-    /// used from now on tell, and what eviction by age counts from. The largest time is part of each checkpoint: an
-    /// open goes on with it until another is set. A handle of a bank that is open to read only sets it for itself.
+    /// Sets the time of all handles of a table with
+    /// [`Tracking::SetTime`](crate::Tracking::SetTime): what rows that are used from now on
+    /// tell, and what eviction by age counts from. The largest time is part of each checkpoint: an
+    /// open goes on with it until another is set. A handle of a bank that is open to read only sets
+    /// it for itself.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for a table that tracks otherwise or not at all; a failure of the store.
+    /// [`Error::InvalidConfig`] for a table that tracks otherwise or not at all; a failure of the
+    /// store.
     pub fn set_time(&self, time: u32) -> Result<()> {
         match self.shared.set_tracker() {
             Some(tracker) => {

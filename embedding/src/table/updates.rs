@@ -1,4 +1,5 @@
-//! What a batch of updates does to a table: gradients and vectors are checked, written, and counted.
+//! What a batch of updates does to a table: gradients and vectors are checked, written, and
+//! counted.
 
 use std::borrow::Cow;
 
@@ -36,8 +37,9 @@ impl Table {
             .map_err(|(error, _)| error)
     }
 
-    /// Applies gradients without a lease: `gradients` holds keys * dim values; those of equal keys are
-    /// summed in batch order first. Missing rows start from their initial values. Touches no clock.
+    /// Applies gradients without a lease: `gradients` holds keys * dim values; those of equal keys
+    /// are summed in batch order first. Missing rows start from their initial values. Touches
+    /// no clock.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::NoOptimizer`] and
@@ -55,8 +57,8 @@ impl Table {
         self.execute_update(unique.keys(), Clock::Keep, &mut apply)
     }
 
-    /// The gradients of `unique`'s batch: one for each place, or for each of `bags`. Refuses those that must not reach a
-    /// row.
+    /// The gradients of `unique`'s batch: one for each place, or for each of `bags`. Refuses those
+    /// that must not reach a row.
     pub(crate) fn batch_gradients<'g>(
         &self,
         unique: &UniqueKeys,
@@ -102,7 +104,8 @@ impl Table {
         f32::from_bits(largest.unwrap_or(0))
     }
 
-    /// Makes the operation that applies `gradients`, one for each of `keys`; `magnitudes` are those of the batch.
+    /// Makes the operation that applies `gradients`, one for each of `keys`; `magnitudes` are those
+    /// of the batch.
     pub(crate) fn prepare_apply<'a>(
         &'a self,
         keys: &'a [u64],

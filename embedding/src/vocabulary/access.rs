@@ -13,19 +13,19 @@ use crate::error::{Error, Result};
 /// Ids are below 2^63 - 1.
 const IDS_END_MAX: u64 = (1 << 63) - 1;
 
-/// How often a call on a bank that is open to read only begins anew because the bank has moved on and the tables of the
-/// old checkpoint are gone: each time another refresh has come.
+/// How often a call on a bank that is open to read only begins anew because the bank has moved on
+/// and the tables of the old checkpoint are gone: each time another refresh has come.
 const MOVES_MAX: usize = 8;
 
 impl Vocabulary {
-    /// Calls `f` with the tables in use and the length. What it reads stays until it returns. It must not call this
-    /// again, and may be called again itself.
+    /// Calls `f` with the tables in use and the length. What it reads stays until it returns. It
+    /// must not call this again, and may be called again itself.
     pub(crate) fn read<R>(&self, mut f: impl FnMut(&Numbering, u64) -> Result<R>) -> Result<R> {
         for _ in 0..MOVES_MAX {
             let result = {
                 let numbering = self.shared.numbering.read();
-                // Before anything is looked up: what lies at or beyond it may be taken out and its places given to
-                // other values meanwhile.
+                // Before anything is looked up: what lies at or beyond it may be taken out and its
+                // places given to other values meanwhile.
                 let len = self.shared.len();
                 f(&numbering, len)
             };
@@ -40,9 +40,10 @@ impl Vocabulary {
         Err(self.dropped())
     }
 
-    /// For a caller that numbers new values itself and inserts them later, in the order of their ids: tables whose keys
-    /// are this vocabulary's ids take those below `ids_end` from now on. A renumbering, and closing the bank, forget it.
-    /// Ids end at 2^63 - 1: a larger `ids_end` counts as that.
+    /// For a caller that numbers new values itself and inserts them later, in the order of their
+    /// ids: tables whose keys are this vocabulary's ids take those below `ids_end` from now on.
+    /// A renumbering, and closing the bank, forget it. Ids end at 2^63 - 1: a larger `ids_end`
+    /// counts as that.
     pub fn give_out(&self, ids_end: u64) {
         let count = ids_end.min(IDS_END_MAX).saturating_sub(self.config().first_id);
         // Relaxed: as in `VocabularyShared::ids_end`.
@@ -58,7 +59,8 @@ impl Vocabulary {
         self.shared.writer.lock()
     }
 
-    /// The store knows tables by number; a number of the vocabulary's is missing only once it was dropped.
+    /// The store knows tables by number; a number of the vocabulary's is missing only once it was
+    /// dropped.
     #[cold]
     pub(crate) fn in_terms_of_the_vocabulary(&self, error: Error) -> Error {
         match error {

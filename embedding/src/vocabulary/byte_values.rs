@@ -2,8 +2,8 @@
 
 use crate::error::Result;
 
-/// Byte strings side by side, as Arrow lays them out: string `i` is `bytes[offsets[i]..offsets[i + 1]]`. The first
-/// offset need not be 0, so a slice of an array works as it is. Nothing is copied.
+/// Byte strings side by side, as Arrow lays them out: string `i` is `bytes[offsets[i]..offsets[i +
+/// 1]]`. The first offset need not be 0, so a slice of an array works as it is. Nothing is copied.
 ///
 /// # Examples
 /// ```
@@ -27,10 +27,12 @@ enum Offsets<'a> {
 }
 
 impl<'a> ByteValues<'a> {
-    /// Strings of an array with offsets of 32 bits: one more than there are strings, or none for no strings.
+    /// Strings of an array with offsets of 32 bits: one more than there are strings, or none for no
+    /// strings.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::Error::InvalidArgument) for offsets that fall or lead beyond `bytes`.
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) for offsets that fall or lead beyond
+    /// `bytes`.
     pub fn new(offsets: &'a [u32], bytes: &'a [u8]) -> Result<Self> {
         let falls = offsets.windows(2).position(|pair| pair[0] > pair[1]);
         check(falls, offsets.last().map_or(0, |&last| u64::from(last)), bytes.len())?;
@@ -93,7 +95,8 @@ fn check(falls: Option<usize>, last: u64, bytes: usize) -> Result<()> {
     Err(crate::Error::InvalidArgument(what))
 }
 
-/// Byte strings side by side that it owns: what a vocabulary gives back, and a way to put a batch together.
+/// Byte strings side by side that it owns: what a vocabulary gives back, and a way to put a batch
+/// together.
 ///
 /// # Examples
 /// ```
@@ -169,7 +172,8 @@ impl<V: AsRef<[u8]>> FromIterator<V> for ByteBuffer {
     }
 }
 
-/// A batch of raw values for a [`Vocabulary`](crate::Vocabulary). Slices of numbers and byte strings turn into it.
+/// A batch of raw values for a [`Vocabulary`](crate::Vocabulary). Slices of numbers and byte
+/// strings turn into it.
 ///
 /// # Examples
 /// ```
@@ -202,7 +206,8 @@ impl Values<'_> {
         self.len() == 0
     }
 
-    /// Value `i` as text for an error message: a number's digits, or the first 64 bytes of a string in quotes.
+    /// Value `i` as text for an error message: a number's digits, or the first 64 bytes of a string
+    /// in quotes.
     ///
     /// # Panics
     /// There is no value `i`.

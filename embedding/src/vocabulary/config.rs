@@ -51,16 +51,18 @@ impl ValueKind {
 pub struct VocabularyConfig {
     /// What the values are.
     pub kind: ValueKind,
-    /// The first value's id, at most 2^62; those below are the caller's, for padding and unknown values. Default: 0.
+    /// The first value's id, at most 2^62; those below are the caller's, for padding and unknown
+    /// values. Default: 0.
     pub first_id: u64,
-    /// The id that [`Vocabulary::lookup`](crate::Vocabulary::lookup) gives values without an id, as does
-    /// [`ids_or_insert`](crate::Vocabulary::ids_or_insert) of a frozen vocabulary; below `first_id`. Default: `None`, and
-    /// these calls fail with [`Error::UnknownValue`].
+    /// The id that [`Vocabulary::lookup`](crate::Vocabulary::lookup) gives values without an id,
+    /// as does [`ids_or_insert`](crate::Vocabulary::ids_or_insert) of a frozen vocabulary;
+    /// below `first_id`. Default: `None`, and these calls fail with [`Error::UnknownValue`].
     pub unknown_id: Option<u64>,
     /// Whether it counts how often values come. Default: no.
     pub counts: bool,
-    /// The longest byte string that it takes, 1 to 131,072. The bank's pages set a limit too: some 4,000 bytes at a
-    /// memory budget of 1 MiB, and more than a 256th of the budget above. Default: 1,024.
+    /// The longest byte string that it takes, 1 to 131,072. The bank's pages set a limit too: some
+    /// 4,000 bytes at a memory budget of 1 MiB, and more than a 256th of the budget above.
+    /// Default: 1,024.
     pub value_bytes_max: u32,
 }
 
@@ -109,7 +111,8 @@ impl VocabularyConfig {
         self
     }
 
-    /// How many values are taken together where all are gone through: 16 MiB of the longest, in bounds.
+    /// How many values are taken together where all are gone through: 16 MiB of the longest, in
+    /// bounds.
     pub(crate) fn values_at_once(&self) -> u64 {
         let longest = match self.kind {
             ValueKind::U64 => 8,
@@ -121,7 +124,8 @@ impl VocabularyConfig {
     /// Checks every setting; [`Bank::vocabulary`](crate::Bank::vocabulary) does it too.
     ///
     /// # Errors
-    /// [`Error::InvalidVocabulary`] names `vocabulary` and the first setting that is out of its range.
+    /// [`Error::InvalidVocabulary`] names `vocabulary` and the first setting that is out of its
+    /// range.
     pub fn validate(&self, vocabulary: &str) -> Result<()> {
         let refuse =
             |what| Err(Error::InvalidVocabulary { vocabulary: vocabulary.to_owned(), what });

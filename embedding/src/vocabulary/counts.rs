@@ -1,7 +1,8 @@
 //! How often values come.
 //!
-//! Counts lie in blocks as values do; a block without a row counts as zeros. A batch adds to each of its blocks once,
-//! under the row's lock, so any number of threads may count. Only renumbering keeps them out.
+//! Counts lie in blocks as values do; a block without a row counts as zeros. A batch adds to each
+//! of its blocks once, under the row's lock, so any number of threads may count. Only renumbering
+//! keeps them out.
 
 use std::ops::Range;
 
@@ -18,12 +19,14 @@ use crate::keys::UniqueKeys;
 const READ_AT_ONCE: usize = 2048;
 
 impl Vocabulary {
-    /// Adds one to the count of each of `ids`, for each time that it is there. Ids below `first_id` are passed over:
-    /// they are the caller's. The ids must be of the vocabulary's present numbering.
+    /// Adds one to the count of each of `ids`, for each time that it is there. Ids below `first_id`
+    /// are passed over: they are the caller's. The ids must be of the vocabulary's present
+    /// numbering.
     ///
     /// # Errors
-    /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id that was never given out, and then nothing was counted;
-    /// [`Error::VocabularyDropped`]; a failure of the store, after which a part may be counted.
+    /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id that was never given out, and then
+    /// nothing was counted; [`Error::VocabularyDropped`]; a failure of the store, after which a
+    /// part may be counted.
     ///
     /// # Examples
     /// ```
@@ -68,8 +71,9 @@ impl Vocabulary {
         self.add(&counts, &mut Vec::new())
     }
 
-    /// As [`add_counts`](Self::add_counts), and sets those of `counts` to 0 that were added: all, or, after a failure
-    /// of the store, a part, so that the same call may be made again. Those of ids below `first_id` stay.
+    /// As [`add_counts`](Self::add_counts), and sets those of `counts` to 0 that were added: all,
+    /// or, after a failure of the store, a part, so that the same call may be made again. Those
+    /// of ids below `first_id` stay.
     ///
     /// # Errors
     /// As [`add_counts`](Self::add_counts).
@@ -119,7 +123,8 @@ impl Vocabulary {
         })
     }
 
-    /// Adds counts, ascending by place. `added` gets the ranges of those that were, also if it fails.
+    /// Adds counts, ascending by place. `added` gets the ranges of those that were, also if it
+    /// fails.
     fn add(&self, counts: &[(u64, u64)], added: &mut Vec<Range<usize>>) -> Result<()> {
         let mut blocks: Vec<u64> = Vec::new();
         let mut ends = Vec::new();
@@ -155,8 +160,8 @@ impl Vocabulary {
     /// How often each of `ids` was counted.
     ///
     /// # Errors
-    /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id that was never given out; [`Error::VocabularyDropped`]; a
-    /// failure of the store.
+    /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id that was never given out;
+    /// [`Error::VocabularyDropped`]; a failure of the store.
     pub fn counts(&self, ids: &[u64]) -> Result<Vec<u64>> {
         self.read(|numbering, len| {
             let places = self.places_of(ids, len)?;

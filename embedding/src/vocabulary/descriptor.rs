@@ -1,4 +1,5 @@
-//! The bytes that a bank keeps with the tables of a vocabulary, and its header row (docs/format.md).
+//! The bytes that a bank keeps with the tables of a vocabulary, and its header row
+//! (docs/format.md).
 
 use embank_kv::metadata;
 
@@ -182,7 +183,8 @@ pub(crate) fn role_of(descriptor: &[u8]) -> Option<Parsed<Role>> {
     Some(Ok(Role::Part { part, identity, numbering }))
 }
 
-/// Whether the table of this descriptor belongs to a vocabulary, be it one that this program can't read.
+/// Whether the table of this descriptor belongs to a vocabulary, be it one that this program can't
+/// read.
 pub(crate) fn is_of_a_vocabulary(descriptor: &[u8]) -> bool {
     role_of(descriptor).is_some()
 }

@@ -1,4 +1,5 @@
-//! The distinct values of a batch, in order of first appearance, and the keys under which the store has them.
+//! The distinct values of a batch, in order of first appearance, and the keys under which the store
+//! has them.
 
 use super::byte_values::{ByteValues, Values};
 use super::hash::key_of;
@@ -28,7 +29,8 @@ impl<'v> Distinct<'v> {
 
     fn strings(values: ByteValues<'v>, seed: u64) -> Self {
         let mask = (2 * values.len()).next_power_of_two() - 1;
-        // A string's number + 1, or 0. At least twice as many as there are strings, so a probe meets an empty one.
+        // A string's number + 1, or 0. At least twice as many as there are strings, so a probe
+        // meets an empty one.
         let mut slots = vec![0_u32; mask + 1];
         let mut keys = Vec::with_capacity(values.len());
         let mut first = Vec::<u32>::new();

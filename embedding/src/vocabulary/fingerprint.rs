@@ -5,8 +5,8 @@ use super::{Values, Vocabulary};
 use crate::error::Result;
 
 impl Vocabulary {
-    /// As [`fingerprint`](Self::fingerprint), of the first `len` values; `None` if there are fewer. Goes through them
-    /// if there are more.
+    /// As [`fingerprint`](Self::fingerprint), of the first `len` values; `None` if there are fewer.
+    /// Goes through them if there are more.
     pub(crate) fn fingerprint_of_first(&self, len: u64) -> Result<Option<u64>> {
         let published = self.shared.published();
         if published.len <= len {

@@ -1,8 +1,9 @@
 //! Keeping what comes often: a new numbering with new ids.
 //!
-//! The values that stay are copied in their order to tables of their own, beside those in use; lookups go on there. The
-//! header then names the new tables. It is one row, written after all of theirs, so a checkpoint has the old numbering
-//! whole or the new one whole; the tables that its header does not name are dropped by the next open for writing.
+//! The values that stay are copied in their order to tables of their own, beside those in use;
+//! lookups go on there. The header then names the new tables. It is one row, written after all of
+//! theirs, so a checkpoint has the old numbering whole or the new one whole; the tables that its
+//! header does not name are dropped by the next open for writing.
 
 use std::mem;
 
@@ -33,17 +34,18 @@ pub struct KeptFrequent {
 }
 
 impl Vocabulary {
-    /// Keeps the values that were counted `min_count` times or more and numbers them anew, densely, in their old order.
-    /// The others are unknown from now on; counts stay with their values. Nobody may go on with ids from before:
-    /// embedding tables that were made [for this vocabulary](crate::TableConfig::vocabulary) can't be opened any more.
+    /// Keeps the values that were counted `min_count` times or more and numbers them anew, densely,
+    /// in their old order. The others are unknown from now on; counts stay with their values.
+    /// Nobody may go on with ids from before: embedding tables that were made [for this
+    /// vocabulary](crate::TableConfig::vocabulary) can't be opened any more.
     ///
-    /// Lookups go on meanwhile, and see all of the old numbering or all of the new one; so does a checkpoint.
-    /// Insertions and counting wait. It takes the space of the values that stay until compaction has given back that of
-    /// the old ones.
+    /// Lookups go on meanwhile, and see all of the old numbering or all of the new one; so does a
+    /// checkpoint. Insertions and counting wait. It takes the space of the values that stay
+    /// until compaction has given back that of the old ones.
     ///
     /// # Errors
-    /// [`Error::NoCounts`]; [`Error::VocabularyFrozen`]; [`Error::VocabularyDropped`]; a failure of the store. The
-    /// vocabulary is as before then.
+    /// [`Error::NoCounts`]; [`Error::VocabularyFrozen`]; [`Error::VocabularyDropped`]; a failure of
+    /// the store. The vocabulary is as before then.
     ///
     /// # Examples
     /// ```
@@ -90,8 +92,9 @@ impl Vocabulary {
         let (new, header, tip) = match filled {
             Ok(filled) => filled,
             Err(error) => {
-                // The header may be the new one. Only when it is the old one again, or the vocabulary is gone, may the
-                // new tables go; if it can't be written now, the next insertion does that first.
+                // The header may be the new one. Only when it is the old one again, or the
+                // vocabulary is gone, may the new tables go; if it can't be written
+                // now, the next insertion does that first.
                 match self.put_header(before) {
                     Ok(()) | Err(Error::VocabularyDropped { .. }) => {
                         let _ = self.registry.drop_leftovers(identity, old.number);

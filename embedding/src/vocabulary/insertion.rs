@@ -1,20 +1,22 @@
 //! New values: one thread at a time, in an order that any checkpoint may cut.
 //!
-//! **Problem.** A checkpoint shows all that batches of the store have done before a moment, and half of the batch under
-//! way. A torn insertion must not be seen after a reopen: ids are dense, and both ways lead to each other.
+//! **Problem.** A checkpoint shows all that batches of the store have done before a moment, and
+//! half of the batch under way. A torn insertion must not be seen after a reopen: ids are dense,
+//! and both ways lead to each other.
 //!
-//! **Approach.** An insertion writes the values' blocks, then their places, then the header with the new length, and
-//! then publishes the length in memory. Each is a batch of its own, so a checkpoint that has a part of one has all of
-//! those before. What lies at or beyond the length counts as not there, for lookups too, so that a bank that is open to
-//! read only is right as it is. But a place beyond the length that stays would come to life when the length has
-//! passed it, with another value in its block. So before the first insertion after an open, or after one that
-//! failed, such places are taken out: the blocks beyond the length tell which values those can be, because no value has
-//! a place whose block was not written before. They are taken out before the blocks are cut off, so who is torn away
-//! in the middle of it finds them again.
+//! **Approach.** An insertion writes the values' blocks, then their places, then the header with
+//! the new length, and then publishes the length in memory. Each is a batch of its own, so a
+//! checkpoint that has a part of one has all of those before. What lies at or beyond the length
+//! counts as not there, for lookups too, so that a bank that is open to read only is right as it
+//! is. But a place beyond the length that stays would come to life when the length has passed it,
+//! with another value in its block. So before the first insertion after an open, or after one that
+//! failed, such places are taken out: the blocks beyond the length tell which values those can be,
+//! because no value has a place whose block was not written before. They are taken out before the
+//! blocks are cut off, so who is torn away in the middle of it finds them again.
 //!
-//! The other way would be to keep insertions out while a checkpoint is cut. That would save the repair, but not for
-//! an insertion that fails in the middle, as at a quota; and a checkpoint would wait for an insertion's reads of the
-//! disk.
+//! The other way would be to keep insertions out while a checkpoint is cut. That would save the
+//! repair, but not for an insertion that fails in the middle, as at a quota; and a checkpoint would
+//! wait for an insertion's reads of the disk.
 
 use super::descriptor::Header;
 use super::distinct::Distinct;
@@ -32,14 +34,15 @@ use embank_kv::Clock;
 const INSERTED_AT_ONCE: usize = 1 << 13;
 
 impl Vocabulary {
-    /// Looks up the ids of `values`, and gives new ones to those that have none, in order of first appearance; `ids`
-    /// gets one for each. Returns how many are new. One thread inserts at a time; batches that bring nothing new
-    /// don't wait. A frozen vocabulary gives none, and does what [`unknown`](super::VocabularyConfig::unknown)
-    /// says.
+    /// Looks up the ids of `values`, and gives new ones to those that have none, in order of first
+    /// appearance; `ids` gets one for each. Returns how many are new. One thread inserts at a
+    /// time; batches that bring nothing new don't wait. A frozen vocabulary gives none, and
+    /// does what [`unknown`](super::VocabularyConfig::unknown) says.
     ///
     /// # Errors
-    /// As [`ids`](Self::ids); [`Error::ValueTooLong`]; [`Error::UnknownValue`] if it is frozen. Nothing was inserted
-    /// then. After a failure of the store some of the new values may have ids, the first ones.
+    /// As [`ids`](Self::ids); [`Error::ValueTooLong`]; [`Error::UnknownValue`] if it is frozen.
+    /// Nothing was inserted then. After a failure of the store some of the new values may have
+    /// ids, the first ones.
     ///
     /// # Examples
     /// ```

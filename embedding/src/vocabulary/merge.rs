@@ -32,17 +32,21 @@ pub struct MergedVocabulary {
 }
 
 impl Vocabulary {
-    /// Appends the values of `other`, of this bank or another one, that this vocabulary lacks, in the order of their
-    /// ids there; so the result depends on the two vocabularies alone. `translated` is told what each of its ids is
-    /// here, in order, a few thousand at a time, and may end the merge. Where both count, counts are added.
+    /// Appends the values of `other`, of this bank or another one, that this vocabulary lacks, in
+    /// the order of their ids there; so the result depends on the two vocabularies alone.
+    /// `translated` is told what each of its ids is here, in order, a few thousand at a time,
+    /// and may end the merge. Where both count, counts are added.
     ///
-    /// Goes in constant memory. A checkpoint that is taken meanwhile has the first part of it. After a crash merge
-    /// again from the recovered checkpoint: ids come out the same. Counts would be added twice if a checkpoint was
-    /// taken in the middle of a merge, so take none then where counts matter.
+    /// Goes in constant memory. A checkpoint that is taken meanwhile has the first part of it.
+    /// After a crash merge again from the recovered checkpoint: ids come out the same. Counts
+    /// would be added twice if a checkpoint was taken in the middle of a merge, so take none
+    /// then where counts matter.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it is the same vocabulary; [`Error::WrongKind`] if its values are of another kind; [`Error::VocabularyFrozen`]; [`Error::ValueTooLong`]; [`Error::Cancelled`];
-    /// [`Error::VocabularyDropped`]; a failure of one of the stores. What was merged before stays.
+    /// [`Error::InvalidArgument`] if it is the same vocabulary; [`Error::WrongKind`] if its values
+    /// are of another kind; [`Error::VocabularyFrozen`]; [`Error::ValueTooLong`];
+    /// [`Error::Cancelled`]; [`Error::VocabularyDropped`]; a failure of one of the stores. What
+    /// was merged before stays.
     ///
     /// # Examples
     /// ```

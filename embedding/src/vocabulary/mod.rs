@@ -1,25 +1,29 @@
 //! Vocabularies: raw values to dense ids in order of first appearance, and back.
 //!
-//! **Problem.** Click logs name users, items and words by numbers and strings out of large spaces; rows of an
-//! embedding want dense ids. The map grows with the data beyond memory, must come back from a crash together with the
-//! rows that its ids lead to, and is asked by many threads for every batch.
+//! **Problem.** Click logs name users, items and words by numbers and strings out of large spaces;
+//! rows of an embedding want dense ids. The map grows with the data beyond memory, must come back
+//! from a crash together with the rows that its ids lead to, and is asked by many threads for every
+//! batch.
 //!
-//! **Approach.** A vocabulary is rows of tables in the bank: under its memory budget, in its checkpoints, copies and
-//! deltas. One table leads from a value to its *place* (the id is `first_id` and the place), one from places to values
-//! in blocks of many, so that the way back costs next to no index; one counts, if that is asked for. A table
-//! with one row, the *header*, says how many values count and in which tables they lie (`numbering`).
+//! **Approach.** A vocabulary is rows of tables in the bank: under its memory budget, in its
+//! checkpoints, copies and deltas. One table leads from a value to its *place* (the id is
+//! `first_id` and the place), one from places to values in blocks of many, so that the way back
+//! costs next to no index; one counts, if that is asked for. A table with one row, the *header*,
+//! says how many values count and in which tables they lie (`numbering`).
 //!
-//! **Several threads.** Lookups are peeks: they take no lock, write nothing, and never wait for an insertion. They see
-//! places below the length that they loaded before they began, and what lies there never changes. One thread at a time
-//! inserts. Who renumbers (`keep_frequent`) makes new tables beside those in use, and lookups wait for the exchange
-//! of the two alone.
+//! **Several threads.** Lookups are peeks: they take no lock, write nothing, and never wait for an
+//! insertion. They see places below the length that they loaded before they began, and what lies
+//! there never changes. One thread at a time inserts. Who renumbers (`keep_frequent`) makes new
+//! tables beside those in use, and lookups wait for the exchange of the two alone.
 //!
-//! There is no cache of hot values in front. A batch finds its distinct values first, and those that come all the time
-//! lie with their index buckets in the processor's caches: 32 ns for a number and 37 ns for a string of 16 bytes, the
-//! finding included, where values that come from memory take 60 and 95. A cache large enough to spare the latter would
-//! miss the processor's caches as they do.
+//! There is no cache of hot values in front. A batch finds its distinct values first, and those
+//! that come all the time lie with their index buckets in the processor's caches: 32 ns for a
+//! number and 37 ns for a string of 16 bytes, the finding included, where values that come from
+//! memory take 60 and 95. A cache large enough to spare the latter would miss the processor's
+//! caches as they do.
 //!
-//! **Crashes.** `insertion` says in which order rows are written, so that a checkpoint may be cut at any moment.
+//! **Crashes.** `insertion` says in which order rows are written, so that a checkpoint may be cut
+//! at any moment.
 
 mod access;
 pub(crate) mod byte_values;
@@ -65,9 +69,10 @@ use registry::Vocabularies;
 
 /// A handle to a vocabulary of a bank. Cloning it is cheap; all handles of a vocabulary are one.
 ///
-/// Values come in batches of any length, may repeat, and get ids in order of first appearance: dense, from
-/// [`first_id`](VocabularyConfig::first_id) on. What a call writes is in memory when it returns;
-/// [`Bank::checkpoint`](crate::Bank::checkpoint) makes it durable together with the tables.
+/// Values come in batches of any length, may repeat, and get ids in order of first appearance:
+/// dense, from [`first_id`](VocabularyConfig::first_id) on. What a call writes is in memory when it
+/// returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes it durable together with the
+/// tables.
 ///
 /// In the source, lookups stand in `vocabulary/mod.rs`, the other methods in the files of
 /// `vocabulary/`: `insertion`, `reverse`, `counts`, `frequent`, `merge`, `scan`, `verify`,
@@ -147,20 +152,22 @@ impl Vocabulary {
         self.len() == 0
     }
 
-    /// The id that the next new value gets: all given out are below, and a dense table needs so many rows.
+    /// The id that the next new value gets: all given out are below, and a dense table needs so
+    /// many rows.
     #[must_use]
     pub fn next_id(&self) -> u64 {
         self.config().first_id + self.len()
     }
 
-    /// Which numbering it is. Tables that are made [for it](crate::TableConfig::vocabulary) remember that.
+    /// Which numbering it is. Tables that are made [for it](crate::TableConfig::vocabulary)
+    /// remember that.
     #[must_use]
     pub fn identity(&self) -> VocabularyIdentity {
         self.shared.identity()
     }
 
-    /// A hash of all values in the order of their ids: equal for two vocabularies, of any bank, with the same values in
-    /// the same order. Waits for an insertion that is under way.
+    /// A hash of all values in the order of their ids: equal for two vocabularies, of any bank,
+    /// with the same values in the same order. Waits for an insertion that is under way.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         self.shared.writer.lock().header.fingerprint
@@ -172,7 +179,8 @@ impl Vocabulary {
         self.shared.is_frozen()
     }
 
-    /// Freezes it, so that it takes no new values, or lets it grow again. Durable with the next checkpoint.
+    /// Freezes it, so that it takes no new values, or lets it grow again. Durable with the next
+    /// checkpoint.
     ///
     /// # Errors
     /// [`Error::VocabularyDropped`] or a failure of the store.
@@ -184,11 +192,13 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// Looks up the ids of `values`: `ids` gets one for each, and [`UNKNOWN_ID`] where a value has none. Returns the
-    /// places in the batch of those, ascending. Writes nothing and waits for no insertion.
+    /// Looks up the ids of `values`: `ids` gets one for each, and [`UNKNOWN_ID`] where a value has
+    /// none. Returns the places in the batch of those, ascending. Writes nothing and waits for
+    /// no insertion.
     ///
     /// # Errors
-    /// [`Error::WrongKind`] if `values` are of another kind; [`Error::LengthMismatch`] if `ids` has another length; [`Error::VocabularyDropped`]; a failure of the store.
+    /// [`Error::WrongKind`] if `values` are of another kind; [`Error::LengthMismatch`] if `ids` has
+    /// another length; [`Error::VocabularyDropped`]; a failure of the store.
     ///
     /// # Examples
     /// ```
@@ -214,8 +224,8 @@ impl Vocabulary {
     /// As [`ids`](Self::ids), but values without an id get what [`VocabularyConfig::unknown`] says.
     ///
     /// # Errors
-    /// As [`ids`](Self::ids); [`Error::UnknownValue`] if the config says so. The content of `ids` is
-    /// unspecified then.
+    /// As [`ids`](Self::ids); [`Error::UnknownValue`] if the config says so. The content of `ids`
+    /// is unspecified then.
     ///
     /// # Examples
     /// ```

@@ -1,5 +1,5 @@
-//! A vocabulary beside a model of it: a list of values with counts. Whatever is done, at a budget that holds only a
-//! part of it, both must agree, and after a reopen with what the checkpoint had.
+//! A vocabulary beside a model of it: a list of values with counts. Whatever is done, at a budget
+//! that holds only a part of it, both must agree, and after a reopen with what the checkpoint had.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;

@@ -1,7 +1,7 @@
 //! The tables that hold a vocabulary's values: one numbering of them.
 //!
-//! Places are numbers from 0 on in order of first appearance; an id is `first_id` and the place. A numbering appends
-//! values and never changes one; who renumbers makes a new numbering.
+//! Places are numbers from 0 on in order of first appearance; an id is `first_id` and the place. A
+//! numbering appends values and never changes one; who renumbers makes a new numbering.
 
 use embank_kv::{Clock, Store, TableId};
 
@@ -34,8 +34,9 @@ fn part_name(vocabulary: &str, part: Part, numbering: u64) -> String {
     format!("{vocabulary} (vocabulary, {} {numbering})", part.name())
 }
 
-/// The number of a numbering that follows on this one: counted, and random besides. Where a bank is taken back to a
-/// checkpoint, it comes to the same count with other ids, and must not be taken for what it was.
+/// The number of a numbering that follows on this one: counted, and random besides. Where a bank is
+/// taken back to a checkpoint, it comes to the same count with other ids, and must not be taken for
+/// what it was.
 pub(crate) fn number_after(numbering: u64) -> u64 {
     let count = renumberings(numbering).wrapping_add(1);
     random() << 32 | u64::from(count)
@@ -172,8 +173,8 @@ impl Numbering {
         }
     }
 
-    /// The places of distinct values, given by their keys and, if they are strings, by place in the batch; those from
-    /// `len` on count as unknown.
+    /// The places of distinct values, given by their keys and, if they are strings, by place in the
+    /// batch; those from `len` on count as unknown.
     pub(crate) fn find<'v>(
         &self,
         store: &Store,
@@ -224,7 +225,8 @@ impl Numbering {
         })
     }
 
-    /// Reads the strings of these places out of the records of ids of these keys; none where there is no such one.
+    /// Reads the strings of these places out of the records of ids of these keys; none where there
+    /// is no such one.
     pub(crate) fn read_long(
         &self,
         store: &Store,
@@ -248,8 +250,9 @@ impl Numbering {
         Ok(copies)
     }
 
-    /// Appends values that it does not have, blocks first: see the module `insertion` for the order. Returns the new
-    /// tip; after an error the old one holds, and what was written beyond must be taken out.
+    /// Appends values that it does not have, blocks first: see the module `insertion` for the
+    /// order. Returns the new tip; after an error the old one holds, and what was written
+    /// beyond must be taken out.
     pub(crate) fn append(&self, store: &Store, tip: &Tip, items: Items<'_>) -> StoreResult<Tip> {
         let next = self.append_blocks(store, tip, items)?;
         match self.kind {

@@ -1,9 +1,10 @@
 //! Records of byte strings, byte by byte (docs/format.md).
 //!
-//! A record of *ids* holds the strings of one hash: for each its place in the vocabulary, its length, its bytes. Nearly
-//! always that is one. A *block* of values holds the strings of [`BYTES_PER_BLOCK`] places in a row, the last block as
-//! many as there are. A string that would make blocks too long for small pages is named in its block by length and
-//! hash, and its bytes lie in the record of ids only: that costs one more read and no space.
+//! A record of *ids* holds the strings of one hash: for each its place in the vocabulary, its
+//! length, its bytes. Nearly always that is one. A *block* of values holds the strings of
+//! [`BYTES_PER_BLOCK`] places in a row, the last block as many as there are. A string that would
+//! make blocks too long for small pages is named in its block by length and hash, and its bytes lie
+//! in the record of ids only: that costs one more read and no space.
 
 /// Values in a block of numbers, of 8 bytes each; counts likewise.
 pub(crate) const NUMBERS_PER_BLOCK: u64 = 64;
@@ -18,7 +19,8 @@ pub(crate) const BYTE_BLOCK_BYTES_MAX: u32 = BYTES_PER_BLOCK as u32 * (INLINE_BY
 /// Bytes of a string's place and length in a record of ids, at most.
 pub(crate) const ENTRY_HEAD_BYTES_MAX: u32 = 10 + 3;
 
-/// Appends a number in groups of 7 bits, lowest first, each but the last with its highest bit set (LEB128).
+/// Appends a number in groups of 7 bits, lowest first, each but the last with its highest bit set
+/// (LEB128).
 pub(crate) fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);

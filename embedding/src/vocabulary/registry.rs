@@ -1,7 +1,8 @@
 //! The vocabularies of an open bank by name, and the tables of the store that are theirs.
 //!
-//! A vocabulary's own table is made last and its header row after that; it is dropped first. So a checkpoint that is
-//! cut in the middle of either has tables that no header names, which the next open for writing drops.
+//! A vocabulary's own table is made last and its header row after that; it is dropped first. So a
+//! checkpoint that is cut in the middle of either has tables that no header names, which the next
+//! open for writing drops.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,14 +27,15 @@ pub(crate) type VocabularyMap = BTreeMap<String, Arc<VocabularyShared>>;
 /// Has the tables of a bank look whether they still have the numberings that they were made for.
 type OnRenumbered = Box<dyn Fn(&Vocabularies) + Send + Sync>;
 
-/// The vocabularies of an open bank. Every handle of the bank, of a table and of a vocabulary has it.
+/// The vocabularies of an open bank. Every handle of the bank, of a table and of a vocabulary has
+/// it.
 pub(crate) struct Vocabularies {
     pub(crate) context: Context,
     /// Locked after the bank's tables, by who locks both.
     by_name: Mutex<VocabularyMap>,
-    /// Held while a bank that is open to read only is moved on, or what it holds is read anew: whoever holds it sees
-    /// one checkpoint. Locked before the bank's tables and `by_name`, and never within a call that reads a
-    /// vocabulary's tables.
+    /// Held while a bank that is open to read only is moved on, or what it holds is read anew:
+    /// whoever holds it sees one checkpoint. Locked before the bank's tables and `by_name`,
+    /// and never within a call that reads a vocabulary's tables.
     pub(crate) moving: Mutex<()>,
     /// Vocabularies know no tables: the bank sets this.
     on_renumbered: OnceLock<OnRenumbered>,
@@ -60,7 +62,8 @@ impl Vocabularies {
         let _ = self.on_renumbered.set(call);
     }
 
-    /// After vocabularies may have changed: handles of tables that were made for another numbering are refused.
+    /// After vocabularies may have changed: handles of tables that were made for another numbering
+    /// are refused.
     pub(crate) fn refuse_other_numberings(&self) {
         if let Some(call) = self.on_renumbered.get() {
             call(self);
@@ -77,7 +80,8 @@ impl Vocabularies {
         self.by_name.lock().get(name).cloned()
     }
 
-    /// The vocabulary of `table`, which must have the numbering that the table was made for, if it was made.
+    /// The vocabulary of `table`, which must have the numbering that the table was made for, if it
+    /// was made.
     pub(crate) fn check(
         &self,
         table: &str,
@@ -118,10 +122,11 @@ impl Vocabularies {
         drop_parts(&self.context.store, identity, Some(numbering))
     }
 
-    /// In a bank that is open to read only and may have moved on: takes over a vocabulary's newer state. False if it
-    /// is gone.
+    /// In a bank that is open to read only and may have moved on: takes over a vocabulary's newer
+    /// state. False if it is gone.
     pub(crate) fn reread(&self, shared: &VocabularyShared) -> Result<bool> {
-        // It may be just that who moves it on is not done; and an older state must not come after a newer one.
+        // It may be just that who moves it on is not done; and an older state must not come after a
+        // newer one.
         let _moving = self.moving.lock();
         let newer = read_vocabularies(&self.context.store)?;
         let newer = newer.get(&shared.name).filter(|newer| newer.header == shared.header);
@@ -131,8 +136,8 @@ impl Vocabularies {
         Ok(newer.is_some())
     }
 
-    /// After a refresh, while nobody else moves the bank on: takes over the vocabularies of the new checkpoint; handles
-    /// stay those of theirs.
+    /// After a refresh, while nobody else moves the bank on: takes over the vocabularies of the new
+    /// checkpoint; handles stay those of theirs.
     pub(crate) fn refresh(&self, mut now: BTreeMap<String, Arc<VocabularyShared>>) {
         let mut vocabularies = self.by_name.lock();
         for (name, shared) in &mut now {
@@ -201,7 +206,8 @@ fn roles(store: &Store) -> Result<Vec<(TableInfo, Role)>> {
     Ok(roles)
 }
 
-/// The vocabularies of a store by name. Drops what no header names, if the store is open for writing.
+/// The vocabularies of a store by name. Drops what no header names, if the store is open for
+/// writing.
 pub(crate) fn read_vocabularies(store: &Store) -> Result<BTreeMap<String, Arc<VocabularyShared>>> {
     let roles = roles(store)?;
     let mut vocabularies = BTreeMap::new();

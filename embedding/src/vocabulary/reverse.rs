@@ -7,7 +7,8 @@ use super::{ValueKind, Vocabulary};
 use crate::error::{Error, Result};
 use crate::keys::UniqueKeys;
 
-/// Ids whose blocks are read together at most: 1 MiB of numbers, 8 MiB of strings that lie in blocks.
+/// Ids whose blocks are read together at most: 1 MiB of numbers, 8 MiB of strings that lie in
+/// blocks.
 const READ_AT_ONCE: usize = 2048;
 
 impl Vocabulary {

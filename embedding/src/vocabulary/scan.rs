@@ -19,7 +19,8 @@ pub struct VocabularyChunk<'a> {
     pub counts: &'a [u64],
 }
 
-/// The values that a vocabulary had when [`Vocabulary::scan`] was called, in the order of their ids.
+/// The values that a vocabulary had when [`Vocabulary::scan`] was called, in the order of their
+/// ids.
 ///
 /// # Examples
 /// See [`Vocabulary::scan`].
@@ -34,9 +35,9 @@ pub struct VocabularyScan {
 }
 
 impl Vocabulary {
-    /// Goes through the values in the order of their ids, a few thousand at a time, in constant memory (fewer
-    /// where they may be longer than 4 KiB: 16 MiB together). Values that come meanwhile are not in it. Unlike a
-    /// table's scan it needs no checkpoint.
+    /// Goes through the values in the order of their ids, a few thousand at a time, in constant
+    /// memory (fewer where they may be longer than 4 KiB: 16 MiB together). Values that come
+    /// meanwhile are not in it. Unlike a table's scan it needs no checkpoint.
     ///
     /// # Examples
     /// ```
@@ -79,8 +80,8 @@ impl VocabularyScan {
     /// The next values; `None` after the last.
     ///
     /// # Errors
-    /// [`ChangedMeanwhile`](crate::Error::ChangedMeanwhile) if the vocabulary was renumbered meanwhile;
-    /// [`Error::DamagedVocabulary`](crate::Error::DamagedVocabulary),
+    /// [`ChangedMeanwhile`](crate::Error::ChangedMeanwhile) if the vocabulary was renumbered
+    /// meanwhile; [`Error::DamagedVocabulary`](crate::Error::DamagedVocabulary),
     /// [`Error::VocabularyDropped`](crate::Error::VocabularyDropped), or a failure of the store.
     pub fn next_chunk(&mut self) -> Result<Option<VocabularyChunk<'_>>> {
         let end = self.len.min(self.place + self.vocabulary.config().values_at_once());

@@ -18,18 +18,22 @@ pub(crate) struct VocabularyShared {
     pub(crate) founding: Founding,
     /// The table with the header.
     pub(crate) header: TableId,
-    /// The tables in use. Read by every call for as long as it uses them; written by who renumbers, after a turn as
-    /// the writer, and by who refreshes a bank that is open to read only.
+    /// The tables in use. Read by every call for as long as it uses them; written by who
+    /// renumbers, after a turn as the writer, and by who refreshes a bank that is open to read
+    /// only.
     pub(crate) numbering: RwLock<Numbering>,
-    /// Values with ids. Changes with `writer` held; what lies below never changes within a numbering.
+    /// Values with ids. Changes with `writer` held; what lies below never changes within a
+    /// numbering.
     len: AtomicU64,
-    /// Values that callers know ids of: those with ids, and those that [`Vocabulary::give_out`](crate::Vocabulary::give_out) tells of. Tables take
+    /// Values that callers know ids of: those with ids, and those that
+    /// [`Vocabulary::give_out`](crate::Vocabulary::give_out) tells of. Tables take
     /// their ids as keys.
     pub(crate) given_out: AtomicU64,
     frozen: AtomicBool,
     /// Held while values are inserted or renumbered.
     pub(crate) writer: Mutex<Writer>,
-    /// What the header of `writer` tells of the values; for who must not wait for the writer. Held for an instant.
+    /// What the header of `writer` tells of the values; for who must not wait for the writer. Held
+    /// for an instant.
     published: Mutex<Published>,
     /// Read while counts are added; written while they are renumbered.
     pub(crate) counting: RwLock<()>,
@@ -54,8 +58,8 @@ impl Published {
 pub(crate) struct Writer {
     /// As it stands in the bank.
     pub(crate) header: Header,
-    /// Where the next value goes. None while something may lie beyond the length: after an open and after a failed
-    /// insertion.
+    /// Where the next value goes. None while something may lie beyond the length: after an open
+    /// and after a failed insertion.
     pub(crate) tip: Option<Tip>,
 }
 
@@ -83,7 +87,8 @@ impl VocabularyShared {
     }
 
     pub(crate) fn len(&self) -> u64 {
-        // Acquire: pairs with the Release of `publish`. Whoever sees the length finds the values below it.
+        // Acquire: pairs with the Release of `publish`. Whoever sees the length finds the values
+        // below it.
         self.len.load(Ordering::Acquire)
     }
 
@@ -112,15 +117,17 @@ impl VocabularyShared {
     pub(crate) fn publish(&self, writer: &mut Writer, header: Header) {
         writer.header = header;
         *self.published.lock() = Published::of(&header);
-        // Relaxed, and before the length: a lookup that sees the length, and returns an id below it, comes after this.
+        // Relaxed, and before the length: a lookup that sees the length, and returns an id below
+        // it, comes after this.
         self.given_out.fetch_max(header.len, Ordering::Relaxed);
         self.len.store(header.len, Ordering::Release);
     }
 
     /// One more than the largest id that was given out.
     pub(crate) fn ids_end(&self) -> u64 {
-        // Relaxed: pairs with the stores of `publish` and `Vocabulary::give_out`, which come before the id that they
-        // count reaches a caller. A caller that has the id therefore loads that count or a later one.
+        // Relaxed: pairs with the stores of `publish` and `Vocabulary::give_out`, which come before
+        // the id that they count reaches a caller. A caller that has the id therefore loads
+        // that count or a later one.
         self.founding.config.first_id + self.given_out.load(Ordering::Relaxed)
     }
 

@@ -7,8 +7,8 @@ use super::descriptor::{Part, Role, is_of_a_vocabulary, role_of};
 use super::numbering::header_name;
 use crate::row::numbering::renumberings;
 
-/// A vocabulary as a checkpoint's metadata tells of it, for whoever looks at a bank without opening it
-/// ([`inspect`](crate::inspect)).
+/// A vocabulary as a checkpoint's metadata tells of it, for whoever looks at a bank without opening
+/// it ([`inspect`](crate::inspect)).
 ///
 /// # Examples
 /// ```
@@ -33,17 +33,17 @@ pub struct VocabularySummary {
     pub config: VocabularyConfig,
     /// How often it was renumbered.
     pub generation: u32,
-    /// Rows that lead from values to ids: as many as there are values, but for strings of equal hash, which share one,
-    /// and for what a torn insertion may have left.
+    /// Rows that lead from values to ids: as many as there are values, but for strings of equal
+    /// hash, which share one, and for what a torn insertion may have left.
     pub rows: u64,
     /// Bytes of the records of all its tables.
     pub record_bytes: u64,
 }
 
 impl VocabularySummary {
-    /// The vocabularies among a checkpoint's tables, in the order in which they were made. A checkpoint that was cut
-    /// while one was renumbered has the tables of two numberings; which of them counts, only its header tells, and
-    /// this shows the older.
+    /// The vocabularies among a checkpoint's tables, in the order in which they were made. A
+    /// checkpoint that was cut while one was renumbered has the tables of two numberings; which
+    /// of them counts, only its header tells, and this shows the older.
     #[must_use]
     pub fn all(tables: &[TableSummary]) -> Vec<Self> {
         let roles: Vec<(&TableSummary, Role)> = tables

@@ -59,8 +59,8 @@ fn tear(vocabulary: &Vocabulary, values: Values<'_>) {
     numbering.append(&vocabulary.context().store, &tip, items).unwrap();
 }
 
-/// A place beyond the length is unknown, in a bank that is open to read only too, and its value gets the next id
-/// after all.
+/// A place beyond the length is unknown, in a bank that is open to read only too, and its value
+/// gets the next id after all.
 #[test]
 fn a_torn_insertion_leaves_nothing() {
     for (kind, seed) in [(0, 7), (1, 7), (1, CLASHING_SEED)] {
@@ -113,7 +113,8 @@ const CHECKPOINTS_MIN: u32 = 2;
 /// Longest time that insertions go on until there are so many checkpoints.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Checkpoints are taken without pause while another thread inserts, counts and renumbers; each one is opened.
+/// Checkpoints are taken without pause while another thread inserts, counts and renumbers; each one
+/// is opened.
 #[test]
 fn every_checkpoint_during_insertions_is_whole() {
     let dir = tempfile::tempdir().unwrap();
@@ -126,7 +127,8 @@ fn every_checkpoint_during_insertions_is_whole() {
     let began = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Ends: on a busy machine later than after `ROUNDS_MIN`, but at the deadline at the latest.
+            // Ends: on a busy machine later than after `ROUNDS_MIN`, but at the deadline at the
+            // latest.
             for round in 0.. {
                 let few = checkpoints.load(Ordering::Relaxed) < CHECKPOINTS_MIN;
                 if round >= ROUNDS_MIN && (!few || began.elapsed() > PATIENCE) {
@@ -328,7 +330,8 @@ fn verification_names_what_is_wrong() {
     strings.verify().unwrap();
 }
 
-/// A record of many strings of one hash becomes longer than it may: the insertion fails, and leaves nothing.
+/// A record of many strings of one hash becomes longer than it may: the insertion fails, and leaves
+/// nothing.
 #[test]
 fn an_insertion_that_fails_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();

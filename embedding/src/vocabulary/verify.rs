@@ -1,9 +1,10 @@
 //! Is a vocabulary whole?
 //!
-//! In the order of the ids, each value is read out of its block and looked up again: it must have that id. So no id is
-//! missing and no two values share one, and the fingerprint must come out as the header has it. What is left is that
-//! the table of ids may hold more than that. Its rows and entries are counted for it: a record of strings with the
-//! value of its lowest place, so that each is seen once.
+//! In the order of the ids, each value is read out of its block and looked up again: it must have
+//! that id. So no id is missing and no two values share one, and the fingerprint must come out as
+//! the header has it. What is left is that the table of ids may hold more than that. Its rows and
+//! entries are counted for it: a record of strings with the value of its lowest place, so that each
+//! is seen once.
 
 use std::ops::ControlFlow;
 
@@ -56,12 +57,13 @@ struct Seen {
 }
 
 impl Vocabulary {
-    /// Looks at every value: that both ways lead to each other, and that nothing is there besides. Reads all of it, in
-    /// constant memory; insertions wait, lookups go on.
+    /// Looks at every value: that both ways lead to each other, and that nothing is there besides.
+    /// Reads all of it, in constant memory; insertions wait, lookups go on.
     ///
     /// # Errors
-    /// [`Error::DamagedVocabulary`] names the first thing that is wrong; [`Error::VocabularyDropped`]; a failure of
-    /// the store, such as a page that does not verify.
+    /// [`Error::DamagedVocabulary`] names the first thing that is wrong;
+    /// [`Error::VocabularyDropped`]; a failure of the store, such as a page that does not
+    /// verify.
     ///
     /// # Examples
     /// ```
@@ -79,11 +81,12 @@ impl Vocabulary {
         self.verify_with(|_| ControlFlow::Continue(()))
     }
 
-    /// As [`verify`](Self::verify), and tells `progress` every few thousand values how far it is. That may end it, and
-    /// must not call what waits for insertions of this vocabulary, which wait for it: `ids_or_insert` with new values,
-    /// `merge` into it, `fingerprint`, `set_frozen`, `keep_frequent`, `verify`, and
-    /// [`Bank::drop_vocabulary`](crate::Bank::drop_vocabulary) of it. Lookups, counting, scans, checkpoints and
-    /// everything on tables and other vocabularies are free.
+    /// As [`verify`](Self::verify), and tells `progress` every few thousand values how far it is.
+    /// That may end it, and must not call what waits for insertions of this vocabulary, which
+    /// wait for it: `ids_or_insert` with new values, `merge` into it, `fingerprint`,
+    /// `set_frozen`, `keep_frequent`, `verify`, and
+    /// [`Bank::drop_vocabulary`](crate::Bank::drop_vocabulary) of it. Lookups, counting, scans,
+    /// checkpoints and everything on tables and other vocabularies are free.
     ///
     /// # Errors
     /// As [`verify`](Self::verify); [`Error::Cancelled`].
@@ -130,7 +133,8 @@ impl Vocabulary {
                 return Err(Error::Cancelled);
             }
         }
-        // What an insertion left that was torn is no damage, and stays in a bank that is open to read only.
+        // What an insertion left that was torn is no damage, and stays in a bank that is open to
+        // read only.
         let (rows, beyond) = self.read(|numbering, _| {
             let beyond = if held.is_some() { 0 } else { self.rows_beyond(numbering, header.len)? };
             Ok((store.rows(numbering.ids)?, beyond))
@@ -145,7 +149,8 @@ impl Vocabulary {
         Ok(VerifiedVocabulary { values: header.len, fingerprint: header.fingerprint, counted })
     }
 
-    /// Its table of ids has `rows` rows, of which up to `beyond` may belong to no value that counts.
+    /// Its table of ids has `rows` rows, of which up to `beyond` may belong to no value that
+    /// counts.
     fn check_sums(&self, header: Header, seen: &Seen, rows: u64, beyond: u64) -> Result<()> {
         if seen.fingerprint != header.fingerprint {
             return Err(self.damaged(format!(
@@ -219,8 +224,8 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// How many values blocks beyond the length hold at most: rows of the table of ids that may be left of a torn
-    /// insertion.
+    /// How many values blocks beyond the length hold at most: rows of the table of ids that may be
+    /// left of a torn insertion.
     fn rows_beyond(&self, numbering: &Numbering, len: u64) -> Result<u64> {
         let per_block = numbering.values_per_block();
         let mut number = len / per_block;

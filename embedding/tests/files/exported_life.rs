@@ -1,4 +1,5 @@
-//! Uses and the time of the last use go into files and come back, so evictions judge both sides alike.
+//! Uses and the time of the last use go into files and come back, so evictions judge both sides
+//! alike.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 

@@ -205,7 +205,8 @@ fn trained(bank: &Bank, name: &str, config: TableConfig) -> Table {
     table
 }
 
-/// Rows below f32 lie in safetensors as they are stored: those of int8 came back with other scales before.
+/// Rows below f32 lie in safetensors as they are stored: those of int8 came back with other scales
+/// before.
 #[test]
 fn rows_below_f32_come_back_bit_for_bit() {
     for (dtype, suffix) in [Dtype::F16, Dtype::Bf16, Dtype::Int8]
@@ -249,7 +250,8 @@ fn rows_below_f32_come_back_bit_for_bit() {
     }
 }
 
-/// The tensors of a safetensors file row by row, in order of the keys, as far as they are what the table stores.
+/// The tensors of a safetensors file row by row, in order of the keys, as far as they are what the
+/// table stores.
 fn sorted_rows(path: &Path) -> Vec<Vec<u8>> {
     let file = fs::read(path).unwrap();
     let (length, rest) = file.split_first_chunk::<8>().unwrap();
@@ -342,8 +344,8 @@ fn npy_sets_of_different_names_are_different_files() {
     }
 }
 
-/// An export removed what had the name of a part, and the older set before it knew that the new one could take its
-/// place.
+/// An export removed what had the name of a part, and the older set before it knew that the new one
+/// could take its place.
 #[test]
 fn an_npy_export_removes_only_what_an_export_left() {
     let test = new_bank();
@@ -384,7 +386,8 @@ fn an_npy_export_removes_only_what_an_export_left() {
     }
 }
 
-/// Momentum and decaying Adagrad keep as many values a row: the one's sums became the other's buffers.
+/// Momentum and decaying Adagrad keep as many values a row: the one's sums became the other's
+/// buffers.
 #[test]
 fn state_of_another_optimizer_is_refused_in_every_format() {
     let momentum = Optimizer::Sgd(Sgd { momentum: 0.9, ..Sgd::new(0.1) });

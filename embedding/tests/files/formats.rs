@@ -1,7 +1,9 @@
-//! Banks of embedding tables, of every on-disk format, that must keep opening: docs/testing.md, "Formats".
+//! Banks of embedding tables, of every on-disk format, that must keep opening: docs/testing.md,
+//! "Formats".
 //!
-//! `fixtures/format-<n>` and `fixtures/format-<n>-descriptor-<m>` have a bank's files and, as text, its rows as
-//! bits; n is the metadata format and m the descriptors', 1 where it is not named. `write_a_fixture` makes one.
+//! `fixtures/format-<n>` and `fixtures/format-<n>-descriptor-<m>` have a bank's files and, as text,
+//! its rows as bits; n is the metadata format and m the descriptors', 1 where it is not named.
+//! `write_a_fixture` makes one.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -96,7 +98,8 @@ fn version() -> u32 {
     u32::from_le_bytes(frame[8..12].try_into().unwrap())
 }
 
-/// Rows that were put and trained, rows that were not, and what a gradient makes of the state that came along.
+/// Rows that were put and trained, rows that were not, and what a gradient makes of the state that
+/// came along.
 fn listing(bank: &Bank, configs: &[(&str, TableConfig)]) -> String {
     let mut text = String::new();
     for (name, config) in configs {

@@ -1,4 +1,5 @@
-//! What the fuzz target `table_settings` of `kv/fuzz` found worth keeping, run again without a fuzzer.
+//! What the fuzz target `table_settings` of `kv/fuzz` found worth keeping, run again without a
+//! fuzzer.
 
 #![allow(unreachable_pub, dead_code, reason = "shared with the fuzz targets, which use all of it")]
 

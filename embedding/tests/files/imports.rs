@@ -1,4 +1,5 @@
-//! An import never guesses which of a file's parts are keys: what may be meant otherwise is refused by name.
+//! An import never guesses which of a file's parts are keys: what may be meant otherwise is refused
+//! by name.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 

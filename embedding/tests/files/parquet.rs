@@ -91,7 +91,8 @@ fn keys_are_named_where_a_column_may_be_them() {
     let nulls: ArrayRef = Arc::new(Int32Array::from(vec![Some(1), None]));
     let error = import(&test, columns(nulls), Some("id")).unwrap_err();
     assert!(error.contains("row 1, column \"id\" is null"), "{error}");
-    // A column that can't be keys may have been integers: their rows went in as those of the keys 0 and 1.
+    // A column that can't be keys may have been integers: their rows went in as those of the keys 0
+    // and 1.
     let halves: ArrayRef = Arc::new(Float16Array::from(vec![half::f16::ONE; 2]));
     let error = import(&test, columns(halves), None).unwrap_err();
     assert!(error.contains("\"id\" (Float16)"), "{error}");

@@ -1,7 +1,8 @@
 //! Vocabularies of every on-disk format that must keep opening: docs/testing.md, "Formats".
 //!
-//! `vocabulary_fixtures/format-<n>-vocabulary-<m>` has a bank's files and, as text, what its vocabularies hold; n is
-//! the metadata format and m the version of vocabularies' descriptors. `write_a_fixture` makes one.
+//! `vocabulary_fixtures/format-<n>-vocabulary-<m>` has a bank's files and, as text, what its
+//! vocabularies hold; n is the metadata format and m the version of vocabularies' descriptors.
+//! `write_a_fixture` makes one.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 

@@ -1,5 +1,5 @@
-//! Vocabularies of banks that move: taken back to a checkpoint, read while another process renumbers, dropped while
-//! they are verified.
+//! Vocabularies of banks that move: taken back to a checkpoint, read while another process
+//! renumbers, dropped while they are verified.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -28,8 +28,8 @@ fn refused(result: Result<embank::Imported, Error>) -> String {
     }
 }
 
-/// A bank goes back to a checkpoint and is renumbered as often, with other values: rows that were exported before would
-/// have been taken for theirs.
+/// A bank goes back to a checkpoint and is renumbered as often, with other values: rows that were
+/// exported before would have been taken for theirs.
 #[test]
 fn a_numbering_after_going_back_is_another_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -65,7 +65,8 @@ fn a_numbering_after_going_back_is_another_one() {
     assert_eq!(t.contains(&[0]).unwrap(), [false]);
 }
 
-/// The same for values that came later, without a renumbering: the file tells which values there were.
+/// The same for values that came later, without a renumbering: the file tells which values there
+/// were.
 #[test]
 fn rows_for_values_that_are_gone_are_not_imported() {
     for bytes in [false, true] {
@@ -114,8 +115,9 @@ fn rows_for_values_that_are_gone_are_not_imported() {
     }
 }
 
-/// Refreshes move a bank that is open to read only on while others read which tables there are: tables of one
-/// checkpoint were held against headers of the next one, and sound vocabularies reported as damaged.
+/// Refreshes move a bank that is open to read only on while others read which tables there are:
+/// tables of one checkpoint were held against headers of the next one, and sound vocabularies
+/// reported as damaged.
 #[test]
 fn refreshes_from_many_threads_see_whole_vocabularies() {
     let dir = tempfile::tempdir().unwrap();
@@ -227,7 +229,8 @@ fn tables_have_no_names_of_a_vocabularys_own() {
     bank.vocabulary("word (vocabulary)", VocabularyConfig::bytes().counts(true)).unwrap();
 }
 
-/// Chunks of a scan follow the length that values may have: 4,096 strings of 64 KiB would be 256 MiB.
+/// Chunks of a scan follow the length that values may have: 4,096 strings of 64 KiB would be 256
+/// MiB.
 #[test]
 fn long_values_come_a_few_at_a_time() {
     let dir = tempfile::tempdir().unwrap();

@@ -120,7 +120,8 @@ fn tables_that_are_opened_again_check_too() {
     is_refused(bank.open_table("rows").unwrap().put(&[5], &[1.0]), 5);
 }
 
-/// A table that only `open_table_unchecked` opens may have keys of another numbering: what it has can be looked at.
+/// A table that only `open_table_unchecked` opens may have keys of another numbering: what it has
+/// can be looked at.
 #[test]
 fn an_unchecked_table_takes_what_it_has() {
     let (test, words, table) = two_values(VocabularyConfig::u64().counts(true));

@@ -1,5 +1,5 @@
-//! Gets that fail in the midst of a batch: no count stands that nobody holds, none is given back that somebody
-//! holds, and the log stays within its quota.
+//! Gets that fail in the midst of a batch: no count stands that nobody holds, none is given back
+//! that somebody holds, and the log stays within its quota.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -13,8 +13,8 @@ const KEYS: u64 = 4000;
 const DIM: usize = 64;
 const QUOTA_BYTES: u64 = 6 << 20;
 
-/// A table several times as large as memory, whose log is at its quota: what brings rows in is refused, but for
-/// those that fit the last page.
+/// A table several times as large as memory, whose log is at its quota: what brings rows in is
+/// refused, but for those that fit the last page.
 fn full_table(bound: Option<u32>) -> (TestBank, Table) {
     let test = new_bank_with(BankOptions {
         disk_quota_bytes: Some(QUOTA_BYTES),
@@ -35,8 +35,9 @@ fn full_table(bound: Option<u32>) -> (TestBank, Table) {
     (test, table)
 }
 
-/// A batch counted a row as got that it had read, though another had taken the row to the tail meanwhile. When it
-/// then failed, it gave back that other one's count, and a third Get was let through beside it.
+/// A batch counted a row as got that it had read, though another had taken the row to the tail
+/// meanwhile. When it then failed, it gave back that other one's count, and a third Get was let
+/// through beside it.
 #[test]
 fn a_failed_get_gives_back_its_own_counts_alone() {
     let (test, table) = full_table(Some(0));
@@ -82,8 +83,8 @@ fn a_failed_get_gives_back_its_own_counts_alone() {
     assert_eq!(test.bank.stats().release_failures, 0);
 }
 
-/// A batch took pages for what it had under way without a look at the quota, and was refused afterwards: again and
-/// again, the log grew as it liked.
+/// A batch took pages for what it had under way without a look at the quota, and was refused
+/// afterwards: again and again, the log grew as it liked.
 #[test]
 fn refused_gets_do_not_grow_the_log() {
     let (test, table) = full_table(None);

@@ -133,8 +133,8 @@ fn a_lease_expires_that_is_stuck_in_another_thread_with_rows_on_disk() {
     }
 }
 
-/// Threads whose leases expire while they are applied: each count comes down once, each gradient is applied once or
-/// refused.
+/// Threads whose leases expire while they are applied: each count comes down once, each gradient is
+/// applied once or refused.
 #[test]
 fn an_expiring_lease_and_its_owner_give_the_counts_back_once() {
     let options = BankOptions { lease_timeout: Some(Duration::from_micros(30)), ..forgetful() };
@@ -257,8 +257,8 @@ fn a_get_that_had_to_wait_is_counted_once_as_it_came_through() {
     assert_eq!(table.stats().staleness.buckets().collect::<Vec<_>>(), [(0, 4)]);
 }
 
-/// The counts of a deleted row are gone, so the lease that held them has nothing to give back, whatever becomes of it:
-/// the row that was made anew is somebody else's.
+/// The counts of a deleted row are gone, so the lease that held them has nothing to give back,
+/// whatever becomes of it: the row that was made anew is somebody else's.
 #[test]
 fn a_lease_on_a_deleted_row_does_not_take_the_count_of_the_row_made_anew() {
     type End = fn(Lease, &Table);
@@ -317,8 +317,8 @@ fn a_lease_on_a_deleted_row_does_not_take_the_count_of_the_row_made_anew() {
     }
 }
 
-/// Rows come and go under leases that are answered, given back, forgotten and expire: while a row is not deleted, who
-/// has its only lease finds its clock at 1.
+/// Rows come and go under leases that are answered, given back, forgotten and expire: while a row
+/// is not deleted, who has its only lease finds its clock at 1.
 #[test]
 fn deletions_leave_the_clocks_of_others_alone() {
     const KEYS: u64 = 4;
@@ -405,7 +405,8 @@ fn cpu_ticks() -> u64 {
     after_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
-/// The numbers that Prometheus takes for counters never fall, whoever counts and whatever is dropped meanwhile.
+/// The numbers that Prometheus takes for counters never fall, whoever counts and whatever is
+/// dropped meanwhile.
 #[test]
 fn the_histogram_never_falls_while_it_is_read() {
     let test = new_bank();

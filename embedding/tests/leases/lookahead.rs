@@ -83,7 +83,8 @@ fn a_second_request_is_merged() -> bool {
     // Within one call duplicates count once.
     let first = table.lookahead(&[4, 4, 4, 5]).unwrap();
     assert_eq!((first.queued, first.merged), (2, 0));
-    // A row that the worker reads while this call looks at it is queued again, and is not moved twice.
+    // A row that the worker reads while this call looks at it is queued again, and is not moved
+    // twice.
     let again = table.lookahead(&[4, 5]).unwrap();
     assert_eq!(again.queued + again.merged + again.resident, 2);
     assert_eq!(settled(&test.bank).moved, 2);
@@ -187,8 +188,8 @@ fn a_row_in_memory_when_it_is_announced_is_still_there_when_it_is_got() {
     const BATCH: u64 = 400;
     // The bank remembers half as many announced rows as its queue has places: 1,236 here.
     const AHEAD: u64 = 3;
-    // Rows of others, put in each step: with them more is written between announcement and use than the read-only region
-    // holds, so a row that is not remembered is on disk when it is got.
+    // Rows of others, put in each step: with them more is written between announcement and use than
+    // the read-only region holds, so a row that is not remembered is on disk when it is got.
     const OTHERS: u64 = 2000;
     const WARM_UP: u64 = 60;
     const STEPS: u64 = 200;
@@ -305,7 +306,8 @@ fn a_row_that_was_moved_in_time_is_kept_too() {
     assert!(stats.kept >= 200);
 }
 
-/// Rows that can't be kept for want of space are read when they are wanted: no failure of the next announcement.
+/// Rows that can't be kept for want of space are read when they are wanted: no failure of the next
+/// announcement.
 #[test]
 fn a_full_quota_does_not_fail_the_next_announcement() {
     let options = BankOptions { disk_quota_bytes: Some(6 << 20), ..small_options() };

@@ -1,13 +1,15 @@
 //! Every event of a run with several threads is recorded, and the bound is checked over the record.
 //!
-//! A Get's clocks go up at some moment between its begin and its end, and come down at some moment between the begin
-//! and the end of the call that answers it, or of one in which somebody finds it expired. So at every moment the leases
-//! that are certainly out are those whose Get has ended and whose answer has not begun. A Get that came back with the
-//! bound `b` at most in force while it ran must have had a moment at which no more than `b` others were out. The
-//! largest number that were certainly out throughout the Get may therefore not exceed `b`; and what the clock showed
+//! A Get's clocks go up at some moment between its begin and its end, and come down at some moment
+//! between the begin and the end of the call that answers it, or of one in which somebody finds it
+//! expired. So at every moment the leases that are certainly out are those whose Get has ended and
+//! whose answer has not begun. A Get that came back with the bound `b` at most in force while it
+//! ran must have had a moment at which no more than `b` others were out. The largest number that
+//! were certainly out throughout the Get may therefore not exceed `b`; and what the clock showed
 //! (the histogram) may never.
 //!
-//! For an expiring lease the answer "begins" when it comes of age, which is the earliest that it may expire.
+//! For an expiring lease the answer "begins" when it comes of age, which is the earliest that it
+//! may expire.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -57,7 +59,8 @@ impl Recorder {
     fn largest_bound(&self, begun: u64, ended: u64) -> u32 {
         let bounds = self.bounds.lock();
         let before = bounds.iter().rposition(|&(since, _)| since <= begun).unwrap_or(0);
-        // The one before a change may be in force until the change is done, which is after it was recorded.
+        // The one before a change may be in force until the change is done, which is after it was
+        // recorded.
         let first = before.saturating_sub(1);
         let within = bounds[first..].iter().take_while(|&&(since, _)| since <= ended);
         within.map(|&(_, bound)| bound).max().unwrap()
@@ -117,7 +120,8 @@ fn train(
     record
 }
 
-/// Applies a gradient of -1 to each row and counts it, unless it is too late. Returns when it began.
+/// Applies a gradient of -1 to each row and counts it, unless it is too late. Returns when it
+/// began.
 fn apply(lease: embank::Lease, recorder: &Recorder, steps: &[AtomicU64]) -> u64 {
     let now = recorder.now();
     let keys = lease.unique().keys().to_vec();

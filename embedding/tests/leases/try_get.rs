@@ -1,4 +1,5 @@
-//! Gets that do not wait, or not for long: what they hold afterwards, and what they are to an async runtime.
+//! Gets that do not wait, or not for long: what they hold afterwards, and what they are to an async
+//! runtime.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -90,8 +91,8 @@ fn a_row_that_is_reserved_is_not_taken() {
     assert!(try_get(&table, &[1, 2]).is_some());
 }
 
-/// Two tasks of one thread that hold a lease over an await: with `get` the second one kept the first from ending its
-/// lease until the wait's timeout.
+/// Two tasks of one thread that hold a lease over an await: with `get` the second one kept the
+/// first from ending its lease until the wait's timeout.
 #[test]
 fn tasks_of_one_thread_take_turns() {
     let test = new_bank();

@@ -24,7 +24,8 @@ fn get(table: &Table, keys: &[u64]) -> embank::Result<Lease> {
     table.get(keys, &mut vec![0.0; keys.len()])
 }
 
-/// Returns when the second Get of a table waits for `held`, or has come through because `held` had expired by then.
+/// Returns when the second Get of a table waits for `held`, or has come through because `held` had
+/// expired by then.
 fn until_waiting(table: &Table, held: &Lease) {
     while table.stats().waits < 1 && table.stats().gets < 2 {
         std::thread::yield_now();
@@ -123,7 +124,8 @@ fn a_lease_that_expires_wakes() {
     .unwrap();
 }
 
-/// Sixteen threads take 8 of 1,000 rows over and over. At bound 0, a Get of 256 rows never met them all free.
+/// Sixteen threads take 8 of 1,000 rows over and over. At bound 0, a Get of 256 rows never met them
+/// all free.
 #[test]
 fn a_large_get_has_its_turn_among_small_ones() {
     let options = BankOptions { wait_timeout: Duration::from_secs(20), ..small_options() };
@@ -184,7 +186,8 @@ fn a_thread_that_a_reservation_waits_for_passes_it() {
     });
 }
 
-/// A cycle over two tables: each Get waits for what the other's thread holds. Without the limit it would end in an error.
+/// A cycle over two tables: each Get waits for what the other's thread holds. Without the limit it
+/// would end in an error.
 #[test]
 fn a_cycle_over_two_tables_ends() {
     let options = BankOptions { wait_timeout: Duration::from_secs(8), ..small_options() };

@@ -1,4 +1,5 @@
-//! Keys that get no row before they are admitted: what they show, what their gradients do, how they are counted.
+//! Keys that get no row before they are admitted: what they show, what their gradients do, how they
+//! are counted.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -132,7 +133,8 @@ fn chance_admits_as_many_as_it_says_and_the_same_each_time() {
     assert_eq!(admitted(1, 1.0).1, keys.len());
 }
 
-/// Each process drew the same numbers as the one before it, so keys that were refused once were refused for ever.
+/// Each process drew the same numbers as the one before it, so keys that were refused once were
+/// refused for ever.
 #[test]
 fn draws_go_on_after_a_restart() {
     let keys: Vec<u64> = (0..10_000).collect();
@@ -207,8 +209,8 @@ fn settings_out_of_range_are_refused() {
     }
 }
 
-/// With bound 0, Gets of rows wait for one another while others are being admitted. Each gradient of a row that a lease
-/// held is in it, no other is, and every clock comes back to 0.
+/// With bound 0, Gets of rows wait for one another while others are being admitted. Each gradient
+/// of a row that a lease held is in it, no other is, and every clock comes back to 0.
 #[test]
 fn threads_lose_no_gradient_and_no_count() {
     for admission in [Admission::AfterGets(3), Admission::Probability(0.3)] {

@@ -1,4 +1,5 @@
-//! Bags: what the store pools is what a caller would pool, forwards and backwards, and a refused call holds nothing.
+//! Bags: what the store pools is what a caller would pool, forwards and backwards, and a refused
+//! call holds nothing.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 

@@ -1,4 +1,5 @@
-//! Do counts of Gets before admission stay within their limit, and do keys that come again still get their rows?
+//! Do counts of Gets before admission stay within their limit, and do keys that come again still
+//! get their rows?
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -42,7 +43,8 @@ fn counts_on_disk(dir: &Path) -> Vec<(String, u64)> {
     found
 }
 
-/// After 700,000 keys that came once, Gets of new keys took 150 times as long, and the counts stayed for ever.
+/// After 700,000 keys that came once, Gets of new keys took 150 times as long, and the counts
+/// stayed for ever.
 #[test]
 fn counts_of_keys_that_come_once_have_a_limit() {
     let dir = tempfile::tempdir().unwrap();

@@ -141,7 +141,8 @@ fn what_was_announced_is_cancelled_and_fails_nobody() {
     assert_eq!(rows_of(&other, &keys), [1.5; 1000]);
 }
 
-/// Threads that announce, get and update while the table goes: each call works or says that it is gone.
+/// Threads that announce, get and update while the table goes: each call works or says that it is
+/// gone.
 #[test]
 fn a_table_dropped_under_load_harms_no_other() {
     let test = new_bank();

@@ -124,8 +124,8 @@ fn state_below_f32_follows_f32_too() {
     }
 }
 
-/// Rounding to the nearest would leave such a row where it is for ever; a draw without a count would too, half of
-/// the time.
+/// Rounding to the nearest would leave such a row where it is for ever; a draw without a count
+/// would too, half of the time.
 #[test]
 fn updates_below_half_a_step_add_up() {
     for dtype in [Dtype::Bf16, Dtype::Int8] {

@@ -1,4 +1,5 @@
-//! Rows and optimizer state stay finite: sums saturate, and what would become infinite is refused by name.
+//! Rows and optimizer state stay finite: sums saturate, and what would become infinite is refused
+//! by name.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 

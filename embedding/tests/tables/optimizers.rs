@@ -1,4 +1,5 @@
-//! Optimizers as tables use them: state beside the rows, numbers that change while a table is open, clipping.
+//! Optimizers as tables use them: state beside the rows, numbers that change while a table is open,
+//! clipping.
 
 use crate::common::{new_bank, rows_of, small_options};
 use embank::{
@@ -30,7 +31,8 @@ fn gradient(step: usize) -> Vec<f32> {
     (0..DIM as usize).map(|column| ((step * 7 + column * 3) % 11) as f32 / 4.0 - 1.0).collect()
 }
 
-/// A row that is stepped seldom ends like one that was stepped as often in a row: what others do does not count.
+/// A row that is stepped seldom ends like one that was stepped as often in a row: what others do
+/// does not count.
 #[test]
 fn each_row_counts_its_own_steps() {
     for optimizer in optimizers() {

@@ -133,8 +133,8 @@ fn new_row(table: &Table, key: u64) -> ModelRow {
     ModelRow { vector: initial_of(table, &[key]), sums: vec![0.5; DIM] }
 }
 
-/// a * b + c, rounded as the crate rounds it: `f32::mul_add` differs once in some 2^29 cases, and this
-/// test has more than that.
+/// a * b + c, rounded as the crate rounds it: `f32::mul_add` differs once in some 2^29 cases, and
+/// this test has more than that.
 fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
     (f64::from(a) * f64::from(b) + f64::from(c)) as f32
 }

@@ -113,8 +113,8 @@ fn a_quota_refuses_what_does_not_fit_and_dropping_a_table_cures_it() {
     assert_eq!(rows_of(&kept, &[1]), [7.0; DIM as usize]);
 }
 
-/// A get that the quota stops halfway leaves no count behind; and leases that are out can end, though giving
-/// back the count of a row that has left memory takes a new record.
+/// A get that the quota stops halfway leaves no count behind; and leases that are out can end,
+/// though giving back the count of a row that has left memory takes a new record.
 #[test]
 fn at_the_quota_counts_come_back() {
     let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };

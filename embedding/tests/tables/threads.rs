@@ -2,12 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{TestBank, new_bank_with, rows_of, small_options, table};
 use embank::{
-    Admission, Bags, BankOptions, Error, Lease, Missing, Optimizer, Pooling, RowWiseAdagrad, Table,
-    TableConfig,
+    Admission, Bags, Bank, BankOptions, Error, Lease, Missing, Optimizer, Pooling, RowWiseAdagrad,
+    Table, TableConfig,
 };
 use fastrand::Rng;
 
@@ -164,7 +165,8 @@ fn admission_counts_the_keys_of_all_parts() {
     assert_eq!(rows_of(&tables[0], &there), rows_of(&tables[1], &there));
 }
 
-/// Several callers at once: one has the pool at a time, the others work alone, and no update is lost.
+/// Several callers at once: one has the pool at a time, the others work alone, and no update is
+/// lost.
 #[test]
 fn callers_at_once_lose_no_update() {
     let bank = bank_of(3, 64 << 20);
@@ -182,6 +184,42 @@ fn callers_at_once_lose_no_update() {
         }
     });
     assert!(rows_of(&table, &keys).iter().all(|&value| value == 40.0));
+}
+
+/// A peek in parts, or of bags, shows one checkpoint, although the reader is refreshed meanwhile.
+#[test]
+fn a_peek_shows_one_checkpoint_while_the_reader_is_refreshed() {
+    let bank = bank_of(1, 64 << 20);
+    let written = table(&bank.bank, config());
+    let keys: Vec<u64> = (0..8192).collect();
+    let put = |value: f32| {
+        written.put(&keys, &vec![value; keys.len() * DIM]).unwrap();
+        bank.bank.checkpoint(b"").unwrap();
+    };
+    put(0.0);
+    let options = BankOptions { threads: 4, memory_budget_bytes: 64 << 20, ..small_options() };
+    let reader = Bank::open_read_only(bank.dir.path().join("bank"), options, None).unwrap();
+    let read = reader.open_table("t").unwrap();
+    let last = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for value in 1..=30 {
+                put(value as f32);
+                reader.refresh().unwrap();
+            }
+            last.store(30, Ordering::Release);
+        });
+        let offsets: Vec<u64> = (0..=keys.len() as u64).collect();
+        let bags = Bags { offsets: &offsets, pooling: Pooling::Sum, weights: None };
+        let mut rows = vec![f32::NAN; keys.len() * DIM];
+        // Ends: the other thread does.
+        while last.load(Ordering::Acquire) == 0 {
+            read.peek(&keys, &mut rows, Missing::Error).unwrap();
+            assert!(rows.iter().all(|&value| value == rows[0]), "a peek of two checkpoints");
+            read.peek_bags(&keys, bags, &mut rows).unwrap();
+            assert!(rows.iter().all(|&value| value == rows[0]), "bags of two checkpoints");
+        }
+    });
 }
 
 /// The threads of a bank end with it.

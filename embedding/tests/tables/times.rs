@@ -1,4 +1,5 @@
-//! The time that users set outlives the process: rows that are used before the next `set_time` are not ancient.
+//! The time that users set outlives the process: rows that are used before the next `set_time` are
+//! not ancient.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 

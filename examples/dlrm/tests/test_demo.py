@@ -126,7 +126,7 @@ def test_generated_rows_train_also_when_killed_in_between(tmp_path: Path) -> Non
     rows = killed_and_resumed(path, tmp_path)
     assert 0.0 < rows["criteo auc"]["value"] < 1.0
     assert rows["criteo auc"]["ratio"] == pytest.approx(1.0, abs=1e-2)
-    assert {"criteo samples/s in memory", "criteo samples/s lookahead", "peak memory",
+    assert {"criteo samples/s in memory", "criteo samples/s lookahead", "memory for rows",
             "criteo samples/s no lookahead"} <= set(rows)
 
 

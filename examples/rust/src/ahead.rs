@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use anyhow::Result;
 
-/// Yields `batches` as they come, having called `announce` on each of the next `depth` ones before: the rows that are
-/// on disk come into memory while the model computes. Holds `depth` batches.
+/// Yields `batches` as they come, having called `announce` on each of the next `depth` ones before:
+/// the rows that are on disk come into memory while the model computes. Holds `depth` batches.
 pub fn announced<B>(
     mut batches: impl Iterator<Item = B>,
     depth: usize,

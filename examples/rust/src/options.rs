@@ -33,7 +33,8 @@ pub struct Common {
 }
 
 impl Common {
-    /// A new bank in a folder that goes when it is dropped, with a share of `table_bytes` as its budget, in whole MiB.
+    /// A new bank in a folder that goes when it is dropped, with a share of `table_bytes` as its
+    /// budget, in whole MiB.
     pub fn bank(&self, table_bytes: u64) -> Result<(Bank, TempDir)> {
         tch::manual_seed(self.seed as i64);
         if let Some(threads) = self.threads {
@@ -54,8 +55,8 @@ impl Common {
     }
 }
 
-/// Where a file or folder of data lies: where the command line says, or in `$EMBANK_DATA`, or in `shared/data` beside
-/// the clone. Fails with what to do if it is not there.
+/// Where a file or folder of data lies: where the command line says, or in `$EMBANK_DATA`, or in
+/// `shared/data` beside the clone. Fails with what to do if it is not there.
 pub fn data_path(given: Option<&Path>, usual: &str, what: &str) -> Result<PathBuf> {
     let path = given.map_or_else(|| data_folder().join(usual), Path::to_owned);
     ensure!(

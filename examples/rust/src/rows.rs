@@ -2,15 +2,15 @@
 //!
 //! [`Embedding`] stands where `tch::nn::embedding` would. A training step is
 //!
-//! 1. `let rows = embedding.get(&keys)?`: the rows of the distinct keys become a leaf of the autograd graph, and
-//!    `rows.tensor()` has one row per key;
+//! 1. `let rows = embedding.get(&keys)?`: the rows of the distinct keys become a leaf of the
+//!    autograd graph, and `rows.tensor()` has one row per key;
 //! 2. forward and `loss.backward()` as ever: the leaf collects the gradient, duplicates summed;
 //! 3. `rows.step()?`: the gradient goes back with the lease, and the optimizer runs in the store.
 //!
 //! Rows that are dropped without a step go back unchanged.
 //!
-//! The twin in memory is a plain tensor with Adagrad by hand, from the same initial values, so that its runs are
-//! comparable to the last digits.
+//! The twin in memory is a plain tensor with Adagrad by hand, from the same initial values, so that
+//! its runs are comparable to the last digits.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -42,7 +42,8 @@ enum Origin {
 }
 
 impl Embedding {
-    /// Opens the table in the bank; `keys` are all that will be asked for, which only the twin has to know.
+    /// Opens the table in the bank; `keys` are all that will be asked for, which only the twin has
+    /// to know.
     pub fn open(
         bank: &Bank,
         name: &str,
@@ -142,7 +143,8 @@ pub struct Twin {
 }
 
 impl Twin {
-    /// From the values that the table starts with, which are a pure function of its seed, its name and the keys.
+    /// From the values that the table starts with, which are a pure function of its seed, its name
+    /// and the keys.
     fn of(table: &Table, keys: impl Iterator<Item = u64>) -> Result<Self> {
         let keys: Vec<u64> = keys.collect();
         let unique = UniqueKeys::new(&keys);

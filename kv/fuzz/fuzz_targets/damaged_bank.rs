@@ -1,3 +1,5 @@
+//! Fuzz target: opens, reads and salvages a small bank whose files were edited.
+
 #![no_main]
 
 use std::sync::LazyLock;

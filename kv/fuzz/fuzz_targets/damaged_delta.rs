@@ -1,3 +1,5 @@
+//! Fuzz target: applies an edited delta to a copy of a bank.
+
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,3 +1,5 @@
+//! Fuzz target: decodes the images of an index.
+
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| embank_kv::fuzzing::index_image(data));

@@ -1,3 +1,5 @@
+//! Fuzz target: runs any sequence of calls on a store and compares it with a map.
+
 #![no_main]
 
 use embank_kv_fuzz::operations::{Life, run};

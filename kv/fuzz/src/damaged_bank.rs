@@ -1,5 +1,6 @@
-//! A small bank whose files were edited, with the checksums as they are or set right again, never panics, hangs or asks
-//! for more memory than it was given; and with the checksums as they are, no row is wrong.
+//! Runs a small bank whose files were edited, with the old checksums or with new right ones. The
+//! store must not panic, hang, or use more memory than its budget. With the old checksums, no row
+//! may be wrong.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +19,7 @@ const BUDGET_BYTES: u64 = 256 << 10;
 pub(super) const EDITS_MAX: usize = 6;
 const BLOB: &[u8] = b"the caller's own";
 
-/// A change of one file; places are taken modulo its length.
+/// An edit of one file. An offset is taken modulo the file's length.
 #[derive(Debug, Arbitrary)]
 pub enum Edit {
     Flip { file: u8, at: u16, by: u8 },
@@ -33,7 +34,7 @@ pub enum Edit {
     Lose { file: u8 },
 }
 
-/// What is done with the bank: one thing at a time, as each costs milliseconds.
+/// The one thing that is done with the edited bank; each costs milliseconds.
 #[derive(Debug, Arbitrary)]
 enum Then {
     Look,
@@ -43,10 +44,10 @@ enum Then {
     GoBack,
 }
 
-/// What happens to the bank.
+/// The input of the fuzz target: the edits, and what is done with the bank.
 #[derive(Debug, Arbitrary)]
 pub struct Damage {
-    /// Checksums are set right after the edits.
+    /// True if the checksums are computed again after the edits.
     seal: bool,
     then: Then,
     edits: Vec<Edit>,
@@ -59,7 +60,8 @@ pub struct Bank {
     files: BTreeMap<PathBuf, Vec<u8>>,
     pub(super) tables: BTreeMap<String, (Width, Rows)>,
     id: u64,
-    /// A copy of its first checkpoint, what that holds, and what leads from there to the second one.
+    /// The files of a copy at the first checkpoint. `tables_before` is that checkpoint's content,
+    /// and `delta` leads to the second one.
     pub(super) copy: BTreeMap<PathBuf, Vec<u8>>,
     pub(super) tables_before: BTreeMap<String, (Width, Rows)>,
     pub(super) delta: Vec<u8>,
@@ -95,7 +97,8 @@ fn read_all(dir: &Path, below: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
 }
 
 impl Bank {
-    /// Two checkpoints, the index of the second one in two images; rows of both widths, changed and deleted ones.
+    /// Makes a bank with two checkpoints, of which the second one's index has two images. It has
+    /// rows of both widths, changed rows and deleted rows.
     pub fn new(folder: &Path) -> Self {
         let dir = tempfile::tempdir_in(folder).expect("a directory");
         let store = open(dir.path()).expect("a new bank");
@@ -156,7 +159,7 @@ impl Bank {
         self.files.keys().nth(i).expect("one of them").clone()
     }
 
-    /// The files after the edits.
+    /// Returns the files after the edits.
     fn edited(&self, damage: &Damage) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut files = self.files.clone();
         for edit in damage.edits.iter().take(EDITS_MAX) {
@@ -242,7 +245,7 @@ pub(super) fn write(files: &BTreeMap<PathBuf, Vec<u8>>, dir: &Path) {
 fn refused<T>(result: embank_kv::Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
-        // Nothing is wrong with the machine: that is no answer.
+        // The machine failed, and the store's answer to the edits is not known.
         Err(Error::Io { source, .. }) if source.raw_os_error().is_some_and(|code| code != 2) => {
             panic!("{source}")
         }
@@ -251,7 +254,8 @@ fn refused<T>(result: embank_kv::Result<T>) -> Option<T> {
 }
 
 impl Bank {
-    /// What is found of a table is as it was; only where nothing was sealed.
+    /// Asserts that the rows that were found in a table are right, unless the checksums were
+    /// computed again.
     fn check(
         &self,
         damage: &Damage,
@@ -292,7 +296,7 @@ impl Bank {
         }
     }
 
-    /// A bank that opened goes on with what can be read of it.
+    /// Runs operations on a bank that opened, with the rows that can be read.
     fn work(&self, damage: &Damage, dir: &Path, store: Store) {
         self.read(damage, &store);
         let keys: Vec<u64> = (0..70).collect();
@@ -320,7 +324,7 @@ impl Bank {
         refused(open(dir));
     }
 
-    /// Edits a copy of the bank below `folder` and does with it what `damage` says.
+    /// Edits a copy of the bank below `folder`, and does with it what `damage` says.
     pub fn run(&self, damage: &Damage, folder: &Path) {
         let files = self.edited(damage);
         let dir = tempfile::tempdir_in(folder).expect("a directory");

@@ -1,5 +1,5 @@
-//! What lies between two checkpoints, edited, with the checksums as they are or set right again: applied, it takes the
-//! copy to the checkpoint that it leads to or leaves it where it was.
+//! Applies an edited delta between two checkpoints, with the old checksums or with new right ones.
+//! The copy is then at the delta's checkpoint, or stays at its own.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +11,10 @@ use super::damaged_bank::{Bank, EDITS_MAX, Edit, change, open, write};
 use super::rows::peek;
 use super::seals;
 
-/// What happens to the delta; the edits' files do not matter.
+/// The input of the fuzz target. The file numbers of the edits are ignored.
 #[derive(Debug, Arbitrary)]
 pub struct DamagedDelta {
-    /// Checksums are set right after the edits.
+    /// True if the checksums are computed again after the edits.
     seal: bool,
     edits: Vec<Edit>,
 }
@@ -41,7 +41,8 @@ impl Bank {
                 let right = delta == self.delta;
                 assert!(right || damage.seal, "an edit that no checksum covers");
                 if !right {
-                    // It says of itself that it is right: a bank that goes by it answers or refuses.
+                    // The checksums of the edited delta are right: the bank may open with any
+                    // content, or be refused.
                     drop(open(&bank));
                     return;
                 }

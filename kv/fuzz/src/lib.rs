@@ -1,5 +1,13 @@
-//! What the fuzz targets run: docs/testing.md, "Fuzzing". The tests in `kv/tests/faults/fuzz_corpus.rs` and
-//! `kv/src/testing/fuzzing.rs` run the same over the corpus.
+//! The code that the fuzz targets run: docs/testing.md, "Fuzzing". The tests in
+//! `kv/tests/faults/fuzz_corpus.rs` and `kv/src/testing/fuzzing.rs` run it on the files of the
+//! corpus.
+//!
+//! # Where to look
+//!
+//! - `operations`: sequences of calls on a store.
+//! - `damaged_bank` and `damaged_delta`: edited files.
+//! - `settings`: descriptors of embedding tables.
+//! - `seals`: right checksums after an edit; `rows`: operations on rows.
 
 pub mod damaged_bank;
 pub mod damaged_delta;
@@ -10,7 +18,7 @@ pub mod settings;
 
 use std::path::{Path, PathBuf};
 
-/// Where directories are made: in memory, if there is such a place.
+/// The folder for temporary directories: in memory, if the system has `/dev/shm`.
 pub fn folder() -> PathBuf {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }

@@ -1,4 +1,5 @@
-//! Any sequence of operations on a store behaves as a map does, reopens and going back included.
+//! Runs any sequence of operations on a store, including reopenings and roll backs, and compares
+//! the store with a map.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -13,16 +14,16 @@ use embank_kv::{
 
 use super::rows::{add, get, peek, put, value};
 
-/// Keys of a table.
+/// Number of keys of a table.
 const KEYS: u64 = 1000;
-/// What each table's values have at most; the last one's width is variable.
+/// Largest length of the values of each table, in bytes. The last table is of variable width.
 const VALUE_BYTES: [u32; 3] = [72, 1000, 201];
 const NAMES: [&str; 3] = ["rows", "long rows", "words"];
 const TABLES: usize = VALUE_BYTES.len();
 const STEPS_MAX: usize = 60;
 const READER_BUDGET_BYTES: u64 = 256 << 10;
 
-/// Keys of a batch: so many from one on, in steps.
+/// The keys of a batch: a number of keys, from a first one on, with a step between them.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub struct Span {
     table: u8,
@@ -53,10 +54,10 @@ pub enum Step {
     Verify,
 }
 
-/// How a store is opened, and what is done with it.
+/// The input of the fuzz target: how the store is opened, and the calls on it.
 #[derive(Debug, Arbitrary)]
 pub struct Life {
-    /// The log in memory: faster, but nobody can read it beside the writer.
+    /// True if the log is in memory. That is faster, but no other store can read it.
     in_memory: bool,
     large_budget: bool,
     checkpoints_kept: u8,
@@ -65,7 +66,7 @@ pub struct Life {
 
 type Rows = HashMap<(usize, u64), Vec<u8>>;
 
-/// What a checkpoint holds.
+/// The content of a checkpoint.
 #[derive(Clone)]
 struct Held {
     rows: Rows,
@@ -103,7 +104,7 @@ fn value_of(table: usize, key: u64, version: u8) -> Vec<u8> {
     value(key, version.into(), bytes)
 }
 
-/// The rows of a table, by a scan.
+/// The rows of a table, read by a scan.
 fn scanned(store: &Store, id: TableId, table: usize) -> Rows {
     let mut scan = store.scan(id).expect("a table that the checkpoint has");
     let (mut rows, mut count) = (Rows::new(), 0);
@@ -245,7 +246,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Gets rows with their clocks, and puts the clocks back.
+    /// Gets rows, which raises their clocks, and lowers the clocks again.
     fn lease(&self, table: usize, keys: Vec<u64>, bound: Option<u8>) {
         let bound = bound.map(u32::from);
         let there = |&key: &u64| self.rows.contains_key(&(table, key));
@@ -269,7 +270,8 @@ impl Pair<'_> {
         }
     }
 
-    /// The checkpoints that are kept are those that the store is to keep and those that are read.
+    /// Asserts that the checkpoints on disk are the kept ones and the ones that are read, and
+    /// forgets the others.
     fn forget_pruned(&mut self) {
         let summary = summary(self.dir).expect("a whole bank");
         assert!(summary.damage.is_empty(), "{:?}", summary.damage);
@@ -281,7 +283,7 @@ impl Pair<'_> {
     }
 
     fn roll_back(&mut self, back: u8) {
-        // It looks at the log's files.
+        // A roll back needs the log's files.
         if self.memory.is_some() || self.held.is_empty() {
             return;
         }
@@ -297,7 +299,9 @@ impl Pair<'_> {
                 assert_eq!(gone, newer);
                 self.held.retain(|&number, _| number <= target);
             }
-            Err(Error::BeingRead { .. }) => assert!(read, "nobody reads what is to go"),
+            Err(Error::BeingRead { .. }) => {
+                assert!(read, "no reader has a checkpoint that the roll back removes")
+            }
             Err(error) => panic!("{error}"),
         }
         self.open();
@@ -362,7 +366,7 @@ fn create(store: &Store, table: usize) -> TableId {
     created.expect("a new table")
 }
 
-/// Runs a life in a directory of its own below `folder`.
+/// Runs the calls of a life in a directory of its own below `folder`.
 pub fn run(life: &Life, folder: &Path) {
     let dir = tempfile::tempdir_in(folder).expect("a directory");
     let memory = life.in_memory.then(|| -> Arc<dyn Device> {

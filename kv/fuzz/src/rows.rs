@@ -1,8 +1,8 @@
-//! Operations on rows of both widths, and values that are a function of key and version.
+//! Operations on rows of both widths, with values that are a function of key and version.
 
 use embank_kv::{Access, Clock, Operation, Result, Store, TableId, Width};
 
-/// A value of `bytes` that is a function of key and version.
+/// A value of `bytes` bytes that is a function of key and version.
 pub fn value(key: u64, version: u64, bytes: usize) -> Vec<u8> {
     let mut state = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ version;
     let next = |_| {
@@ -12,7 +12,7 @@ pub fn value(key: u64, version: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(next).collect()
 }
 
-/// Puts `values[i]`.
+/// Puts `values[i]` into the row of key `i`.
 struct Put<'a, const VARIABLE: bool>(&'a [Vec<u8>]);
 
 impl<const VARIABLE: bool> Operation for Put<'_, VARIABLE> {
@@ -30,7 +30,7 @@ impl<const VARIABLE: bool> Operation for Put<'_, VARIABLE> {
     }
 }
 
-/// Adds 3 to every byte; a missing row stays missing.
+/// Adds 3 to every byte. A missing row stays missing.
 struct Add<const VARIABLE: bool>;
 
 impl<const VARIABLE: bool> Operation for Add<VARIABLE> {
@@ -47,7 +47,7 @@ impl<const VARIABLE: bool> Operation for Add<VARIABLE> {
     }
 }
 
-/// Reads, for training or not.
+/// Reads rows; for training if `GET`.
 struct Read<'a, const VARIABLE: bool, const GET: bool>(&'a mut [Option<Vec<u8>>]);
 
 impl<const VARIABLE: bool, const GET: bool> Operation for Read<'_, VARIABLE, GET> {
@@ -72,7 +72,7 @@ pub fn put(
     .map(|_| ())
 }
 
-/// Changes rows that are there.
+/// Changes rows that exist.
 pub fn add(store: &Store, (table, width): (TableId, Width), keys: &[u64]) -> Result<()> {
     match width {
         Width::Fixed => store.execute(table, keys, Clock::Keep, &mut Add::<false>),
@@ -99,7 +99,7 @@ pub fn peek(
     Ok(found)
 }
 
-/// Reads rows for training, with what `clock` says.
+/// Reads rows for training, with the given clock.
 pub fn get(
     store: &Store,
     (table, width): (TableId, Width),
@@ -111,6 +111,6 @@ pub fn get(
         Width::Fixed => store.execute(table, keys, clock, &mut Read::<false, true>(&mut found)),
         Width::Variable => store.execute(table, keys, clock, &mut Read::<true, true>(&mut found)),
     }?;
-    assert!(outcome.blocked.is_empty(), "nobody else has a row");
+    assert!(outcome.blocked.is_empty(), "no other get holds a row");
     Ok(found)
 }

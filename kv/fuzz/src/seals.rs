@@ -1,11 +1,12 @@
-//! Checksums of the on-disk format (docs/format.md), set right again after an edit.
+//! Computes the checksums of the on-disk format (docs/format.md) again after an edit.
 //!
-//! A fuzzer does not get past a checksum by itself, and what lies behind one must be as safe as what lies before: a
-//! file can be wrong and have the right checksum. Written from the document and not with the store's own code.
+//! A fuzzer can't guess a checksum, so it would never reach the code behind the check. That code
+//! must be safe too, because a file can be wrong and have a right checksum. This module is written
+//! from the document, without the store's code.
 
-/// Header of a metadata frame.
+/// Length of the header of a metadata frame, in bytes.
 pub const FRAME_BYTES: usize = 24;
-/// Header of a checked stream.
+/// Length of the header of a checked stream, in bytes.
 pub const STREAM_BYTES: usize = 32;
 const CHUNK_BYTES: usize = 64 << 10;
 const PAGE_HEADER_BYTES: usize = 64;
@@ -15,7 +16,7 @@ fn put(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Length and checksum of a metadata frame.
+/// Sets the length and the checksum of a metadata frame.
 pub fn metadata(file: &mut [u8]) {
     if file.len() < FRAME_BYTES {
         return;
@@ -26,7 +27,8 @@ pub fn metadata(file: &mut [u8]) {
     put(file, 12, crc);
 }
 
-/// The checksums of a checked stream's header and of its chunks, as far as their lengths lead.
+/// Sets the checksums of a checked stream's header and of its chunks, up to the first chunk whose
+/// length is wrong.
 pub fn stream(file: &mut [u8]) {
     if file.len() < STREAM_BYTES {
         return;
@@ -48,8 +50,8 @@ pub fn stream(file: &mut [u8]) {
     }
 }
 
-/// The checksum of the record that `record` begins with and that lies at `address`; its length, if it fits.
-/// `origin` is the bank's id, exclusive or the salt of the page.
+/// Sets the checksum of the record that `record` begins with and that is at `address`. Returns its
+/// length; `None` if the record does not fit. `origin` is the bank's id, xor the salt of the page.
 pub fn record(record: &mut [u8], origin: u64, address: u64) -> Option<usize> {
     let units = record.get(30..RECORD_HEADER_BYTES)?;
     let length = RECORD_HEADER_BYTES + usize::from(u16::from_le_bytes([units[0], units[1]])) * 8;
@@ -63,7 +65,8 @@ pub fn record(record: &mut [u8], origin: u64, address: u64) -> Option<usize> {
     Some(length)
 }
 
-/// The checksums of the page that begins at log address `start`, and of its records as far as their lengths lead.
+/// Sets the checksums of the page that begins at log address `start`, and of its records up to the
+/// first one that does not fit.
 pub fn page(page: &mut [u8], bank: u64, start: u64) {
     if page.len() < PAGE_HEADER_BYTES {
         return;
@@ -86,7 +89,8 @@ pub fn page(page: &mut [u8], bank: u64, start: u64) {
     put(page, 4, crc);
 }
 
-/// The checksums of a delta between two checkpoints: its head's, a metadata frame, and the stream's.
+/// Sets the checksums of a delta between two checkpoints: of its head, which is a metadata frame,
+/// and of the stream.
 pub fn delta(file: &mut [u8]) {
     let content = STREAM_BYTES + 8;
     if let Some(length) = file.get(content..content + 4) {

@@ -1,23 +1,25 @@
 //! Rows of the disk that are wanted again, in memory: the cache that peeks fill.
 //!
-//! **Problem.** Evaluation and serving only read. They must not write the log, so they can't bring a row to its
-//! tail, and without a cache a hot row on disk would be read again and again.
+//! **Problem.** Evaluation and serving only read. They must not write the log, so they can't bring
+//! a row to its tail, and without a cache a hot row on disk would be read again and again.
 //!
-//! **Approach.** A record on disk at address A never changes: an update of its key makes a new record
-//! and leads the index there. So the cache is keyed by *address*, a copy once verified is good for ever, and
-//! there is no invalidation: after an update nobody asks for the old address any more, and the copy
-//! leaves in its turn. It is asked only where a search leads below the log's head, before a read goes out.
-//! Peeks fill it, and records of other keys that a search had to pass on its way; rows that an
-//! operation brings to the tail leave it.
+//! **Approach.** A record on disk at address A never changes: an update of its key makes a new
+//! record and leads the index there. So the cache is keyed by *address*, a copy once verified is
+//! good for ever, and there is no invalidation: after an update nobody asks for the old address any
+//! more, and the copy leaves in its turn. It is asked only where a search leads below the log's
+//! head, before a read goes out. Peeks fill it, and records of other keys that a search had to pass
+//! on its way; rows that an operation brings to the tail leave it.
 //!
-//! **Shards.** Memory comes in shards of a fixed size, each with an index, queues and lock of its own (`shard`).
-//! A table of 4,096 slots leads from an address's hash to a shard, so a shard can be added or taken away by
-//! giving its slots to the others or theirs to it; rows whose slot moved are lost to the cache and read
-//! again. How many shards there are is a matter of the memory budget (`sizing`).
+//! **Shards.** Memory comes in shards of a fixed size, each with an index, queues and lock of its
+//! own (`shard`). A table of 4,096 slots leads from an address's hash to a shard, so a shard can be
+//! added or taken away by giving its slots to the others or theirs to it; rows whose slot moved are
+//! lost to the cache and read again. How many shards there are is a matter of the memory budget
+//! (`sizing`).
 //!
-//! **Who may do what.** Lookups and insertions take one shard's lock for the copying of one record. Slots
-//! change under the sizing's lock. A thread that read a slot just before it changed finds another shard's
-//! rows, or a closed shard: it misses, or keeps a row where nobody will look. Neither is wrong.
+//! **Who may do what.** Lookups and insertions take one shard's lock for the copying of one record.
+//! Slots change under the sizing's lock. A thread that read a slot just before it changed finds
+//! another shard's rows, or a closed shard: it misses, or keeps a row where nobody will look.
+//! Neither is wrong.
 
 mod ring;
 mod shard;
@@ -34,8 +36,8 @@ pub(crate) use sizing::Demand;
 use sizing::Sizing;
 
 const SLOTS: usize = 4096;
-/// About so many shards share the largest cache: enough that one more or less is a small step, and that
-/// threads seldom meet.
+/// About so many shards share the largest cache: enough that one more or less is a small step, and
+/// that threads seldom meet.
 const SHARDS_WANTED: u64 = 128;
 
 /// The cache of a store. See the module's essay.
@@ -46,7 +48,8 @@ pub(crate) struct RowCache {
     /// Hash to shard.
     slots: Box<[AtomicU32]>,
     shard_bytes: usize,
-    /// Memory of the shards that are open; the budget may have been charged for more that are to be.
+    /// Memory of the shards that are open; the budget may have been charged for more that are to
+    /// be.
     open_bytes: AtomicU64,
     sizing: Mutex<Sizing>,
 }
@@ -65,7 +68,8 @@ impl RowCache {
         let most = budget.cache_bytes_max();
         let wanted = (most / SHARDS_WANTED / page_bytes).max(1) * page_bytes;
         let shard_bytes = wanted.min(SHARD_BYTES_MAX as u64);
-        // One without a slot would be memory that nobody looks into: from 1 TiB on, the rest is the log's.
+        // One without a slot would be memory that nobody looks into: from 1 TiB on, the rest is the
+        // log's.
         let most = if budget.limits().row_cache { most } else { 0 };
         let shards = ((most / shard_bytes) as usize).min(SLOTS);
         RowCache {
@@ -100,15 +104,15 @@ impl RowCache {
         }
     }
 
-    /// Copies the record at `address` into `into`, as it lies on disk but for checksum, generation and flags
-    /// of the clock word, which are others here; false if it is not here.
+    /// Copies the record at `address` into `into`, as it lies on disk but for checksum, generation
+    /// and flags of the clock word, which are others here; false if it is not here.
     pub(crate) fn get(&self, address: Address, into: &mut Vec<u64>) -> bool {
         let hash = hash(address);
         self.shard(hash).is_some_and(|shard| shard.lock().get(address, hash, into))
     }
 
-    /// Keeps the record at `address`, whose checksum has been verified. Adds to `demand` what shows whether
-    /// the cache is large enough.
+    /// Keeps the record at `address`, whose checksum has been verified. Adds to `demand` what shows
+    /// whether the cache is large enough.
     pub(crate) fn insert(&self, address: Address, image: &[u8], demand: &mut Demand) {
         let hash = hash(address);
         let Some(shard) = self.shard(hash) else { return };

@@ -9,8 +9,8 @@ const SHAPE_WORD: usize = 3;
 
 /// Where the records of one queue lie in the words of its shard.
 ///
-/// `head` and `tail` only grow; modulo the capacity they are places. A record does not wrap: what is left
-/// before the end is skipped, marked by a shape of zero where it has room for one.
+/// `head` and `tail` only grow; modulo the capacity they are places. A record does not wrap: what
+/// is left before the end is skipped, marked by a shape of zero where it has room for one.
 #[derive(Debug)]
 pub(super) struct Ring {
     base: usize,
@@ -29,7 +29,8 @@ impl Ring {
         Ring { base, capacity, head: 0, tail: 0 }
     }
 
-    /// Whether a record of so many words should be kept here: it would not push out half of the others.
+    /// Whether a record of so many words should be kept here: it would not push out half of the
+    /// others.
     pub(super) fn suits(&self, words: usize) -> bool {
         words <= self.capacity / 4
     }

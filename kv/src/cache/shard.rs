@@ -4,17 +4,18 @@
 //! | index: buckets of 16 words of 32 bits | ghost: 16-bit marks | small queue | main queue |
 //! ```
 //!
-//! The policy is S3-FIFO (Yang et al., SOSP 2023). A row that comes from disk enters the small queue, a tenth
-//! of the memory. When it reaches the end of it, it goes on to the main queue if it was used meanwhile,
-//! and otherwise leaves nothing but a mark; a row that comes back while its mark stands enters the main
-//! queue at once. At the end of the main queue a row that was used goes round again, up to three times
-//! for three uses. So what is read once passes through a tenth of the memory and disturbs nothing, and a hit
-//! moves nothing: it raises two bits of a line that it reads anyway.
+//! The policy is S3-FIFO (Yang et al., SOSP 2023). A row that comes from disk enters the small
+//! queue, a tenth of the memory. When it reaches the end of it, it goes on to the main queue if it
+//! was used meanwhile, and otherwise leaves nothing but a mark; a row that comes back while its
+//! mark stands enters the main queue at once. At the end of the main queue a row that was used goes
+//! round again, up to three times for three uses. So what is read once passes through a tenth of
+//! the memory and disturbs nothing, and a hit moves nothing: it raises two bits of a line that it
+//! reads anyway.
 //!
-//! A record is kept as it lies on disk, with words 1 and 3 of its header put to another use: the checksum has
-//! been verified, flags say nothing on disk, and without its generation `retention` takes a row for one as others; so
-//! their bits hold the record's address and its uses. A cached row therefore costs its record, 6 bytes of index and 2 of
-//! mark, and nothing more.
+//! A record is kept as it lies on disk, with words 1 and 3 of its header put to another use: the
+//! checksum has been verified, flags say nothing on disk, and without its generation `retention`
+//! takes a row for one as others; so their bits hold the record's address and its uses. A cached
+//! row therefore costs its record, 6 bytes of index and 2 of mark, and nothing more.
 
 use super::ring::{Ring, record_words};
 use crate::error::Result;
@@ -27,7 +28,8 @@ const _: () = assert!(cfg!(target_endian = "little"));
 
 /// Places of a bucket: one cache line.
 const BUCKET_PLACES: usize = 16;
-/// An index word: place in the queues, in words, plus one, below; bits of the hash above. 0 is free.
+/// An index word: place in the queues, in words, plus one, below; bits of the hash above. 0 is
+/// free.
 const PLACE_BITS: u32 = 26;
 const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
 /// The longest memory of a shard that index words can point into.
@@ -92,8 +94,8 @@ fn index_word(hash: u64, at: usize) -> u32 {
 /// The memory of a shard as words: index and marks, queues.
 fn split(memory: &mut Region, queues_at: usize) -> (&mut [u64], &mut [u64]) {
     let words = memory.len() / 8;
-    // SAFETY: the region's bytes are mapped, initialised (zero) by the system, aligned to a page, and
-    // reached only through its one owner, which is borrowed exclusively.
+    // SAFETY: the region's bytes are mapped, initialised (zero) by the system, aligned to a page,
+    // and reached only through its one owner, which is borrowed exclusively.
     let all = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().cast::<u64>(), words) };
     all.split_at_mut(queues_at)
 }
@@ -135,7 +137,8 @@ pub(super) fn would_take(bytes: usize, record_bytes: usize) -> bool {
 }
 
 impl Shard {
-    /// Takes memory of `bytes`, laid out for records of about `record_bytes`; what was in it is forgotten.
+    /// Takes memory of `bytes`, laid out for records of about `record_bytes`; what was in it is
+    /// forgotten.
     pub(super) fn open(&mut self, bytes: usize, record_bytes: usize, huge: bool) -> Result<()> {
         debug_assert!(bytes <= SHARD_BYTES_MAX && bytes.is_multiple_of(4096));
         let Layout { buckets, marks, queues_at, small, main } = Layout::new(bytes, record_bytes);
@@ -242,9 +245,9 @@ impl Live {
         let index = self.buckets * BUCKET_PLACES;
         let marks = self.marks;
         let (front, words) = split(&mut self.memory, self.queues_at);
-        // SAFETY: both ranges lie in `front` one after another (`queues_at` counts them), aligned because
-        // it begins at a page and `index` is a multiple of 16; any content is valid for integers, and
-        // `front` is borrowed exclusively for as long as they are.
+        // SAFETY: both ranges lie in `front` one after another (`queues_at` counts them), aligned
+        // because it begins at a page and `index` is a multiple of 16; any content is valid
+        // for integers, and `front` is borrowed exclusively for as long as they are.
         unsafe {
             let start = front.as_mut_ptr().cast::<u32>();
             Parts {
@@ -298,7 +301,8 @@ impl Live {
     }
 
     fn room_in_small(&mut self, len: usize, done: &mut Inserted) -> usize {
-        // Ends: each round takes a record out of the small queue, and an empty one has room (`suits`).
+        // Ends: each round takes a record out of the small queue, and an empty one has room
+        // (`suits`).
         loop {
             let words = words_of(&mut self.memory, self.queues_at);
             if let Some(at) = self.small.push(words, len) {
@@ -332,8 +336,8 @@ impl Live {
 
     fn room_in_main(&mut self, len: usize, done: &mut Inserted) -> usize {
         let mut rounds = 0;
-        // Ends: of the records taken out only a bounded number goes in again, and an empty queue has
-        // room (`suits`).
+        // Ends: of the records taken out only a bounded number goes in again, and an empty queue
+        // has room (`suits`).
         loop {
             let words = words_of(&mut self.memory, self.queues_at);
             if let Some(at) = self.main.push(words, len) {
@@ -345,8 +349,9 @@ impl Live {
             let len = record_words(words, at);
             let goes_round = words[at + 3] & USES_MASK != 0 && is_on(Mechanism::CacheRounds);
             let again = goes_round && rounds < ROUNDS_MAX;
-            // The place may overlap the record's own, but a skipped end's mark can't: an end is skipped
-            // only where the free words wrap, and then this record lies at their other end.
+            // The place may overlap the record's own, but a skipped end's mark can't: an end is
+            // skipped only where the free words wrap, and then this record lies at
+            // their other end.
             match again.then(|| self.main.push(words, len)).flatten() {
                 Some(to) => {
                     rounds += 1;
@@ -466,8 +471,8 @@ mod tests {
         for address in (1..2000_u64).map(|i| i * 96) {
             insert(&mut shard, address, 64);
         }
-        // The first 600 fill the memory; of what came later, all but the last 60 passed through the small
-        // queue and were forgotten but for their marks.
+        // The first 600 fill the memory; of what came later, all but the last 60 passed through the
+        // small queue and were forgotten but for their marks.
         let again: Vec<u64> = (1850..1900_u64).map(|i| i * 96).collect();
         let returned =
             again.iter().filter(|&&address| insert(&mut shard, address, 64).returned).count();

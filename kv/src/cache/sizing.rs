@@ -1,29 +1,33 @@
 //! How much of the memory the cache gets.
 //!
-//! Log and cache share what index and buffers leave. Training needs memory for the log: its rows never enter the
-//! cache. Peeks need it for the cache: they write nothing to the log. So the log's growth tells which of both goes on.
-//! Copies that compaction makes count as growth too. The cache looks at the log when a batch looks below the head.
+//! Log and cache share what index and buffers leave. Training needs memory for the log: its rows
+//! never enter the cache. Peeks need it for the cache: they write nothing to the log. So the log's
+//! growth tells which of both goes on. Copies that compaction makes count as growth too. The cache
+//! looks at the log when a batch looks below the head.
 //!
-//! - While the log grows by less than a shard's memory, the cache doubles each time that peeks have looked for as many
-//!   rows below the head as the cache holds. It cannot fill faster than that.
-//! - Where the log has not grown since the cache looked last, frames that it does not use are the cache's as soon as the
-//!   cache is full.
-//! - Each time that the log has grown by a shard's memory, the cache gives a shard back, down to one part in
-//!   [`LEAST_PART`] of its most. While the log has frames that it does not use, the cache keeps its memory.
+//! - While the log grows by less than a shard's memory, the cache doubles each time that peeks have
+//!   looked for as many rows below the head as the cache holds. It cannot fill faster than that.
+//! - Where the log has not grown since the cache looked last, frames that it does not use are the
+//!   cache's as soon as the cache is full.
+//! - Each time that the log has grown by a shard's memory, the cache gives a shard back, down to
+//!   one part in [`LEAST_PART`] of its most. While the log has frames that it does not use, the
+//!   cache keeps its memory.
 //!
-//! The cache never has so much that the log would be left with less than a sixteenth of what they share
-//! (`Budget::cache_bytes_max`); when the index grows or a scan begins, first the cache gives way, then the log.
+//! The cache never has so much that the log would be left with less than a sixteenth of what they
+//! share (`Budget::cache_bytes_max`); when the index grows or a scan begins, first the cache gives
+//! way, then the log.
 
 use super::{RowCache, SLOTS};
 use crate::log::Log;
 use crate::sync::Ordering;
 use crate::testing::mechanisms::{Mechanism, is_on};
 
-/// The cache keeps one part in this number of its most, so that rows that are peeked at between updates find a place.
+/// The cache keeps one part in this number of its most, so that rows that are peeked at between
+/// updates find a place.
 const LEAST_PART: usize = 32;
 
-/// A full cache grows by this factor, at most, into frames that the log does not use. Each step costs the rows whose
-/// slots move to new shards, so a young cache takes few steps.
+/// A full cache grows by this factor, at most, into frames that the log does not use. Each step
+/// costs the rows whose slots move to new shards, so a young cache takes few steps.
 const GROWTH: usize = 4;
 
 /// What batches report.
@@ -71,8 +75,8 @@ impl RowCache {
         self.open_bytes.store((open * self.shard_bytes) as u64, Ordering::Relaxed);
     }
 
-    /// Takes note of what a batch met, and now and then moves memory. The caller is not pinned. Never waits:
-    /// while another thread decides, this one's counts are dropped.
+    /// Takes note of what a batch met, and now and then moves memory. The caller is not pinned.
+    /// Never waits: while another thread decides, this one's counts are dropped.
     pub(crate) fn resize(&self, demand: &Demand, log: &Log) {
         if self.shards.is_empty() {
             return;
@@ -132,8 +136,8 @@ impl RowCache {
 
     /// Gives memory back if index or scans have grown into it. The caller is not pinned.
     ///
-    /// The log's writer calls it on behalf of all who wait for a frame, so nobody waits for the log or for the
-    /// gate while holding the sizing's lock.
+    /// The log's writer calls it on behalf of all who wait for a frame, so nobody waits for the log
+    /// or for the gate while holding the sizing's lock.
     pub(crate) fn give_way(&self, log: &Log) {
         if self.budget.cache_bytes_over() == 0 {
             return;
@@ -286,13 +290,15 @@ mod tests {
         (log, cache)
     }
 
-    /// Ends the log's page, so that it grows by at least a shard's memory. The writer need not run: frames are free.
+    /// Ends the log's page, so that it grows by at least a shard's memory. The writer need not run:
+    /// frames are free.
     fn grow_by_a_page(log: &Log) {
         let full = log.allocate(log.page_bytes() as usize).unwrap_err();
         log.turn_page(full, crate::log::TurnFor::Rows).unwrap();
     }
 
-    /// A batch's own peeks fell into the window that the growth before it ended, and the cache never opened.
+    /// A batch's own peeks fell into the window that the growth before it ended, and the cache
+    /// never opened.
     #[test]
     fn peeks_between_writes_find_a_place() {
         let (log, cache) = log_and_cache();
@@ -343,8 +349,9 @@ mod tests {
         }
     }
 
-    /// Nobody but the writer may be needed to make the cache give way: turning pages, then a checkpoint's
-    /// settling, then a wait for the log to give way, by a thread that never asks the cache.
+    /// Nobody but the writer may be needed to make the cache give way: turning pages, then a
+    /// checkpoint's settling, then a wait for the log to give way, by a thread that never asks
+    /// the cache.
     fn the_log_gets_its_frames(log: &Log, cache: &RowCache) {
         let budget = &cache.budget;
         assert!(budget.frames_allowed() < 2, "{} are left", budget.frames_allowed());

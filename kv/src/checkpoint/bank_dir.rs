@@ -19,11 +19,13 @@ pub(crate) fn create_dir_durably(dir: &Path) -> Result<Arc<Directory>> {
     }
     std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
     let opened = Directory::open(dir).map_err(|e| Error::io("open", dir, e))?;
-    // One that is there without a bank may have been made by a process that was killed before it synced the name.
+    // One that is there without a bank may have been made by a process that was killed before it
+    // synced the name.
     if BankFile::is_in(opened.path()) {
         return Ok(opened);
     }
-    // Each new directory's name lies in its parent; syncing all of them costs little and happens once.
+    // Each new directory's name lies in its parent; syncing all of them costs little and happens
+    // once.
     for parent in opened.path().ancestors().skip(1) {
         match descriptors::open(parent).and_then(|parent| parent.sync_all()) {
             Err(e) if holds_nothing_new(e.kind()) => break,
@@ -55,7 +57,8 @@ pub(crate) fn not_a_directory(dir: &Path) -> Error {
     Error::NotABank { path: dir.to_owned(), why }
 }
 
-/// Whether a directory that can't be opened or synced for this reason was there before: we may not write in it.
+/// Whether a directory that can't be opened or synced for this reason was there before: we may not
+/// write in it.
 fn holds_nothing_new(kind: ErrorKind) -> bool {
     matches!(
         kind,

@@ -13,8 +13,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What keeps other processes from writing a bank: a lock on the file `LOCK`, and one on the directory itself, as
-/// people remove files called `LOCK`.
+/// What keeps other processes from writing a bank: a lock on the file `LOCK`, and one on the
+/// directory itself, as people remove files called `LOCK`.
 #[derive(Debug)]
 pub(crate) struct BankLock {
     file: FileLock,
@@ -25,7 +25,8 @@ pub(crate) struct BankLock {
 impl BankLock {
     /// Locks the bank in `dir`. Does not wait.
     pub(crate) fn take(dir: &Arc<Directory>) -> Result<Self> {
-        // The directory first: a process that is refused here must not hold a `LOCK` that the owner has to make anew.
+        // The directory first: a process that is refused here must not hold a `LOCK` that the owner
+        // has to make anew.
         let handle = LockableFile::open(|| dir.reopen());
         let handle = handle.map_err(|e| Error::io("open", dir.path(), e))?;
         let _dir = match FileLock::try_exclusive(handle) {
@@ -37,8 +38,9 @@ impl BankLock {
         Ok(BankLock { file: lock_file(dir)?, _dir })
     }
 
-    /// Locks the file `LOCK` of `dir` again if it is another one by now, or gone. Where the file system locks directories,
-    /// that lock has kept other processes of this build away meanwhile.
+    /// Locks the file `LOCK` of `dir` again if it is another one by now, or gone. Where the file
+    /// system locks directories, that lock has kept other processes of this build away
+    /// meanwhile.
     pub(crate) fn renew(&mut self, dir: &Arc<Directory>) -> Result<()> {
         let place = dir.place(LOCK_NAME);
         let failed = |e| Error::io("stat", &place, e);

@@ -1,19 +1,22 @@
 //! Holding a checkpoint that is read, so that a writer in another process does not take it away.
 //!
-//! **Problem.** A writer lets go of checkpoints beyond those that it keeps: it removes the directory, and gives back
-//! the log below the oldest one that is left. Who reads such a checkpoint would then find files gone, or holes that
-//! read as zeros. The reader may be another process, may be killed at any instant, and may change no byte of the bank.
+//! **Problem.** A writer lets go of checkpoints beyond those that it keeps: it removes the
+//! directory, and gives back the log below the oldest one that is left. Who reads such a checkpoint
+//! would then find files gone, or holes that read as zeros. The reader may be another process, may
+//! be killed at any instant, and may change no byte of the bank.
 //!
-//! **Approach.** A reader holds a shared lock (`flock`) on the checkpoint's `manifest`, which no two checkpoints
-//! share. Before a writer takes a checkpoint away it tries for the exclusive lock, without waiting: if it can't
-//! have it, the checkpoint stays until the next time, whole, with all of its log (`Pins` goes by the directories
-//! that are there). The kernel lets go of a lock with the process, so a killed reader holds nothing.
+//! **Approach.** A reader holds a shared lock (`flock`) on the checkpoint's `manifest`, which no
+//! two checkpoints share. Before a writer takes a checkpoint away it tries for the exclusive lock,
+//! without waiting: if it can't have it, the checkpoint stays until the next time, whole, with all
+//! of its log (`Pins` goes by the directories that are there). The kernel lets go of a lock with
+//! the process, so a killed reader holds nothing.
 //!
-//! **Why it is right.** The directory loses its name only while the exclusive lock is held. So a reader that has
-//! the shared lock and *then* finds the file that it locked under the checkpoint's name holds a checkpoint that was
-//! whole all along, and stays so. If it finds no file there, or another, the checkpoint went between listing and
-//! locking: it is gone, and the reader takes another. What lies below a checkpoint's end is never written again, so
-//! nothing else of it needs a lock. A directory that is still `.partial` is never looked at, nor is one with the mark of
+//! **Why it is right.** The directory loses its name only while the exclusive lock is held. So a
+//! reader that has the shared lock and *then* finds the file that it locked under the checkpoint's
+//! name holds a checkpoint that was whole all along, and stays so. If it finds no file there, or
+//! another, the checkpoint went between listing and locking: it is gone, and the reader takes
+//! another. What lies below a checkpoint's end is never written again, so nothing else of it needs
+//! a lock. A directory that is still `.partial` is never looked at, nor is one with the mark of
 //! `removal`, which the writer makes while it holds the exclusive lock.
 
 use std::fs::TryLockError;
@@ -25,7 +28,8 @@ use crate::files::directory::FileIdentity;
 use crate::files::lock::{FileLock, LockableFile};
 use crate::files::lock_holders::LockHolders;
 
-/// How often the newest checkpoint may go between listing and locking; each time the writer has taken others.
+/// How often the newest checkpoint may go between listing and locking; each time the writer has
+/// taken others.
 const ATTEMPTS_MAX: u32 = 1000;
 
 /// Keeps a checkpoint on disk with all that it names, until it is dropped.
@@ -84,7 +88,8 @@ impl Checkpoints {
         (!readers.0.is_empty()).then_some(readers)
     }
 
-    /// Makes sure that nobody reads a checkpoint, which may then be taken away; none if somebody does.
+    /// Makes sure that nobody reads a checkpoint, which may then be taken away; none if somebody
+    /// does.
     pub(crate) fn unread(&self, number: u64) -> Result<Option<Unread>> {
         let path = self.manifest_path(number);
         let manifest = match LockableFile::open(|| path.open()) {
@@ -143,7 +148,8 @@ mod tests {
         let unread = checkpoints.unread(1).unwrap().unwrap();
         let dir = checkpoints.dir_of(1);
         std::thread::scope(|scope| {
-            // Opens the file under its name or finds it gone, and if it opened it, waits for the lock.
+            // Opens the file under its name or finds it gone, and if it opened it, waits for the
+            // lock.
             let holder = scope.spawn(|| checkpoints.hold(1).unwrap());
             dir.rename(&dir.with_extension("partial")).unwrap();
             drop(unread);

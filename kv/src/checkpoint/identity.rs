@@ -10,7 +10,8 @@ use crate::files::directory::Place;
 pub(crate) struct CheckpointIdentity {
     pub(crate) bank: u64,
     pub(crate) checkpoint: u64,
-    /// The checkpoint's random id. 0 for a file that a build of format 5 wrote: it names the bank in its place.
+    /// The checkpoint's random id. 0 for a file that a build of format 5 wrote: it names the bank
+    /// in its place.
     pub(crate) id: u64,
 }
 
@@ -24,7 +25,8 @@ impl CheckpointIdentity {
         }
     }
 
-    /// The identity of a file whose checkpoint's manifest can't be read, from the file's own header.
+    /// The identity of a file whose checkpoint's manifest can't be read, from the file's own
+    /// header.
     pub(crate) fn found(
         place: &Place,
         (magic, version): ([u8; 8], u32),

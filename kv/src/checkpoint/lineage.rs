@@ -1,16 +1,19 @@
 //! Which opening of the bank wrote each page of the log.
 //!
-//! **Problem.** Bank id, page number and address do not identify a page's content. A bank and its copy go on under one
-//! bank id, and write different pages under one number. A bank that is opened after a crash or a roll back cuts its
-//! log, and writes other pages under the numbers that it cut off. A page of the wrong origin (a segment file restored
-//! from a copy that has gone on, or a write that the drive lost) would pass every checksum and be served as data.
+//! **Problem.** Bank id, page number and address do not identify a page's content. A bank and its
+//! copy go on under one bank id, and write different pages under one number. A bank that is opened
+//! after a crash or a roll back cuts its log, and writes other pages under the numbers that it cut
+//! off. A page of the wrong origin (a segment file restored from a copy that has gone on, or a
+//! write that the drive lost) would pass every checksum and be served as data.
 //!
-//! **Approach.** Each opening for writing draws a random *salt*. The salt stands in the header of every page that the
-//! opening writes, and in the seed of its records' checksums. The manifest lists the openings: the first page that
-//! each wrote, and its salt. So a reader knows the salt of every page before it reads the page.
+//! **Approach.** Each opening for writing draws a random *salt*. The salt stands in the header of
+//! every page that the opening writes, and in the seed of its records' checksums. The manifest
+//! lists the openings: the first page that each wrote, and its salt. So a reader knows the salt of
+//! every page before it reads the page.
 //!
 //! **Invariants.**
-//! 1. `first_page` ascends strictly. An opening that wrote no page below a checkpoint's end is not in its list.
+//! 1. `first_page` ascends strictly. An opening that wrote no page below a checkpoint's end is not
+//!    in its list.
 //! 2. A page below the first opening's `first_page` has salt 0: a build of format 5 wrote it.
 //! 3. An opening is listed as long as a page of it can lie at or above the log's begin.
 
@@ -41,8 +44,8 @@ impl Lineage {
         Lineage { bank, page_bits, openings }
     }
 
-    /// Adds the opening that writes from `first_page` on. Openings that would have written at or after that page wrote
-    /// nothing that is left.
+    /// Adds the opening that writes from `first_page` on. Openings that would have written at or
+    /// after that page wrote nothing that is left.
     #[must_use]
     pub(crate) fn then(mut self, first_page: u64, salt: u64) -> Self {
         self.openings.retain(|opening| opening.first_page < first_page);
@@ -67,7 +70,8 @@ impl Lineage {
 
     /// The openings that a checkpoint lists whose log has pages `pages`.
     pub(crate) fn of_pages(&self, pages: Range<u64>) -> Vec<Opening> {
-        // The opening that wrote the first page stays; those before it do not reach into the log any more.
+        // The opening that wrote the first page stays; those before it do not reach into the log
+        // any more.
         let first = self.openings.partition_point(|opening| opening.first_page <= pages.start);
         let from_first = &self.openings[first.saturating_sub(1)..];
         from_first.iter().copied().filter(|opening| opening.first_page < pages.end).collect()
@@ -87,7 +91,8 @@ impl Lineage {
         pages.is_empty() || salts(self) == salts(other)
     }
 
-    /// Adds what `older`, the lineage of an earlier checkpoint, knows of pages before this one's first opening.
+    /// Adds what `older`, the lineage of an earlier checkpoint, knows of pages before this one's
+    /// first opening.
     pub(crate) fn extend_back(&mut self, older: &Lineage) {
         let first = self.openings.first().map_or(u64::MAX, |opening| opening.first_page);
         let before = older.openings.iter().copied().filter(|opening| opening.first_page < first);

@@ -72,8 +72,8 @@ impl ImageEntry {
 #[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
 pub(crate) struct Manifest {
     pub(crate) number: u64,
-    /// A number that no other checkpoint has (see `store::state`): numbers are given anew after a roll back, and a copy of
-    /// the bank goes on counting by itself.
+    /// A number that no other checkpoint has (see `store::state`): numbers are given anew after a
+    /// roll back, and a copy of the bank goes on counting by itself.
     pub(crate) id: u64,
     pub(crate) bank: u64,
     pub(crate) page_bits: u32,
@@ -152,8 +152,8 @@ impl Manifest {
 
     /// The manifest of checkpoint `number` from its file.
     ///
-    /// A right checksum says that the bytes are those that were written, not that a sane program wrote them: all
-    /// that others reckon with is held against its bounds here, once.
+    /// A right checksum says that the bytes are those that were written, not that a sane program
+    /// wrote them: all that others reckon with is held against its bounds here, once.
     ///
     /// # Errors
     /// What does not fit.
@@ -212,7 +212,8 @@ impl Manifest {
         numbered && live_bytes <= log_bytes && self.rows() <= log_bytes
     }
 
-    /// The tables that were not dropped. The counts of others mean nothing: in some banks they went below zero.
+    /// The tables that were not dropped. The counts of others mean nothing: in some banks they went
+    /// below zero.
     fn tables_there(&self) -> impl Iterator<Item = &TableEntry> {
         self.tables.iter().filter(|table| !table.dropped)
     }
@@ -265,7 +266,8 @@ mod tests {
         }
     }
 
-    /// What others add up and multiply was taken from the file as it was: a panic, or a number that had wrapped.
+    /// What others add up and multiply was taken from the file as it was: a panic, or a number that
+    /// had wrapped.
     #[test]
     fn numbers_beyond_their_bounds_are_refused() {
         let decode = |change: &dyn Fn(&mut Manifest)| {
@@ -275,7 +277,8 @@ mod tests {
         };
         decode(&|_| {}).unwrap();
         decode(&|manifest| manifest.unix_s = u64::MAX).unwrap();
-        // There are banks whose batches took from the counts of a table that had been dropped beside them.
+        // There are banks whose batches took from the counts of a table that had been dropped
+        // beside them.
         let counts = |manifest: &mut Manifest, dropped| {
             let below = TableEntry { rows: 7_u64.wrapping_neg(), dropped, ..table(0) };
             let shrunk =

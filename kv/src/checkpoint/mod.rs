@@ -7,13 +7,14 @@
 //!                               blob               the caller's own bytes (checked stream)
 //! ```
 //!
-//! Images of the index that earlier checkpoints wrote are linked into the directory, so each has all that it needs.
+//! Images of the index that earlier checkpoints wrote are linked into the directory, so each has
+//! all that it needs.
 //!
-//! A checkpoint is written under `0000000007.partial`; every file and that directory are synced, after
-//! the log itself; then the directory gets its final name and `checkpoints` is synced. So a directory
-//! under a final name is complete, whatever the instant of a crash, and one that does not verify is
-//! damage and an error. The log below a checkpoint's end is never written again. `removal` tells how a checkpoint is
-//! taken away.
+//! A checkpoint is written under `0000000007.partial`; every file and that directory are synced,
+//! after the log itself; then the directory gets its final name and `checkpoints` is synced. So a
+//! directory under a final name is complete, whatever the instant of a crash, and one that does not
+//! verify is damage and an error. The log below a checkpoint's end is never written again.
+//! `removal` tells how a checkpoint is taken away.
 
 pub(crate) mod bank_dir;
 pub(crate) mod bank_file;
@@ -68,15 +69,16 @@ impl Checkpoints {
         let failed = |e| Error::io("create", &bank.place(FOLDER), e);
         let dir = bank.make_subdirectory(FOLDER).map_err(failed)?;
         let checkpoints = Checkpoints::new(Some(dir), bank);
-        // A process that was killed may have renamed checkpoints and not synced that. One that has its final name must
-        // be there for good when the bank is opened at it; one that has lost it must not come back when its files
-        // and its log are gone.
+        // A process that was killed may have renamed checkpoints and not synced that. One that has
+        // its final name must be there for good when the bank is opened at it; one that has
+        // lost it must not come back when its files and its log are gone.
         checkpoints.sync()?;
         checkpoints.clear(&checkpoints.names()?);
         Ok(checkpoints)
     }
 
-    /// The checkpoints in the directory of a bank that is not open for writing: makes nothing, clears nothing away.
+    /// The checkpoints in the directory of a bank that is not open for writing: makes nothing,
+    /// clears nothing away.
     pub(crate) fn look(bank: &Arc<Directory>) -> Result<Self> {
         let dir = match bank.subdirectory(FOLDER) {
             Ok(dir) => Some(dir),
@@ -138,7 +140,8 @@ impl Checkpoints {
         }
     }
 
-    /// Refuses to go on where the path of the bank, or of the folder of its checkpoints, leads elsewhere by now.
+    /// Refuses to go on where the path of the bank, or of the folder of its checkpoints, leads
+    /// elsewhere by now.
     ///
     /// # Errors
     /// `DirectoryMoved`; `Io` if it can't be told.
@@ -181,8 +184,8 @@ impl Checkpoints {
         let dir = loop {
             let dir = self.partial_of(number, attempt);
             let made = match dir.create_dir() {
-                // An attempt that failed may not have been able to clear away what it had written. What can't be cleared
-                // away keeps its name.
+                // An attempt that failed may not have been able to clear away what it had written.
+                // What can't be cleared away keeps its name.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     match dir.remove_dir_all() {
                         Err(_) if attempt + 1 < removal::PARTIAL_NAMES => {

@@ -44,18 +44,20 @@ impl PartialCheckpoint<'_> {
         self.dir.join(other.name().file_name().unwrap_or_default())
     }
 
-    /// Links the images of checkpoint `number` into this one, which adds to them. False if the file system can't;
-    /// then some may be there.
+    /// Links the images of checkpoint `number` into this one, which adds to them. False if the file
+    /// system can't; then some may be there.
     pub(crate) fn link_images(&self, number: u64, images: &[ImageEntry]) -> bool {
         images.iter().all(|image| {
             let from = self.of.image_path(number, image.checkpoint);
             let to = self.image_path(image.checkpoint);
-            // The content was synced with its own checkpoint; not every file system counts a new name to it.
+            // The content was synced with its own checkpoint; not every file system counts a new
+            // name to it.
             from.hard_link(&to).and_then(|()| to.sync()).is_ok()
         })
     }
 
-    /// Links the images of checkpoint `of` into this one, or copies them where the file system can't.
+    /// Links the images of checkpoint `of` into this one, or copies them where the file system
+    /// can't.
     pub(crate) fn take_images(&self, of: &Manifest, images: &[ImageEntry]) -> Result<()> {
         if self.link_images(of.number, images) {
             return Ok(());
@@ -87,8 +89,8 @@ impl PartialCheckpoint<'_> {
         file.sync_all().map_err(|e| Error::io("sync", &path, e))
     }
 
-    /// Writes the manifest and gives the checkpoint its name: from then on it is the newest one. The
-    /// name is durable when `Checkpoints::sync` has returned.
+    /// Writes the manifest and gives the checkpoint its name: from then on it is the newest one.
+    /// The name is durable when `Checkpoints::sync` has returned.
     pub(crate) fn complete(mut self, manifest: &Manifest) -> Result<()> {
         use std::io::Write;
         let place = self.dir.join(MANIFEST);

@@ -1,11 +1,13 @@
 //! Taking checkpoints away, where the file system lets go of them and where it does not.
 //!
-//! **Problem.** A checkpoint goes by a rename of its directory, which one system call makes whole, and then its files are
-//! removed. There are directories that can't be renamed: on an overlay file system those of a lower layer (`EXDEV`), in a
-//! directory with the sticky bit those of another user. There are files that can't be removed. One such checkpoint must
-//! not keep later ones from going, and what can't be cleared away must not keep a bank from opening.
+//! **Problem.** A checkpoint goes by a rename of its directory, which one system call makes whole,
+//! and then its files are removed. There are directories that can't be renamed: on an overlay file
+//! system those of a lower layer (`EXDEV`), in a directory with the sticky bit those of another
+//! user. There are files that can't be removed. One such checkpoint must not keep later ones from
+//! going, and what can't be cleared away must not keep a bank from opening.
 //!
-//! **Approach.** A removal has two steps: the checkpoint is taken back, and its files are cleared away.
+//! **Approach.** A removal has two steps: the checkpoint is taken back, and its files are cleared
+//! away.
 //!
 //! | step | first way | where the directory can't be renamed |
 //! |---|---|---|
@@ -13,12 +15,12 @@
 //! | make that durable | sync `checkpoints` | sync `checkpoints` |
 //! | clear away | remove the files, then `<n>.partial` | remove `manifest`, the files, and `<n>`; sync; then the mark |
 //!
-//! A marked checkpoint counts as gone, for every process, from the mark on. So a half-removed checkpoint never looks like
-//! a whole one: its mark goes when the name of its directory is durably gone, and until then every open and every
-//! pruning go on with the removal.
+//! A marked checkpoint counts as gone, for every process, from the mark on. So a half-removed
+//! checkpoint never looks like a whole one: its mark goes when the name of its directory is durably
+//! gone, and until then every open and every pruning go on with the removal.
 //!
-//! **What stays** is noted with the reason (`Checkpoints::left`), for the statistics. A pruning notes anew what it can't
-//! remove, so what went meanwhile is not told any more.
+//! **What stays** is noted with the reason (`Checkpoints::left`), for the statistics. A pruning
+//! notes anew what it can't remove, so what went meanwhile is not told any more.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -30,11 +32,12 @@ use crate::checkpoint::{Checkpoints, PARTIAL};
 use crate::error::{Error, Result};
 use crate::files::directory::Place;
 
-/// The extension of a mark: the checkpoint of that number is gone, though its directory may be there.
+/// The extension of a mark: the checkpoint of that number is gone, though its directory may be
+/// there.
 const REMOVED: &str = "removed";
 
-/// Names for the `.partial` directory of one checkpoint. All but the first are for where directories of these names are
-/// there and can't be removed.
+/// Names for the `.partial` directory of one checkpoint. All but the first are for where
+/// directories of these names are there and can't be removed.
 pub(crate) const PARTIAL_NAMES: u32 = 16;
 
 /// What could not be cleared away: paths, with the reasons.
@@ -118,8 +121,9 @@ impl Checkpoints {
         }
     }
 
-    /// Removes all but the newest `kept` checkpoints, those that are pinned, and those that a reader holds: see `hold`.
-    /// Adds the numbers of those that are gone for good to `gone`. Goes on where one can't be removed, and notes it.
+    /// Removes all but the newest `kept` checkpoints, those that are pinned, and those that a
+    /// reader holds: see `hold`. Adds the numbers of those that are gone for good to `gone`.
+    /// Goes on where one can't be removed, and notes it.
     ///
     /// # Errors
     /// `DirectoryMoved`; `Io` if the folder can't be listed.
@@ -146,8 +150,8 @@ impl Checkpoints {
         }
     }
 
-    /// Removes a checkpoint that no reader holds. Adds its number to `gone` when it is taken back for good, whatever
-    /// fails afterwards.
+    /// Removes a checkpoint that no reader holds. Adds its number to `gone` when it is taken back
+    /// for good, whatever fails afterwards.
     pub(crate) fn remove(&self, number: u64, _unread: Unread, gone: &mut Vec<u64>) -> Result<()> {
         match self.rename_away(number) {
             Ok(partial) => {
@@ -212,8 +216,8 @@ impl Checkpoints {
         }
     }
 
-    /// Clears away what a crash left half written, and what removals have left. Notes what stays, in the place of what
-    /// was noted before.
+    /// Clears away what a crash left half written, and what removals have left. Notes what stays,
+    /// in the place of what was noted before.
     pub(crate) fn clear(&self, names: &[OsString]) {
         *self.left.lock() = Leftovers::default();
         for name in names {
@@ -232,8 +236,9 @@ impl Checkpoints {
         }
     }
 
-    /// Directories of checkpoints that count for nothing: removed ones that could not be cleared away, and those of
-    /// unfinished checkpoints up to number `newest`. One with a later number is being written.
+    /// Directories of checkpoints that count for nothing: removed ones that could not be cleared
+    /// away, and those of unfinished checkpoints up to number `newest`. One with a later number
+    /// is being written.
     pub(crate) fn leftovers(&self, newest: u64) -> Result<Vec<Place>> {
         let names = if self.is_there() { self.names()? } else { Vec::new() };
         let left = names.iter().filter_map(|name| match named(name)? {

@@ -13,8 +13,8 @@ const ALIGNMENT_BYTES: usize = 4096;
 
 /// A zeroed, page-aligned run of bytes that dereferences to a slice.
 ///
-/// It comes from the allocator rather than from a map of its own, so that small ones are cheap and Miri
-/// can watch it.
+/// It comes from the allocator rather than from a map of its own, so that small ones are cheap and
+/// Miri can watch it.
 ///
 /// ```
 /// use embank_kv::device::AlignedBuffer;
@@ -45,9 +45,10 @@ impl AlignedBuffer {
         Self { start, len, number: None }
     }
 
-    /// As [`zeroed`](Self::zeroed), for a buffer that streams read into again and again for as long as a device is
-    /// used: the device may register it with the kernel, once. All its pages are then held in memory until the
-    /// device closes, also those of a buffer that is dropped before.
+    /// As [`zeroed`](Self::zeroed), for a buffer that streams read into again and again for as long
+    /// as a device is used: the device may register it with the kernel, once. All its pages are
+    /// then held in memory until the device closes, also those of a buffer that is dropped
+    /// before.
     ///
     /// ```
     /// use embank_kv::device::AlignedBuffer;
@@ -65,8 +66,8 @@ impl AlignedBuffer {
         NUMBERS.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What tells this buffer from every other that there is or was, at the same address too; none if it is not to
-    /// be registered.
+    /// What tells this buffer from every other that there is or was, at the same address too; none
+    /// if it is not to be registered.
     pub(super) fn number(&self) -> Option<u64> {
         self.number
     }
@@ -101,8 +102,8 @@ impl Deref for AlignedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` initialised bytes lie at `start` (or `len` is 0 and `start` dangles aligned),
-        // and the borrow of self keeps writers away.
+        // SAFETY: `len` initialised bytes lie at `start` (or `len` is 0 and `start` dangles
+        // aligned), and the borrow of self keeps writers away.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -122,21 +123,23 @@ impl fmt::Debug for AlignedBuffer {
 
 #[cfg(test)]
 impl AlignedBuffer {
-    /// Gives this buffer's pages back to the system; fresh ones, zeroed, come in their place at the same address.
+    /// Gives this buffer's pages back to the system; fresh ones, zeroed, come in their place at the
+    /// same address.
     pub(super) fn replace_pages(&mut self) {
         assert_eq!(
             self.len % ALIGNMENT_BYTES,
             0,
             "whole pages, so that nobody else's bytes go along"
         );
-        // SAFETY: the range is this buffer's own, borrowed exclusively, and anonymous private memory, as the
-        // allocator's is; its bytes are any bytes, so zeros are valid.
+        // SAFETY: the range is this buffer's own, borrowed exclusively, and anonymous private
+        // memory, as the allocator's is; its bytes are any bytes, so zeros are valid.
         let done =
             unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, libc::MADV_DONTNEED) };
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// Makes it another buffer in the eyes of a device, as [`for_streams`](Self::for_streams) would.
+    /// Makes it another buffer in the eyes of a device, as [`for_streams`](Self::for_streams)
+    /// would.
     pub(super) fn renumber(&mut self) {
         self.number = Some(Self::new_number());
     }

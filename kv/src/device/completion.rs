@@ -34,7 +34,8 @@ pub(super) enum Completion {
 pub(super) struct Retries(usize);
 
 impl Retries {
-    /// Says how a read goes on after `result`: bytes moved, or a negative error number. `requests`: reads so far.
+    /// Says how a read goes on after `result`: bytes moved, or a negative error number. `requests`:
+    /// reads so far.
     pub(super) fn after(&mut self, asked: &Asked<'_>, result: i32, requests: usize) -> Completion {
         let Asked { segment, offset, wanted, before } = *asked;
         let Ok(moved) = usize::try_from(result) else {

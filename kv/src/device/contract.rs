@@ -21,7 +21,8 @@ pub const BLOCK_BYTES: usize = 512;
 pub struct Read<'a> {
     /// Log offset, a multiple of [`BLOCK_BYTES`].
     pub offset: u64,
-    /// Destination; its address and length are multiples of [`BLOCK_BYTES`]. Must not cross a segment.
+    /// Destination; its address and length are multiples of [`BLOCK_BYTES`]. Must not cross a
+    /// segment.
     pub buffer: &'a mut [u8],
 }
 
@@ -68,18 +69,20 @@ pub trait Device: Send + Sync + fmt::Debug {
         DeviceReport::default()
     }
 
-    /// Reads all of `reads`, as many at once as the device takes, and returns when the last is done.
+    /// Reads all of `reads`, as many at once as the device takes, and returns when the last is
+    /// done.
     ///
-    /// What lies between written ranges of a segment reads as zeros, as in any sparse file; what lies
-    /// beyond the last written block of a segment is [`Error::Truncated`].
+    /// What lies between written ranges of a segment reads as zeros, as in any sparse file; what
+    /// lies beyond the last written block of a segment is [`Error::Truncated`].
     ///
     /// # Errors
-    /// The first failure, naming file and offset; every request has been reaped by then. The contents of
-    /// all buffers are then unspecified. [`Error::InvalidArgument`] for what is not block-aligned, empty
-    /// or crosses a segment; nothing has been read then.
+    /// The first failure, naming file and offset; every request has been reaped by then. The
+    /// contents of all buffers are then unspecified. [`Error::InvalidArgument`] for what is not
+    /// block-aligned, empty or crosses a segment; nothing has been read then.
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()>;
 
-    /// As [`read_many`](Self::read_many), for reads that nobody waits for: those that somebody waits for go first.
+    /// As [`read_many`](Self::read_many), for reads that nobody waits for: those that somebody
+    /// waits for go first.
     ///
     /// # Errors
     /// As [`read_many`](Self::read_many).
@@ -87,20 +90,21 @@ pub trait Device: Send + Sync + fmt::Debug {
         self.read_many(reads)
     }
 
-    /// Reads what `stream` asks for, as many at once as the device and `memory` take, and hands each read
-    /// over as it completes, in any order. Returns when `stream` has no more and all is handed over:
-    /// how many reads were in flight at most.
+    /// Reads what `stream` asks for, as many at once as the device and `memory` take, and hands
+    /// each read over as it completes, in any order. Returns when `stream` has no more and all
+    /// is handed over: how many reads were in flight at most.
     ///
     /// `memory` is where the bytes arrive: its length at least that of the longest read.
     ///
     /// # Errors
-    /// As [`read_many`](Self::read_many), or what [`ReadStream::done`] returned; of several the first. No
-    /// read is begun after it, and none is in flight when this returns.
+    /// As [`read_many`](Self::read_many), or what [`ReadStream::done`] returned; of several the
+    /// first. No read is begun after it, and none is in flight when this returns.
     fn read_stream(&self, memory: &mut AlignedBuffer, stream: &mut dyn ReadStream) -> Result<u64> {
         stream::in_bursts(memory, stream, |reads| self.read_many(reads), |_| {})
     }
 
-    /// Writes `bytes` at log offset `offset`; both block-aligned; may cross no segment. Not yet durable.
+    /// Writes `bytes` at log offset `offset`; both block-aligned; may cross no segment. Not yet
+    /// durable.
     ///
     /// # Errors
     /// A failed or short write, naming file and offset. [`Error::InvalidArgument`] as for reads.
@@ -109,38 +113,41 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Makes every completed write durable.
     ///
     /// # Errors
-    /// A failed sync, naming the file. After one, the kernel may have dropped what it could not write,
-    /// so every later sync of this device fails too.
+    /// A failed sync, naming the file. After one, the kernel may have dropped what it could not
+    /// write, so every later sync of this device fails too.
     fn sync(&self) -> Result<()>;
 
-    /// Drops everything at and beyond log offset `end`, rounded up to whole blocks (a recovery discards
-    /// what no checkpoint holds). Durable on return.
+    /// Drops everything at and beyond log offset `end`, rounded up to whole blocks (a recovery
+    /// discards what no checkpoint holds). Durable on return.
     ///
     /// # Errors
     /// A failed truncate or remove, naming the file.
     fn truncate(&self, end: u64) -> Result<()>;
 
-    /// Gives the space below log offset `below` back: files that lie wholly below it are removed, and where
-    /// the file system can, the rest of the next one is punched out. Reads of what was given back fail, or
-    /// find zeros. Not durable by itself: after a crash some of it may be there again. A file that can't be
-    /// removed does not keep others: see [`not_removed`](Self::not_removed).
+    /// Gives the space below log offset `below` back: files that lie wholly below it are removed,
+    /// and where the file system can, the rest of the next one is punched out. Reads of what
+    /// was given back fail, or find zeros. Not durable by itself: after a crash some of it may
+    /// be there again. A file that can't be removed does not keep others: see
+    /// [`not_removed`](Self::not_removed).
     ///
     /// # Errors
     /// The directory was moved, or can't be looked at.
     fn free(&self, below: u64) -> Result<Freed>;
 
-    /// What earlier calls of [`free`](Self::free) could not remove, a line each with file and reason. It is tried again
-    /// with the next call.
+    /// What earlier calls of [`free`](Self::free) could not remove, a line each with file and
+    /// reason. It is tried again with the next call.
     fn not_removed(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Bytes that the file system still has for this process; `None` if that is unknown, or there is no file system.
+    /// Bytes that the file system still has for this process; `None` if that is unknown, or there
+    /// is no file system.
     fn room_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Closes the handles of files that can be opened again, where the process has none left for another file.
+    /// Closes the handles of files that can be opened again, where the process has none left for
+    /// another file.
     fn release_handles(&self) {}
 
     /// The file and the offset in it that hold log offset `offset`, for error messages.

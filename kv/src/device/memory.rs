@@ -7,8 +7,9 @@ use super::{BLOCK_BYTES, Device, DeviceOptions, Freed, Read, transfer};
 use crate::error::{Error, Result};
 use crate::sync::RwLock;
 
-/// The device of [`DeviceChoice::Memory`](super::DeviceChoice::Memory), without a disk: for programs that need no
-/// durability, for tests and for Miri. Nothing is durable, and nothing counts against a memory budget.
+/// The device of [`DeviceChoice::Memory`](super::DeviceChoice::Memory), without a disk: for
+/// programs that need no durability, for tests and for Miri. Nothing is durable, and nothing counts
+/// against a memory budget.
 ///
 /// ```
 /// use embank_kv::device::{AlignedBuffer, Device, DeviceOptions, MemoryDevice};

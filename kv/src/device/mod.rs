@@ -1,9 +1,10 @@
 //! Where pages lie when they are not in memory.
 //!
-//! The log is one address space of bytes. A device maps it to segment files of a fixed size and moves
-//! whole blocks. Three implementations: `io_uring` with `O_DIRECT`, a thread pool of `pread`/`pwrite`
-//! for where io_uring is refused, and memory, where nothing is durable. With the feature `testing` there is
-//! a fourth, `FaultyDevice`, which wraps any of them and fails on request.
+//! The log is one address space of bytes. A device maps it to segment files of a fixed size and
+//! moves whole blocks. Three implementations: `io_uring` with `O_DIRECT`, a thread pool of
+//! `pread`/`pwrite` for where io_uring is refused, and memory, where nothing is durable. With the
+//! feature `testing` there is a fourth, `FaultyDevice`, which wraps any of them and fails on
+//! request.
 //!
 //! ```
 //! use embank_kv::device::{self, AlignedBuffer, DeviceChoice, DeviceOptions, Read};
@@ -67,13 +68,13 @@ use crate::files::directory::Directory;
 
 /// Opens the device that `choice` names over `dir/log`, creating the folder if it is absent.
 ///
-/// [`DeviceChoice::Auto`] tries `io_uring` with a ring and one request through it, and takes the thread
-/// pool if that fails for whatever reason; [`Device::report`] then tells the reason.
+/// [`DeviceChoice::Auto`] tries `io_uring` with a ring and one request through it, and takes the
+/// thread pool if that fails for whatever reason; [`Device::report`] then tells the reason.
 ///
 /// # Errors
-/// [`Error::DeviceUnavailable`] if `io_uring` is asked for by name and refused; [`Error::Io`] if the
-/// folder can't be made or listed; [`Error::InvalidOption`] for options out of range, or segment files
-/// of another size.
+/// [`Error::DeviceUnavailable`] if `io_uring` is asked for by name and refused; [`Error::Io`] if
+/// the folder can't be made or listed; [`Error::InvalidOption`] for options out of range, or
+/// segment files of another size.
 pub fn open(dir: &Path, choice: DeviceChoice, options: &DeviceOptions) -> Result<Arc<dyn Device>> {
     match choice {
         DeviceChoice::Memory => Ok(Arc::new(MemoryDevice::new(options)?)),

@@ -16,8 +16,9 @@ const DIRECT: OFlags = OFlags::DIRECT;
 #[cfg(not(target_os = "linux"))]
 const DIRECT: OFlags = OFlags::empty();
 
-/// Opens a segment file that is there, to read, and to write unless `read_only` or it is another user's file. (The log's
-/// last segment, the only one that is written to, is made this user's own when the bank is opened.)
+/// Opens a segment file that is there, to read, and to write unless `read_only` or it is another
+/// user's file. (The log's last segment, the only one that is written to, is made this user's own
+/// when the bank is opened.)
 pub(super) fn existing(place: &Place, direct: bool, read_only: bool) -> io::Result<File> {
     let open = |access: OFlags| place.open_with(access | flags(direct));
     let opened = match read_only {
@@ -36,12 +37,13 @@ pub(super) fn create(place: &Place, direct: bool) -> io::Result<File> {
     place.open_with(new | flags(direct)).inspect(leave_access_time_alone)
 }
 
-/// Has reads leave the time of the file's last access, which the kernel else looks at for each of them. That is the
-/// owner's to ask for; others do without.
+/// Has reads leave the time of the file's last access, which the kernel else looks at for each of
+/// them. That is the owner's to ask for; others do without.
 #[cfg(target_os = "linux")]
 fn leave_access_time_alone(file: &File) {
     use std::os::fd::AsRawFd;
-    // SAFETY: asks for the flags of an open file and sets them; no memory of this process is touched.
+    // SAFETY: asks for the flags of an open file and sets them; no memory of this process is
+    // touched.
     unsafe {
         let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
         if flags >= 0 {
@@ -60,8 +62,8 @@ fn flags(direct: bool) -> OFlags {
 /// Tries direct transfers of single blocks in `folder`; the reason if the file system refuses them
 /// (`EINVAL`: it has none, or wants a coarser alignment than [`BLOCK_BYTES`]).
 ///
-/// Other failures are no answer, such as a full disk, on which a bank must still open; direct transfers
-/// are then assumed, and a read or write reports what is wrong.
+/// Other failures are no answer, such as a full disk, on which a bank must still open; direct
+/// transfers are then assumed, and a read or write reports what is wrong.
 pub(super) fn probe_direct(folder: &Arc<Directory>) -> Option<String> {
     if DIRECT.is_empty() {
         return Some("this system has no O_DIRECT".to_owned());
@@ -98,8 +100,8 @@ pub(super) fn probe_direct_reads(place: Option<&Place>) -> Option<String> {
     }
 }
 
-/// Gives the space of a file's first `bytes` back to the file system; they read as zeros then, and the
-/// file's length stays. False where that can't be done.
+/// Gives the space of a file's first `bytes` back to the file system; they read as zeros then, and
+/// the file's length stays. False where that can't be done.
 #[cfg(target_os = "linux")]
 pub(super) fn punch(file: &File, bytes: u64) -> bool {
     use std::os::fd::AsRawFd;
@@ -117,7 +119,8 @@ pub(super) fn punch(_file: &File, _bytes: u64) -> bool {
 fn try_direct(place: &Place) -> io::Result<()> {
     let file = place.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | DIRECT)?;
     let mut block = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
-    // The second half of a page, at the file's second block: aligned to a block and to nothing more.
+    // The second half of a page, at the file's second block: aligned to a block and to nothing
+    // more.
     file.write_all_at(&block[BLOCK_BYTES..], BLOCK_BYTES as u64)?;
     file.read_exact_at(&mut block[BLOCK_BYTES..], BLOCK_BYTES as u64)
 }

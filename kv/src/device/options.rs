@@ -35,23 +35,25 @@ pub enum DeviceChoice {
 /// ```
 #[derive(Debug, Clone)]
 pub struct DeviceOptions {
-    /// Bytes of log in one segment file: a power of two, at least [`BLOCK_BYTES`]. A bank keeps the size
-    /// it was created with. Default [`SEGMENT_SIZE_BYTES_DEFAULT`].
+    /// Bytes of log in one segment file: a power of two, at least [`BLOCK_BYTES`]. A bank keeps
+    /// the size it was created with. Default [`SEGMENT_SIZE_BYTES_DEFAULT`].
     pub segment_size_bytes: u64,
-    /// Reads that one burst keeps in flight in its ring, 1 to 4096. Default 256: a virtual drive read 4%
-    /// more per second than with 128, and no more with 512.
+    /// Reads that one burst keeps in flight in its ring, 1 to 4096. Default 256: a virtual drive
+    /// read 4% more per second than with 128, and no more with 512.
     pub queue_depth: u32,
-    /// Rings, created when first needed: as many threads can have a burst in flight at once, later ones
-    /// wait. At least 1. Default 4.
+    /// Rings, created when first needed: as many threads can have a burst in flight at once, later
+    /// ones wait. At least 1. Default 4.
     pub rings_max: usize,
-    /// The most threads that the thread device starts to read; the thread that calls reads too. All thread devices of the
-    /// process share their threads: a burst starts another one only if it lacks some and there are fewer than this.
-    /// Default 32: it read about a sixth more per second than 16 (bursts of 256 reads, virtual disk, two cores).
+    /// The most threads that the thread device starts to read; the thread that calls reads too.
+    /// All thread devices of the process share their threads: a burst starts another one only
+    /// if it lacks some and there are fewer than this. Default 32: it read about a sixth more
+    /// per second than 16 (bursts of 256 reads, virtual disk, two cores).
     pub threads: usize,
-    /// Segment files whose handles stay open between uses; at least 1. Default: a quarter of the files that the process
-    /// may have open (`ulimit -n`), at most 512.
+    /// Segment files whose handles stay open between uses; at least 1. Default: a quarter of the
+    /// files that the process may have open (`ulimit -n`), at most 512.
     pub open_files_max: usize,
-    /// Files are opened to read only; nothing is made, written, cut or removed: what would, fails. Default false.
+    /// Files are opened to read only; nothing is made, written, cut or removed: what would, fails.
+    /// Default false.
     pub read_only: bool,
 }
 

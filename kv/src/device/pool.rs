@@ -1,25 +1,30 @@
 //! The threads that read for all [`ThreadDevice`](super::ThreadDevice)s of the process.
 //!
-//! **Problem.** A thread that blocks in `pread` keeps one read in flight, so a drive needs tens of threads. A set of
-//! threads for each bank takes a multiple of that, and containers limit the threads of their processes.
+//! **Problem.** A thread that blocks in `pread` keeps one read in flight, so a drive needs tens of
+//! threads. A set of threads for each bank takes a multiple of that, and containers limit the
+//! threads of their processes.
 //!
-//! **Approach.** A process has one pool. A burst of reads goes on the pool's queue, and its threads and the calling
-//! thread claim its reads one by one. The pool starts a thread only if a burst has reads that neither its calling
-//! thread nor an idle thread would claim at once, and never has more threads than the device of that burst allows
-//! (`DeviceOptions::threads`). Idle threads sleep on a condition variable. The drop of the last device joins them all.
+//! **Approach.** A process has one pool. A burst of reads goes on the pool's queue, and its threads
+//! and the calling thread claim its reads one by one. The pool starts a thread only if a burst has
+//! reads that neither its calling thread nor an idle thread would claim at once, and never has more
+//! threads than the device of that burst allows (`DeviceOptions::threads`). Idle threads sleep on a
+//! condition variable. The drop of the last device joins them all.
 //!
-//! **Progress.** The calling thread claims reads of its own burst until none is left. After that it waits for reads of
-//! its own burst alone, which other threads have claimed. So a burst needs no thread of the pool. A bank on a slow drive
-//! can occupy every thread of the pool; bursts of other banks are then read by their callers alone, and wait for none of
-//! the slow reads. The threads take the oldest burst first, so each burst has its turn whatever another bank asks for.
+//! **Progress.** The calling thread claims reads of its own burst until none is left. After that it
+//! waits for reads of its own burst alone, which other threads have claimed. So a burst needs no
+//! thread of the pool. A bank on a slow drive can occupy every thread of the pool; bursts of other
+//! banks are then read by their callers alone, and wait for none of the slow reads. The threads
+//! take the oldest burst first, so each burst has its turn whatever another bank asks for.
 //!
-//! **Refusal.** At a limit of threads (`EAGAIN`) the pool goes on with the threads that it has, with zero too. It asks
-//! the system for threads again after [`BURSTS_UNTIL_RETRY`] further bursts that lacked some.
+//! **Refusal.** At a limit of threads (`EAGAIN`) the pool goes on with the threads that it has,
+//! with zero too. It asks the system for threads again after [`BURSTS_UNTIL_RETRY`] further bursts
+//! that lacked some.
 //!
-//! **Fork.** A child has none of the pool's threads, and a thread of the parent may hold any of the pool's locks at the
-//! fork. So the handler at the fork forgets the parent's pool (`forget_in_child`), and the first device that is opened in
-//! the child makes a new one. The process id tells a child for which no handler ran. A device of the parent that is
-//! dropped in the child joins nothing.
+//! **Fork.** A child has none of the pool's threads, and a thread of the parent may hold any of the
+//! pool's locks at the fork. So the handler at the fork forgets the parent's pool
+//! (`forget_in_child`), and the first device that is opened in the child makes a new one. The
+//! process id tells a child for which no handler ran. A device of the parent that is dropped in the
+//! child joins nothing.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -33,12 +38,13 @@ use crate::process::locks::{Condvar, Mutex, MutexGuard};
 use crate::process::{fork, thread_start};
 use crate::sync::thread::JoinHandle;
 
-/// Bursts that lack threads and start none after the system has refused a thread: an attempt that is refused takes as
-/// long as some reads, so one in a thousand bursts makes it.
+/// Bursts that lack threads and start none after the system has refused a thread: an attempt that
+/// is refused takes as long as some reads, so one in a thousand bursts makes it.
 pub(super) const BURSTS_UNTIL_RETRY: u32 = 1_000;
 
-/// The pool of this process, or of the process that it was forked from. `null` before the first device. Never freed, so
-/// that no thread reads freed memory: a process that forks has one more for each generation.
+/// The pool of this process, or of the process that it was forked from. `null` before the first
+/// device. Never freed, so that no thread reads freed memory: a process that forks has one more for
+/// each generation.
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
 
 struct Shared {
@@ -80,7 +86,8 @@ impl ReadPool {
         ReadPool { process: process::id(), queue: Arc::default(), threads: Mutex::default() }
     }
 
-    /// Offers a burst to the threads, and starts some if it lacks any and there are fewer than `threads_max`.
+    /// Offers a burst to the threads, and starts some if it lacks any and there are fewer than
+    /// `threads_max`.
     pub(super) fn offer(&self, burst: &Arc<Burst>, threads_max: usize) {
         let lacking = self.queue.push(burst);
         if lacking > 0 {
@@ -185,13 +192,13 @@ impl QueueState {
 }
 
 impl Queue {
-    /// Puts a burst on the queue and wakes as many idle threads as it has reads besides the caller's first. Returns how
-    /// many more threads could read at once.
+    /// Puts a burst on the queue and wakes as many idle threads as it has reads besides the
+    /// caller's first. Returns how many more threads could read at once.
     fn push(&self, burst: &Arc<Burst>) -> usize {
         let mut state = self.state.lock();
         state.bursts.push_back(Arc::clone(burst));
-        // Each caller takes one read of its burst. Threads that were woken and do not run yet count as idle, and the reads
-        // that they will claim count here.
+        // Each caller takes one read of its burst. Threads that were woken and do not run yet count
+        // as idle, and the reads that they will claim count here.
         let claimable = state.bursts.iter().map(|burst| burst.unclaimed().saturating_sub(1)).sum();
         let idle = state.idle;
         drop(state);
@@ -209,7 +216,8 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// What a thread of the pool does: works on the oldest burst, sleeps if there is none, ends when the queue closes.
+    /// What a thread of the pool does: works on the oldest burst, sleeps if there is none, ends
+    /// when the queue closes.
     fn serve(&self) {
         let mut state = self.state.lock();
         loop {

@@ -1,23 +1,24 @@
 //! Reads that somebody waits for go first.
 //!
-//! A drive serves its queue more or less in turn. So a get that wants two rows waits behind everything that
-//! Lookahead, compaction or a scan has put there: with 256 random reads before it some 2 ms, where the drive
-//! itself needs 0.1. Nothing can be taken back once it is in the drive's queue; all that helps is to keep
-//! the queue short.
+//! A drive serves its queue more or less in turn. So a get that wants two rows waits behind
+//! everything that Lookahead, compaction or a scan has put there: with 256 random reads before it
+//! some 2 ms, where the drive itself needs 0.1. Nothing can be taken back once it is in the drive's
+//! queue; all that helps is to keep the queue short.
 //!
-//! Reads are weighed: one for itself and one for each 8 KiB, because four reads of 64 KiB hold up others as 32
-//! of 512 bytes do. What all background calls together may have in flight, the *window*, is
+//! Reads are weighed: one for itself and one for each 8 KiB, because four reads of 64 KiB hold up
+//! others as 32 of 512 bytes do. What all background calls together may have in flight, the
+//! *window*, is
 //! - [`YIELDING`] while a foreground call runs or waits for a ring;
 //! - [`ALONE`] once background reads have brought enough since the last one ended;
-//! - in between after one has ended: it grows by one for each [`GROWTH`] that background reads bring. Work
-//!   that gets by turns with others, a millisecond apart, thus finds a short queue every time, and a get every
-//!   ten milliseconds costs the background next to nothing.
+//! - in between after one has ended: it grows by one for each [`GROWTH`] that background reads
+//!   bring. Work that gets by turns with others, a millisecond apart, thus finds a short queue
+//!   every time, and a get every ten milliseconds costs the background next to nothing.
 //!
-//! Several background calls share the window. Each may have a read in flight whatever its share is, so they all
-//! come to their end. Foreground calls are bounded by their ring alone.
+//! Several background calls share the window. Each may have a read in flight whatever its share is,
+//! so they all come to their end. Foreground calls are bounded by their ring alone.
 //!
-//! The numbers were measured with random reads of 512 bytes on a virtual drive, two cores; and, for the
-//! foreground, bursts of two reads every 1.5 ms:
+//! The numbers were measured with random reads of 512 bytes on a virtual drive, two cores; and, for
+//! the foreground, bursts of two reads every 1.5 ms:
 //!
 //! | in flight in the background | thousand a second | share of 256's | median of two reads |
 //! |---|---|---|---|
@@ -29,10 +30,11 @@
 //! | 128 | 112 to 159 | 0.96 to 1.04 | 0.72 to 0.86 ms |
 //! | 256 | 117 to 153 | 1 | 1.9 to 2.1 ms |
 //!
-//! Four reads of 256 KiB let it wait for 0.63 ms, of 64 KiB for 0.18 ms, sixteen of those for 0.48 ms.
+//! Four reads of 256 KiB let it wait for 0.63 ms, of 64 KiB for 0.18 ms, sixteen of those for 0.48
+//! ms.
 //!
-//! With the window moving as above, two reads every 1.5 ms beside streams of 4,096 (medians of three turns; the drive
-//! itself went up and down by a tenth between rows):
+//! With the window moving as above, two reads every 1.5 ms beside streams of 4,096 (medians of
+//! three turns; the drive itself went up and down by a tenth between rows):
 //!
 //! | yielding, growth | of the background's rate alone | median of two reads |
 //! |---|---|---|
@@ -63,7 +65,8 @@ const WEIGHT_BYTES: usize = 8 << 10;
 pub(super) struct Traffic {
     foreground: AtomicU32,
     background: AtomicU32,
-    /// What background reads have brought since the last foreground call ended; no more than matters.
+    /// What background reads have brought since the last foreground call ended; no more than
+    /// matters.
     undisturbed: AtomicU32,
 }
 
@@ -79,8 +82,8 @@ impl Traffic {
     /// A call begins, before it waits for anything; it ends with the drop of what this returns.
     pub(super) fn enter(&self, priority: Priority) -> Lane<'_> {
         let priority = if is_on(Mechanism::Priorities) { priority } else { Priority::Foreground };
-        // Relaxed: the counts guard nothing. A background call that sees one late has a few reads more in
-        // flight.
+        // Relaxed: the counts guard nothing. A background call that sees one late has a few reads
+        // more in flight.
         self.count(priority).fetch_add(1, Ordering::Relaxed);
         Lane { traffic: self, priority, in_flight: 0 }
     }
@@ -121,8 +124,8 @@ impl Lane<'_> {
         }
     }
 
-    /// How many of `outstanding` reads to wait for, so that the queue never runs dry and a system call still
-    /// brings several: an eighth of what may be in flight.
+    /// How many of `outstanding` reads to wait for, so that the queue never runs dry and a system
+    /// call still brings several: an eighth of what may be in flight.
     pub(super) fn patience(&self, depth: u32, outstanding: u32) -> u32 {
         let most = match self.priority {
             Priority::Foreground => depth,
@@ -149,8 +152,8 @@ impl Lane<'_> {
 
 impl Drop for Lane<'_> {
     fn drop(&mut self) {
-        // First, lest a background call see neither this one nor that it ended just now. Release and Acquire (in
-        // `window`) keep the two in order.
+        // First, lest a background call see neither this one nor that it ended just now. Release
+        // and Acquire (in `window`) keep the two in order.
         if self.priority == Priority::Foreground {
             self.traffic.undisturbed.store(0, Ordering::Relaxed);
         }

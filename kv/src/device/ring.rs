@@ -1,29 +1,30 @@
 //! One io_uring, and the promise that a buffer handed to it is not let go too early.
 //!
-//! The kernel writes into a read's buffer at any time between the read's submission and its completion.
-//! Returning to the caller in between would hand it memory that changes under its hands, or that it has
-//! freed. So a ring counts what was pushed and not yet reaped, and nobody gets past [`Ring::drain`]
-//! (called by whoever gives the ring back, and on drop, so on unwinding too) before that count is
-//! zero:
+//! The kernel writes into a read's buffer at any time between the read's submission and its
+//! completion. Returning to the caller in between would hand it memory that changes under its
+//! hands, or that it has freed. So a ring counts what was pushed and not yet reaped, and nobody
+//! gets past [`Ring::drain`] (called by whoever gives the ring back, and on drop, so on unwinding
+//! too) before that count is zero:
 //!
-//! - Entries that the kernel has not taken from the submission queue are abandoned: without a polling
-//!   thread the kernel takes entries only when it is entered, and an abandoned ring is never
-//!   entered again ([`Ring::is_reusable`] turns false).
+//! - Entries that the kernel has not taken from the submission queue are abandoned: without a
+//!   polling thread the kernel takes entries only when it is entered, and an abandoned ring is
+//!   never entered again ([`Ring::is_reusable`] turns false).
 //! - For entries that it has taken, their completions are waited for without submitting more.
-//! - Where even waiting fails, again and again, the process is aborted with a message. Nothing gentler is
-//!   sound, and no kernel is known to do it.
+//! - Where even waiting fails, again and again, the process is aborted with a message. Nothing
+//!   gentler is sound, and no kernel is known to do it.
 //!
-//! A ring can have one *registered* buffer, whose pages the kernel holds in place from then on instead of looking
-//! them up for each read. It is registered once, between streams, and never replaced: it goes with the ring. The
-//! kernel holds the pages, not the addresses, so a buffer that is freed before its ring endangers nothing, but a read
-//! that took another buffer at the same addresses for the registered one would land in pages that nobody
-//! looks at. So whoever reads compares numbers, which are never given twice, not addresses. And registration
-//! is left to kernels of 5.19 and newer: older ones may give a process that forks other pages than those that they
-//! hold.
+//! A ring can have one *registered* buffer, whose pages the kernel holds in place from then on
+//! instead of looking them up for each read. It is registered once, between streams, and never
+//! replaced: it goes with the ring. The kernel holds the pages, not the addresses, so a buffer that
+//! is freed before its ring endangers nothing, but a read that took another buffer at the same
+//! addresses for the registered one would land in pages that nobody looks at. So whoever reads
+//! compares numbers, which are never given twice, not addresses. And registration is left to
+//! kernels of 5.19 and newer: older ones may give a process that forks other pages than those that
+//! they hold.
 //!
-//! From Linux 5.11 on, no wait for completions lasts longer than [`WAIT_SLICE`] without a new entry into the kernel. A
-//! kernel that has finished requests but has not woken the thread posts their completions at the next entry. Without
-//! the slices such a thread would sleep for ever.
+//! From Linux 5.11 on, no wait for completions lasts longer than [`WAIT_SLICE`] without a new entry
+//! into the kernel. A kernel that has finished requests but has not woken the thread posts their
+//! completions at the next entry. Without the slices such a thread would sleep for ever.
 //!
 //! A ring belongs to one thread from the first push to the drain, which is what
 //! `IORING_SETUP_COOP_TASKRUN` wants: completions arrive when that thread enters the kernel.
@@ -38,18 +39,20 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 use super::AlignedBuffer;
 use crate::process::descriptors::with_streams;
 
-/// How often a drain asks again when waiting fails, a millisecond apart, before it gives up and aborts.
+/// How often a drain asks again when waiting fails, a millisecond apart, before it gives up and
+/// aborts.
 const DRAIN_FAILURES_MAX: u32 = 10_000;
 
-/// The longest wait in the kernel. A slice ends one wait, not the waiting: the caller comes again. A second costs
-/// nothing that can be measured, and is far above the answer of a drive that works.
+/// The longest wait in the kernel. A slice ends one wait, not the waiting: the caller comes again.
+/// A second costs nothing that can be measured, and is far above the answer of a drive that works.
 const WAIT_SLICE: Duration = Duration::from_secs(1);
 
-/// Slices without a completion after which one line on standard error says that a drive does not answer.
+/// Slices without a completion after which one line on standard error says that a drive does not
+/// answer.
 const SILENT_SLICES_MAX: u32 = 30;
 
-/// How often a submission is tried again when the kernel is out of memory for it and nothing is in flight
-/// whose completion would free some.
+/// How often a submission is tried again when the kernel is out of memory for it and nothing is in
+/// flight whose completion would free some.
 const SUBMIT_FAILURES_MAX: u32 = 1_000;
 
 pub(super) struct Ring {
@@ -74,8 +77,8 @@ impl Ring {
     /// A ring that takes `depth` requests at once.
     ///
     /// # Errors
-    /// What the kernel answers: `ENOSYS` or `EPERM` where io_uring is switched off or filtered, `ENOMEM`
-    /// where a limit on locked memory is too low; `Unsupported` where it can't read.
+    /// What the kernel answers: `ENOSYS` or `EPERM` where io_uring is switched off or filtered,
+    /// `ENOMEM` where a limit on locked memory is too low; `Unsupported` where it can't read.
     pub(super) fn new(depth: u32) -> io::Result<Self> {
         // Flags of Linux 5.18 and 5.19; older kernels answer EINVAL and do without.
         let mut builder = IoUring::builder();
@@ -100,7 +103,8 @@ impl Ring {
         })
     }
 
-    /// Sends one request through the whole ring: a filter may let a ring be made and not be entered.
+    /// Sends one request through the whole ring: a filter may let a ring be made and not be
+    /// entered.
     pub(super) fn probe(&mut self) -> io::Result<()> {
         let mut probe = Probe::new();
         self.io.submitter().register_probe(&mut probe)?;
@@ -134,8 +138,8 @@ impl Ring {
         self.registered
     }
 
-    /// Registers `buffer` as the ring's only one, of index 0; false where the kernel refuses it (for a limit on
-    /// locked memory, mostly) or is too old. Nothing is in flight.
+    /// Registers `buffer` as the ring's only one, of index 0; false where the kernel refuses it
+    /// (for a limit on locked memory, mostly) or is too old. Nothing is in flight.
     pub(super) fn register(&mut self, buffer: &mut AlignedBuffer) -> bool {
         debug_assert!(self.outstanding == 0 && self.registered.is_none());
         #[cfg(test)]
@@ -146,8 +150,9 @@ impl Ring {
             return false;
         }
         let all = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-        // SAFETY: the kernel takes references to the pages, so it touches no memory of this process that is
-        // freed later; and it writes to them only by requests that name index 0, whose memory `push` has valid.
+        // SAFETY: the kernel takes references to the pages, so it touches no memory of this process
+        // that is freed later; and it writes to them only by requests that name index 0,
+        // whose memory `push` has valid.
         if unsafe { self.io.submitter().register_buffers(&[all]) }.is_err() {
             return false;
         }
@@ -166,8 +171,8 @@ impl Ring {
     /// Queues a request; it starts with the next [`Self::submit_and_wait`].
     ///
     /// # Safety
-    /// The memory and the file that `entry` names must stay valid, and the memory untouched by others,
-    /// until its completion has been reaped or [`Self::drain`] has returned.
+    /// The memory and the file that `entry` names must stay valid, and the memory untouched by
+    /// others, until its completion has been reaped or [`Self::drain`] has returned.
     ///
     /// # Panics
     /// If there is no room.
@@ -179,8 +184,8 @@ impl Ring {
         self.outstanding += 1;
     }
 
-    /// Starts what is queued and waits until `want` completions can be reaped, a signal comes, or a slice of waiting
-    /// ends.
+    /// Starts what is queued and waits until `want` completions can be reaped, a signal comes, or a
+    /// slice of waiting ends.
     ///
     /// # Errors
     /// What the kernel answers, if trying again won't help. Requests may be in flight all the same.
@@ -200,7 +205,8 @@ impl Ring {
             }
             failures += 1;
             if self.taken() > 0 {
-                // What is in flight frees what it holds when it completes; the caller then comes again.
+                // What is in flight frees what it holds when it completes; the caller then comes
+                // again.
                 return match self.enter(false, 1) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
                     waited => waited,
@@ -224,7 +230,8 @@ impl Ring {
 
     /// Returns when the kernel holds none of the memory that was handed to it.
     ///
-    /// Ends: what the kernel has taken it completes, and failures to wait for it are bounded by an abort.
+    /// Ends: what the kernel has taken it completes, and failures to wait for it are bounded by an
+    /// abort.
     pub(super) fn drain(&mut self) {
         let mut failures = 0;
         while self.outstanding > 0 {
@@ -243,7 +250,8 @@ impl Ring {
                     if failures > DRAIN_FAILURES_MAX {
                         abort_with_reads_in_flight(taken, &error);
                     }
-                    // Not to wait for the completions, but to leave the kernel time between failures.
+                    // Not to wait for the completions, but to leave the kernel time between
+                    // failures.
                     thread::sleep(Duration::from_millis(1));
                 }
             }
@@ -263,15 +271,15 @@ impl Ring {
         let to_submit = if submit { self.io.submission().len() as u32 } else { 0 };
         let waits = if want > 0 { EnterFlags::GETEVENTS } else { EnterFlags::empty() };
         if want == 0 || !self.io.params().is_feature_ext_arg() {
-            // SAFETY: the call gets no argument besides numbers. The entries are those of `push`, whose callers keep
-            // memory and files valid.
+            // SAFETY: the call gets no argument besides numbers. The entries are those of `push`,
+            // whose callers keep memory and files valid.
             return unsafe { self.enter_with::<libc::sigset_t>(to_submit, want, waits, None) };
         }
         let slice = Timespec::from(self.wait_slice);
         let argument = WaitArgument { timeout: &raw const slice as u64, ..WaitArgument::default() };
         let flags = waits | EnterFlags::EXT_ARG;
-        // SAFETY: the argument is what the flag announces, and lives, with the time that it names, until the call has
-        // returned. The entries are those of `push`, as above.
+        // SAFETY: the argument is what the flag announces, and lives, with the time that it names,
+        // until the call has returned. The entries are those of `push`, as above.
         let entered = unsafe { self.enter_with(to_submit, want, flags, Some(&argument)) };
         match entered {
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => {

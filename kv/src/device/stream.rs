@@ -5,7 +5,8 @@ use crate::error::{Error, Result};
 
 /// Whether somebody waits for reads.
 ///
-/// While reads of the foreground are under way, those of the background leave most of the device's queue to them.
+/// While reads of the foreground are under way, those of the background leave most of the device's
+/// queue to them.
 ///
 /// ```
 /// use embank_kv::device::Priority;
@@ -20,7 +21,8 @@ pub enum Priority {
     Background,
 }
 
-/// A caller's reads, of which it need not know all at the start: what one brings may ask for another.
+/// A caller's reads, of which it need not know all at the start: what one brings may ask for
+/// another.
 ///
 /// ```
 /// use embank_kv::device::{AlignedBuffer, Device, DeviceOptions, MemoryDevice, ReadStream};
@@ -47,13 +49,14 @@ pub trait ReadStream {
         Priority::Foreground
     }
 
-    /// The next read: log offset and length, as for [`Read`](super::Read). `None` if there is nothing
-    /// to ask for now; it is asked again after the next `done`.
+    /// The next read: log offset and length, as for [`Read`](super::Read). `None` if there is
+    /// nothing to ask for now; it is asked again after the next `done`.
     fn next(&mut self) -> Option<(u64, usize)>;
 
-    /// The `number`th read has brought these bytes and is about to be handed to [`done`](Self::done), after others
-    /// perhaps: the time to have the processor fetch what that will touch. A hint: a device may leave it out, or call
-    /// it for a read that is not handed over after all, as another has failed.
+    /// The `number`th read has brought these bytes and is about to be handed to
+    /// [`done`](Self::done), after others perhaps: the time to have the processor fetch what
+    /// that will touch. A hint: a device may leave it out, or call it for a read that is not
+    /// handed over after all, as another has failed.
     fn arrived(&mut self, _number: u64, _bytes: &[u8]) {}
 
     /// The `number`th read, counted from 0 in the order of `next`, has brought `bytes`.
@@ -63,7 +66,8 @@ pub trait ReadStream {
     fn done(&mut self, number: u64, bytes: &[u8]) -> Result<()>;
 }
 
-/// Runs a stream burst by burst, each as long as `memory`; `order` may rearrange what is handed over.
+/// Runs a stream burst by burst, each as long as `memory`; `order` may rearrange what is handed
+/// over.
 pub(crate) fn in_bursts(
     memory: &mut [u8],
     stream: &mut dyn ReadStream,

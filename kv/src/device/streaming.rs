@@ -1,17 +1,17 @@
 //! A stream of reads through an io_uring.
 //!
-//! The ring is kept full: while there is room in it, in the memory and in its lane (`priority`), the stream is asked
-//! for more; then as many completions as an eighth of the depth are waited for, handed over one by one, and
-//! their memory goes to the next reads. So the disk works while rows are worked on, and never waits for the
-//! last read of a burst.
+//! The ring is kept full: while there is room in it, in the memory and in its lane (`priority`),
+//! the stream is asked for more; then as many completions as an eighth of the depth are waited for,
+//! handed over one by one, and their memory goes to the next reads. So the disk works while rows
+//! are worked on, and never waits for the last read of a burst.
 //!
-//! What has just come is mostly in no cache, nor is what the caller will touch for it. So completions are handed over
-//! in groups: first the caller has all that it will touch for a group fetched (`arrived`), so that the cache misses
-//! overlap.
+//! What has just come is mostly in no cache, nor is what the caller will touch for it. So
+//! completions are handed over in groups: first the caller has all that it will touch for a group
+//! fetched (`arrived`), so that the cache misses overlap.
 //!
-//! Memory is lent out as a ring, front to back, and comes back in that order: completions are nearly in
-//! order, and reads may have any length. A read's memory is the kernel's from push to completion, then
-//! the stream's during `done`, then free once all before it are.
+//! Memory is lent out as a ring, front to back, and comes back in that order: completions are
+//! nearly in order, and reads may have any length. A read's memory is the kernel's from push to
+//! completion, then the stream's during `done`, then free once all before it are.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -34,7 +34,8 @@ use crate::error::{Error, Result};
 /// The most that one request asks for; the rest of a longer read follows as after a short one.
 const REQUEST_BYTES_MAX: usize = 1 << 30;
 
-/// So many completions make a group: what is fetched for them fits the second-level cache, and mostly the first.
+/// So many completions make a group: what is fetched for them fits the second-level cache, and
+/// mostly the first.
 const GROUP_READS: usize = 32;
 
 /// A read whose memory is lent out.
@@ -106,8 +107,9 @@ impl<'a> Streaming<'a> {
         }
     }
 
-    /// Ends: each turn reaps a completion, or waits for one for a bounded time, which a working drive ends; a read comes again only after at
-    /// least a block has arrived, or within the bound on retries; and the stream ends.
+    /// Ends: each turn reaps a completion, or waits for one for a bounded time, which a working
+    /// drive ends; a read comes again only after at least a block has arrived, or within the
+    /// bound on retries; and the stream ends.
     pub(super) fn run(mut self, ring: &mut Ring) -> Result<u64> {
         // Completions that are to be handed over: numbers and results.
         let mut came = Vec::new();
@@ -150,8 +152,8 @@ impl<'a> Streaming<'a> {
             // The rest of a short one is still to come.
             if usize::try_from(result).is_ok_and(|arrived| arrived == self.rest(number)) {
                 let lent = &self.lent[(number - self.first) as usize];
-                // SAFETY: the read is complete, so the kernel is through with its range, and nobody gets it
-                // until it is given back (`complete`).
+                // SAFETY: the read is complete, so the kernel is through with its range, and nobody
+                // gets it until it is given back (`complete`).
                 let bytes = unsafe { slice::from_raw_parts(self.memory.add(lent.at), lent.len) };
                 self.stream.arrived(number, bytes);
             }
@@ -242,10 +244,11 @@ impl<'a> Streaming<'a> {
             opcode::Read::new(file, start, len).offset(offset).build()
         };
         let entry = entry.user_data(number);
-        // SAFETY: the range belongs to this read alone until it is done (`lend`). `run` returns with nothing
-        // outstanding. Where a method of `stream` unwinds, `self` goes first, but it only borrows: the memory is the
-        // caller's, `files` was made before the ring's loan (`read_stream`), and the loan drains on its
-        // drop, so both outlive whatever is in flight.
+        // SAFETY: the range belongs to this read alone until it is done (`lend`). `run` returns
+        // with nothing outstanding. Where a method of `stream` unwinds, `self` goes first,
+        // but it only borrows: the memory is the caller's, `files` was made before the
+        // ring's loan (`read_stream`), and the loan drains on its drop, so both outlive
+        // whatever is in flight.
         unsafe { ring.push(&entry) };
     }
 
@@ -260,8 +263,8 @@ impl<'a> Streaming<'a> {
             Completion::Complete => {
                 lent.done = true;
                 if self.error.is_none() {
-                    // SAFETY: the read is complete, so the kernel is through with its range, and nobody
-                    // gets it until it is given back below.
+                    // SAFETY: the read is complete, so the kernel is through with its range, and
+                    // nobody gets it until it is given back below.
                     let bytes = unsafe { slice::from_raw_parts(self.memory.add(at), len) };
                     self.error = self.stream.done(number, bytes).err();
                 }
@@ -339,7 +342,8 @@ mod tests {
         let mut files = Vec::new();
         let mut streaming = Streaming::new(&segments, &mut files, &mut memory, &mut two, lane());
         assert_eq!((streaming.begin().unwrap(), streaming.begin().unwrap()), (Some(0), Some(1)));
-        // The second comes first, disturbed, then short, then whole; its memory waits for the first.
+        // The second comes first, disturbed, then short, then whole; its memory waits for the
+        // first.
         let mut came = |number, result| {
             streaming.fetch(&[(number, result)]);
             streaming.complete(number, result);
@@ -407,7 +411,8 @@ mod tests {
         arrived: HashSet<u64>,
         arrived_at_once: usize,
         done: u32,
-        /// The most that was in flight when a read began: before the foreground call, and during it.
+        /// The most that was in flight when a read began: before the foreground call, and during
+        /// it.
         deepest: [u32; 2],
     }
 

@@ -1,5 +1,5 @@
-//! What every device does alike. Each test runs on all of them; io_uring is left out, with a message,
-//! where the kernel refuses it.
+//! What every device does alike. Each test runs on all of them; io_uring is left out, with a
+//! message, where the kernel refuses it.
 
 use std::fs;
 use std::path::Path;
@@ -155,7 +155,8 @@ fn reads_beyond_the_written_end_name_the_file_and_the_place() {
         let end = SEGMENT + 3 * BLOCK;
         device.write(0, &stamped(0, 0, SEGMENT)).unwrap();
         device.write(SEGMENT, &stamped(SEGMENT, 0, 3 * BLOCK)).unwrap();
-        // (read at, bytes wanted, bytes found): partly there, just beyond, in a segment that is not there.
+        // (read at, bytes wanted, bytes found): partly there, just beyond, in a segment that is not
+        // there.
         let cases = [
             (end - BLOCK, 1024, 512),
             (end, 512, 0),
@@ -186,7 +187,8 @@ fn reads_beyond_the_written_end_name_the_file_and_the_place() {
     });
 }
 
-/// Reads at `offsets`, each of its own length, and for every read at least one more that it asks for.
+/// Reads at `offsets`, each of its own length, and for every read at least one more that it asks
+/// for.
 struct Wander {
     offsets: Vec<(u64, usize)>,
     begun: Vec<(u64, usize)>,

@@ -1,14 +1,15 @@
 //! The portable device: threads that each block in `pread`.
 //!
-//! For systems without io_uring and containers that refuse it. A burst is offered to the threads that all devices of
-//! the process share (`pool`). The caller and these threads claim its reads one by one with an atomic counter, so that a
-//! read costs no lock before its system call. Without a thread to help, the caller makes all reads itself.
+//! For systems without io_uring and containers that refuse it. A burst is offered to the threads
+//! that all devices of the process share (`pool`). The caller and these threads claim its reads one
+//! by one with an atomic counter, so that a read costs no lock before its system call. Without a
+//! thread to help, the caller makes all reads itself.
 //!
-//! The one danger is the same as with io_uring: a thread of the pool fills a caller's buffer through a raw pointer,
-//! so the caller must not return, nor unwind, while a claimed read runs. [`Waiting`] sees to it: it
-//! waits on drop until every read of the burst is accounted for, and each thread accounts for its
-//! claim on drop too, even if it panics. After that a thread may still hold the burst, finds nothing left
-//! to claim, and touches no pointer.
+//! The one danger is the same as with io_uring: a thread of the pool fills a caller's buffer
+//! through a raw pointer, so the caller must not return, nor unwind, while a claimed read runs.
+//! [`Waiting`] sees to it: it waits on drop until every read of the burst is accounted for, and
+//! each thread accounts for its claim on drop too, even if it panics. After that a thread may still
+//! hold the burst, finds nothing left to claim, and touches no pointer.
 
 use std::path::{Path, PathBuf};
 use std::slice;
@@ -156,11 +157,11 @@ impl Destination {
     }
 }
 
-// SAFETY: it stands for a `&mut [u8]`, which may go to another thread; who dereferences it and when is
-// the business of `Burst::work`.
+// SAFETY: it stands for a `&mut [u8]`, which may go to another thread; who dereferences it and when
+// is the business of `Burst::work`.
 unsafe impl Send for Destination {}
-// SAFETY: a shared borrow gives out the pointer's value, and nothing is reached through it but by the one
-// thread that has claimed it.
+// SAFETY: a shared borrow gives out the pointer's value, and nothing is reached through it but by
+// the one thread that has claimed it.
 unsafe impl Sync for Destination {}
 
 /// The reads of one call.
@@ -211,9 +212,10 @@ impl Burst {
             let i = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(destination) = self.buffers.get(i) else { return };
             let mut claim = Claim { burst: self, i, error: None, done: false };
-            // SAFETY: the pointer and length come from a `&mut [u8]` that the caller of `read_many` keeps
-            // borrowed until `Waiting` has counted this claim, which happens after the last use here;
-            // `i` was handed out once, so no other slice to these bytes exists.
+            // SAFETY: the pointer and length come from a `&mut [u8]` that the caller of `read_many`
+            // keeps borrowed until `Waiting` has counted this claim, which happens
+            // after the last use here; `i` was handed out once, so no other slice to
+            // these bytes exists.
             let buffer = unsafe { slice::from_raw_parts_mut(destination.start, destination.len) };
             let (segment, offset) = self.located.place(i);
             claim.error = segment.read_exact(offset, buffer).err();
@@ -274,7 +276,8 @@ impl Drop for Waiting<'_> {
         let never_claimed = self.burst.stop();
         self.burst.account(never_claimed, None);
         self.pool.retire(self.burst);
-        // Ends: every claimed read is one of a regular file of this bank, and its claim is accounted for on drop.
+        // Ends: every claimed read is one of a regular file of this bank, and its claim is
+        // accounted for on drop.
         let mut finished = self.burst.finished.lock();
         while finished.count < self.burst.buffers.len() {
             self.burst.changed.wait(&mut finished);
@@ -409,7 +412,8 @@ mod tests {
         let device = device(dir.path(), 4);
         write_blocks(&device, 64);
         read_blocks(&device, 64);
-        // SAFETY: the child has this thread alone, drops the device and ends. The alarm ends it if it hangs.
+        // SAFETY: the child has this thread alone, drops the device and ends. The alarm ends it if
+        // it hangs.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: asks for a signal.

@@ -40,8 +40,9 @@ pub(crate) enum Progress {
 impl Progress {
     /// Of `wanted` bytes, `before` were there and `moved` came now.
     ///
-    /// The system may stop early at any block; it stops within a block only where the file ends, and the
-    /// rest of a read that has lost its alignment could not be asked for with `O_DIRECT` anyway.
+    /// The system may stop early at any block; it stops within a block only where the file ends,
+    /// and the rest of a read that has lost its alignment could not be asked for with
+    /// `O_DIRECT` anyway.
     pub(crate) fn after(wanted: usize, before: usize, moved: usize) -> Self {
         if before + moved >= wanted {
             Self::Complete
@@ -58,8 +59,8 @@ pub(crate) fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
-/// How often a burst may ask again after transient failures, before it reports one: generous, but no
-/// endless loop over a file that answers `EAGAIN` for ever.
+/// How often a burst may ask again after transient failures, before it reports one: generous, but
+/// no endless loop over a file that answers `EAGAIN` for ever.
 pub(crate) fn retries_max(requests: usize) -> usize {
     64 + 4 * requests
 }

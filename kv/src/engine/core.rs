@@ -176,8 +176,8 @@ mod tests {
         passed as f64 / keys.len() as f64
     }
 
-    /// The hash had no secret: keys that were chosen to share bucket and tag, whatever the index's size, made one chain
-    /// of 16,000 records.
+    /// The hash had no secret: keys that were chosen to share bucket and tag, whatever the index's
+    /// size, made one chain of 16,000 records.
     #[test]
     fn keys_that_were_chosen_to_collide_take_no_longer_than_others() {
         let count = 16_000;

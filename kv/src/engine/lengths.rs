@@ -59,8 +59,8 @@ impl Lengths {
         // Relaxed: a thread that has the table's id got it afterwards.
         page.written[place].store(false, Ordering::Relaxed);
         let word = flags(table, width) | (u64::from(value_bytes) + 1);
-        // Release: pairs with `table`. A thread that has the id from there sees the beginning of the log that the table's
-        // creation saw.
+        // Release: pairs with `table`. A thread that has the id from there sees the beginning of
+        // the log that the table's creation saw.
         page.words[place].store(word, Ordering::Release);
     }
 

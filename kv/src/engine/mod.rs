@@ -1,4 +1,5 @@
-//! What works on a store's rows: batches of operations, compaction and retention, on one shared core.
+//! What works on a store's rows: batches of operations, compaction and retention, on one shared
+//! core.
 
 pub(crate) mod batch;
 pub(crate) mod compaction;

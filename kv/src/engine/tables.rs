@@ -15,8 +15,9 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(crate) struct TableState {
     pub(crate) entry: TableEntry,
-    /// Batches add what they inserted less what they deleted before they unpin, so the sum is exact while
-    /// they are paused. Between the counts of two batches it may be off, even below zero.
+    /// Batches add what they inserted less what they deleted before they unpin, so the sum is
+    /// exact while they are paused. Between the counts of two batches it may be off, even
+    /// below zero.
     pub(crate) rows: AtomicU64,
     /// Bytes of those rows' records, where the width is variable; counted in the same way.
     pub(crate) record_bytes: AtomicU64,

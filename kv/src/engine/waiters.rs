@@ -28,7 +28,8 @@ struct Stripe {
     released: Condvar,
 }
 
-/// The state of a row's stripe before an attempt; see [`Store::release_ticket`](crate::Store::release_ticket).
+/// The state of a row's stripe before an attempt; see
+/// [`Store::release_ticket`](crate::Store::release_ticket).
 #[derive(Debug)]
 #[must_use]
 pub struct ReleaseTicket<'a> {
@@ -38,7 +39,8 @@ pub struct ReleaseTicket<'a> {
 }
 
 impl Waiters {
-    /// `key_hash` chooses the stripes: the bank's, so that no caller can choose keys that share one.
+    /// `key_hash` chooses the stripes: the bank's, so that no caller can choose keys that share
+    /// one.
     pub(crate) fn new(key_hash: KeyHash) -> Self {
         Waiters {
             key_hash,

@@ -1,13 +1,15 @@
 //! Who may still see the old state, and who must wait.
 //!
-//! Every batch pins the epoch once and works on memory only while pinned: it never waits for the disk or for
-//! another pin, and never parks for longer than a mutex is held for a few instructions, before it has unpinned. So
-//! a moved boundary (read-only, head) or a set pause flag is known to everybody as soon as all who were pinned
-//! before it have unpinned: that is what `barrier` waits for.
+//! Every batch pins the epoch once and works on memory only while pinned: it never waits for the
+//! disk or for another pin, and never parks for longer than a mutex is held for a few instructions,
+//! before it has unpinned. So a moved boundary (read-only, head) or a set pause flag is known to
+//! everybody as soon as all who were pinned before it have unpinned: that is what `barrier` waits
+//! for.
 //!
-//! Two ways to do it, chosen once a process: `slots`, whose pins cost next to nothing, where the kernel
-//! has `membarrier(2)` (Linux 4.14), and `portable`, by `crossbeam-epoch`, elsewhere. A build with debug assertions
-//! takes the portable way where the environment has `EMBANK_PINS=portable`, for tests.
+//! Two ways to do it, chosen once a process: `slots`, whose pins cost next to nothing, where the
+//! kernel has `membarrier(2)` (Linux 4.14), and `portable`, by `crossbeam-epoch`, elsewhere. A
+//! build with debug assertions takes the portable way where the environment has
+//! `EMBANK_PINS=portable`, for tests.
 
 mod portable;
 mod slots;
@@ -17,7 +19,8 @@ use std::sync::atomic::AtomicU8;
 use crate::process::fork;
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, Planted, planted};
 
-/// Keeps what this thread sees in place until it is dropped: frames, settled pages, the gate's state.
+/// Keeps what this thread sees in place until it is dropped: frames, settled pages, the gate's
+/// state.
 #[must_use]
 pub(crate) enum Pin {
     Slot(#[expect(dead_code, reason = "held for its drop")] slots::Pin),
@@ -102,8 +105,8 @@ impl Gate {
     pub(crate) fn enter(&self) -> Pin {
         loop {
             let pin = pin();
-            // Acquire: pairs with the Release of `resume`. A pause set after this load waits for the
-            // pin to go (`pause` ends with a barrier).
+            // Acquire: pairs with the Release of `resume`. A pause set after this load waits for
+            // the pin to go (`pause` ends with a barrier).
             if !self.paused.load(Ordering::Acquire) {
                 return pin;
             }
@@ -256,7 +259,8 @@ mod tests {
             drop(pin);
         });
         told.recv().unwrap();
-        // SAFETY: the child only runs a barrier and ends; the alarm ends it if the barrier does not.
+        // SAFETY: the child only runs a barrier and ends; the alarm ends it if the barrier does
+        // not.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: as above.
@@ -291,7 +295,8 @@ mod tests {
         a_child_passes_its_barrier(portable::pin, portable::barrier);
     }
 
-    /// A refusal after the first success was once a panic, although the kernel may only lack memory for a moment.
+    /// A refusal after the first success was once a panic, although the kernel may only lack memory
+    /// for a moment.
     #[cfg(all(target_os = "linux", not(any(miri, embank_shuttle))))]
     #[test]
     fn a_barrier_outlasts_a_fence_that_is_refused_for_a_while() {

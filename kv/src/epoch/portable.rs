@@ -1,13 +1,14 @@
 //! Pins by `crossbeam-epoch`, where the kernel has no `membarrier`.
 //!
-//! `crossbeam-epoch` gives the guarantee in the form "a deferred function runs after every guard that
-//! was live when it was deferred is gone". It moves its epoch when a thread collects and offers nothing
-//! to wait on, so the barrier collects again and again, ever more slowly.
+//! `crossbeam-epoch` gives the guarantee in the form "a deferred function runs after every guard
+//! that was live when it was deferred is gone". It moves its epoch when a thread collects and
+//! offers nothing to wait on, so the barrier collects again and again, ever more slowly.
 //!
-//! **Fork.** The package's own collector would wait in a child for pins of threads that only the parent has. So a
-//! child gets a collector of its own: the handler at the fork forgets the parent's (`renew_in_child`), and a thread
-//! registers anew when it finds another collector than its own. A pin that the forking thread holds then keeps
-//! nothing from the child's barriers. It pins a store of the parent's, which is of no use in the child.
+//! **Fork.** The package's own collector would wait in a child for pins of threads that only the
+//! parent has. So a child gets a collector of its own: the handler at the fork forgets the parent's
+//! (`renew_in_child`), and a thread registers anew when it finds another collector than its own. A
+//! pin that the forking thread holds then keeps nothing from the child's barriers. It pins a store
+//! of the parent's, which is of no use in the child.
 
 use std::cell::RefCell;
 use std::mem;
@@ -69,7 +70,8 @@ pub(super) fn pin() -> Guard {
     let pin_own = |own: &RefCell<Option<Participant>>| {
         let mut own = own.borrow_mut();
         if !own.as_ref().is_some_and(|own| ptr::eq(own.collector, collector)) {
-            // The parent's collector stays as it was at the fork: there may be pins of this thread on it.
+            // The parent's collector stays as it was at the fork: there may be pins of this thread
+            // on it.
             mem::forget(own.replace(Participant { collector, handle: collector.register() }));
         }
         own.as_ref().expect("set above").handle.pin()

@@ -1,28 +1,32 @@
 //! Pins that cost two plain stores: the barrier pays instead.
 //!
-//! **Problem.** Whoever pins must announce it before it looks at shared state, which takes a full fence
-//! (or a locked instruction) between a store and a load. In a batch that is nothing. Between single
-//! operations it keeps the processor from starting the next one's cache misses while those of the last
-//! are still under way: reads of one key each took 600 ns, and take a third of that without it.
+//! **Problem.** Whoever pins must announce it before it looks at shared state, which takes a full
+//! fence (or a locked instruction) between a store and a load. In a batch that is nothing. Between
+//! single operations it keeps the processor from starting the next one's cache misses while those
+//! of the last are still under way: reads of one key each took 600 ns, and take a third of that
+//! without it.
 //!
-//! **Approach.** An asymmetric fence (as in Linux's RCU for user space and folly's hazard pointers). A
-//! pin is a plain store of the era into the thread's own slot, kept in place by a compiler fence. The
-//! barrier, which runs a few times a second, makes every running thread of the process execute a full
-//! fence by `membarrier(2)` and then waits for the slots that it finds pinned in an older era.
+//! **Approach.** An asymmetric fence (as in Linux's RCU for user space and folly's hazard
+//! pointers). A pin is a plain store of the era into the thread's own slot, kept in place by a
+//! compiler fence. The barrier, which runs a few times a second, makes every running thread of the
+//! process execute a full fence by `membarrier(2)` and then waits for the slots that it finds
+//! pinned in an older era.
 //!
-//! **Why it is right.** Let a barrier follow a change (a moved boundary, a pause), and a thread pin.
-//! Either the thread's store to its slot came before the fence that `membarrier` made it execute: then
-//! the barrier sees the slot and waits, unless it holds this era or a newer one; the thread read
-//! that era with Acquire from the addition that followed the change, and so sees the change. Or the store came
-//! after that fence: then so did every later load of the thread, which sees the change.
+//! **Why it is right.** Let a barrier follow a change (a moved boundary, a pause), and a thread
+//! pin. Either the thread's store to its slot came before the fence that `membarrier` made it
+//! execute: then the barrier sees the slot and waits, unless it holds this era or a newer one; the
+//! thread read that era with Acquire from the addition that followed the change, and so sees the
+//! change. Or the store came after that fence: then so did every later load of the thread, which
+//! sees the change.
 //!
-//! **Threads.** A thread takes a slot at its first pin and gives it back when it ends. Pins nest: the
-//! outermost unpin counts. (A callback that enters any store's gate again may still wait for a pause that
-//! waits for its own batch; `Operation` forbids it.)
+//! **Threads.** A thread takes a slot at its first pin and gives it back when it ends. Pins nest:
+//! the outermost unpin counts. (A callback that enters any store's gate again may still wait for a
+//! pause that waits for its own batch; `Operation` forbids it.)
 //!
-//! **Fork.** A child has one thread and a copy of its parent's slots. The handler at the fork frees the slots of the
-//! threads that the child does not have (`renew_in_child`); otherwise the child's barriers would wait for them. A
-//! handler must not take a lock, so slots are taken and given back by atomics alone.
+//! **Fork.** A child has one thread and a copy of its parent's slots. The handler at the fork frees
+//! the slots of the threads that the child does not have (`renew_in_child`); otherwise the child's
+//! barriers would wait for them. A handler must not take a lock, so slots are taken and given back
+//! by atomics alone.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -33,7 +37,8 @@ use crate::sync::{
     AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence, global, rest, thread_local,
 };
 
-/// Slots are made in blocks of this many, and never given back to the system. A word has a bit for each.
+/// Slots are made in blocks of this many, and never given back to the system. A word has a bit for
+/// each.
 const BLOCK_SLOTS: usize = u64::BITS as usize;
 /// Bounds the threads of a process that use stores at one time to 65,536.
 const BLOCKS_MAX: usize = 1024;
@@ -63,14 +68,16 @@ impl Slot {
                 let free = taken.trailing_ones();
                 (free < u64::BITS).then(|| taken | 1 << free)
             };
-            // Acquire: pairs with the Release of `give_back`, so that one owner comes after the other.
+            // Acquire: pairs with the Release of `give_back`, so that one owner comes after the
+            // other.
             let before = TAKEN[block].fetch_update(Ordering::Acquire, Ordering::Relaxed, with_next);
             let Ok(before) = before else { continue };
             let place = before.trailing_ones() as usize;
             let slot = &slots[place];
             // Relaxed, except for the era: the thread's own.
             slot.number.store(block * BLOCK_SLOTS + place, Ordering::Relaxed);
-            // A thread that ended in the midst of a pin, by `exit` in a callback, has left its mark.
+            // A thread that ended in the midst of a pin, by `exit` in a callback, has left its
+            // mark.
             slot.depth.store(0, Ordering::Relaxed);
             slot.late.store(late, Ordering::Relaxed);
             // Release: pairs with the Acquire in `barrier`, which must see what that thread did.
@@ -97,8 +104,8 @@ impl Slot {
         if depth == 0 {
             // Acquire: see the essay.
             let era = ERA.load(Ordering::Acquire);
-            // Release: a barrier that meets this pin in place of the last one's end must see what was done
-            // under the last one, too.
+            // Release: a barrier that meets this pin in place of the last one's end must see what
+            // was done under the last one, too.
             self.era.store(era, Ordering::Release);
             // The store above stays before every later load; the barrier's fence does the rest.
             compiler_fence(Ordering::SeqCst);
@@ -223,8 +230,8 @@ pub(super) fn own() -> Option<&'static Slot> {
     OWN.try_with(Cell::get).ok().flatten()
 }
 
-/// A thread's first pin; or an outermost pin of a thread that is ending, whose own slot is gone: that pin gets a
-/// slot for itself.
+/// A thread's first pin; or an outermost pin of a thread that is ending, whose own slot is gone:
+/// that pin gets a slot for itself.
 pub(super) fn pin_anew() -> Pin {
     let slot = OWNER.try_with(|owner| owner.0).unwrap_or_else(|_| Slot::take(true));
     let _ = OWN.try_with(|own| own.set(Some(slot)));
@@ -253,7 +260,8 @@ pub(super) fn barrier() {
     }
 }
 
-/// Called in a forked child, which has no other thread: frees the slots of all threads but this one.
+/// Called in a forked child, which has no other thread: frees the slots of all threads but this
+/// one.
 #[cfg(not(embank_shuttle))]
 pub(super) fn renew_in_child() {
     // Relaxed, all of it: the child has one thread.
@@ -308,9 +316,10 @@ mod membarrier {
 
     /// Makes all running threads of this process execute a fence.
     ///
-    /// The quick command can fail later although the registration was granted: the kernel may have no memory for it
-    /// for a moment. `GLOBAL` needs no memory and takes some milliseconds. Kernels with processors that run without a
-    /// tick (`nohz_full`) refuse it, so both are tried again.
+    /// The quick command can fail later although the registration was granted: the kernel may have
+    /// no memory for it for a moment. `GLOBAL` needs no memory and takes some milliseconds.
+    /// Kernels with processors that run without a tick (`nohz_full`) refuse it, so both are
+    /// tried again.
     pub(super) fn fence_all_threads() {
         for _ in 0..ROUNDS_MAX {
             // A process that was made by fork may have to register again.

@@ -29,8 +29,8 @@ const HEADER_BYTES: usize = 32;
 pub(crate) struct StreamIdentity {
     pub(crate) magic: [u8; 8],
     pub(crate) version: u32,
-    /// Random id of the checkpoint. A file of an old version has the bank's id, because checkpoints
-    /// had no id then.
+    /// Random id of the checkpoint. A file of an old version has the bank's id, because
+    /// checkpoints had no id then.
     pub(crate) owner: u64,
     pub(crate) checkpoint: u64,
 }

@@ -110,8 +110,8 @@ fn open_null_device() -> io::Result<()> {
     let descriptor = descriptors::open("/dev/null")?.into_raw_fd();
     let first = NULL_DEVICE.compare_exchange(NONE, descriptor, Ordering::AcqRel, Ordering::Acquire);
     if first.is_err() {
-        // SAFETY: this thread opened the descriptor and no other code has it: another thread's
-        // descriptor is used.
+        // SAFETY: this thread has just opened the descriptor and no other code uses it, because
+        // `NULL_DEVICE` holds another thread's descriptor.
         unsafe { libc::close(descriptor) };
     }
     Ok(())
@@ -166,7 +166,7 @@ impl LockableFile {
 
 impl Drop for LockableFile {
     fn drop(&mut self) {
-        // Cleared before the file is closed: afterwards its number may belong to another file.
+        // Cleared before the file is closed: afterwards its descriptor may belong to another file.
         self.entry.clear();
     }
 }

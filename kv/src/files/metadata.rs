@@ -18,7 +18,7 @@ const HEADER_BYTES: usize = 24;
 #[must_use]
 pub fn encode<T: Encode>(value: &T) -> Vec<u8> {
     let body = bincode::encode_to_vec(value, bincode::config::standard())
-        .expect("encoding into memory fails only for types that refuse it, and none here does");
+        .expect("encoding into memory fails only for types that refuse it");
     let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());

@@ -351,8 +351,8 @@ fn refuse_planted(path: &Path, parent: &Path, link: &Metadata) -> Result<()> {
     Err(unusable(path, why))
 }
 
-/// Makes a file without a name. `None` if the file system can't make one, or if /proc does not exist:
-/// the file gets its name through a path in /proc.
+/// Makes a file without a name. `None` if the file system can't make one, or if /proc does not
+/// exist: the file gets its name through a path in /proc.
 fn open_unnamed(dir: &OwnedFd, mode: Mode) -> rustix::io::Result<Option<OwnedFd>> {
     use rustix::io::Errno;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;

@@ -1,13 +1,15 @@
 //! A checkpoint in another directory, which opens there as a bank.
 //!
-//! **Approach.** What a checkpoint names never changes: segments of the log below its end, images of its index, its
-//! blob. So the copy gets further names (hard links) for those files and costs no space, until the bank lets go of
-//! them. Only the segment in which the checkpoint's log ends is copied, as the bank goes on writing there, and the
-//! manifest, whose lock tells who reads which bank's checkpoint (`hold`). Where the file system makes no link, as to
-//! another drive, all is copied.
+//! **Approach.** What a checkpoint names never changes: segments of the log below its end, images
+//! of its index, its blob. So the copy gets further names (hard links) for those files and costs no
+//! space, until the bank lets go of them. Only the segment in which the checkpoint's log ends is
+//! copied, as the bank goes on writing there, and the manifest, whose lock tells who reads which
+//! bank's checkpoint (`hold`). Where the file system makes no link, as to another drive, all is
+//! copied.
 //!
-//! **What makes sharing safe** stands in `device::segments`: a bank changes no file that has another name. While the
-//! copy is made, the checkpoint is held, so that neither its directory goes nor its log, not even in parts.
+//! **What makes sharing safe** stands in `device::segments`: a bank changes no file that has
+//! another name. While the copy is made, the checkpoint is held, so that neither its directory goes
+//! nor its log, not even in parts.
 //!
 //! **Crashes.** `BANK` is written last and durably. A directory without it does not open.
 
@@ -46,13 +48,14 @@ pub struct Copied {
 }
 
 impl Store {
-    /// Copies checkpoint `checkpoint`, or the newest one, of the bank in `dir` to the directory `to`, which must not be
-    /// there or be empty, and which is a bank of its own then. Works beside a process that writes the bank, and changes
-    /// nothing of it.
+    /// Copies checkpoint `checkpoint`, or the newest one, of the bank in `dir` to the directory
+    /// `to`, which must not be there or be empty, and which is a bank of its own then. Works
+    /// beside a process that writes the bank, and changes nothing of it.
     ///
-    /// On the same file system, files are shared (hard links): the copy takes seconds and little space beyond the last
-    /// segment's, until bank and copy have changed so much that each needs files of its own. That is no backup against
-    /// a bad disk: damage to a shared file is damage to both. On another one all is copied.
+    /// On the same file system, files are shared (hard links): the copy takes seconds and little
+    /// space beyond the last segment's, until bank and copy have changed so much that each
+    /// needs files of its own. That is no backup against a bad disk: damage to a shared file is
+    /// damage to both. On another one all is copied.
     ///
     /// ```
     /// use embank_kv::{Store, StoreOptions};
@@ -71,10 +74,11 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `NotABank`; `NoSuchCheckpoint`; `UnusableOutput` if something is in `to`; `Locked` if another process
-    /// makes a bank there; `Damaged` or `Truncated` if the manifest or something that is written does not verify
-    /// ([`verify`](crate::inspect::verify) looks at what is shared); `DirectoryMoved` if `to` was moved meanwhile; `Io`.
-    /// What was made is removed then.
+    /// `NotABank`; `NoSuchCheckpoint`; `UnusableOutput` if something is in `to`; `Locked` if
+    /// another process makes a bank there; `Damaged` or `Truncated` if the manifest or
+    /// something that is written does not verify ([`verify`](crate::inspect::verify) looks at
+    /// what is shared); `DirectoryMoved` if `to` was moved meanwhile; `Io`. What was made is
+    /// removed then.
     pub fn copy_checkpoint(dir: &Path, checkpoint: Option<u64>, to: &Path) -> Result<Copied> {
         // Dropped last: a signal ends the process when what was made is removed.
         let _interruptible = Interruptible::begin();
@@ -169,12 +173,14 @@ impl Copying<'_> {
         if from.hard_link(into).is_err() {
             return Ok(false);
         }
-        // The content was synced with the checkpoint; not every file system counts a new name to it.
+        // The content was synced with the checkpoint; not every file system counts a new name to
+        // it.
         let file = into.open().and_then(|file| file.sync_all().map(|()| file));
         let found =
             file.and_then(|file| file.metadata()).map_err(|e| Error::io("sync", into, e))?;
         if found.nlink() < 2 {
-            // A file system that does not tell of other names: neither bank would know what is shared.
+            // A file system that does not tell of other names: neither bank would know what is
+            // shared.
             into.remove_file().map_err(|e| Error::io("remove", into, e))?;
             return Ok(false);
         }
@@ -182,8 +188,8 @@ impl Copying<'_> {
         Ok(true)
     }
 
-    /// Copies pages of the log, checking them, to the same place of a new file that begins at log offset `first`,
-    /// durably but for its name.
+    /// Copies pages of the log, checking them, to the same place of a new file that begins at log
+    /// offset `first`, durably but for its name.
     fn copy_pages(
         &mut self,
         manifest: &Manifest,

@@ -1,4 +1,5 @@
-//! What lies between two checkpoints as a file, which takes a copy of the bank from the one to the other.
+//! What lies between two checkpoints as a file, which takes a copy of the bank from the one to the
+//! other.
 //!
 //! ```text
 //! length of the head (4) | head (metadata, see `metadata`)
@@ -9,17 +10,18 @@
 //!
 //! in a checked stream (see `checked_stream`).
 //!
-//! **Approach.** A checkpoint's part of the log never changes, and a later checkpoint's is that of the earlier one,
-//! less what compaction has given up at its begin, and more pages at its end. So a delta is those pages, the images of
-//! the index that have come since, blob and manifest; applied, they make the same checkpoint, to the byte.
+//! **Approach.** A checkpoint's part of the log never changes, and a later checkpoint's is that of
+//! the earlier one, less what compaction has given up at its begin, and more pages at its end. So a
+//! delta is those pages, the images of the index that have come since, blob and manifest; applied,
+//! they make the same checkpoint, to the byte.
 //!
-//! **Lineage.** Numbers do not tell checkpoints apart: a copy goes on counting by itself, and a roll back gives numbers
-//! anew. So a delta names the one that it follows by its random id too, and a bank takes it only when its newest
-//! checkpoint is that one.
+//! **Lineage.** Numbers do not tell checkpoints apart: a copy goes on counting by itself, and a
+//! roll back gives numbers anew. So a delta names the one that it follows by its random id too, and
+//! a bank takes it only when its newest checkpoint is that one.
 //!
-//! **Crashes.** Pages go beyond the newest checkpoint's end, where nothing lies, and the rest into a partial
-//! checkpoint, which gets its name when all is synced: as when a checkpoint is taken. Until then the bank is where it
-//! was.
+//! **Crashes.** Pages go beyond the newest checkpoint's end, where nothing lies, and the rest into
+//! a partial checkpoint, which gets its name when all is synced: as when a checkpoint is taken.
+//! Until then the bank is where it was.
 
 use std::ffi::OsStr;
 use std::io;
@@ -167,12 +169,13 @@ impl Head {
 }
 
 impl Store {
-    /// Writes what lies between checkpoints `from` and `to` (or the newest) of the bank in `dir` to `file`, which must
-    /// not be there. Both must be kept: see `checkpoints_kept`. Works beside a process that writes the bank, and
-    /// changes nothing of it.
+    /// Writes what lies between checkpoints `from` and `to` (or the newest) of the bank in `dir` to
+    /// `file`, which must not be there. Both must be kept: see `checkpoints_kept`. Works beside
+    /// a process that writes the bank, and changes nothing of it.
     ///
-    /// It holds the log's pages that came in between, what of the index has changed, and the blob. A copy of the bank
-    /// ([`copy_checkpoint`](Self::copy_checkpoint)) that is at `from` takes it with [`apply_delta`](Self::apply_delta).
+    /// It holds the log's pages that came in between, what of the index has changed, and the blob.
+    /// A copy of the bank ([`copy_checkpoint`](Self::copy_checkpoint)) that is at `from` takes
+    /// it with [`apply_delta`](Self::apply_delta).
     ///
     /// ```
     /// use embank_kv::{Store, StoreOptions};
@@ -194,9 +197,10 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `NotABank`; `NoSuchCheckpoint`; `InvalidArgument` if `from` is not older than `to`; `UnusableOutput` if `file` is
-    /// there; `Damaged` or `Truncated` for what does not verify: everything that is written was checked; `DirectoryMoved` if
-    /// the folder of `file` was moved meanwhile; `Io`. No file is left then.
+    /// `NotABank`; `NoSuchCheckpoint`; `InvalidArgument` if `from` is not older than `to`;
+    /// `UnusableOutput` if `file` is there; `Damaged` or `Truncated` for what does not verify:
+    /// everything that is written was checked; `DirectoryMoved` if the folder of `file` was
+    /// moved meanwhile; `Io`. No file is left then.
     pub fn export_delta(
         dir: &Path,
         from: u64,
@@ -238,19 +242,21 @@ impl Store {
         Ok(head.delta(file_bytes))
     }
 
-    /// Takes the bank in `dir`, which nobody has open for writing, to the checkpoint that the delta in `file` leads to,
-    /// and keeps the newest `checkpoints_kept`, fewer if the bank of the delta has used the number
-    /// of a dropped table again which older ones still have. The bank must be a copy whose newest
-    /// checkpoint is the one that the
+    /// Takes the bank in `dir`, which nobody has open for writing, to the checkpoint that the delta
+    /// in `file` leads to, and keeps the newest `checkpoints_kept`, fewer if the bank of the
+    /// delta has used the number of a dropped table again which older ones still have. The bank
+    /// must be a copy whose newest checkpoint is the one that the
     /// delta follows. Those who have the bank open to read only stay where they are until they
-    /// [`refresh`](Self::refresh). Durable on return. After an error or a crash the bank is where it was, unless only
-    /// the last step failed, making the new checkpoint's name durable: then it may be at either, both whole.
+    /// [`refresh`](Self::refresh). Durable on return. After an error or a crash the bank is where
+    /// it was, unless only the last step failed, making the new checkpoint's name durable: then
+    /// it may be at either, both whole.
     ///
     /// # Errors
-    /// `DeltaMismatch` if it follows another checkpoint, is of another bank or lineage, or was applied before;
-    /// `InvalidOption` for 0 checkpoints; `NotABank`; `NoSuchCheckpoint` if the bank has none;
-    /// `CheckpointInUse` if such an older checkpoint is pinned or being read; `Locked` if it is open for writing; `Damaged` or `Truncated` for a
-    /// delta that does not verify; `Io`.
+    /// `DeltaMismatch` if it follows another checkpoint, is of another bank or lineage, or was
+    /// applied before; `InvalidOption` for 0 checkpoints; `NotABank`; `NoSuchCheckpoint` if the
+    /// bank has none; `CheckpointInUse` if such an older checkpoint is pinned or being read;
+    /// `Locked` if it is open for writing; `Damaged` or `Truncated` for a delta that does not
+    /// verify; `Io`.
     pub fn apply_delta(
         dir: &Path,
         file: &Path,
@@ -294,9 +300,9 @@ impl Store {
     }
 }
 
-/// The checkpoints that have a table or its records under a number which is another table's in `to`.
-/// The bank that the delta is from let go of them before it used the number again, and this one
-/// may keep more. A reader that went from one of them to `to` would take the one table for the
+/// The checkpoints that have a table or its records under a number which is another table's in
+/// `to`. The bank that the delta is from let go of them before it used the number again, and this
+/// one may keep more. A reader that went from one of them to `to` would take the one table for the
 /// other.
 ///
 /// # Errors
@@ -365,8 +371,8 @@ fn log_of(dir: &Arc<Directory>, manifest: &Manifest, read_only: bool) -> Result<
     device::open_in(dir, DeviceChoice::Auto, &options)
 }
 
-/// A file that is being written, under a hidden name. Dropped, it is removed if it is still there, and a signal that
-/// ends the process removes it too.
+/// A file that is being written, under a hidden name. Dropped, it is removed if it is still there,
+/// and a signal that ends the process removes it too.
 struct Unfinished {
     place: Place,
     _hidden: HiddenFile,
@@ -468,7 +474,8 @@ fn open(path: &Path) -> Result<(CheckedReader, Head, u64)> {
     Ok((input, head, file_bytes))
 }
 
-/// Reads all of a delta into a partial checkpoint and the log, durably but for the checkpoint's name.
+/// Reads all of a delta into a partial checkpoint and the log, durably but for the checkpoint's
+/// name.
 fn import(
     input: &mut CheckedReader,
     head: &Head,

@@ -1,8 +1,9 @@
 //! Going back to an older checkpoint for good.
 //!
-//! Every newer checkpoint is removed, the newest first, each name gone for good before the next: so after a crash
-//! at any instant the bank is at the last one that is left, which is complete. The log is not touched here. What
-//! lies beyond the checkpoint belongs to nothing then, and the next open cuts it off, as it does after a crash.
+//! Every newer checkpoint is removed, the newest first, each name gone for good before the next: so
+//! after a crash at any instant the bank is at the last one that is left, which is complete. The
+//! log is not touched here. What lies beyond the checkpoint belongs to nothing then, and the next
+//! open cuts it off, as it does after a crash.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,14 +18,15 @@ use crate::files::directory::Directory;
 use crate::store::{Store, check_bank_file, check_last_page};
 
 impl Store {
-    /// Takes the bank in `dir`, which nobody has open, back to checkpoint `number`, one of those that are kept: all
-    /// newer ones are removed, and the next open is at this one. There is no way back. Returns the numbers of those
-    /// that are gone, the newest first; they are given anew.
+    /// Takes the bank in `dir`, which nobody has open, back to checkpoint `number`, one of those
+    /// that are kept: all newer ones are removed, and the next open is at this one. There is no
+    /// way back. Returns the numbers of those that are gone, the newest first; they are given
+    /// anew.
     ///
-    /// First makes sure that the checkpoint opens: its manifest, index and blob are read, and its last page; pages
-    /// further down are not ([`verify`](crate::inspect::verify) reads those). After an error before the first removal
-    /// nothing has changed; after a crash or an error later, the bank is at some checkpoint from `number` on, and the
-    /// call can be made again.
+    /// First makes sure that the checkpoint opens: its manifest, index and blob are read, and its
+    /// last page; pages further down are not ([`verify`](crate::inspect::verify) reads those).
+    /// After an error before the first removal nothing has changed; after a crash or an error
+    /// later, the bank is at some checkpoint from `number` on, and the call can be made again.
     ///
     /// ```
     /// use embank_kv::{Store, StoreOptions};
@@ -45,8 +47,8 @@ impl Store {
     ///
     /// # Errors
     /// `NotABank`; `NoSuchCheckpoint`; `Locked` if the bank is open for writing;
-    /// `BeingRead` if somebody reads a newer checkpoint; `Damaged` or `Truncated` if the checkpoint does not verify;
-    /// `Io`.
+    /// `BeingRead` if somebody reads a newer checkpoint; `Damaged` or `Truncated` if the checkpoint
+    /// does not verify; `Io`.
     pub fn roll_back(dir: &Path, number: u64) -> Result<Vec<u64>> {
         let dir = &open_bank_dir(dir)?;
         let bank_file = BankFile::read_one(dir)?;
@@ -72,7 +74,8 @@ impl Store {
         for (newer, unread) in unread {
             checkpoints.check_in_place()?;
             match checkpoints.remove(newer, unread, &mut gone) {
-                // It is taken back. Files that can't be removed count for nothing, and the next open tries again.
+                // It is taken back. Files that can't be removed count for nothing, and the next
+                // open tries again.
                 Err(_) if gone.last() == Some(&newer) => {}
                 removed => removed?,
             }

@@ -1,28 +1,32 @@
 //! The index as of one moment, written while everybody goes on changing it.
 //!
-//! **Problem.** A checkpoint needs the index exactly as it was when batches were held. To copy all of it takes
-//! hundreds of milliseconds for 100 million rows, and most of it has not changed since the checkpoint before.
+//! **Problem.** A checkpoint needs the index exactly as it was when batches were held. To copy all
+//! of it takes hundreds of milliseconds for 100 million rows, and most of it has not changed since
+//! the checkpoint before.
 //!
-//! **Approach.** A *cut* divides time into eras, numbered 0 and 1 by turns. Each bucket has a bit for each of the
-//! two: entries of it changed in that era. Whoever changes a bucket, under its lock, sets the bit of the era of
-//! now. With batches held, the cut does nothing but turn the era over. Then, with batches going on, the writer of
-//! the image goes through all buckets: one without the old era's bit has not changed since the cut before and
-//! is passed over with one look; one with it is locked, copied, its bit cleared. Whoever wants to change a bucket
-//! that still has the old era's bit first *saves* what it held, for the writer to fetch, and clears the bit
-//! itself. So every bucket that changed in the old era is written exactly once, as it was at the cut.
+//! **Approach.** A *cut* divides time into eras, numbered 0 and 1 by turns. Each bucket has a bit
+//! for each of the two: entries of it changed in that era. Whoever changes a bucket, under its
+//! lock, sets the bit of the era of now. With batches held, the cut does nothing but turn the era
+//! over. Then, with batches going on, the writer of the image goes through all buckets: one without
+//! the old era's bit has not changed since the cut before and is passed over with one look; one
+//! with it is locked, copied, its bit cleared. Whoever wants to change a bucket that still has the
+//! old era's bit first *saves* what it held, for the writer to fetch, and clears the bit itself. So
+//! every bucket that changed in the old era is written exactly once, as it was at the cut.
 //!
 //! For a *whole* image, all buckets are marked as changed before the cut.
 //!
 //! **Invariants.**
-//! 1. In an era, the old era's bits are only cleared, under the bucket's lock: a bucket without it need not be
-//!    looked at again.
-//! 2. The era turns over only while nobody is pinned, and whoever changes the index is pinned: nobody works in
-//!    two eras at once.
-//! 3. Buckets that splits add after the cut have only the new era's bit, and the image does not go so far.
+//! 1. In an era, the old era's bits are only cleared, under the bucket's lock: a bucket without it
+//!    need not be looked at again.
+//! 2. The era turns over only while nobody is pinned, and whoever changes the index is pinned:
+//!    nobody works in two eras at once.
+//! 3. Buckets that splits add after the cut have only the new era's bit, and the image does not go
+//!    so far.
 //!
-//! **Memory.** What is saved is fetched many times a second. Should the image's disk not keep up, batches wait
-//! between two stretches of work (`wait_for_image`), with nothing pinned and no bucket locked. What one stretch of each
-//! thread saves, up to 50 KiB, or more where it splits buckets, comes on top of what the budget counts.
+//! **Memory.** What is saved is fetched many times a second. Should the image's disk not keep up,
+//! batches wait between two stretches of work (`wait_for_image`), with nothing pinned and no bucket
+//! locked. What one stretch of each thread saves, up to 50 KiB, or more where it splits buckets,
+//! comes on top of what the budget counts.
 
 use std::fs::File;
 
@@ -66,14 +70,15 @@ impl Eras {
     }
 
     fn now(&self) -> u64 {
-        // Relaxed: it turns over only while nobody is pinned, and who asks is pinned, or the one who turns it.
+        // Relaxed: it turns over only while nobody is pinned, and who asks is pinned, or the one
+        // who turns it.
         self.now.load(Ordering::Relaxed)
     }
 }
 
 impl LockedBucket<'_> {
-    /// To be called before the bucket's entries change: notes that they do, and saves what they were if an image
-    /// still has to have that.
+    /// To be called before the bucket's entries change: notes that they do, and saves what they
+    /// were if an image still has to have that.
     pub(super) fn will_change(&mut self) {
         let eras = &self.index.eras;
         let now = eras.now();
@@ -88,8 +93,9 @@ impl LockedBucket<'_> {
     #[cold]
     fn save(&self) {
         let eras = &self.index.eras;
-        // Under the lock: an image that fails ends under it, and what is saved after that would be taken for the next
-        // one's. Without an image that is being written, the last one failed, and the next one will be whole.
+        // Under the lock: an image that fails ends under it, and what is saved after that would be
+        // taken for the next one's. Without an image that is being written, the last one
+        // failed, and the next one will be whole.
         let mut saved = eras.saved.lock();
         if eras.capturing.load(Ordering::Relaxed) {
             let entries = self.chain().flat_map(Bucket::slots);
@@ -135,7 +141,8 @@ impl Index {
         changed as f64 / looked as f64
     }
 
-    /// Makes the next cut's image a whole one: every bucket counts as changed. By the thread that makes the cut.
+    /// Makes the next cut's image a whole one: every bucket counts as changed. By the thread that
+    /// makes the cut.
     pub(crate) fn mark_all_changed(&self) {
         let era = self.eras.now();
         // Those that a split adds behind this are marked by it.
@@ -147,8 +154,8 @@ impl Index {
         }
     }
 
-    /// Fixes the state that the next image shows. Called while nobody is pinned; the image may be written when
-    /// they go on.
+    /// Fixes the state that the next image shows. Called while nobody is pinned; the image may be
+    /// written when they go on.
     pub(crate) fn cut(&self) -> Cut<'_> {
         let old = self.eras.now();
         let (level, split) = self.state();
@@ -163,8 +170,8 @@ impl Index {
         self.eras.saved.lock().len()
     }
 
-    /// Waits, if too much is saved for the image that is being written, until it has been fetched. Called
-    /// between two stretches of work: nothing pinned, no bucket locked.
+    /// Waits, if too much is saved for the image that is being written, until it has been fetched.
+    /// Called between two stretches of work: nothing pinned, no bucket locked.
     #[inline]
     pub(crate) fn wait_for_image(&self) {
         if self.eras.capturing.load(Ordering::Relaxed) {
@@ -175,7 +182,8 @@ impl Index {
     #[cold]
     fn wait_while_capturing(&self) {
         let mut saved = self.eras.saved.lock();
-        // Ends: the image's writer fetches what is saved after so many buckets, and when it ends, whatever the end.
+        // Ends: the image's writer fetches what is saved after so many buckets, and when it ends,
+        // whatever the end.
         while saved.len() > self.eras.saved_bytes_max && self.eras.capturing.load(Ordering::Relaxed)
         {
             self.eras.fetched.wait(&mut saved);
@@ -195,8 +203,8 @@ pub(crate) struct Cut<'a> {
 }
 
 impl Cut<'_> {
-    /// Writes the image. Returns the file, not yet synced, and its length in bytes. After an error the next image
-    /// must be a whole one.
+    /// Writes the image. Returns the file, not yet synced, and its length in bytes. After an error
+    /// the next image must be a whole one.
     pub(crate) fn write(
         self,
         path: &Place,
@@ -223,7 +231,8 @@ impl Cut<'_> {
                 bytes.clear();
             }
         }
-        // What was saved since the last turn: nobody saves any more, as no bucket has the old era's bit.
+        // What was saved since the last turn: nobody saves any more, as no bucket has the old era's
+        // bit.
         self.fetch(&mut fetched);
         out.write(&fetched)?;
         out.finish()

@@ -130,7 +130,8 @@ impl<'a> Outline<'a> {
         self.prefetch_into::<false>(hash);
     }
 
-    /// Brings a hash's bucket into the first-level cache if `NEAR`, else into the second-level cache.
+    /// Brings a hash's bucket into the first-level cache if `NEAR`, else into the second-level
+    /// cache.
     #[inline]
     pub(crate) fn prefetch_into<const NEAR: bool>(self, hash: u64) {
         crate::memory::cpu_hint::line_into::<NEAR, _>(self.index.bucket(self.guess(hash).0));
@@ -174,8 +175,8 @@ pub(crate) struct Index {
     state: AtomicU64,
     /// Slots in use. Slots change only through `set_slot` and through splits, and both count.
     entries: AtomicU64,
-    /// Slots in use whose entry knows no tag bit. A split makes two of each, so more buckets do not
-    /// lower their number per bucket.
+    /// Slots in use whose entry knows no tag bit. A split makes two of each, so more buckets do
+    /// not lower their number per bucket.
     blank_entries: AtomicU64,
     /// Held by the one thread that splits buckets.
     growth: Mutex<Growth>,
@@ -201,8 +202,8 @@ struct Survey<'a> {
     /// The matching entry whose tag agrees in most bits.
     first: Option<(&'a AtomicU64, Entry)>,
     empty: Option<&'a AtomicU64>,
-    /// Of the entries that do not match and lead to older records, the one whose tag agrees in most
-    /// bits, and their number.
+    /// Of the entries that do not match and lead to older records, the one whose tag agrees in
+    /// most bits, and their number.
     closest: Option<(u32, &'a AtomicU64, Entry)>,
     /// The last bucket of the chain.
     last: &'a Bucket,
@@ -546,8 +547,8 @@ impl Index {
         slot.is_some()
     }
 
-    /// Adds a key whose record at `new` is complete but for its previous address, which `link` sets.
-    /// `searched` are the slots whose chains do not hold the key.
+    /// Adds a key whose record at `new` is complete but for its previous address, which `link`
+    /// sets. `searched` are the slots whose chains do not hold the key.
     pub(crate) fn insert(
         &self,
         budget: &Budget,
@@ -564,7 +565,8 @@ impl Index {
         }
         locked.will_change();
         let fresh = Entry::new(probe, new);
-        // Each store below is a Release (`set_slot`) that publishes the record, `link`'s write included.
+        // Each store below is a Release (`set_slot`) that publishes the record, `link`'s write
+        // included.
         let same_tag = first.filter(|(_, entry)| entry.agreement(probe) == TAG_BITS);
         if let Some((slot, entry)) = same_tag {
             link(entry.address());

@@ -1,10 +1,11 @@
-//! Taking entries out of the index: rows that were deleted, and what leads below the log's beginning.
+//! Taking entries out of the index: rows that were deleted, and what leads below the log's
+//! beginning.
 //!
-//! An entry whose head lies below `begin` leads nowhere: compaction has moved every row from there, and
-//! lookups take it for the end of its chain (`engine::batch`). So it does no harm but take a slot. Most such
-//! entries are removed by compaction as it meets their tombstones. What is left are copies that a split
-//! made of an entry without tag bits; compaction sweeps the whole index for them, some buckets for each
-//! page.
+//! An entry whose head lies below `begin` leads nowhere: compaction has moved every row from there,
+//! and lookups take it for the end of its chain (`engine::batch`). So it does no harm but take a
+//! slot. Most such entries are removed by compaction as it meets their tombstones. What is left are
+//! copies that a split made of an entry without tag bits; compaction sweeps the whole index for
+//! them, some buckets for each page.
 
 use super::Index;
 use super::bucket::{Bucket, Meta};
@@ -26,9 +27,9 @@ impl Index {
         slot.is_some()
     }
 
-    /// Removes entries that lead below `begin` from `count` buckets, from bucket `from` on; returns the
-    /// bucket to go on from, 0 after the last. The caller is pinned, so that no checkpoint writes the
-    /// index meanwhile.
+    /// Removes entries that lead below `begin` from `count` buckets, from bucket `from` on; returns
+    /// the bucket to go on from, 0 after the last. The caller is pinned, so that no checkpoint
+    /// writes the index meanwhile.
     pub(crate) fn purge(&self, begin: u64, from: u64, count: u64) -> u64 {
         let buckets = self.bucket_count();
         let end = buckets.min(from + count);

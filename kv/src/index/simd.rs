@@ -1,8 +1,9 @@
 //! Seven tags compared at once, with what every x86-64 processor has.
 //!
-//! The loads are assembly because other threads store into the slots: to the compiler they are opaque,
-//! to the processor they are aligned loads whose 8-byte halves do not tear, as good as the relaxed loads
-//! of the plain form. Tags and probes have 18 bits at most, so 32-bit lanes hold them, signs included.
+//! The loads are assembly because other threads store into the slots: to the compiler they are
+//! opaque, to the processor they are aligned loads whose 8-byte halves do not tear, as good as the
+//! relaxed loads of the plain form. Tags and probes have 18 bits at most, so 32-bit lanes hold
+//! them, signs included.
 
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -28,8 +29,8 @@ pub(super) fn matching(bucket: &Bucket, probe: Probe) -> u32 {
 #[inline]
 fn load(bucket: &Bucket) -> (__m128i, __m128i, __m128i, __m128i) {
     let (a, b, c, d);
-    // SAFETY: reads the 64 bytes of a live bucket, which is aligned to 64. Not `pure`, so it is neither
-    // repeated nor moved across the Acquire load before it.
+    // SAFETY: reads the 64 bytes of a live bucket, which is aligned to 64. Not `pure`, so it is
+    // neither repeated nor moved across the Acquire load before it.
     unsafe {
         asm!(
             "movdqa {a}, [{bucket}]",

@@ -200,7 +200,8 @@ fn a_key_is_in_the_chain_of_one_slot() {
     assert!(slots_of.iter().all(|&slots| slots == 1));
 }
 
-/// A record that took long to be published was linked to newer ones, in front of a chain that then did not go back.
+/// A record that took long to be published was linked to newer ones, in front of a chain that then
+/// did not go back.
 #[test]
 fn no_record_is_linked_to_a_newer_one() {
     let rows = if cfg!(miri) { 300 } else { 40_000 };
@@ -503,7 +504,8 @@ fn after_an_image_that_failed_a_whole_one_is_right() {
     assert_eq!(entries(&album.load(&budget(16 << 20))), entries(&indexed.index));
 }
 
-/// A bucket that was in a whole image twice, once as of another moment, was loaded as whichever came first.
+/// A bucket that was in a whole image twice, once as of another moment, was loaded as whichever
+/// came first.
 #[test]
 fn a_whole_image_with_a_bucket_twice_or_none_is_damaged() {
     let dir = tempfile::tempdir().unwrap();
@@ -560,8 +562,9 @@ fn images_that_do_not_belong_together_are_damaged() {
     }
 }
 
-/// A lookup that was held up while the bucket of its key's hash was split twice, and the bucket that the key had
-/// gone to not yet, looked for the key where there was no bucket, and never came back. (A model found it.)
+/// A lookup that was held up while the bucket of its key's hash was split twice, and the bucket
+/// that the key had gone to not yet, looked for the key where there was no bucket, and never came
+/// back. (A model found it.)
 #[test]
 fn a_look_from_before_several_splits_finds_the_bucket() {
     let indexed = Indexed::new(64 << 20, 4000);
@@ -581,9 +584,9 @@ fn a_look_from_before_several_splits_finds_the_bucket() {
     }
 }
 
-/// A split copied entries without tag bits and did not count the copies. When they were removed, the count went below
-/// zero, and the index then grew without rows. Counting alone would have it grow for ever: each split makes as many
-/// copies as it divides.
+/// A split copied entries without tag bits and did not count the copies. When they were removed,
+/// the count went below zero, and the index then grew without rows. Counting alone would have it
+/// grow for ever: each split makes as many copies as it divides.
 #[test]
 fn copies_that_splits_make_are_counted_and_do_not_make_the_index_grow() {
     let rows: u64 = if cfg!(miri) { 400 } else { 20_000 };

@@ -161,8 +161,8 @@ pub struct NotRemoved {
 pub struct CheckpointSummary {
     /// Number of the checkpoint.
     pub number: u64,
-    /// A random number that distinguishes this checkpoint from others of the same number: in copies
-    /// of the bank and after a roll back.
+    /// A random number that distinguishes this checkpoint from others of the same number: in
+    /// copies of the bank and after a roll back.
     pub id: u64,
     /// The time when it was taken, to the second.
     pub taken: SystemTime,

@@ -34,8 +34,8 @@ pub(crate) enum TurnFor {
 }
 
 impl TurnFor {
-    /// Frames that a page turn leaves while the disk is full. The rows of a page that compaction moves fill at most two
-    /// pages.
+    /// Frames that a page turn leaves while the disk is full. The rows of a page that compaction
+    /// moves fill at most two pages.
     pub(super) fn frames_left(self) -> u64 {
         match self {
             TurnFor::Rows => 4,
@@ -77,15 +77,15 @@ impl FullDisk {
 pub(super) struct Request(Option<u64>);
 
 impl State {
-    /// Frames that the writer keeps free. On a full disk it keeps more, so that a page turn for rows finds a frame beyond
-    /// those that it must leave.
+    /// Frames that the writer keeps free. On a full disk it keeps more, so that a page turn for
+    /// rows finds a frame beyond those that it must leave.
     pub(super) fn frames_wanted(&self) -> u64 {
         let left = if self.disk.is_full() { TurnFor::Rows.frames_left() } else { 0 };
         FREE_FRAMES_WANTED + left
     }
 
-    /// A call that waits for the writer calls this each time before it sleeps. On a full disk, its first call asks for an
-    /// attempt.
+    /// A call that waits for the writer calls this each time before it sleeps. On a full disk, its
+    /// first call asks for an attempt.
     ///
     /// # Errors
     /// `DiskFull` if the attempt that it asked for has failed.
@@ -105,7 +105,8 @@ impl State {
 }
 
 impl Log {
-    /// The requests that the attempt that begins now answers; `None` if the disk is full and no call has asked.
+    /// The requests that the attempt that begins now answers; `None` if the disk is full and no
+    /// call has asked.
     pub(super) fn begin_attempt(&self) -> Option<u64> {
         let state = self.state.lock();
         state.disk.may_write().then_some(state.disk.asked)
@@ -153,7 +154,8 @@ impl Log {
     pub(crate) fn try_to_write(&self) -> Result<()> {
         let mut state = self.state.lock();
         let mut request = Request::default();
-        // Ends: the writer succeeds, finds the disk full, or poisons the log; it wakes all waiting calls then.
+        // Ends: the writer succeeds, finds the disk full, or poisons the log; it wakes all waiting
+        // calls then.
         while state.disk.is_full() {
             self.check_poison()?;
             state.check_disk(&mut request)?;

@@ -85,7 +85,8 @@ pub(crate) struct PageFull(u64);
 pub(crate) struct Log {
     page_bits: u32,
     lineage: Lineage,
-    /// Page number in the upper half, offset in the lower; the offset runs past the page when full.
+    /// Page number in the upper half, offset in the lower; the offset runs past the page when
+    /// full.
     tail: AtomicU64,
     read_only: AtomicU64,
     /// All records below are known to be complete, up to the read-only boundary. At least
@@ -307,7 +308,8 @@ impl Log {
         let mut offset = (from - start).max(PAGE_HEADER_BYTES);
         while offset + HEADER_BYTES as u64 <= used {
             let address = Address::new(start + offset);
-            // SAFETY: in memory by this function's contract; all of a settled page's records have their headers.
+            // SAFETY: in memory by this function's contract; all of a settled page's records have
+            // their headers.
             let record = unsafe { view.record(address) };
             offset += record.shape().record_bytes() as u64;
             if !visit(record) {
@@ -350,8 +352,8 @@ impl Log {
         self.flushed.load(Ordering::Acquire)
     }
 
-    /// Space at the tail for a record. The caller is pinned and writes the record's header before it
-    /// unpins.
+    /// Space at the tail for a record. The caller is pinned and writes the record's header before
+    /// it unpins.
     #[inline]
     pub(crate) fn allocate(&self, bytes: usize) -> std::result::Result<Address, PageFull> {
         let bytes = bytes as u64;
@@ -362,7 +364,8 @@ impl Log {
         if seen & 0xFFFF_FFFF > page_bytes {
             return Err(PageFull(seen >> 32));
         }
-        // Acquire: sees the page's frame (Release in `begin_page`; additions continue its sequence).
+        // Acquire: sees the page's frame (Release in `begin_page`; additions continue its
+        // sequence).
         let old = self.tail.fetch_add(bytes, Ordering::Acquire);
         let page = old >> 32;
         let offset = old & 0xFFFF_FFFF;
@@ -377,7 +380,8 @@ impl Log {
         Err(PageFull(page))
     }
 
-    /// Opens the page after a full one, waiting for a frame if none is free. The caller is not pinned.
+    /// Opens the page after a full one, waiting for a frame if none is free. The caller is not
+    /// pinned.
     ///
     /// # Errors
     /// `Poisoned` after a failed write; `DiskFull`; `Exhausted` at the end of the address space.
@@ -388,7 +392,8 @@ impl Log {
         let mut state = self.state.lock();
         let mut waiting = None;
         let mut request = Request::default();
-        // Ends: the writer frees a frame, finds the disk full, or poisons the log; it wakes all waiting calls then.
+        // Ends: the writer frees a frame, finds the disk full, or poisons the log; it wakes all
+        // waiting calls then.
         loop {
             self.check_poison()?;
             let turned = self.tail.load(Ordering::Relaxed) >> 32 != full.0;
@@ -447,14 +452,15 @@ impl Log {
         let shift = frame_start.wrapping_sub(page << self.page_bits);
         self.shifts[self.slot(page)].store(shift, Ordering::Relaxed);
         let is_last = page == last_page(self.page_bits);
-        // A checkpoint ends the tail's page and begins the next one. The last page has no next one, so no record may
-        // lie in it.
+        // A checkpoint ends the tail's page and begins the next one. The last page has no next one,
+        // so no record may lie in it.
         let offset = if is_last { self.page_bytes() + 1 } else { PAGE_HEADER_BYTES };
         // Release: publishes the frame to `allocate`.
         self.tail.store(page << 32 | offset, Ordering::Release);
     }
 
-    /// Sets a frame aside for [`cut`](Self::cut), waiting for one if none is free. The caller is not pinned.
+    /// Sets a frame aside for [`cut`](Self::cut), waiting for one if none is free. The caller is
+    /// not pinned.
     ///
     /// # Errors
     /// `Poisoned` after a failed write; `DiskFull`.
@@ -483,7 +489,8 @@ impl Log {
     /// address. Does not wait. Must be called while no thread is pinned.
     ///
     /// # Errors
-    /// `Exhausted` at the end of the address space: a defect, as `turn_page` leaves a page for this.
+    /// `Exhausted` at the end of the address space: a defect, as `turn_page` leaves a page for
+    /// this.
     pub(crate) fn cut(&self, mut reserved: ReservedFrame<'_>) -> Result<Address> {
         let mut end = {
             // A thread that found the page full before the pause may be about to turn it.
@@ -509,7 +516,8 @@ impl Log {
         // No thread acts on the old boundary, so the pages below can be written at once. This is no
         // plain store, because the writer may be about to move the boundary less far.
         self.read_only.fetch_max(end, Ordering::Release);
-        // The writer thread writes the pages that the cut has settled, and batches may turn pages again.
+        // The writer thread writes the pages that the cut has settled, and batches may turn pages
+        // again.
         let _state = self.state.lock();
         self.frame_freed.notify_all();
         self.writer_wake.notify_one();
@@ -523,7 +531,8 @@ impl Log {
     pub(crate) fn await_flushed(&self, end: Address) -> Result<()> {
         let mut state = self.state.lock();
         let mut request = Request::default();
-        // Ends: the writer gets there, finds the disk full, or poisons the log; it wakes all waiting calls then.
+        // Ends: the writer gets there, finds the disk full, or poisons the log; it wakes all
+        // waiting calls then.
         while self.flushed() < end.raw() {
             self.check_poison()?;
             state.check_disk(&mut request)?;
@@ -593,8 +602,8 @@ impl Log {
     pub(crate) fn give_way(&self) -> Result<()> {
         let mut state = self.state.lock();
         let mut request = Request::default();
-        // Ends: the writer evicts pages down to what is allowed, finds the disk full, or poisons the log; it wakes all
-        // waiting calls then.
+        // Ends: the writer evicts pages down to what is allowed, finds the disk full, or poisons
+        // the log; it wakes all waiting calls then.
         loop {
             self.retire_free_frames(&mut state);
             // A log that is open to read only has one frame, and no thread that could evict it.

@@ -148,7 +148,8 @@ mod tests {
     const IDENTITY: PageIdentity = PageIdentity { page: 3, bank: 0xB0_0B5E, salt: 0x5A17 };
     const START: u64 = 3 * PAGE_BYTES as u64;
 
-    /// A page in memory with records of values of 8, 16, 24, ... bytes, and the bytes that they use.
+    /// A page in memory with records of values of 8, 16, 24, ... bytes, and the bytes that they
+    /// use.
     fn page() -> (Vec<AtomicU64>, u64) {
         // What an earlier use of the frame left.
         let words: Vec<_> = (0..PAGE_BYTES / 8).map(|_| AtomicU64::new(u64::MAX)).collect();

@@ -32,7 +32,8 @@ fn what_a_scan_gives_back_wakes_who_waits_for_a_frame() {
     }
     let (tell, told) = channel();
     std::thread::scope(|s| {
-        // In the writer's place, which is busy. The lock comes back once the other waits for a frame.
+        // In the writer's place, which is busy. The lock comes back once the other waits for a
+        // frame.
         let mut state = log.state.lock();
         s.spawn(|| tell.send(fill()));
         log.writer_wake.wait(&mut state);

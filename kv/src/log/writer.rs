@@ -192,7 +192,8 @@ impl Log {
     /// settles all of memory at once. To leave processor and drive to the batches, the writer rests
     /// after each page for as long as the page took, while there is room in memory.
     fn write_settled(&self, image: &mut AlignedBuffer) -> Result<()> {
-        // Acquire: pairs with the boundary's Release, of a cut too, which saw all batches out before.
+        // Acquire: pairs with the boundary's Release, of a cut too, which saw all batches out
+        // before.
         let end = self.read_only.load(Ordering::Acquire) >> self.page_bits;
         let mut page = self.flushed.load(Ordering::Relaxed) >> self.page_bits;
         let mut tail = self.tail.load(Ordering::Relaxed);

@@ -5,12 +5,12 @@
 //! stays free of frames (`slack_bytes`). When the index needs a unit of memory, it takes the unit
 //! from the slack, which lowers the number of allowed frames. The log's writer thread then evicts
 //! pages until the slack is complete again. The log turns no page before that. The rows of one page
-//! need less than half a page of index, so the slack lasts until the next page turn, even if the
-//! disk holds up the writer thread.
+//! need less than half a page of index. The slack therefore lasts until the next page turn, even if
+//! the disk holds up the writer thread.
 //!
-//! The slack may still be too small. This happens if batches of many threads insert at once, if a
-//! unit is as long as a page, or if a row cache or scan has just charged more than a page. The
-//! budget then refuses the index, which asks again after the next batch (`Index::grow`).
+//! The slack may still be too small. This happens in three cases: batches of many threads insert at
+//! once, a unit is as long as a page, or the row cache or a scan has just charged more than a page.
+//! The budget then refuses the index, which asks again after the next batch (`Index::grow`).
 //!
 //! **The process stays inside the budget at every instant.** Frames and index are counted under one
 //! lock. The row cache and scans charge without that lock. Each may therefore miss one unit that

@@ -15,7 +15,7 @@
 //! the container's mounts. The top of the mount is then the container's group, and only its limit
 //! is read. A file that can't be read or understood sets no limit.
 //!
-//! **Tests** of all crates set the environment variable `EMBANK_SYSTEM_ROOT` to another root
+//! **Tests** may set the environment variable `EMBANK_SYSTEM_ROOT`, which gives another root
 //! directory for these paths.
 
 use std::ffi::{OsStr, OsString};

@@ -54,7 +54,7 @@ mod system {
     fn page_bytes() -> usize {
         // SAFETY: `sysconf` takes no pointer and only returns a number.
         let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        usize::try_from(bytes).expect("systems have pages")
+        usize::try_from(bytes).expect("the system reports a page size")
     }
 
     /// An anonymous map.

@@ -15,8 +15,9 @@
 //! *Outstanding* counts the Gets of the row that no Put, gradient or release has answered yet: the
 //! staleness clock. *Generation* goes up with every change of the value, so that a reader without
 //! the lock can tell that it read across one; it wraps within its own bits and can't carry into the
-//! flags. A new record may begin with any: that of a row's copy tells how often the row was used (`ClockWord::uses`,
-//! `retention`). *Promoted* marks a row that lookahead brought from disk and nobody has used yet.
+//! flags. A new record may begin with any: that of a row's copy tells how often the row was used
+//! (`ClockWord::uses`, `retention`). *Promoted* marks a row that lookahead brought from disk and
+//! nobody has used yet.
 //!
 //! A reader must check the lock as well as the generation: a value under change still carries the
 //! old generation.
@@ -66,8 +67,9 @@ impl ClockWord {
         (self.0 & OUTSTANDING_MASK) as u32
     }
 
-    /// Uses of the record so far, modulo 2^29: the changes of its value and the Gets that are outstanding. Goes up with
-    /// a Get, stays with its update, goes down with a release without one.
+    /// Uses of the record so far, modulo 2^29: the changes of its value and the Gets that are
+    /// outstanding. Goes up with a Get, stays with its update, goes down with a release without
+    /// one.
     pub(crate) fn uses(self) -> u32 {
         let changes = ((self.0 & GENERATION_MASK) >> GENERATION_SHIFT) as u32;
         changes.wrapping_add(self.outstanding()) & USES_MASK
@@ -87,8 +89,8 @@ impl ClockWord {
         ClockWord(self.0 & !OUTSTANDING_MASK | u64::from(outstanding))
     }
 
-    /// The word of the record's copy, with so many Gets outstanding. It goes on counting uses from so many; those that
-    /// are outstanding here are so there, or have just come to their end.
+    /// The word of the record's copy, with so many Gets outstanding. It goes on counting uses from
+    /// so many; those that are outstanding here are so there, or have just come to their end.
     pub(crate) fn inherited(self, outstanding: u32, uses: u32) -> Self {
         let changes = uses.saturating_sub(self.outstanding());
         ClockWord(u64::from(changes & USES_MASK) << GENERATION_SHIFT).with_outstanding(outstanding)
@@ -119,8 +121,8 @@ pub(crate) enum LockRefused {
     Declined,
 }
 
-/// Waits for the lock of the record whose word this is and takes it, unless the record was replaced or
-/// `admit` declines the word at rest.
+/// Waits for the lock of the record whose word this is and takes it, unless the record was replaced
+/// or `admit` declines the word at rest.
 #[inline]
 pub(crate) fn lock(
     word: &AtomicU64,

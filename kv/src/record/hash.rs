@@ -1,15 +1,17 @@
 //! Where a key's entry lies.
 //!
-//! **The hash is part of the format.** Images of the index hold hash bits, as bucket numbers and tags: with another
-//! hash or another seed their entries lead to other keys. So the seed stands in the manifest, and a bank keeps it.
+//! **The hash is part of the format.** Images of the index hold hash bits, as bucket numbers and
+//! tags: with another hash or another seed their entries lead to other keys. So the seed stands in
+//! the manifest, and a bank keeps it.
 //!
-//! **Why a seed.** Keys often come from outside: ids of users, hashes of what they type. Of a hash without a secret,
-//! anyone can compute keys that meet in one chain, and each access then walks all of them. The seed is drawn at random
-//! for each bank, and changes the first multiplier and what the key is mixed with. The product of a difference of two
-//! keys and a random odd multiplier is random in its upper bits (Dietzfelbinger et al. 1997, "A Reliable Randomized
-//! Algorithm for the Closest-Pair Problem"), which the steps after it spread. This is no cryptographic hash: who can
-//! read the bank's files, or time very many accesses to it, can still learn to choose such keys. Banks of format 5 have
-//! seed 0, and with it the hash that they were written with.
+//! **Why a seed.** Keys often come from outside: ids of users, hashes of what they type. Of a hash
+//! without a secret, anyone can compute keys that meet in one chain, and each access then walks all
+//! of them. The seed is drawn at random for each bank, and changes the first multiplier and what
+//! the key is mixed with. The product of a difference of two keys and a random odd multiplier is
+//! random in its upper bits (Dietzfelbinger et al. 1997, "A Reliable Randomized Algorithm for the
+//! Closest-Pair Problem"), which the steps after it spread. This is no cryptographic hash: who can
+//! read the bank's files, or time very many accesses to it, can still learn to choose such keys.
+//! Banks of format 5 have seed 0, and with it the hash that they were written with.
 
 use crate::record::address::TableNumber;
 
@@ -32,8 +34,9 @@ impl KeyHash {
 
     /// Mixes table and key into the 64 bits that choose bucket and tag.
     ///
-    /// For one table this is a bijection (every step is invertible), so two keys of a table never share
-    /// all 64 bits. With seed 0 the finaliser is Pelle Evensen's "moremur", a stronger Murmur3 finaliser.
+    /// For one table this is a bijection (every step is invertible), so two keys of a table never
+    /// share all 64 bits. With seed 0 the finaliser is Pelle Evensen's "moremur", a stronger
+    /// Murmur3 finaliser.
     #[inline]
     pub(crate) fn of(self, table: TableNumber, key: u64) -> u64 {
         let x = key ^ (u64::from(table.0).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ self.seed);
@@ -99,7 +102,8 @@ mod tests {
         }
     }
 
-    /// Keys that differ in a few bits of one seed's hash meet no more often than others under another seed.
+    /// Keys that differ in a few bits of one seed's hash meet no more often than others under
+    /// another seed.
     #[test]
     fn keys_that_collide_under_one_seed_do_not_under_others() {
         let keys: Vec<u64> = (0..1 << 14).map(|i| unhash(TABLE, i << 30 | 5)).collect();

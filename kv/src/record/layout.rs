@@ -11,8 +11,9 @@
 //! ```
 //!
 //! In memory, words 0 and 1 change under the record's lock and are atomics; words 2 and 3 are fixed
-//! before the record can be found. The value changes under the lock, by atomic stores, because readers
-//! may read it without the lock (see `clock::read_unlocked`); the lock's holder may read it plainly.
+//! before the record can be found. The value changes under the lock, by atomic stores, because
+//! readers may read it without the lock (see `clock::read_unlocked`); the lock's holder may read it
+//! plainly.
 
 use std::marker::PhantomData;
 
@@ -194,8 +195,8 @@ impl<'g> RecordRef<'g> {
         self.clock().store(clock.bits(), Ordering::Relaxed);
     }
 
-    /// Gives up a record that could not be published. Its space is not used again: what the next one would follow in
-    /// its chain may have been appended since, and chains go back.
+    /// Gives up a record that could not be published. Its space is not used again: what the next
+    /// one would follow in its chain may have been appended since, and chains go back.
     pub(crate) fn abandon(self) {
         self.set_link(self.link().with_invalid(true));
     }
@@ -256,8 +257,8 @@ impl<'g> RecordRef<'g> {
         }
     }
 
-    /// Stores the value, as good as word by word through atomics. Under the lock only; the caller has called
-    /// `clock::fence_before_change`.
+    /// Stores the value, as good as word by word through atomics. Under the lock only; the caller
+    /// has called `clock::fence_before_change`.
     #[inline]
     pub(crate) fn store_value(self, from: &[u64]) {
         debug_assert!(from.len() * 8 <= self.shape().padded_value_bytes());
@@ -302,9 +303,9 @@ unsafe fn load_words(from: *const AtomicU64, into: &mut [[u8; 8]]) {
 
 /// Copies words that others may store to meanwhile, 32 bytes at a time.
 ///
-/// The loads are assembly because of those stores: to the compiler they are opaque, to the processor they
-/// are loads whose aligned 8-byte parts do not tear, as good as relaxed loads of each. (`index::simd` does
-/// likewise.)
+/// The loads are assembly because of those stores: to the compiler they are opaque, to the
+/// processor they are loads whose aligned 8-byte parts do not tear, as good as relaxed loads of
+/// each. (`index::simd` does likewise.)
 ///
 /// # Safety
 /// `from` leads to as many words as `into` has.
@@ -355,10 +356,10 @@ unsafe fn store_words(from: &[u64], to: *const AtomicU64) {
 
 /// Stores words that others may load meanwhile, 32 bytes at a time.
 ///
-/// The stores are assembly because of those loads, as in `load_words`: to the processor they are stores whose
-/// aligned 8-byte parts do not tear, as good as relaxed stores of each. It keeps stores in order, and the
-/// compiler keeps these between `clock::fence_before_change` and the Release store that unlocks: to it they
-/// may write to any memory.
+/// The stores are assembly because of those loads, as in `load_words`: to the processor they are
+/// stores whose aligned 8-byte parts do not tear, as good as relaxed stores of each. It keeps
+/// stores in order, and the compiler keeps these between `clock::fence_before_change` and the
+/// Release store that unlocks: to it they may write to any memory.
 ///
 /// # Safety
 /// `to` leads to as many words as `from` has.
@@ -394,7 +395,8 @@ unsafe fn store_words(from: &[u64], to: *const AtomicU64) {
 }
 
 /// CRC-32C of a record's image with its checksum field taken as zero, seeded with its origin (see
-/// `PageIdentity::origin`) and address: a record of another place, bank or opening fails as a damaged one does.
+/// `PageIdentity::origin`) and address: a record of another place, bank or opening fails as a
+/// damaged one does.
 fn image_crc(image: &[u8], origin: u64, address: Address) -> u32 {
     let seed = crc32c::crc32c(&origin.to_le_bytes());
     let seed = crc32c::crc32c_append(seed, &address.raw().to_le_bytes());

@@ -269,7 +269,7 @@ statistics! {
     #[derive(Debug, Default, Clone, PartialEq, Eq)]
     #[non_exhaustive]
     pub struct StoreStats counted by Counters {
-        /// Batches run.
+        /// Batches that were run.
         batches: Counter Count in operations.batches
             as "embank_batches" "Batches run"
             from |c| c.batches.get();
@@ -486,16 +486,16 @@ statistics! {
         /// Gauge: the memory budget, in bytes.
         memory_budget_bytes: Gauge Bytes
             as "embank_memory_budget_bytes" "The store's memory budget";
-        /// Gauge: log frames in memory, in bytes.
+        /// Gauge: memory of the log's frames, in bytes.
         memory_frames_bytes: Gauge Bytes in memory.frames_bytes
             as "embank_memory_bytes" { part: "frames" } "Memory in use";
-        /// Gauge: index, in bytes.
+        /// Gauge: memory of the index, in bytes.
         memory_index_bytes: Gauge Bytes in memory.index_bytes
             as "embank_memory_bytes" { part: "index" } "Memory in use";
-        /// Gauge: row cache, in bytes.
+        /// Gauge: memory of the row cache, in bytes.
         memory_cache_bytes: Gauge Bytes in memory.cache_bytes
             as "embank_memory_bytes" { part: "cache" } "Memory in use";
-        /// Gauge: read and write buffers, in bytes.
+        /// Gauge: memory of the read and write buffers, in bytes.
         memory_buffers_bytes: Gauge Bytes in memory.buffers_bytes
             as "embank_memory_bytes" { part: "buffers" } "Memory in use";
         /// Gauge: index slots in use.

@@ -87,9 +87,9 @@ impl Store {
     ///
     /// When the call returns, the checkpoint is on stable storage. It shows the store at one moment
     /// of the call. Batches are paused for that moment, and continue while the checkpoint is
-    /// written. The pause may fall inside a batch of another thread: the checkpoint then holds a part
-    /// of that batch's changes. The call writes only what has changed since the last checkpoint:
-    /// pages of the log, and buckets of the index.
+    /// written. The pause may fall inside a batch of another thread: the checkpoint then holds a
+    /// part of that batch's changes. The call writes only what has changed since the last
+    /// checkpoint: pages of the log, and buckets of the index.
     ///
     /// # Errors
     /// After an error the newest checkpoint is the last one before the call, with two exceptions
@@ -129,8 +129,8 @@ impl Store {
     }
 
     /// Keeps a checkpoint beyond `checkpoints_kept` until it is [unpinned](Self::unpin), also after
-    /// a reopening. For example the checkpoint of the best epoch. A pinned checkpoint keeps the log
-    /// that its rows are in. A roll back to an older checkpoint removes it.
+    /// a reopening. Useful for the checkpoint of a training's best epoch. A pinned checkpoint keeps
+    /// the log that its rows are in. A roll back to an older checkpoint removes it.
     ///
     /// # Errors
     /// `NoSuchCheckpoint`; `ReadOnly`; `DirectoryMoved`; `Io`.

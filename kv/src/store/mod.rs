@@ -8,7 +8,7 @@ mod loan;
 mod open;
 pub(crate) mod reading;
 pub(crate) mod scan;
-mod serving;
+pub(crate) mod serving;
 mod state;
 mod statistics;
 pub(crate) mod tables;
@@ -38,7 +38,7 @@ pub(crate) use creating::Making;
 pub use loan::Loan;
 pub(crate) use open::{check_bank_file, check_last_page, log_begins};
 pub(crate) use reading::hold_one;
-use serving::Serving;
+use serving::{CallState, Serving};
 pub use state::StateId;
 pub use tables::TableInfo;
 
@@ -155,7 +155,7 @@ impl Store {
 
     #[inline(never)]
     fn run<O: Operation>(
-        &self,
+        core: &Core,
         table: TableId,
         keys: &[u64],
         clock: Clock,
@@ -168,7 +168,8 @@ impl Store {
                 core.run_batch::<O, false>(rows, keys, clock, operation, memory)
             }
         };
-        self.run_counted::<O>((table, O::WIDTH), keys, clock, run).map(|(outcome, _)| outcome)
+        let counted = Self::run_counted::<O>(core, (table, O::WIDTH), keys, clock, run);
+        counted.map(|(outcome, _)| outcome)
     }
 
     /// Runs one of the store's own jobs, such as a deletion or a promotion, over a batch of keys.
@@ -178,23 +179,23 @@ impl Store {
         keys: &[u64],
         work: &mut W,
     ) -> Result<(Outcome, Tally)> {
-        let width = self.core().width(table)?;
+        let core = self.core();
+        let width = core.width(table)?;
         let run = |core: &Core, rows: Rows, memory: BatchMemory<'_>| {
             core.run_job_over(width, rows, keys, work, memory)
         };
-        self.run_counted::<W>((table, width), keys, Clock::Keep, run)
+        Self::run_counted::<W>(&core, (table, width), keys, Clock::Keep, run)
     }
 
     /// Runs a batch of work of the kind `W` and counts what it did. Then wakes the threads that
     /// wait for the rows that the batch released.
     fn run_counted<W: Work>(
-        &self,
+        core: &Core,
         (table, width): (TableId, Width),
         keys: &[u64],
         clock: Clock,
         run: impl FnOnce(&Core, Rows, BatchMemory<'_>) -> Result<()>,
     ) -> Result<(Outcome, Tally)> {
-        let core = self.core();
         let rows = Rows { table, value_bytes: core.value_bytes(table, width)? };
         let releases = clock == Clock::Release || W::EFFECT == Effect::Delete;
         let _released = releases.then(|| Released { waiters: &core.waiters, table, keys });
@@ -207,7 +208,7 @@ impl Store {
         let mut tally = Tally::default();
         let memory =
             BatchMemory { scratch: &mut scratch, outcome: &mut outcome, tally: &mut tally };
-        let result = run(&core, rows, memory);
+        let result = run(core, rows, memory);
         give_back_scratch(scratch);
         core.add_tally::<W>(keys.len() as u64, &tally);
         result.map(|()| (outcome, tally))
@@ -238,7 +239,14 @@ impl Store {
         {
             return Ok(Outcome::default());
         }
-        self.run(table, keys, clock, operation)
+        Self::run(&self.core(), table, keys, clock, operation)
+    }
+
+    /// The state that the store shows now, for the batches of one call. In a store that is open to
+    /// read only it is one checkpoint, which stays the same while the store is refreshed.
+    #[must_use]
+    pub fn call_state(&self) -> CallState<'_> {
+        CallState(self.core())
     }
 
     /// Deletes rows. Returns the number of rows that existed and were deleted.

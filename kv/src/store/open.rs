@@ -71,8 +71,8 @@ impl Store {
         })
     }
 
-    /// Opens the store as [`open_on`](Self::open_on) does, within `limits`. `device` gets the bank's
-    /// directory and the segment size in bytes.
+    /// Opens the store as [`open_on`](Self::open_on) does, within `limits`. `device` gets the
+    /// bank's directory and the segment size in bytes.
     pub(crate) fn open_with(
         dir: &Path,
         options: &StoreOptions,

@@ -10,8 +10,8 @@
 //! into the window. A bit stands for 32 bytes of log, because no record is shorter. Then it reads
 //! and verifies the window's pages in order. A record whose bit is set is a row. A window is 256
 //! times as long as its bits. The image, about 10 bytes a row, is therefore read once for every
-//! three or four memory budgets of log. The scan does not use the live index. Writers, compaction and later
-//! checkpoints therefore continue, and a pin keeps the log from being freed.
+//! three or four memory budgets of log. The scan does not use the live index. Writers, compaction
+//! and later checkpoints therefore continue, and a pin keeps the log from being freed.
 //!
 //! Two kinds of entries do not say which records are current. Entry kind 1 leads a chain of several
 //! records. Entry kind 2 has no tag bits, so a split may have left a stale copy in another bucket.

@@ -1,11 +1,15 @@
 //! The core that a call on a store works on.
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use super::Store;
 use super::reading::Reading;
 use crate::engine::core::Core;
+use crate::error::Result;
+use crate::operation::{Clock, Operation, Outcome};
+use crate::record::address::TableId;
 
 /// The core of a store, by the way it is open.
 #[derive(Debug)]
@@ -61,5 +65,30 @@ impl Store {
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         matches!(self.serving, Serving::Reading(_))
+    }
+}
+
+/// The state of a store that the batches of one call see ([`Store::call_state`]).
+pub struct CallState<'s>(pub(super) Served<'s>);
+
+impl fmt::Debug for CallState<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("CallState").finish_non_exhaustive()
+    }
+}
+
+impl CallState<'_> {
+    /// As [`Store::execute`], in this state.
+    ///
+    /// # Errors
+    /// As [`Store::execute`].
+    pub fn execute<O: Operation>(
+        &self,
+        table: TableId,
+        keys: &[u64],
+        clock: Clock,
+        operation: &mut O,
+    ) -> Result<Outcome> {
+        Store::run(&self.0, table, keys, clock, operation)
     }
 }

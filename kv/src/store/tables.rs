@@ -9,7 +9,8 @@ use crate::operation::Width;
 use crate::record::address::TableId;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Limit of a table's descriptor, in bytes. Every checkpoint stores all descriptors in its manifest.
+/// Limit of a table's descriptor, in bytes. Every checkpoint stores all descriptors in its
+/// manifest.
 const DESCRIPTOR_BYTES_MAX: usize = 2 << 10;
 
 /// What the store knows about one of its tables.
@@ -45,7 +46,7 @@ impl Store {
     /// bytes for its header, and the value padded to a multiple of 8 bytes. The table takes
     /// operations whose [`Operation::WIDTH`](crate::Operation::WIDTH) is `Variable`.
     ///
-    /// The store changes a value in place if its padded length stays the same. A value of another
+    /// The store changes a value in place if its padded length does not change. A value of another
     /// padded length becomes a new record at the log's tail. The old record takes its space until
     /// compaction has passed it.
     ///

@@ -1,4 +1,5 @@
-//! Copies of a checkpoint: banks of their own, whatever becomes of the one that they were made of.
+//! Tests copies of a checkpoint: a copy is a bank of its own and does not change with the bank that
+//! it was made from.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -28,7 +29,7 @@ fn write(store: &Store, table: TableId, version: u64) -> u64 {
     store.checkpoint(&version.to_le_bytes()).unwrap()
 }
 
-/// A folder for banks, and one in it with a checkpoint of version 1.
+/// Makes a folder for banks, and a bank in it with a checkpoint of version 1.
 fn bank() -> (tempfile::TempDir, PathBuf, Store, TableId) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bank");
@@ -38,7 +39,8 @@ fn bank() -> (tempfile::TempDir, PathBuf, Store, TableId) {
     (dir, path, store, table)
 }
 
-/// Every row and the blob are those of `version`, and nothing in the directory is damaged.
+/// Asserts that every row and the blob are of `version`, and that no file in the directory is
+/// damaged.
 fn holds(dir: &Path, version: u64) {
     let store = Store::open_read_only(dir, &options(2), None).unwrap();
     holds_open(&store, version);
@@ -52,7 +54,7 @@ fn holds_open(store: &Store, version: u64) {
     assert_eq!(peek(store, table, &keys(ROWS)).unwrap(), rows_of(&keys(ROWS), version, BYTES));
 }
 
-/// Log files that have other names, and those that have none.
+/// Number of log files that have other names (hard links), and number of those that have only one.
 fn segments(dir: &Path) -> (usize, usize) {
     let files = fs::read_dir(dir.join("log")).unwrap();
     let (shared, own): (Vec<u64>, Vec<u64>) =
@@ -64,7 +66,7 @@ fn segments(dir: &Path) -> (usize, usize) {
 fn a_copy_is_a_bank_of_its_own_and_shares_what_does_not_change() {
     let (dir, bank, store, table) = bank();
     let copy = dir.path().join("into/copy");
-    // Later rows of the bank are not the copy's.
+    // Rows that the bank gets later do not appear in the copy.
     put(&store, table, &keys(ROWS), 2, BYTES);
     let made = Store::copy_checkpoint(&bank, None, &copy).unwrap();
     assert_eq!(made.checkpoint, 1);
@@ -72,7 +74,7 @@ fn a_copy_is_a_bank_of_its_own_and_shares_what_does_not_change() {
     let (shared, own) = segments(&copy);
     assert!(shared > 4 && own == 1, "{shared} shared, {own} own");
     holds(&copy, 1);
-    // Both go on, each by itself.
+    // Bank and copy each continue on their own.
     let copied = Store::open(&copy, &options(2)).unwrap();
     holds_open(&copied, 1);
     for version in 3..9 {
@@ -98,9 +100,9 @@ fn what_a_bank_gives_back_stays_with_its_copy() {
         write(&store, table, version);
     }
     assert!(store.stats().freed_bytes > SEGMENT, "{:?}", store.stats());
-    assert!(segments(&copy).0 < before, "the bank has let go of files");
+    assert!(segments(&copy).0 < before, "the bank has removed files");
     holds(&copy, 1);
-    // And the other way round.
+    // The bank keeps its files when the copy frees its log.
     let copied = Store::open(&copy, &options(1)).unwrap();
     let again = dir.path().join("again");
     Store::copy_checkpoint(&bank, None, &again).unwrap();
@@ -115,7 +117,7 @@ fn what_a_bank_gives_back_stays_with_its_copy() {
     holds(&copy, 103);
 }
 
-/// The log then ends within a file that the copy shares, and goes on there.
+/// After the roll back the log ends within a file that the copy shares, and continues there.
 #[test]
 fn a_bank_that_goes_back_takes_nothing_from_its_copy() {
     let (dir, bank, store, table) = bank();
@@ -138,7 +140,8 @@ fn a_bank_that_goes_back_takes_nothing_from_its_copy() {
     holds_open(&Store::open(&copy, &options(2)).unwrap(), 2);
 }
 
-/// Who read the bank before had the file open that is the copy's now, with other rows at the same places.
+/// A reader that was open before the roll back has a file open that now belongs to the copy. The
+/// copy's file has other rows at the offsets of the bank's new rows.
 #[test]
 fn a_reader_sees_what_the_bank_wrote_after_it_went_back_and_not_the_copy_s() {
     let (dir, bank, store, table) = bank();
@@ -221,13 +224,13 @@ fn what_can_not_be_copied_is_refused_and_leaves_nothing() {
     assert!(refused(&bank, None).to_string().contains("holds \"notes\""));
     fs::remove_file(to.join("notes")).unwrap();
     fs::write(to.join("BANK.new"), "left by a crash").unwrap();
-    // A log file that is gone: found when its turn comes.
+    // A missing log file is noticed when the copy reaches it.
     let segment = bank.join(format!("log/{:016x}.seg", 2 * SEGMENT));
     fs::rename(&segment, dir.path().join("away")).unwrap();
     assert!(matches!(refused(&bank, None), Error::Io { .. }));
     let left: Vec<_> = fs::read_dir(&to).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert_eq!(left, [""; 0]);
-    // What is cut short is an error as well, where it is copied: the last file is.
+    // A file that is cut short is an error if it is copied, as the last file is.
     fs::rename(dir.path().join("away"), &segment).unwrap();
     let mut files: Vec<_> =
         fs::read_dir(bank.join("log")).unwrap().map(|file| file.unwrap().path()).collect();
@@ -236,7 +239,7 @@ fn what_can_not_be_copied_is_refused_and_leaves_nothing() {
     let good = fs::read(path).unwrap();
     fs::write(path, &good[..512]).unwrap();
     assert!(matches!(refused(&bank, None), Error::Truncated { .. }));
-    // As is damage to what is copied.
+    // Damage of a file that is copied is an error too.
     let mut bytes = good.clone();
     bytes[700] ^= 1;
     fs::write(path, &bytes).unwrap();
@@ -247,7 +250,7 @@ fn what_can_not_be_copied_is_refused_and_leaves_nothing() {
     assert!(refused(&bank, None).to_string().contains("holds \""));
 }
 
-/// `/dev/shm` is a file system of its own on most machines.
+/// `/dev/shm` is a file system of its own on most machines, so no file can be linked there.
 #[test]
 fn where_there_are_no_links_all_is_copied() {
     let (_dir, bank, store, table) = bank();

@@ -1,4 +1,5 @@
-//! Deltas between checkpoints: they take a copy of the bank to exactly the later checkpoint, or nowhere.
+//! Tests deltas between checkpoints: a delta takes a copy of the bank to exactly the later
+//! checkpoint, or leaves it as it is.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -39,7 +40,7 @@ fn apply(bank: &Path, file: &Path) -> Result<Delta> {
     Store::apply_delta(bank, file, 2, &mut |_| ())
 }
 
-/// Tables' rows and the blob, of the newest checkpoint.
+/// The rows of the tables, and the blob, of the newest checkpoint.
 type Content = (BTreeMap<String, BTreeMap<u64, Vec<u8>>>, Vec<u8>);
 
 fn content(dir: &Path) -> Content {
@@ -54,7 +55,7 @@ fn is_whole(dir: &Path) {
     assert!(report.damage.is_empty(), "{:?}", report.damage);
 }
 
-/// A bank with a table of `rows` rows, as of version 1 and checkpoint 1, and a copy of it.
+/// A bank with a table of `rows` rows at version 1 and checkpoint 1, and a copy of that bank.
 struct Pair {
     dir: tempfile::TempDir,
     bank: PathBuf,
@@ -87,7 +88,7 @@ impl Pair {
         file
     }
 
-    /// The copy's rows and blob are those of `version`.
+    /// Asserts that the copy's rows and blob are of `version`.
     fn copy_is_at(&self, version: u64) {
         let (rows, blob) = content(&self.copy);
         assert_eq!(blob, version.to_le_bytes());
@@ -97,7 +98,8 @@ impl Pair {
     }
 }
 
-/// Any changes: both widths, deletions, tables that come and go, compaction; deltas over one checkpoint or several.
+/// The bank changes in every way: rows of both widths, deletions, new and dropped tables,
+/// compaction. Some deltas span several checkpoints.
 #[test]
 fn deltas_in_order_make_the_same_checkpoints() {
     const STEPS: u64 = 40;
@@ -164,7 +166,7 @@ fn deltas_in_order_make_the_same_checkpoints() {
     assert!(small > 3, "images that add to others: {small}");
     assert!(freed > 2 * SEGMENT, "the log's begin has moved: {freed}");
     assert!(!copy.join("log/0000000000000000.seg").exists(), "space came back");
-    // Both go on.
+    // Bank and copy both continue.
     let store_of_copy = Store::open(&copy, &options(2)).unwrap();
     for store in [&store, &store_of_copy] {
         put(store, rows, &keys(5_000), 99, BYTES);
@@ -197,13 +199,13 @@ fn only_the_delta_that_follows_is_taken() {
     apply(&pair.copy, &to_3).unwrap();
     assert!(refused(&to_2).contains("follows checkpoint 1, and the bank is at 3"));
     pair.copy_is_at(3);
-    // Another bank.
+    // A delta of another bank is refused.
     let other = Pair::new(10, 8);
     for version in 2..=4 {
         other.checkpoint(version);
     }
     assert!(refused(&other.delta(3, 4)).contains("is of bank"));
-    // A copy that has gone on by itself and come to the same number.
+    // A copy that has continued on its own has reached the same checkpoint number.
     let copied = Store::open(&pair.copy, &options(2)).unwrap();
     let locked = apply(&pair.copy, &to_4).unwrap_err();
     assert!(matches!(locked, Error::Locked { .. }), "{locked}");
@@ -211,7 +213,7 @@ fn only_the_delta_that_follows_is_taken() {
     drop(copied);
     pair.checkpoint(5);
     assert!(refused(&pair.delta(4, 5)).contains("of another lineage"));
-    // Back where both were, the old delta fits again.
+    // After a roll back to the common checkpoint, the old delta fits again.
     Store::roll_back(&pair.copy, 3).unwrap();
     apply(&pair.copy, &to_4).unwrap();
     pair.copy_is_at(4);
@@ -236,7 +238,8 @@ fn a_bank_that_was_rolled_back_is_of_another_lineage() {
     assert_eq!(content(&copy).1, 2_u64.to_le_bytes());
 }
 
-/// Whatever is wrong with the file, the copy stays where it is and takes the good one afterwards.
+/// For every damage of the file, the copy stays as it is, and accepts the undamaged file
+/// afterwards.
 #[test]
 fn a_damaged_delta_is_an_error_and_changes_nothing() {
     let mut random = Random::new();
@@ -278,7 +281,7 @@ fn what_can_not_be_exported_is_refused_and_leaves_no_file() {
     assert!(refused(2, None).contains("checkpoint 2 does not come after 2"));
     assert!(refused(2, Some(1)).contains("checkpoint 1 does not come after 2"));
     assert!(refused(7, None).contains("those that are kept are [1, 2]"));
-    // What it would hand on is checked.
+    // An export checks what it writes into the delta.
     let segment = pair.bank.join(format!("log/{:016x}.seg", 6 * SEGMENT));
     let whole = fs::read(&segment).unwrap();
     let mut bytes = whole.clone();
@@ -303,7 +306,7 @@ fn what_can_not_be_exported_is_refused_and_leaves_no_file() {
     assert!(apply(&empty, &file).unwrap_err().to_string().contains("has no checkpoint"));
 }
 
-/// As for serving: another process trains, deltas come, nobody who reads is disturbed.
+/// A serving setup: another process trains, deltas arrive, and no reader is disturbed.
 #[test]
 fn readers_of_the_copy_move_on_when_they_want() {
     let pair = Pair::new(3_000, 8);

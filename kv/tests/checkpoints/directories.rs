@@ -1,5 +1,5 @@
-//! A bank holds the directory that it opened: what a path leads to later is another matter, and another bank that lies
-//! there is never touched.
+//! Tests that a bank holds the directory that it opened. If its path leads to another directory
+//! later, the bank does not touch a bank that lies there.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -23,7 +23,7 @@ fn options() -> StoreOptions {
     }
 }
 
-/// Opens a bank, new or not, with a table.
+/// Opens or makes a bank, with a table.
 fn open(dir: &Path) -> (Store, TableId) {
     let store = Store::open(dir, &options()).unwrap();
     let table = store.tables().first().map(|table| table.id);
@@ -36,20 +36,20 @@ fn try_put(store: &Store, table: TableId, keys: &[u64], version: u64) -> Result<
     store.execute(table, keys, Clock::Keep, &mut PutAll(&values)).map(|_| ())
 }
 
-/// Puts all rows, moves what is on disk to the end, and takes a checkpoint.
+/// Puts all rows, moves the rows on disk to the tail, and takes a checkpoint.
 fn train(store: &Store, table: TableId, version: u64) -> Result<u64, Error> {
     put(store, table, &keys(ROWS), version, BYTES);
     store.compact()?;
     store.checkpoint(&version.to_le_bytes())
 }
 
-/// A closed bank of a version.
+/// Makes a closed bank of a version.
 fn bank(dir: &Path, version: u64) {
     let (store, table) = open(dir);
     (1..=version).for_each(|version| _ = train(&store, table, version).unwrap());
 }
 
-/// The bank in the directory is whole and of a version.
+/// Asserts that the bank in the directory is sound and of a version.
 fn holds(dir: &Path, version: u64) {
     let report = verify(dir, &VerifyOptions::default(), &mut |_| ()).unwrap();
     assert!(report.is_clean(), "{:?}", report.damage);
@@ -59,7 +59,7 @@ fn holds(dir: &Path, version: u64) {
     assert_eq!(peek(&store, table, &keys(ROWS)).unwrap(), rows_of(&keys(ROWS), version, BYTES));
 }
 
-/// Every file below a directory with its content.
+/// Returns every file below a directory with its content.
 fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -99,7 +99,7 @@ fn a_bank_that_takes_the_place_of_an_open_one_is_not_touched() {
     train(&store, table, 2).unwrap();
     let before = files(&other);
     exchange(&clicks, &other);
-    // `other` lies under the path of the open bank now.
+    // The path of the open bank now leads to `other`.
     put(&store, table, &keys(ROWS / 100), 3, BYTES);
     is_moved(store.checkpoint(b"lost"), true);
     is_moved(store.checkpoint(b"lost"), true);
@@ -111,7 +111,7 @@ fn a_bank_that_takes_the_place_of_an_open_one_is_not_touched() {
     holds(&other, 5);
 }
 
-/// New segments and removals are refused as checkpoints are, also where the other bank is open itself.
+/// New segments and removals are refused, as checkpoints are, also if the other bank is open.
 #[test]
 fn a_log_that_grows_after_an_exchange_stops() {
     let dir = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ fn a_log_that_grows_after_an_exchange_stops() {
     store.compact().unwrap_err();
     store.checkpoint(b"").unwrap_err();
     assert_eq!(files(&clicks), before);
-    // The owner of the other bank is in the same plight, and goes on when its directory is back.
+    // The owner of the other bank has the same problem, and continues when its directory is back.
     is_moved(owner.checkpoint(b""), true);
     exchange(&clicks, &other);
     train(&owner, owned, 6).unwrap();
@@ -159,7 +159,7 @@ fn a_bank_whose_directory_was_moved_says_so_and_goes_on_when_it_is_back() {
     holds(&clicks, 2);
 }
 
-/// The path was resolved at open, so a deployment that switches a link takes nothing from a bank that is open.
+/// The path is resolved at the opening, so an open bank does not notice that a link changes.
 #[test]
 fn a_link_that_is_switched_changes_nothing_for_an_open_bank() {
     let dir = tempfile::tempdir().unwrap();
@@ -181,7 +181,7 @@ fn a_link_that_is_switched_changes_nothing_for_an_open_bank() {
     holds(&path("v2"), 3);
 }
 
-/// The folders of a bank are held as the bank is.
+/// A bank also holds its folders.
 #[test]
 fn a_log_or_checkpoints_that_are_exchanged_are_not_touched() {
     for folder in ["log", "checkpoints"] {
@@ -193,7 +193,7 @@ fn a_log_or_checkpoints_that_are_exchanged_are_not_touched() {
         exchange(&clicks.join(folder), &other.join(folder));
         let before = files(&clicks.join(folder));
         for version in 2..4 {
-            // Refused where a page could not be written before.
+            // The put is refused if it must write a page.
             let _ = try_put(&store, table, &keys(ROWS / 100), version);
             let refused = store.compact().and(store.checkpoint(b""));
             refused.unwrap_err();
@@ -222,7 +222,7 @@ fn a_reader_of_a_directory_that_was_replaced_says_so() {
     assert_eq!(reader.refresh().unwrap(), 1);
 }
 
-/// People remove files called LOCK: the directory is locked too, and the file is made again.
+/// Users remove files called LOCK. The directory is locked as well, and the file is made again.
 #[test]
 fn a_bank_whose_lock_file_was_removed_is_still_locked() {
     let dir = tempfile::tempdir().unwrap();
@@ -240,7 +240,7 @@ fn a_bank_whose_lock_file_was_removed_is_still_locked() {
     train(&store, table, 2).unwrap();
     assert!(dir.path().join("LOCK").exists());
     locked();
-    // Builds that know of the file alone are kept out too.
+    // Older builds, which lock only the file, are refused too.
     let file = fs::File::open(dir.path().join("LOCK")).unwrap();
     assert!(file.try_lock().is_err());
     drop(store);
@@ -248,7 +248,8 @@ fn a_bank_whose_lock_file_was_removed_is_still_locked() {
     assert!(file.try_lock().is_ok());
 }
 
-/// What else lies in the folder of the checkpoints says nothing of the space that the bank's own hold.
+/// Other files in the folder of the checkpoints have no effect on the space that the bank's own
+/// checkpoints hold.
 #[test]
 fn a_checkpoint_that_someone_removed_by_hand_gives_back_no_space() {
     let dir = tempfile::tempdir().unwrap();

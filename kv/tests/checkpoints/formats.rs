@@ -1,7 +1,8 @@
-//! Banks of every on-disk format that must keep opening: docs/testing.md, "Formats".
+//! Tests banks of every on-disk format that must keep opening: docs/testing.md, "Formats".
 //!
-//! `fixtures/format-<n>` has the files of a bank as the store wrote them when the metadata format was `n`, and beside
-//! them, as text, what each of its checkpoints holds. `write_a_fixture` makes one.
+//! `fixtures/format-<n>` has the files of a bank as a build with metadata format `n` wrote them.
+//! Beside them are texts with the content of each checkpoint. `write_a_fixture` makes such a
+//! fixture.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -18,14 +19,14 @@ const BUDGET_BYTES: u64 = 256 << 10;
 const KEYS: u64 = 40;
 const WORDS_MAX: u32 = 90;
 
-/// A table of a checkpoint: its width, bytes of the longest value, descriptor, rows.
+/// A table of a checkpoint: its width, length of the longest value in bytes, descriptor and rows.
 type HeldTable = (Width, u32, Vec<u8>, BTreeMap<u64, Vec<u8>>);
 
-/// What a checkpoint holds, as it stands beside the fixture.
+/// The content of a checkpoint, as the text beside the fixture describes it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Held {
     blob: Vec<u8>,
-    /// By name.
+    /// The tables by name.
     tables: BTreeMap<String, HeldTable>,
 }
 
@@ -75,7 +76,7 @@ impl Held {
         held
     }
 
-    /// All keys that there are or could be.
+    /// All keys in the tables, and some keys without rows.
     fn keys(&self) -> Vec<u64> {
         let known = self.tables.values().flat_map(|(.., rows)| rows.keys().copied());
         let mut keys: Vec<u64> = known.chain(0..KEYS + 20).collect();
@@ -84,7 +85,7 @@ impl Held {
         keys
     }
 
-    /// Compares everything in a store that is at this checkpoint, by peeks and by scans.
+    /// Compares the whole content of a store that is at this checkpoint, by peeks and by scans.
     fn compare(&self, store: &Store, blob: &[u8]) {
         assert_eq!(blob, self.blob);
         assert_eq!(store.tables().len(), self.tables.len());
@@ -141,7 +142,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The folders of the fixtures, and what each of their checkpoints holds.
+/// The folders of the fixtures, each with the content of its checkpoints.
 fn fixtures() -> Vec<(PathBuf, BTreeMap<u64, Held>)> {
     let fixture = |folder: PathBuf| {
         let mut held = BTreeMap::new();
@@ -195,7 +196,7 @@ fn a_bank_of_every_fixture_goes_on() {
         for table in store.tables() {
             let (.., expected) = held.tables.get_mut(&table.name).unwrap();
             let keys: Vec<u64> = expected.keys().copied().collect();
-            // Rows come to memory; some change, some go, some are new.
+            // Rows move to memory; some are changed, some are deleted and some are new.
             let mut values = vec![Vec::new(); keys.len()];
             let outcome = match table.width {
                 Width::Fixed => {
@@ -252,9 +253,10 @@ fn write(
     }
 }
 
-/// Two keys of table 1 that agree in all bits that bucket and tag know, so that one follows the other in a chain.
+/// Two keys of table 1 whose hashes agree in all bits that bucket and tag use, so that their
+/// records share a chain.
 fn colliding_keys() -> [u64; 2] {
-    // docs/format.md, "Images of the index".
+    // See docs/format.md, "Images of the index".
     let hash = |key: u64| {
         let x = key ^ 0x9E37_79B9_7F4A_7C15;
         let x = (x ^ (x >> 27)).wrapping_mul(0x3C79_AC49_2BA7_B653);
@@ -270,9 +272,9 @@ fn colliding_keys() -> [u64; 2] {
     unreachable!("there are 2^24 of these")
 }
 
-/// Writes a bank of today's format with all that the format has: tables of both widths, one that was dropped, changed
-/// and deleted rows, rows that share a chain, a log that was compacted, and an index in a whole image and two that
-/// add to it.
+/// Writes a bank of the present format with everything that the format has: tables of both widths,
+/// a dropped table, changed and deleted rows, rows that share a chain, and a log that was
+/// compacted. Its index consists of a whole image and two deltas.
 #[test]
 #[ignore = "writes files: run it when the format has changed"]
 fn write_a_fixture() {
@@ -298,7 +300,7 @@ fn write_a_fixture() {
         }
         for (name, id) in tables {
             let (width, bytes, _, rows) = held.tables.get_mut(name).unwrap();
-            // Everything, then a few.
+            // The first two versions change all rows, later ones only a few.
             let few = [version, version + 5, KEYS + version];
             let mut keys = if version <= 2 { all.clone() } else { few.to_vec() };
             if name == "small" && version != 2 {
@@ -311,7 +313,7 @@ fn write_a_fixture() {
         }
         if version == 2 {
             store.drop_table(gone).unwrap();
-            // What is on disk moves to the end, and the log begins later.
+            // The compaction moves the rows on disk to the tail, so the log begins later.
             store.compact().unwrap();
         }
         held.blob = format!("step {version}").into_bytes();

@@ -1,5 +1,5 @@
-//! Files of another line of history (a copy that has gone on, a time before a crash or a roll back) are damage: no
-//! row of them is served as one of the bank's own.
+//! Tests files of another line of history: of a copy that continued on its own, or of a time before
+//! a crash or a roll back. Such a file counts as damage, and the bank serves no row of it.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -34,7 +34,7 @@ fn write(store: &Store, table: TableId, version: u64) {
     store.checkpoint(&version.to_le_bytes()).unwrap();
 }
 
-/// A closed bank with a checkpoint of version 1, in a folder of its own.
+/// Makes a closed bank with a checkpoint of version 1, in a folder of its own.
 fn bank() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bank");
@@ -44,7 +44,7 @@ fn bank() -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-/// The files of a bank's folder, in the order of their names.
+/// The files of a folder of the bank, sorted by name.
 fn files(dir: &Path, folder: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir.join(folder)).unwrap();
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -57,7 +57,8 @@ fn damage(dir: &Path) -> Vec<String> {
     report.damage.iter().map(ToString::to_string).collect()
 }
 
-/// Reads each row by itself: it is of `version` or an error. Returns the number of errors.
+/// Reads each row by itself, and asserts that it is of `version` or an error. Returns the number of
+/// errors.
 fn errors_or_rows_of(store: &Store, table: TableId, version: u64) -> usize {
     let expected = rows_of(&keys(ROWS), version, BYTES);
     let right = |(key, expected): (u64, Option<Vec<u8>>)| match peek(store, table, &[key]) {
@@ -71,7 +72,7 @@ fn errors_or_rows_of(store: &Store, table: TableId, version: u64) -> usize {
     keys(ROWS).into_iter().zip(expected).filter(|pair| !right(pair.clone())).count()
 }
 
-/// The bank's files are of one line, the restored ones of another; the bank is at `version`.
+/// Asserts that the bank is at `version` and that the restored files of another line are noticed.
 fn is_noticed(dir: &Path, version: u64) {
     let found = damage(dir);
     assert!(!found.is_empty(), "verify finds nothing");
@@ -111,7 +112,7 @@ fn a_segment_of_a_copy_that_has_gone_on_is_damage() {
     is_noticed(&bank, 2);
 }
 
-/// What the copy shares with the bank can be restored from it, and is good.
+/// A file that bank and copy share can be restored from the copy, and is sound.
 #[test]
 fn a_segment_that_bank_and_copy_share_can_be_restored() {
     let (dir, bank) = bank();
@@ -129,7 +130,7 @@ fn a_segment_that_bank_and_copy_share_can_be_restored() {
     assert_eq!(errors_or_rows_of(&store, table, 2), 0);
 }
 
-/// A drive that loses what it has acknowledged leaves the blocks of the time line that the crash ended.
+/// A drive that loses writes which it has acknowledged returns the blocks from before the crash.
 #[test]
 fn pages_of_before_a_crash_are_damage() {
     let (_dir, bank) = bank();
@@ -141,7 +142,8 @@ fn pages_of_before_a_crash_are_damage() {
     drop(store);
     let lost: Vec<_> =
         files(&bank, "log").into_iter().map(|file| (fs::read(&file).unwrap(), file)).collect();
-    // A crash before the checkpoint's name was durable: its pages are there, and it is not.
+    // The crash came before the checkpoint's name was durable: its pages are on disk, and its
+    // directory is not.
     fs::remove_dir_all(bank.join(format!("checkpoints/{before:010}"))).unwrap();
     let (store, table) = open(&bank);
     write(&store, table, 3);
@@ -163,7 +165,7 @@ fn an_image_and_a_blob_of_a_checkpoint_that_was_rolled_back_are_damage() {
         let kept = fs::read(&file).unwrap();
         assert_eq!(Store::roll_back(&bank, 1).unwrap(), [2]);
         let (store, table) = open(&bank);
-        // As long as before, so that only the identity tells.
+        // The new files have the lengths of the old ones, so that only the identity differs.
         put(&store, table, &keys(ROWS), 3, BYTES);
         assert_eq!(store.checkpoint(&2_u64.to_le_bytes()).unwrap(), 2);
         drop(store);
@@ -178,7 +180,8 @@ fn an_image_and_a_blob_of_a_checkpoint_that_was_rolled_back_are_damage() {
     }
 }
 
-/// A checkpoint's directory restored from a copy that has gone on: its log is not there.
+/// The checkpoint's directory is restored from a copy that continued on its own: its log is not
+/// here.
 #[test]
 fn a_checkpoint_of_a_copy_that_has_gone_on_is_damage() {
     let (dir, bank) = bank();
@@ -201,7 +204,8 @@ fn a_checkpoint_of_a_copy_that_has_gone_on_is_damage() {
     assert_eq!(errors_or_rows_of(&store, table, 2), 0);
 }
 
-/// Many openings, some of which write nothing or are given up; compaction moves the log's begin past the first ones.
+/// The bank is opened many times. Some openings write nothing or fail, and compaction moves the
+/// log's begin past the first openings.
 #[test]
 fn a_bank_that_is_opened_often_keeps_every_row() {
     let (_dir, bank) = bank();
@@ -227,7 +231,8 @@ fn a_bank_that_is_opened_often_keeps_every_row() {
     assert_eq!(errors_or_rows_of(&reader, reader.tables()[0].id, 29), 0);
 }
 
-/// The newest checkpoint's manifest is lost, and an opening came after the one before it: pages say who wrote them.
+/// Only the newest manifest names the opening that wrote the last pages, and that manifest is lost.
+/// Salvage takes the opening from the pages' headers.
 #[test]
 fn what_a_lost_manifest_named_is_salvaged() {
     let (dir, bank) = bank();

@@ -1,4 +1,4 @@
-//! Checkpoints: what they hold, who reads them beside the writer, and the copies made of them.
+//! Tests of checkpoints: their content, readers beside the writer, and copies.
 
 #[path = "../common/mod.rs"]
 mod common;

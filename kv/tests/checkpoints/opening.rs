@@ -1,4 +1,5 @@
-//! What an open makes, what it refuses, and what it leaves behind.
+//! Tests the opening of a bank: which files it makes, when it is refused, and that a refused
+//! opening leaves no files.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![cfg(all(target_os = "linux", not(miri)))]
@@ -33,7 +34,8 @@ fn refused(dir: &Path, options: &StoreOptions) -> String {
     Store::open(dir, options).unwrap_err().to_string()
 }
 
-/// A typo, or a file system that was not mounted, began training anew.
+/// Regression test: after a typo in the path, or if the file system was not mounted, training began
+/// with an empty bank.
 #[test]
 fn a_bank_that_must_be_there_is_not_made() {
     let dir = tempfile::tempdir().unwrap();
@@ -41,11 +43,11 @@ fn a_bank_that_must_be_there_is_not_made() {
     let error = refused(&typo, &must_exist());
     assert!(error.contains("no such directory") && error.contains("mounted"), "{error}");
     assert_eq!(names(dir.path()), [""; 0], "nothing is made");
-    // A mount point without its file system.
+    // An empty directory is like a mount point without its file system.
     let error = refused(dir.path(), &must_exist());
     assert!(error.contains("the directory is empty"), "{error}");
     assert_eq!(names(dir.path()), [""; 0], "no LOCK either");
-    // What a process that was killed early leaves is no bank.
+    // A LOCK file alone, which a process that was killed early leaves, is no bank.
     fs::write(dir.path().join("LOCK"), "").unwrap();
     refused(dir.path(), &must_exist());
     let error = refused(&dir.path().join("LOCK"), &must_exist());
@@ -54,7 +56,8 @@ fn a_bank_that_must_be_there_is_not_made() {
     Store::open(dir.path(), &must_exist()).unwrap();
 }
 
-/// A `LOCK` stayed in a directory that was refused, and a directory of a bank that was not made.
+/// Regression test: a refused opening left a `LOCK` file, or the directory of a bank that was not
+/// made.
 #[test]
 fn a_refused_open_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
@@ -74,7 +77,7 @@ fn a_refused_open_leaves_nothing_behind() {
         StoreOptions { disk_quota_bytes: Some(1), ..options(1 << 20) },
         options(1000),
         StoreOptions { page_size_bytes: Some(4 << 20), ..options(1 << 20) },
-        // The address space is refused when all else is there.
+        // The address space is refused as the last step.
         options(1 << 50),
     ];
     for options in wrong {
@@ -85,7 +88,7 @@ fn a_refused_open_leaves_nothing_behind() {
         assert_eq!(names(&new), [""; 0], "{error}");
         fs::remove_dir_all(dir.path().join("a")).unwrap();
     }
-    // A device that fails once the bank's files are there.
+    // The device fails after the bank's files were made.
     let failed = Store::open_on(&new, &options(1 << 20), |_| {
         Err(Error::DeviceUnavailable { device: "io_uring", reason: "EPERM".into() })
     });
@@ -93,7 +96,7 @@ fn a_refused_open_leaves_nothing_behind() {
     assert!(!dir.path().join("a").exists());
 }
 
-/// The second of two openings must not take away what the first has made.
+/// The second of two openings must not remove the files that the first has made.
 #[test]
 fn an_open_that_finds_the_bank_locked_removes_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -105,7 +108,8 @@ fn an_open_that_finds_the_bank_locked_removes_nothing() {
     store.checkpoint(b"").unwrap();
 }
 
-/// Segments are removed from a bank without a checkpoint; other files in the folder are not the bank's.
+/// The segments of a bank without a checkpoint are removed. Other files in the folder belong to the
+/// user.
 #[test]
 fn files_of_a_user_in_the_log_of_a_new_bank_stay() {
     let dir = tempfile::tempdir().unwrap();
@@ -123,7 +127,8 @@ fn files_of_a_user_in_the_log_of_a_new_bank_stay() {
     assert!(!stale.exists());
 }
 
-/// The number that an error asked for was refused with the next number, and a scan needed a third.
+/// Regression test: the budget that an error named was refused with a larger one, and a scan needed
+/// a still larger one.
 #[test]
 fn the_budget_that_is_asked_for_is_the_last() {
     for (page_bytes, rows) in [
@@ -145,7 +150,7 @@ fn the_budget_that_is_asked_for_is_the_last() {
             let needed_bytes = match Store::open(dir.path(), &options(budget_bytes)) {
                 Err(Error::BudgetTooSmall { needed_bytes, .. }) => needed_bytes,
                 Err(error) => panic!("{place}: {error}"),
-                // It opens, and may not be able to scan.
+                // The bank opens, but the budget may be too small for a scan.
                 Ok(store) => match store.scan(table) {
                     Err(Error::BudgetTooSmall { needed_bytes, .. }) => needed_bytes,
                     Err(error) => panic!("{place}: {error}"),
@@ -164,7 +169,7 @@ fn the_budget_that_is_asked_for_is_the_last() {
     }
 }
 
-/// A bank that another user may not read is refused for that reason, whichever file it is.
+/// If a user may not read one of the bank's files, the error says so, whichever file it is.
 #[test]
 fn a_bank_that_may_not_be_read_says_so() {
     if !rustix::process::geteuid().is_root() {
@@ -193,7 +198,8 @@ fn a_bank_that_may_not_be_read_says_so() {
         fs::set_permissions(&denied, Permissions::from_mode(mode)).unwrap();
         let path = bank.clone();
         let opened = std::thread::spawn(move || {
-            // SAFETY: without pointers. The kernel's call changes this thread alone, and threads that it starts.
+            // SAFETY: the call takes no pointers. The system call changes only this thread and the
+            // threads that it starts.
             let done = unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) };
             assert_eq!(done, 0);
             let device = DeviceChoice::Threads;

@@ -1,4 +1,5 @@
-//! Read-only stores: they show a checkpoint beside a writer, change nothing, hold what they read, and move on.
+//! Tests read-only stores: they show a checkpoint beside a writer, change nothing, hold what they
+//! read, and refresh.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -12,7 +13,7 @@ use crate::common::{
 };
 use embank_kv::{Clock, DeviceChoice, Error, Store, StoreOptions};
 
-/// Every file and folder: path, content, length, times of change.
+/// Returns every file and folder with its path, content, length and time of change.
 fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>, std::time::SystemTime)> {
     let mut found = Vec::new();
     let mut folders = vec![dir.to_owned()];
@@ -46,7 +47,7 @@ fn a_reader_changes_not_a_byte_and_every_write_is_refused() {
         put(&store, table, &keys, 9, 200);
         push_to_disk(&store, table, 0);
     }
-    // What a writer's open would clear away or cut: a reader leaves it.
+    // A writer's opening would remove or cut these files: a reader leaves them.
     let checkpoints = dir.path().join("checkpoints");
     std::fs::create_dir(checkpoints.join("0000000004.partial")).unwrap();
     let before = tree(dir.path());
@@ -65,7 +66,7 @@ fn a_reader_changes_not_a_byte_and_every_write_is_refused() {
         let tables = store.tables();
         assert_eq!((tables.len(), tables[0].name.as_str()), (1, "rows"));
         let table = tables[0].id;
-        // Twice: from disk, and then from the row cache.
+        // Read twice: from disk, and then from the row cache.
         for _ in 0..2 {
             assert_eq!(peek(&store, table, &keys).unwrap(), rows_of(&keys, at - 1, 200));
         }
@@ -123,7 +124,8 @@ fn a_reader_keeps_its_checkpoint_whole_until_it_moves_on() {
 
     let reader = Store::open_read_only(dir.path(), &options(BUDGET), None).unwrap();
     let scan_of_old = reader.scan(table).unwrap();
-    // Everything is rewritten, compacted and let go of, over and over: but for what is read.
+    // The writer rewrites all rows, compacts and removes checkpoints several times. Only the
+    // reader's checkpoint must stay.
     for version in 1..6 {
         put(&writer, table, &keys, version, 200);
         put_word(version);
@@ -139,7 +141,7 @@ fn a_reader_keeps_its_checkpoint_whole_until_it_moves_on() {
     assert_eq!(reader.reading().unwrap().blob, [5]);
     assert_eq!(peek(&reader, table, &keys).unwrap(), rows_of(&keys, 5, 200));
     assert_eq!(peek_each(&reader, words, &[5]).unwrap(), [Some(word(5))]);
-    // A scan that began before shows the old checkpoint, and holds it.
+    // A scan that began before the refresh shows the old checkpoint and holds it.
     writer.checkpoint(b"").unwrap();
     let mut scan = scan_of_old;
     let mut rows = BTreeMap::new();
@@ -151,7 +153,7 @@ fn a_reader_keeps_its_checkpoint_whole_until_it_moves_on() {
     reader.refresh().unwrap();
     drop(reader);
 
-    // With the next checkpoint all that was held goes back.
+    // With the next checkpoint, all log that the reader held is freed.
     writer.compact().unwrap();
     writer.checkpoint(b"").unwrap();
     let held = writer.stats().log_held_bytes;
@@ -227,7 +229,7 @@ fn opening_to_read_says_what_is_wrong() {
     assert!(matches!(refused(None, &options(4096)), Error::BudgetTooSmall { .. }));
     says(writer.refresh().unwrap_err(), "opened read-only");
 
-    // A newer checkpoint that does not verify leaves the reader where it is.
+    // A newer checkpoint that fails its check leaves the reader at its own.
     let reader = Store::open_read_only(dir.path(), &options(BUDGET), None).unwrap();
     put(&writer, table, &keys(100), 1, 200);
     writer.checkpoint(b"").unwrap();
@@ -244,7 +246,8 @@ fn opening_to_read_says_what_is_wrong() {
     assert_eq!(peek(&reader, table, &keys(100)).unwrap(), rows_of(&keys(100), 1, 200));
 }
 
-/// Each batch and each scan shows one checkpoint whole, while a writer goes on and another thread moves on.
+/// Each batch and each scan reads from one checkpoint, while a writer works and another thread
+/// refreshes the store.
 #[test]
 fn batches_show_one_checkpoint_while_the_store_moves_on() {
     let random = Random::new();
@@ -263,7 +266,7 @@ fn batches_show_one_checkpoint_while_the_store_moves_on() {
             let mut random = random.stream(number);
             scope.spawn(move || {
                 let mut newest = 0;
-                // Ends: the writer is done after so many versions.
+                // Ends: the writer is done after a number of versions.
                 while !done.load(Ordering::Relaxed) {
                     let some: Vec<u64> = (0..64).map(|_| random.below(3_000)).collect();
                     let rows = peek(reader, table, &some).unwrap();

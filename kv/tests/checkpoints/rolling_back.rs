@@ -1,4 +1,5 @@
-//! Going back to an older checkpoint: exactly that one is there afterwards, or, after a crash, a later one.
+//! Tests a roll back to an older checkpoint: the bank then has exactly that checkpoint, or a later
+//! one after a crash.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -13,7 +14,8 @@ fn opened(dir: &Path) -> Store {
     Store::open(dir, &StoreOptions { checkpoints_kept: 8, ..options(BUDGET) }).unwrap()
 }
 
-/// A bank with a checkpoint of each version from 1 on, whose rows are those of the version.
+/// Makes a bank with a checkpoint of each version from 1 on. Each checkpoint has the rows of its
+/// version.
 fn bank_of(versions: u64) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let store = opened(dir.path());
@@ -30,7 +32,7 @@ fn keys() -> Vec<u64> {
     (0..3_000).collect()
 }
 
-/// Opens the bank, which must be at `version`, and goes on from there.
+/// Opens the bank, asserts that it is at `version`, and continues from there.
 fn is_at(dir: &Path, version: u64) {
     let store = opened(dir);
     assert_eq!(store.recovered().unwrap().checkpoint, version);
@@ -62,7 +64,7 @@ fn the_bank_is_at_the_checkpoint_and_goes_on_from_there() {
 
 #[test]
 fn a_crash_at_any_step_leaves_a_checkpoint_and_the_call_can_be_made_again() {
-    // The steps: each newer one, the newest first, is renamed and then emptied.
+    // The steps: each newer checkpoint, beginning with the newest, is renamed and then emptied.
     for (renamed, emptied) in [(1, 0), (1, 1), (2, 1), (2, 2), (3, 2), (3, 3)] {
         let dir = bank_of(5);
         for step in 0..renamed {
@@ -75,7 +77,7 @@ fn a_crash_at_any_step_leaves_a_checkpoint_and_the_call_can_be_made_again() {
                 std::fs::remove_file(to.join("blob")).unwrap();
             }
         }
-        // What crashed is looked at, or the call made again first.
+        // The test looks at the bank after the crash, or repeats the call first.
         if emptied < renamed {
             is_at(dir.path(), 5 - renamed);
         }
@@ -106,7 +108,7 @@ fn what_can_not_be_rolled_back_stays_as_it_is() {
         std::fs::write(&path, &whole).unwrap();
     }
     is_at(dir.path(), 3);
-    // The one that is read may be gone back to.
+    // A roll back to the checkpoint that is being read is allowed.
     assert_eq!(Store::roll_back(dir.path(), 2).unwrap(), [3]);
     drop(reader);
     assert_eq!(Store::roll_back(dir.path(), 1).unwrap(), [2]);

@@ -1,4 +1,5 @@
-//! Batches go on while a checkpoint is written, and it shows one moment of them all.
+//! Tests that batches continue while a checkpoint is written, and that the checkpoint shows one
+//! moment of all batches.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -20,7 +21,7 @@ fn reopened(dir: &tempfile::TempDir, options: &StoreOptions, gate: &Arc<Gate>) -
     Store::open_on(dir.path(), options, |_| Ok(device)).unwrap()
 }
 
-/// Batches were held until every page of the checkpoint was on disk.
+/// Regression test: batches were paused until every page of the checkpoint was on disk.
 #[test]
 fn batches_go_on_while_the_disk_does_not_take_the_checkpoint() {
     let ended = ends(120, || {
@@ -40,7 +41,7 @@ fn batches_go_on_while_the_disk_does_not_take_the_checkpoint() {
                 store.checkpoint(b"cut").unwrap();
                 taken.store(true, Ordering::Release);
             });
-            // The moment is over when the tail's page is closed.
+            // The pause is over when the tail's page has changed.
             let until = Instant::now() + Duration::from_secs(60);
             while store.stats().log_tail / page == tail / page {
                 assert!(Instant::now() < until, "{:?}", store.stats());
@@ -74,8 +75,8 @@ fn batches_go_on_while_the_disk_does_not_take_the_checkpoint() {
     assert!(ended, "a batch hangs");
 }
 
-/// No frame was freed until all that a checkpoint had settled was on disk, so who appended with memory full waited for
-/// all of it.
+/// Regression test: no frame was freed until all pages of a checkpoint were on disk. A thread that
+/// appended with memory full waited for all of them.
 #[test]
 fn who_appends_with_memory_full_waits_for_some_pages_of_a_checkpoint_and_not_for_all() {
     let ended = ends(120, || {
@@ -103,14 +104,15 @@ fn who_appends_with_memory_full_waits_for_some_pages_of_a_checkpoint_and_not_for
             let until = Instant::now() + Duration::from_secs(60);
             while store.stats().log_tail / page == before.log_tail / page {
                 assert!(Instant::now() < until, "{:?}", store.stats());
-                // It begins with a free frame, for which a page may have to go first.
+                // Each page that passes frees a frame. The first frame may need a page to be
+                // written.
                 if gate.all_passed() {
                     gate.let_one_through();
                 }
                 std::thread::yield_now();
             }
             s.spawn(|| {
-                // More than the frames that are free.
+                // More rows than fit into the free frames.
                 insert(5 * page / 1032);
                 done.store(true, Ordering::Release);
             });
@@ -119,7 +121,8 @@ fn who_appends_with_memory_full_waits_for_some_pages_of_a_checkpoint_and_not_for
                 if gate.all_passed() {
                     gate.let_one_through();
                     passed += 1;
-                    // The batch gets time to take the frame, even where other programs have the processor.
+                    // The batch gets time to take the frame, also if other programs use the
+                    // processor.
                     let tail = store.stats().log_tail;
                     let pause = Instant::now() + Duration::from_millis(20);
                     while store.stats().log_tail == tail
@@ -138,7 +141,7 @@ fn who_appends_with_memory_full_waits_for_some_pages_of_a_checkpoint_and_not_for
     assert!(ended, "a batch hangs");
 }
 
-/// The versions of a table's rows as the newest checkpoint holds them.
+/// The versions of a table's rows in the newest checkpoint.
 fn scanned(store: &Store, table: TableId) -> HashMap<u64, u64> {
     let mut versions = HashMap::new();
     let mut scan = store.scan(table).unwrap();
@@ -149,8 +152,8 @@ fn scanned(store: &Store, table: TableId) -> HashMap<u64, u64> {
     versions
 }
 
-/// Each thread writes a version to its rows one after another, then the next version. So at any moment its rows are
-/// of one version up to some row, and of the one before from there on.
+/// Each thread writes a version to its rows in order, then the next version. At any moment its rows
+/// are of one version up to some row, and of the version before from there on.
 fn check_moment(versions: &HashMap<u64, u64>, thread: u64, rows: u64) -> u64 {
     let of = |i: u64| versions.get(&(thread * rows + i)).copied().unwrap_or(0);
     let mut newer = true;
@@ -164,7 +167,7 @@ fn check_moment(versions: &HashMap<u64, u64>, thread: u64, rows: u64) -> u64 {
     of(0)
 }
 
-/// Ends other threads at the end, also of a test that fails.
+/// Makes other threads end when dropped, also if the test fails.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -184,7 +187,8 @@ fn a_checkpoint_shows_one_moment_of_every_thread() {
         let mut random = Random::new();
         let store = Store::open(dir.path(), &options).unwrap();
         let table = store.create_table("rows", 8, b"").unwrap();
-        // Rows that seldom change, so that most of the index does not; and rows that come, so that it grows.
+        // Rows that seldom change, so that most of the index stays the same, and rows that are new,
+        // so that the index grows.
         let others = store.create_table("others", 8, b"").unwrap();
         let still: Vec<u64> = (0..15_000).collect();
         put(&store, others, &still, 7, 8);
@@ -233,7 +237,7 @@ fn a_checkpoint_shows_one_moment_of_every_thread() {
         assert!(seen > 0, "nothing was written");
         let expected = (scanned(&store, table), scanned(&store, others));
         drop(store);
-        // What a scan shows is what a reopen finds.
+        // A scan and a reopening show one checkpoint.
         let store = Store::open(dir.path(), &options).unwrap();
         assert_eq!((scanned(&store, table), scanned(&store, others)), expected);
         for (&key, &version) in &expected.0 {

@@ -74,7 +74,7 @@ impl Operation for PutEach<'_> {
     const ACCESS: Access = Access::Put;
     const WIDTH: Width = Width::Variable;
     fn value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> usize {
-        assert_eq!(old, None, "a put is not told the old value");
+        assert_eq!(old, None, "a put does not get the old value");
         self.0[i].len()
     }
     fn update(&mut self, i: usize, value: &mut [u8]) {

@@ -1,4 +1,5 @@
-//! A bank with damaged files says so or answers rightly: never a wrong value, zeros or a missing row.
+//! Tests that a bank with damaged files returns an error or right rows: never a wrong value, zeros
+//! or a missing row.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -12,15 +13,15 @@ const BUDGET_BYTES: u64 = 256 << 10;
 const ROWS: u64 = 700;
 const VALUE_BYTES: [usize; 2] = [40, 100];
 const BLOB: &[u8] = b"the step, and whatever else the caller keeps";
-/// Two generations of rows: a few of them were written again for the second checkpoint, whose index is thus that of
-/// the first and what changed since.
+/// The rows from this key on were written again for the second checkpoint. Its index therefore
+/// consists of the first checkpoint's image and a delta.
 const SECOND_FROM: u64 = ROWS - 25;
 
 fn version(key: u64) -> u64 {
     if key < SECOND_FROM { 1 } else { 2 }
 }
 
-/// A bank with two checkpoints and two tables, closed.
+/// A closed bank with two checkpoints and two tables.
 struct Bank {
     dir: tempfile::TempDir,
     tables: [TableId; 2],
@@ -36,7 +37,7 @@ impl Bank {
         Self::with_versions(0)
     }
 
-    /// As `new`, but all rows are so many versions ahead.
+    /// Makes a bank as `new` does, in which the versions of all rows are `ahead` higher.
     fn with_versions(ahead: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), &options(BUDGET_BYTES)).unwrap();
@@ -60,7 +61,8 @@ impl Bank {
         Bank { dir, tables, files }
     }
 
-    /// Looks at everything; returns how many rows are damaged, or 1 if it does not open. All errors name `file`.
+    /// Reads everything. Returns the number of damaged rows, or 1 if the bank does not open. Every
+    /// error must name `file`.
     fn examine(&self, file: &Path, what: &str) -> usize {
         let named = |error: Error| {
             let text = error.to_string();
@@ -81,7 +83,7 @@ impl Bank {
         assert_eq!(store.tables().len(), 2, "{what}");
         let mut errors = 0;
         for (table, bytes) in self.tables.into_iter().zip(VALUE_BYTES) {
-            // All rows at once; if that fails, the halves, down to the rows that are damaged.
+            // Reads all rows at once. If that fails, reads the halves, down to the damaged rows.
             let all = keys();
             let mut batches: Vec<&[u64]> = vec![&all];
             while let Some(batch) = batches.pop() {
@@ -100,7 +102,7 @@ impl Bank {
                     batches.extend([first, second]);
                     continue;
                 }
-                // A Get for training fails as well: it puts nothing in the row's place.
+                // A get for training fails too, and inserts no row.
                 let mut values = [Vec::new()];
                 let get = store.execute(table, batch, Clock::Keep, &mut GetAll(&mut values));
                 named(get.unwrap_err());
@@ -110,7 +112,7 @@ impl Bank {
         errors
     }
 
-    /// Writes `bytes` over a file, looks at the bank, and restores the file.
+    /// Writes `bytes` over a file, examines the bank, and restores the file.
     fn with(&self, file: &Path, bytes: &[u8], what: &str) -> usize {
         let good = fs::read(file).unwrap();
         fs::write(file, bytes).unwrap();
@@ -140,7 +142,7 @@ fn a_flipped_bit_anywhere_is_an_error_or_harmless() {
             let what = format!("{}: bit {bit} of byte {at}", file.display());
             let errors = bank.with(file, &bytes, &what);
             noticed += usize::from(errors > 0);
-            // A superseded row of the log is not looked at; metadata is, all of it.
+            // A superseded row of the log is not read; all metadata is.
             assert!(is_log || errors > 0, "{what} went unnoticed");
         }
         println!("{}: {noticed} of {flips} flips noticed", file.display());
@@ -166,7 +168,7 @@ fn a_file_cut_short_anywhere_is_an_error() {
 
 #[test]
 fn blocks_that_were_lost_swapped_or_repeated_are_errors() {
-    // What disks do besides flipping bits: a sector of zeros, a write that went astray, an old page.
+    // Disks do more than flip bits: a sector of zeros, a write at the wrong place, an old page.
     const BLOCK: usize = 512;
     let bank = Bank::new();
     let mut random = Random::new();
@@ -197,7 +199,7 @@ fn blocks_that_were_lost_swapped_or_repeated_are_errors() {
         noticed += usize::from(bank.with(segment, &bytes, &what) > 0);
     }
     println!("{noticed} of 60 noticed");
-    // About 41: some blocks were alike before, some hold nothing that anybody reads.
+    // About 41 are usual: some blocks have equal content, and some are never read.
     assert!(noticed > 20);
 }
 
@@ -214,7 +216,8 @@ fn bytes_after_the_end_of_metadata_are_errors() {
 
 #[test]
 fn a_file_of_another_checkpoint_is_an_error() {
-    // The index of the checkpoint before was taken for this one's, and its old rows for current ones.
+    // Regression test: the store accepted the index of an older checkpoint in place of the newest
+    // one's, and returned old rows.
     let bank = Bank::new();
     let older = bank.dir.path().join("checkpoints/0000000001");
     for file in &bank.files[..3] {
@@ -227,7 +230,8 @@ fn a_file_of_another_checkpoint_is_an_error() {
 
 #[test]
 fn a_page_of_another_bank_is_an_error() {
-    // Single rows are read without their page's header: their own checksums must tell the bank.
+    // Single rows are read without their page's header, so their own checksums must identify the
+    // bank.
     let (bank, other) = (Bank::new(), Bank::with_versions(5));
     let segment = bank.files.last().unwrap();
     let (mut bytes, theirs) =
@@ -245,7 +249,7 @@ fn a_lost_file_is_an_error_that_names_it() {
         fs::remove_file(file).unwrap();
         let error = Store::open(bank.dir.path(), &options(BUDGET_BYTES)).unwrap_err();
         assert!(error.to_string().contains(file.to_str().unwrap()), "{error}");
-        // Whatever the device left in its place goes.
+        // Removes whatever the device has put in the file's place.
         fs::write(file, good).unwrap();
     }
     assert_eq!(bank.examine(&bank.files[0], "restored"), 0);

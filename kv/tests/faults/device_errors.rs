@@ -1,4 +1,5 @@
-//! Disks that fail: the caller hears of it, nothing wrong is returned, and the last checkpoint is good.
+//! Tests disks that fail: the caller gets an error, no wrong row is returned, and the last
+//! checkpoint is sound.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -12,17 +13,17 @@ use embank_kv::device::{Device, FaultyDevice};
 use embank_kv::{Clock, Error, Store, TableId};
 
 const ROWS: u64 = 5000;
-/// What `Error::Io` says of an injected failure.
+/// The text of `Error::Io` for an injected failure.
 const INJECTED: &str = "injected";
 
-/// A bank on a disk in memory that outlives the store.
+/// A bank on a disk in memory. The disk outlives the store.
 struct Bank {
     dir: tempfile::TempDir,
     disk: Arc<dyn Device>,
 }
 
 impl Bank {
-    /// With `ROWS` rows of version 0 in checkpoint 1, most of them on disk.
+    /// Makes a bank with `ROWS` rows of version 0 in checkpoint 1, most of them on disk.
     fn new() -> Self {
         let bank = Bank { dir: tempfile::tempdir().unwrap(), disk: memory() };
         let open = bank.open();
@@ -31,12 +32,13 @@ impl Bank {
         bank
     }
 
-    /// Without compaction in the background, which would take the failures meant for others.
+    /// Opens the bank without compaction in the background, which would receive failures that are
+    /// meant for other calls.
     fn open(&self) -> Open {
         open_on(self.dir.path(), &self.disk, &by_hand(BUDGET_BYTES))
     }
 
-    /// Reopened, the bank is at checkpoint 1 and works.
+    /// Asserts that the bank opens at checkpoint 1 and works.
     fn check_good(&self) {
         let Open { store, table, .. } = self.open();
         assert_eq!(store.recovered().unwrap().blob, b"good");
@@ -66,7 +68,8 @@ fn assert_poisoned(result: Result<impl std::fmt::Debug, Error>, cause: &str) {
     assert!(reason.contains(cause), "{reason:?} tells of {cause:?}");
 }
 
-/// After a failure in writing: nothing more is written, what is in memory can be peeked at.
+/// Asserts that after a failed write the store writes nothing more, and that rows in memory can
+/// still be peeked.
 fn assert_refuses_writes(open: &Open, cause: &str) {
     let calls = open.device.calls();
     assert_poisoned(try_put(open, &[1], 9), cause);
@@ -93,10 +96,10 @@ fn a_failed_write_while_pages_turn_reaches_the_caller() {
         let bank = Bank::new();
         let open = bank.open();
         open.device.fail_write(n, ErrorKind::Other);
-        // Far more than memory holds, so the pages must go out.
+        // Far more rows than memory holds, so pages must be written.
         assert_poisoned(try_put(&open, &all(), 1), INJECTED);
         assert_refuses_writes(&open, INJECTED);
-        // Reopening mends it; so it does if the disk only came back later.
+        // An opening repairs the bank, also if the disk works again only then.
         drop(open);
         bank.check_good();
     }
@@ -125,7 +128,7 @@ fn a_full_disk_fails_the_checkpoint_and_not_the_one_before() {
         assert!(matches!(error, Error::DiskFull { .. }), "{error}");
         assert!(error.to_string().contains(INJECTED), "{error}");
     }
-    // The page stayed in memory, so nothing is lost when there is room again.
+    // The page stayed in memory, so no row is lost when the disk has room again.
     open.device.mend();
     open.store.checkpoint(b"room").unwrap();
     drop(open);
@@ -152,7 +155,7 @@ fn a_failure_of_any_write_of_a_checkpoint_is_an_error_or_tried_again() {
                 break;
             }
             if kind == ErrorKind::StorageFull {
-                // There is room for the second attempt.
+                // The disk has room for the second attempt.
                 result.unwrap();
                 drop(open);
                 let open = bank.open();
@@ -175,7 +178,8 @@ fn a_failed_sync_fails_the_checkpoint_and_stops_the_store() {
     open.device.fail_sync(1, ErrorKind::Other);
     let error = open.store.checkpoint(b"bad").unwrap_err();
     assert!(matches!(&error, Error::Io { operation: "sync", .. }), "{error}");
-    // The kernel may have dropped what it could not write: a second sync that succeeds proves nothing.
+    // The kernel may have dropped data that it could not write, so a later sync that succeeds
+    // proves nothing.
     assert_refuses_writes(&open, INJECTED);
     assert_eq!(open.store.stats().checkpoints, 0);
     drop(open);
@@ -209,9 +213,10 @@ fn a_failed_read_fails_its_batch_and_no_later_one() {
     }
     open.store.checkpoint(b"good").unwrap();
     drop(open);
-    // In their order now, so none in the page of another: no read is tried again for what lies between two of them.
+    // These rows are on different pages, in order. No read covers bytes between two of them, so no
+    // read is tried again.
     let apart: Vec<u64> = all().into_iter().step_by(100).collect();
-    // At once, and when up to two buffers of 32 reads have been worked on.
+    // The first read fails, or one after up to two buffers of 32 reads.
     for n in [1, 33, 48] {
         let open = bank.open();
         open.device.fail_read(n, ErrorKind::Other);
@@ -220,7 +225,7 @@ fn a_failed_read_fails_its_batch_and_no_later_one() {
         assert!(path.to_string_lossy().ends_with(".seg"), "{path:?}");
         check_rows(&open.store, open.table, &all(), 0);
         drop(open);
-        // A Get that fails changes no row, and its next try finds them all.
+        // A get that fails changes no row, and the next attempt finds all rows.
         let open = bank.open();
         open.device.fail_read(n, ErrorKind::Other);
         let mut values = vec![Vec::new(); apart.len()];
@@ -233,7 +238,7 @@ fn a_failed_read_fails_its_batch_and_no_later_one() {
     let open = bank.open();
     open.device.fail_read(40, ErrorKind::Other);
     peek(&open.store, open.table, &apart).unwrap_err();
-    // A read that fails stops no write.
+    // A failed read does not stop writes.
     try_put(&open, &all(), 1).unwrap();
     check_rows(&open.store, open.table, &all(), 1);
     open.store.checkpoint(b"").unwrap();
@@ -260,7 +265,7 @@ fn a_flipped_bit_is_damage_that_names_file_page_and_table() {
     let bank = Bank::new();
     let open = bank.open();
     let page_bytes = open.store.stats().page_size_bytes;
-    // Rows of 96 bytes from offset 64 on: the fifth one of page 3, in its value.
+    // Rows have 96 bytes, from offset 64 on: this is the fifth row of page 3, in its value.
     let offset = 3 * page_bytes + 64 + 4 * 96 + 40;
     open.device.flip_bit_on_read(offset, 5);
     let mut damaged = Vec::new();
@@ -277,7 +282,7 @@ fn a_flipped_bit_is_damage_that_names_file_page_and_table() {
         }
     }
     assert_eq!(damaged.len(), 1, "one row is damaged: {damaged:?}");
-    // No operation takes it for a row, or for missing.
+    // No operation takes the damaged record for a row, or the row for missing.
     let (keys, mut values) = (damaged, [Vec::new()]);
     let get = open.store.execute(open.table, &keys, Clock::Keep, &mut GetAll(&mut values));
     assert!(matches!(get, Err(Error::Damaged { .. })));
@@ -293,7 +298,7 @@ fn every_flipped_bit_of_a_record_is_noticed() {
     let bank = Bank::new();
     let open = bank.open();
     for bit in 0..96 * 8 {
-        // The first record of the log is that of key 0.
+        // The first record of the log belongs to key 0.
         open.device.flip_bit_on_read(64 + bit / 8, (bit % 8) as u8);
         let error = peek(&open.store, open.table, &[0]).unwrap_err();
         assert!(matches!(error, Error::Damaged { .. }), "bit {bit}: {error}");

@@ -1,5 +1,6 @@
-//! Every call of the device goes wrong, in every way: fails, lies, comes late. No wrong row is ever returned, no
-//! checkpoint is lost, and a log that could not be written takes no more.
+//! Tests that every call of the device may fail, report a wrong result, or be late. No wrong row is
+//! ever returned, no checkpoint is lost, and a log that could not be written accepts no more
+//! writes.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -19,7 +20,7 @@ const PAGE_BYTES: i64 = 8 << 10;
 
 type Model = HashMap<u64, u64>;
 
-/// Where and how the device goes wrong: the call of this number, from 1.
+/// The fault of the device, and the number of the call that has it, from 1 on.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     Read(u64, ReadFault),
@@ -27,7 +28,7 @@ enum Fault {
     Sync(u64),
     Truncate(u64),
     Free(u64),
-    /// None fails; all are late, by chance.
+    /// No call fails; all are late by random times.
     Delays(u64),
 }
 
@@ -44,12 +45,12 @@ impl Fault {
         }
     }
 
-    /// Whether what was written may be wrong, and nobody was told.
+    /// True if the fault may leave wrong bytes on the device without an error.
     fn lies_in_writing(self) -> bool {
         matches!(self, Fault::Write(_, fault) if !matches!(fault, WriteFault::Fails { .. }))
     }
 
-    /// Whether the store must take no more writes after it.
+    /// True if the store must not write any more after the fault.
     fn stops_writes(self) -> bool {
         matches!(self, Fault::Write(_, WriteFault::Fails { .. }) | Fault::Sync(_))
     }
@@ -62,14 +63,15 @@ struct Life {
     store: Option<Store>,
     table: Option<TableId>,
     model: Model,
-    /// What the last completed checkpoint holds, and one that was begun after it, by their blobs.
+    /// The content of the last complete checkpoint, and of one that was begun after it. The
+    /// numbers are their blobs.
     saved: (u64, Model),
     begun: Option<(u64, Model)>,
     errors: Vec<String>,
 }
 
 impl Life {
-    /// Lives through all steps, or until one fails for good.
+    /// Runs all steps, or stops at a failure that ends the store's writes.
     fn live(fault: Option<Fault>) -> Self {
         let disk = MemoryDevice::new(&DeviceOptions {
             segment_size_bytes: 64 << 10,
@@ -119,7 +121,7 @@ impl Life {
             let Err(error) = step(self) else { continue };
             self.note(&error);
             let again = !self.fault.is_some_and(Fault::lies_in_writing) && !self.is_stopped();
-            // What passes is over now, and the same is done again.
+            // The fault has happened, so the step is repeated without it.
             if !again {
                 break;
             }
@@ -137,7 +139,7 @@ impl Life {
     fn note(&mut self, error: &Error) {
         let text = error.to_string();
         assert!(self.fault.is_some(), "{text}");
-        // The disk of memory has no path of its own.
+        // The disk in memory has no path.
         let named = text.contains("injected") || text.contains(".seg") || text.contains("page");
         assert!(named && !text.contains("panicked"), "{:?}: {text}", self.fault);
         self.errors.push(text);
@@ -152,7 +154,7 @@ impl Life {
     }
 
     fn is_stopped(&self) -> bool {
-        // A key that no row has: nothing changes.
+        // No row has this key, so the call changes nothing.
         let Some(store) = &self.store else { return false };
         matches!(store.delete(self.table(), &[KEYS_END + 1]), Err(Error::Poisoned { .. }))
     }
@@ -246,8 +248,8 @@ impl Life {
         Ok(())
     }
 
-    /// The disk is mended: the bank is at its last checkpoint, and its rows are right. Those of which a lie took
-    /// something are errors; returns how many.
+    /// Checks the bank after the disk works again: it is at its last checkpoint, and its rows are
+    /// right. Rows that a false report has destroyed are errors. Returns their number.
     fn look_at_what_is_left(mut self) -> u64 {
         self.device.mend();
         let lied = self.fault.is_some_and(Fault::lies_in_writing);
@@ -277,7 +279,7 @@ impl Life {
     }
 }
 
-/// The numbers from 1 to `calls`, so many of them at most, the first and the last among them.
+/// At most `count` of the numbers from 1 to `calls`, including the first and the last.
 fn chosen(calls: u64, count: u64, random: &mut Random) -> Vec<u64> {
     let mut chosen: Vec<u64> = match calls <= count {
         true => (1..=calls).collect(),
@@ -327,7 +329,7 @@ fn every_call_goes_wrong_in_every_way() {
         damaged += u64::from(life.look_at_what_is_left() > 0);
     }
     println!(
-        "{} faults: {told} were told of at once, {damaged} cost rows, all told of",
+        "{} faults: {told} were reported at once, {damaged} cost rows, which were all reported",
         faults.len()
     );
     assert!(told > 100 && damaged > 50, "the faults strike");

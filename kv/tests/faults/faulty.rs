@@ -1,4 +1,4 @@
-//! A bank on a device that a test breaks.
+//! A bank on a device that a test can make fail.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -19,7 +19,7 @@ pub(crate) struct Open {
     pub(crate) table: TableId,
 }
 
-/// Opens the bank in `dir` with its log on `disk`, and makes the table if there is none.
+/// Opens the bank in `dir` with its log on `disk`. Makes the table if the bank has no table.
 pub(crate) fn open_on(dir: &Path, disk: &Arc<dyn Device>, options: &StoreOptions) -> Open {
     let device = Arc::new(FaultyDevice::new(Arc::clone(disk)));
     let wrapped: Arc<dyn Device> = Arc::<FaultyDevice>::clone(&device);

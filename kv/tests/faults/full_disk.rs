@@ -1,4 +1,5 @@
-//! A disk that fills up: calls fail with `DiskFull`, no row is lost, and the calls work again when there is room.
+//! Tests a disk that fills up: calls fail with `DiskFull`, no row is lost, and the calls work again
+//! when there is room.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -14,7 +15,7 @@ use crate::common::{Add, options, peek, put, value};
 use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, Read};
 use embank_kv::{Clock, DeviceChoice, Error, StoreOptions};
 
-/// Several times what memory holds.
+/// Number of rows: several times as many as memory holds.
 const ROWS: u64 = 10_000;
 
 fn assert_full(result: Result<impl std::fmt::Debug, Error>) {
@@ -22,7 +23,8 @@ fn assert_full(result: Result<impl std::fmt::Debug, Error>) {
     assert!(matches!(error, Error::DiskFull { .. }), "{error}");
 }
 
-/// Each row has the version that the model says; a row that a failed put may have reached has one of two.
+/// Asserts that each row has a version that the model allows: two versions if a failed put may have
+/// changed the row.
 fn check(open: &Open, versions: &BTreeMap<u64, BTreeSet<u64>>) {
     let keys: Vec<u64> = versions.keys().copied().collect();
     for (&key, row) in keys.iter().zip(peek(&open.store, open.table, &keys).unwrap()) {
@@ -35,7 +37,8 @@ fn check(open: &Open, versions: &BTreeMap<u64, BTreeSet<u64>>) {
     }
 }
 
-/// The store stopped for good, and every row since the last checkpoint was lost.
+/// Regression test: the store stopped writing for ever, and every row since the last checkpoint was
+/// lost.
 #[test]
 fn no_row_is_lost_and_calls_work_again_when_there_is_room() {
     for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
@@ -68,7 +71,7 @@ fn no_row_is_lost_and_calls_work_again_when_there_is_room() {
             assert_full(open.store.checkpoint(b"none"));
             check(&open, &versions);
             open.device.mend();
-            // The next call, with nothing in between.
+            // The next call follows at once.
             put(&open.store, open.table, &keys, round, VALUE_BYTES);
             versions.values_mut().for_each(|known| *known = [round].into());
             check(&open, &versions);
@@ -93,7 +96,7 @@ fn each_call_that_needs_a_page_tries_once_more() {
         assert_full(try_put(&open, &[ROWS + 1000 + key], 1));
         assert_eq!(open.device.calls().writes - before, 1, "attempts of one call");
     }
-    // Rows in memory change where they lie, without an attempt.
+    // Rows in memory change in place, without an attempt to write.
     let before = open.device.calls().writes;
     let resident = keys
         .iter()
@@ -103,14 +106,14 @@ fn each_call_that_needs_a_page_tries_once_more() {
     assert_eq!(open.device.calls().writes, before);
 }
 
-/// Deletions need a page: the last frames are kept for them.
+/// Deletions need a page; the last frames are reserved for them.
 #[test]
 fn rows_on_disk_can_be_deleted_and_read() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
     let open = open_on(dir.path(), &disk, &by_hand(BUDGET_BYTES));
     let keys: Vec<u64> = (0..ROWS).collect();
     put(&open.store, open.table, &keys, 0, VALUE_BYTES);
-    // The writer finds the disk full before memory is.
+    // The writer finds the disk full before memory is full.
     open.store.checkpoint(b"").unwrap();
     open.device.break_writes(ErrorKind::StorageFull);
     put(&open.store, open.table, &keys[..1], 1, VALUE_BYTES);
@@ -153,7 +156,7 @@ fn threads_that_wait_for_a_page_hear_of_the_full_disk() {
     check(&open, &versions);
 }
 
-/// Half of an update can't be taken back: the caller would apply it twice.
+/// Half of an update can't be undone: the caller would apply it twice.
 #[test]
 fn an_update_is_refused_before_its_first_row_or_comes_to_its_end() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
@@ -163,7 +166,7 @@ fn an_update_is_refused_before_its_first_row_or_comes_to_its_end() {
     open.store.checkpoint(b"").unwrap();
     let (mut refused, mut done) = (0, 0);
     for round in 0..300_u64 {
-        // Room comes and goes.
+        // The disk has room at some times and no room at others.
         open.device.set_room(if round % 7 < 3 { 0 } else { 1 << 40 });
         let start = (round * 977 % (ROWS - 500)) as usize;
         let keys = &keys[start..start + 500];
@@ -185,7 +188,7 @@ fn an_update_is_refused_before_its_first_row_or_comes_to_its_end() {
     }
 }
 
-/// The system says that there is room, and refuses the write: the quota of a user.
+/// The system reports free space and refuses the write, as for the quota of a user.
 #[test]
 fn an_update_is_whole_where_the_system_does_not_tell_of_the_limit() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
@@ -201,7 +204,7 @@ fn an_update_is_whole_where_the_system_does_not_tell_of_the_limit() {
                 open.device.break_writes(ErrorKind::QuotaExceeded);
                 put(&open.store, open.table, &[0], 0, VALUE_BYTES);
                 rows[0] = value(0, 0, VALUE_BYTES);
-                // The writer finds the disk full before memory is.
+                // The writer finds the disk full before memory is full.
                 assert_full(open.store.checkpoint(b""));
             }
             15 => open.device.mend(),
@@ -230,11 +233,11 @@ fn an_update_is_whole_where_the_system_does_not_tell_of_the_limit() {
     }
 }
 
-/// A writer waited without an end for a thread that had nothing to do.
+/// Regression test: a writer waited without end for a compactor that had no work.
 #[test]
 fn no_writer_waits_for_compaction_that_cannot_help() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
-    // In the background, without a checkpoint.
+    // Compaction runs in the background, and no checkpoint is taken.
     let open = open_on(dir.path(), &disk, &options(BUDGET_BYTES));
     let keys: Vec<u64> = (0..ROWS).collect();
     put(&open.store, open.table, &keys[..1000], 0, VALUE_BYTES);
@@ -318,7 +321,8 @@ impl Device for SmallDisk {
     }
 }
 
-/// The bank itself fills the disk with superseded rows. `compact` failed and freed nothing.
+/// Regression test: the bank itself filled the disk with superseded rows. `compact` failed and
+/// freed nothing.
 #[test]
 fn a_bank_that_has_filled_its_disk_compacts_in_the_room_that_is_left() {
     for has_checkpoint in [false, true] {
@@ -349,7 +353,7 @@ fn a_bank_that_has_filled_its_disk_compacts_in_the_room_that_is_left() {
         check(&open, &versions);
         let before = small.room_blocks();
         let mut rounds = 0;
-        // Ends: each round frees what the oldest checkpoint held.
+        // Ends: each round frees the log that the oldest checkpoint held.
         loop {
             rounds += 1;
             assert!(rounds < 10, "compaction does not come to its end");
@@ -373,7 +377,7 @@ fn a_bank_that_has_filled_its_disk_compacts_in_the_room_that_is_left() {
     }
 }
 
-/// Nothing is left on the disk, not even what the bank keeps for a checkpoint: another program took it.
+/// The disk has no free space, not even the reserve for a checkpoint: another program has taken it.
 #[test]
 fn compaction_frees_as_it_goes_on_a_disk_without_any_room() {
     let dir = tempfile::tempdir().unwrap();
@@ -384,7 +388,7 @@ fn compaction_frees_as_it_goes_on_a_disk_without_any_room() {
     for round in 1..4 {
         put(&open.store, open.table, &keys, round, VALUE_BYTES);
     }
-    // From here on the disk is exactly as large as what lies on it.
+    // From here on the disk is exactly as large as its content.
     let taken = small.taken.lock().unwrap().len() as u64;
     small.size_blocks.store(taken, Ordering::SeqCst);
     let mut versions: BTreeMap<u64, BTreeSet<u64>> =
@@ -412,7 +416,7 @@ fn compaction_frees_as_it_goes_on_a_disk_without_any_room() {
     check(&open, &versions);
 }
 
-/// What a checkpoint needs is kept: a bank that has filled its disk can take one.
+/// The store reserves the space for a checkpoint: a bank that has filled its disk can take one.
 #[test]
 fn writers_leave_room_for_a_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -438,7 +442,7 @@ fn writers_leave_room_for_a_checkpoint() {
     check(&open, &versions);
 }
 
-/// The background thread waits for room, and goes on by itself.
+/// Background compaction waits for space and continues by itself.
 #[test]
 fn compaction_in_the_background_goes_on_when_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
@@ -448,7 +452,7 @@ fn compaction_in_the_background_goes_on_when_there_is_room() {
     let keys: Vec<u64> = (0..ROWS).collect();
     put(&open.store, open.table, &keys, 0, VALUE_BYTES);
     open.device.break_writes(ErrorKind::StorageFull);
-    // Ends: memory holds a part of the rows.
+    // Ends: memory holds only a part of the rows.
     while try_put(&open, &keys, 1).is_ok() {}
     open.device.mend();
     for version in 2..8 {
@@ -462,7 +466,7 @@ fn compaction_in_the_background_goes_on_when_there_is_room() {
     check(&open, &keys.iter().map(|&key| (key, [7].into())).collect());
 }
 
-/// On a real device the system is asked, and there is room.
+/// On a real device the store asks the file system, which has free space.
 #[test]
 fn a_file_system_says_what_room_it_has() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
-//! What the fuzz targets of `kv/fuzz` found worth keeping, run again without a fuzzer: docs/testing.md, "Fuzzing".
+//! Runs the inputs that the fuzz targets of `kv/fuzz` have kept, without a fuzzer: docs/testing.md,
+//! "Fuzzing".
 //!
-//! The decoders that only the crate itself sees are replayed in `kv/src/testing/fuzzing.rs`.
+//! `kv/src/testing/fuzzing.rs` replays the inputs of decoders that are private to the crate.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![allow(unreachable_pub, dead_code, reason = "shared with the fuzz targets, which use all of it")]
@@ -20,7 +21,7 @@ use std::path::Path;
 
 use arbitrary::{Arbitrary, Unstructured};
 
-/// Runs a target over its corpus.
+/// Runs a target on each file of its corpus.
 fn replay<T: for<'a> Arbitrary<'a>>(target: &str, run: impl Fn(&T)) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
     let mut files: Vec<_> =
@@ -30,7 +31,7 @@ fn replay<T: for<'a> Arbitrary<'a>>(target: &str, run: impl Fn(&T)) {
     for file in files {
         println!("{}", file.display());
         let bytes = fs::read(&file).unwrap();
-        // As libfuzzer-sys does; what is too short is no input.
+        // As libfuzzer-sys does: an input that is too short is skipped.
         if let Ok(input) = T::arbitrary_take_rest(Unstructured::new(&bytes)) {
             run(&input);
         }

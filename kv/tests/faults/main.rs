@@ -1,4 +1,5 @@
-//! Faults: damaged files, failing devices and full disks lead to errors, and never to wrong rows.
+//! Tests of faults: damaged files, failing devices and full disks lead to errors, and never to
+//! wrong rows.
 
 #[path = "../common/mod.rs"]
 mod common;

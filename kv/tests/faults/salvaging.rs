@@ -1,4 +1,5 @@
-//! Does every row that was not on a damaged page come back, as it was, and is the rest told?
+//! Tests salvage: every row that was not on a damaged page is copied with its value, and the report
+//! names the rest.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -16,7 +17,7 @@ use embank_kv::{Error, Store};
 
 const MEMORY: SalvageOptions = SalvageOptions { memory_budget_bytes: Some(4 << 20) };
 
-/// Salvages a bank; the new one is whole, opens, and has the blob.
+/// Salvages a bank. Asserts that the new bank is sound, opens and has the blob.
 fn salvaged(dir: &Path) -> (SalvageReport, Rows) {
     let new = tempfile::tempdir().unwrap();
     let report = salvage(dir, new.path(), &MEMORY, &mut |_| {}).unwrap();
@@ -37,8 +38,8 @@ fn salvaged(dir: &Path) -> (SalvageReport, Rows) {
     (report, rows)
 }
 
-/// The page of each row's newest record, by the records as docs/format.md describes them: they were written one after
-/// another, so the last one of a key is the newest.
+/// The page of each row's newest record, read from the log as docs/format.md describes it. Records
+/// were written in order, so the last record of a key is the newest.
 fn pages_of_rows(bank: &ClosedBank) -> BTreeMap<(u16, u64), u64> {
     let page_bytes = summary(bank.path()).unwrap().checkpoints[0].page_bytes as usize;
     let log = fs::read(bank.files().pop().unwrap()).unwrap();
@@ -55,7 +56,7 @@ fn pages_of_rows(bank: &ClosedBank) -> BTreeMap<(u16, u64), u64> {
     pages
 }
 
-/// The rows of the newest checkpoint whose records are on none of these pages.
+/// The rows of the newest checkpoint whose records are on no page of `pages`.
 fn rows_off(bank: &ClosedBank, of_rows: &BTreeMap<(u16, u64), u64>, pages: &BTreeSet<u64>) -> Rows {
     let tables = &summary(bank.path()).unwrap().checkpoints[1].tables;
     let mut off = bank.rows[1].clone();
@@ -66,7 +67,7 @@ fn rows_off(bank: &ClosedBank, of_rows: &BTreeMap<(u16, u64), u64>, pages: &BTre
     off
 }
 
-/// Every row of `whole` is in `found`, as it is there.
+/// Asserts that `found` has every row of `whole`, with its value.
 fn assert_holds(found: &Rows, whole: &Rows, what: &str) {
     for (name, rows) in whole {
         for (key, row) in rows {
@@ -84,7 +85,7 @@ fn a_whole_bank_comes_back_whole_by_its_index_and_by_its_log() {
         assert!(report.is_complete() && report.rows_by == RowSource::Index, "{report:?}");
         assert_eq!(found, bank.rows[1]);
 
-        // Without its index the log says the same, deletions included.
+        // Without the index, the log gives the same rows, including deletions.
         let newest = bank.path().join("checkpoints/0000000002");
         for file in fs::read_dir(newest).unwrap().map(|file| file.unwrap().path()) {
             if file.file_name().unwrap().to_str().unwrap().starts_with("index") {
@@ -176,8 +177,8 @@ fn rows_off_the_damaged_pages_all_come_back() {
     }
 }
 
-/// Tables behind a dropped one got smaller numbers, and what went by their numbers was another table's: the times that
-/// were set for tables.
+/// Regression test: tables after a dropped one got smaller numbers. Rows that refer to tables by
+/// their numbers then belonged to another table: the expiry times of tables.
 #[test]
 fn tables_keep_their_numbers() {
     let (dir, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

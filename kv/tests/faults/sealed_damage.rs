@@ -1,5 +1,6 @@
-//! Damage that keeps its checksums, as a program that went wrong may write it: an error, not a panic and no hunger for
-//! memory. The fuzz targets of `kv/fuzz` look for more of it.
+//! Tests damage that has right checksums, as a faulty program may write it: the result is an error,
+//! without a panic and without a large allocation. The fuzz targets of `kv/fuzz` search for more
+//! such damage.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![allow(unreachable_pub, dead_code, reason = "shared with the fuzz targets, which use all of it")]
@@ -15,7 +16,8 @@ use embank_kv::{Error, Store, TableId};
 const BUDGET_BYTES: u64 = 256 << 10;
 const PAGE_BYTES: u64 = 8 << 10;
 
-/// A closed bank of one table and one checkpoint, and the image of its index.
+/// Makes a closed bank of one table and one checkpoint. Returns it with the path of the image of
+/// its index.
 fn bank() -> (tempfile::TempDir, TableId, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), &options(BUDGET_BYTES)).unwrap();
@@ -26,7 +28,7 @@ fn bank() -> (tempfile::TempDir, TableId, PathBuf) {
     (dir, table, image)
 }
 
-/// Changes the words that an image's stream contains, which is one chunk.
+/// Changes the words of an image's stream, which has one chunk.
 fn change_words(image: &PathBuf, change: impl FnOnce(&mut [[u8; 8]])) {
     let mut bytes = fs::read(image).unwrap();
     let length = u32::from_le_bytes(bytes[32..36].try_into().unwrap()) as usize;
@@ -35,7 +37,8 @@ fn change_words(image: &PathBuf, change: impl FnOnce(&mut [[u8; 8]])) {
     fs::write(image, bytes).unwrap();
 }
 
-/// An image that claimed 2^43 buckets had a terabyte asked for before anything was read.
+/// Regression test: for an image that claimed 2^43 buckets, a terabyte was requested before
+/// anything was read.
 #[test]
 fn an_index_is_not_larger_than_its_files() {
     let (dir, _, image) = bank();
@@ -49,12 +52,14 @@ fn an_index_is_not_larger_than_its_files() {
     assert_eq!(report.tables[0].rows, 500);
 }
 
-/// An entry that led to the last bytes of a page, where no header fits, was read beyond what had been read.
+/// Regression test: an entry led to the last bytes of a page, where no header fits, and the reader
+/// read past its buffer.
 #[test]
 fn an_entry_that_leads_to_a_pages_end_is_damage() {
     for (before_end, chained) in [8, 16, 24, 32].into_iter().flat_map(|at| [(at, 0), (at, 1)]) {
         let (dir, table, image) = bank();
-        // One for each row, unless the hashes of two rows agree in bucket and tag: then the entry leads to both.
+        // One entry for each row. If the hashes of two rows agree in bucket and tag, one entry
+        // leads to both.
         let mut changed = 0;
         change_words(&image, |words| {
             let mut at = 4;

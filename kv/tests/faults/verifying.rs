@@ -1,4 +1,5 @@
-//! Is a whole bank found whole, each damage found and named, and nothing changed by looking?
+//! Tests verification: a sound bank has no finding, each damage is found and named, and
+//! verification changes nothing.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -50,7 +51,7 @@ fn read_all(dir: &Path, checkpoint: u64, of: &Rows) {
 #[test]
 fn a_whole_bank_is_clean_and_its_rows_can_be_read_at_each_checkpoint() {
     let mut random = Random::new();
-    // The second one's budget is too small for an entry a row: its rows share chains.
+    // The second budget is too small for one entry a row, so rows share chains.
     for (rows, budget_bytes) in [(2_000, 16 << 20), (20_000, 300 << 10)] {
         let bank = ClosedBank::new(&mut random, rows, budget_bytes);
         fs::create_dir(bank.path().join("checkpoints/0000000009.partial")).unwrap();
@@ -64,7 +65,7 @@ fn a_whole_bank_is_clean_and_its_rows_can_be_read_at_each_checkpoint() {
                 assert_eq!((table.rows, table.sound), (expected, expected), "{}", table.name);
             }
         }
-        // A window of the index at a time says the same.
+        // With a window of the index at a time, the result is equal.
         let small = VerifyOptions { memory_bytes: 64 << 10, ..VerifyOptions::default() };
         let again = verify(bank.path(), &small, &mut |_| {}).unwrap();
         assert!(again.is_clean());
@@ -80,7 +81,7 @@ fn a_whole_bank_is_clean_and_its_rows_can_be_read_at_each_checkpoint() {
     }
 }
 
-/// Whether a byte of the log is one that no checkpoint of the bank names.
+/// True if a byte of the log is named by no checkpoint of the bank.
 fn is_harmless(bank: &Path, file: &Path, at: u64) -> bool {
     let Some(name) = file.file_name().and_then(|name| name.to_str()?.strip_suffix(".seg")) else {
         return false;
@@ -199,14 +200,15 @@ fn a_bank_is_verified_while_it_is_written() {
         });
         let mut verified = 0;
         while !writer.is_finished() {
-            // With two kept, the writer may be too fast; then nothing is claimed.
+            // With two checkpoints kept, the writer may be too fast for a report; nothing is
+            // asserted then.
             let Ok(report) = verify(dir.path(), &VerifyOptions::default(), &mut |_| {}) else {
                 continue;
             };
             assert!(report.is_clean(), "{:?}", report.damage);
             verified += report.checkpoints.len();
         }
-        println!("{verified} checkpoints were verified meanwhile");
+        println!("{verified} checkpoints were verified during the writes");
         writer.join().unwrap();
     });
     assert!(check(dir.path()).is_clean());

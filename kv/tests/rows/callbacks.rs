@@ -1,4 +1,4 @@
-//! Callers' functions that panic: the store is as it was, and so is its memory.
+//! Tests callers' functions that panic: the store, its counts and its memory stay as they were.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -12,7 +12,7 @@ use embank_kv::{
 const VALUE_BYTES: usize = 64;
 const ROWS: u64 = 20_000;
 
-/// Panics at the 64th row of a batch, and at each 64th after it.
+/// Panics at the 64th row of a batch, and at every 64th row after it.
 struct Panics;
 
 impl Operation for Panics {
@@ -22,7 +22,7 @@ impl Operation for Panics {
     }
 }
 
-/// The device's queue is full of reads into the store's buffer when the callback unwinds past them.
+/// The callback panics while the device's queue is full of reads into the store's buffer.
 #[test]
 fn a_panic_amid_reads_from_disk_leaves_the_device_whole() {
     for choice in [DeviceChoice::IoUring, DeviceChoice::Threads] {
@@ -48,7 +48,7 @@ fn a_panic_amid_reads_from_disk_leaves_the_device_whole() {
     }
 }
 
-/// Takes a checkpoint where none can be taken.
+/// Takes a checkpoint from inside a callback, which is not allowed.
 struct Checkpoints<'a>(&'a Store);
 
 impl Operation for Checkpoints<'_> {
@@ -59,7 +59,7 @@ impl Operation for Checkpoints<'_> {
     }
 }
 
-/// It waited for its own batch, for ever.
+/// Regression test: the checkpoint waited for its own batch, for ever.
 #[test]
 fn a_checkpoint_in_a_callback_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
@@ -71,7 +71,7 @@ fn a_checkpoint_in_a_callback_is_an_error() {
     assert_eq!(store.checkpoint(b"").unwrap(), 1);
 }
 
-/// Inserts rows, and panics at the last one of the batch: in a table of fixed width, and in one of variable width.
+/// Inserts rows and panics at the last row of the batch, in a table of fixed or of variable width.
 struct PanicsAtTheEnd<const VARIABLE: bool>(usize);
 
 impl<const VARIABLE: bool> Operation for PanicsAtTheEnd<VARIABLE> {
@@ -90,8 +90,8 @@ impl<const VARIABLE: bool> Operation for PanicsAtTheEnd<VARIABLE> {
     }
 }
 
-/// The rows before the one that panicked were there and not counted; deleted, they took the count below zero, and no
-/// checkpoint could be taken any more.
+/// Regression test: the rows before the panic were inserted and not counted. Deleting them took the
+/// count below zero, and no checkpoint could be taken any more.
 #[test]
 fn rows_that_were_inserted_before_a_panic_are_counted() {
     let dir = tempfile::tempdir().unwrap();
@@ -111,7 +111,7 @@ fn rows_that_were_inserted_before_a_panic_are_counted() {
             }));
             assert!(panicked.is_err());
         }
-        // Rows that had to wait for a read are not there.
+        // A row that had to wait for a read was not inserted.
         let there = peek(&store, fixed, &keys).unwrap().into_iter().flatten().count()
             + peek_each(&store, variable, &keys).unwrap().into_iter().flatten().count();
         assert!(there > 0);
@@ -123,7 +123,7 @@ fn rows_that_were_inserted_before_a_panic_are_counted() {
     }
 }
 
-/// Counts the calls of `settled` for the rows of a batch.
+/// Counts the calls of `settled` for each row of a batch.
 struct Settles<const ACCESS: u8> {
     settled: Vec<u32>,
     seen: Vec<u32>,
@@ -137,7 +137,7 @@ impl<const ACCESS: u8> Operation for Settles<ACCESS> {
         _ => Access::Put,
     };
     fn insert(&mut self, i: usize, _: &mut [u8]) -> bool {
-        // One in three stays missing.
+        // Every third row stays missing.
         !i.is_multiple_of(3)
     }
     fn seen(&mut self, i: usize, _: u32) {
@@ -153,7 +153,7 @@ fn settles<const ACCESS: u8>(store: &Store, table: TableId, keys: &[u64], there:
         for keys_each in [1, keys.len()] {
             for (group, there) in keys.chunks(keys_each).zip(there.chunks(keys_each)) {
                 if clock == (Clock::Acquire { bound: Some(0) }) {
-                    // What an earlier round acquired.
+                    // Ends the leases that an earlier round acquired.
                     store.execute(table, group, Clock::Release, &mut Reads).unwrap();
                 }
                 let none = || vec![0; group.len()];
@@ -173,14 +173,15 @@ fn settles<const ACCESS: u8>(store: &Store, table: TableId, keys: &[u64], there:
     }
 }
 
-/// Reads rows and leaves what is missing alone.
+/// Reads rows and leaves missing rows as they are.
 struct Reads;
 
 impl Operation for Reads {
     const ACCESS: Access = Access::Get;
 }
 
-/// A single Get of a row in mutable memory that left the clock alone did not say that it stood.
+/// Regression test: a batch of one get of a row in mutable memory did not call `settled` if it left
+/// the clock as it was.
 #[test]
 fn what_was_done_to_a_row_is_told_once_wherever_it_lies() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Callers in odd places: threads that are ending, callbacks that panic.
+//! Tests callers in unusual states: threads that end, and callbacks that panic.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -20,7 +20,7 @@ fn store_with_rows() -> (tempfile::TempDir, Arc<Store>, TableId) {
     (dir, Arc::new(store), table)
 }
 
-/// What to read as a thread ends, and whom to tell how many rows were there.
+/// The rows to read when a thread ends, and the channel that reports the number of rows found.
 struct Last {
     store: Arc<Store>,
     table: TableId,
@@ -28,7 +28,7 @@ struct Last {
     found: mpsc::Sender<usize>,
 }
 
-/// Reads rows when its thread ends, after the store's own thread locals are gone.
+/// Reads rows when its thread ends, after the store's own thread locals were destroyed.
 struct AtTheEnd(Option<Last>);
 
 impl Drop for AtTheEnd {
@@ -44,7 +44,7 @@ thread_local! {
     static AT_THE_END: RefCell<AtTheEnd> = const { RefCell::new(AtTheEnd(None)) };
 }
 
-/// A batch in a thread local's destructor once aborted the process.
+/// Regression test: a batch in the destructor of a thread local aborted the process.
 #[test]
 fn an_ending_thread_may_still_use_the_store() {
     let (_dir, store, table) = store_with_rows();
@@ -52,7 +52,7 @@ fn an_ending_thread_may_still_use_the_store() {
         let (found, count) = mpsc::channel();
         let (store, wanted) = (Arc::clone(&store), keys.len());
         std::thread::spawn(move || {
-            // Registered before the store's, so destroyed after them.
+            // Registered before the store's thread locals, so destroyed after them.
             let last = AtTheEnd(Some(Last { store: Arc::clone(&store), table, keys, found }));
             AT_THE_END.with(|place| *place.borrow_mut() = last);
             peek(&store, table, &[1, 2]).unwrap();
@@ -78,7 +78,8 @@ impl Operation for Ignore {
     const ACCESS: Access = Access::Get;
 }
 
-/// A panic in the middle of a batch once left those asleep whose rows it had already released.
+/// Regression test: after a panic in the middle of a batch, threads that waited for rows which the
+/// batch had released were not woken.
 #[test]
 fn a_panicking_release_still_wakes_who_waits() {
     let (_dir, store, table) = store_with_rows();
@@ -103,7 +104,7 @@ fn a_panicking_release_still_wakes_who_waits() {
     assert_eq!(store.clock_of(table, 1).unwrap(), Some(0));
 }
 
-/// What a batch was asked to change and did not, because the store was poisoned, once counted as changed.
+/// Regression test: a batch that a poisoned store refused was counted as if it had changed rows.
 #[test]
 fn a_refused_batch_changes_no_count() {
     use embank_kv::device::{Device, DeviceOptions, FaultyDevice, MemoryDevice};

@@ -1,4 +1,4 @@
-//! Threads on the same rows, with pages that turn and leave memory all the time.
+//! Tests threads that work on the same rows while pages turn and leave memory all the time.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -31,7 +31,8 @@ fn number(value: &[u8]) -> u64 {
     u64::from_le_bytes(value[..8].try_into().unwrap())
 }
 
-/// 4 threads add to counters while another deletes, puts, peeks, promotes and takes checkpoints.
+/// Four threads add to counters while another thread deletes, puts, peeks, promotes and takes
+/// checkpoints.
 fn add_and_compare(device: DeviceChoice, batches: u64) {
     const KEYS: u64 = 8000;
     let Bank { store, table, dir: _dir } = bank(device, 32);
@@ -44,7 +45,7 @@ fn add_and_compare(device: DeviceChoice, batches: u64) {
             let (store, expected, adders) = (&store, &expected, &adders);
             s.spawn(move || {
                 for batch in 0..batches {
-                    // Half of the additions fall on a sixteenth of the keys.
+                    // Half of the additions go to a sixteenth of the keys.
                     let end = [KEYS, KEYS / 16];
                     let keys: Vec<u64> = (0..64).map(|i| random.below(end[i % 2])).collect();
                     let mut add = Add { by: 1, insert: true };
@@ -113,7 +114,7 @@ fn no_addition_is_lost_on_the_thread_pool() {
 
 const WORDS: usize = 33;
 
-/// Checks that rows are filled with one word each, and counts them.
+/// Checks that each row is filled with one repeated word, and counts the rows.
 struct Filled(usize);
 
 fn check_filled(value: &[u8]) -> u64 {
@@ -137,7 +138,7 @@ impl Operation for PutFilled {
     }
 }
 
-/// Turns the row's word into another, seeing all of it on the way.
+/// Replaces the word that fills a row by another word, and checks the whole old value.
 struct TurnFilled(u64);
 
 impl Operation for TurnFilled {
@@ -158,7 +159,8 @@ impl Operation for Filled {
 
 #[test]
 fn a_peeked_value_is_never_torn() {
-    // A reader that checked the generation but not the lock saw halves of two values under load.
+    // Regression test: a reader that checked the generation and not the lock saw halves of two
+    // values.
     const KEYS: u64 = 1500;
     let Bank { store, table, dir: _dir } = bank(DeviceChoice::Memory, WORDS as u32 * 8);
     let all: Vec<u64> = (0..KEYS).collect();
@@ -170,9 +172,9 @@ fn a_peeked_value_is_never_torn() {
             let mut random = random.stream(thread);
             let (store, writers) = (&store, &writers);
             s.spawn(move || {
-                // `cargo xtask bench soak` looks for the same for an hour.
+                // `cargo xtask bench soak` runs the same check for an hour.
                 for _ in 0..1500 {
-                    // Few hot rows in memory, and some from anywhere.
+                    // A few hot rows in memory, and some rows from anywhere.
                     let mut keys: Vec<u64> = (0..40).map(|_| random.below(8)).collect();
                     keys.extend((0..8).map(|_| random.below(KEYS)));
                     let word = random.next();
@@ -205,7 +207,7 @@ fn each_key_is_inserted_once_however_many_threads_insert_it() {
     const KEYS: u64 = 1_100_000;
     const BATCH: u64 = 1024;
     let dir = tempfile::tempdir().unwrap();
-    // Rows fall out of memory on the way; the index has room to grow.
+    // Rows leave memory during the test; the index has space to grow.
     let options = StoreOptions { device: DeviceChoice::Memory, ..options(40 << 20) };
     let store = Store::open(dir.path(), &options).unwrap();
     let table = store.create_table("counters", 8, b"").unwrap();
@@ -216,7 +218,8 @@ fn each_key_is_inserted_once_however_many_threads_insert_it() {
             let (store, start) = (&store, &start);
             s.spawn(move || {
                 for first in (0..KEYS).step_by(BATCH as usize) {
-                    // All threads are at the same new keys at once, each in an order of its own.
+                    // All threads insert the same new keys at the same time, each thread in another
+                    // order.
                     let end = KEYS.min(first + BATCH);
                     let mut keys: Vec<u64> = (first..end).collect();
                     let by = (thread * BATCH / THREADS) as usize % keys.len();
@@ -274,7 +277,8 @@ fn no_more_leases_are_out_than_the_bound_admits() {
                         }
                         let mut is_blocked = is_blocked.into_iter();
                         keys.retain(|_| !is_blocked.next().unwrap());
-                        // Counted inside the lease's life, so never above what was admitted.
+                        // Counted while the lease is held, so the count never exceeds the number of
+                        // admitted leases.
                         for &key in &keys {
                             let now = out[key as usize].fetch_add(1, Ordering::SeqCst) + 1;
                             most.fetch_max(now, Ordering::Relaxed);
@@ -325,7 +329,7 @@ fn a_checkpoint_between_two_batches_of_its_thread_holds_that_threads_rows_whole(
             put(&store, table, &all, version, 32);
             store.checkpoint(&version.to_le_bytes()).unwrap();
         }
-        // Work that no checkpoint holds.
+        // These changes are in no checkpoint.
         put(&store, table, &all[..1000], last + 1, 32);
         done.store(true, Ordering::Relaxed);
     });
@@ -336,7 +340,8 @@ fn a_checkpoint_between_two_batches_of_its_thread_holds_that_threads_rows_whole(
     for (&key, row) in all.iter().zip(peek(&store, table, &all).unwrap()) {
         assert_eq!(row.unwrap(), value(key, last, 32), "key {key}");
     }
-    // The counters of the others are whole numbers of additions: rows of 100 bytes, zeros but for the first word.
+    // The other threads' rows hold a whole number of additions: 100 bytes, all zero except for the
+    // first word.
     let keys: Vec<u64> = (0..3000).collect();
     for row in peek(&store, other, &keys).unwrap().into_iter().flatten() {
         assert!(number(&row) > 0 && row[8..].iter().all(|&byte| byte == 0));
@@ -345,7 +350,7 @@ fn a_checkpoint_between_two_batches_of_its_thread_holds_that_threads_rows_whole(
 
 #[test]
 fn a_row_that_comes_and_goes_is_whole_or_missing() {
-    // Deletes and inserts of the same keys race with readers, in memory and on disk.
+    // Deletions and inserts of the same keys race with readers, in memory and on disk.
     const KEYS: u64 = 4000;
     let Bank { store, table, dir: _dir } = bank(DeviceChoice::Memory, 40);
     let random = Random::new();
@@ -374,11 +379,11 @@ fn a_row_that_comes_and_goes_is_whole_or_missing() {
     });
     let all: Vec<u64> = (0..KEYS).collect();
     let there = peek(&store, table, &all).unwrap().into_iter().flatten().count() as u64;
-    // Every row that came either went or is there.
+    // Every row that was inserted was deleted or still exists.
     assert_eq!(store.stats().inserted, deleted.load(Ordering::Relaxed) + there);
 }
 
-/// Adds 1, and lets another thread in while its new record is not yet published.
+/// Adds 1. Before its new record is published, another thread's work runs.
 struct Overtaken<F: FnMut()>(F);
 
 impl<F: FnMut()> Operation for Overtaken<F> {
@@ -389,14 +394,15 @@ impl<F: FnMut()> Operation for Overtaken<F> {
     }
 }
 
-/// An update that had to begin anew took the space of its first attempt, and put a record in front of a newer one: the
-/// chain did not go back, and the other row could not be read any more.
+/// Regression test: an update that had to start again used the space of its first attempt, and put
+/// that record in front of a newer one. The chain then did not lead back, and the other row could
+/// not be read any more.
 #[test]
 fn a_record_that_was_overtaken_does_not_lead_to_a_newer_one() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), &options(1 << 20)).unwrap();
     let table = store.create_table("rows", 8, b"").unwrap();
-    // Two keys that share a slot, as all the hash bits are equal that it knows.
+    // Two keys that share a slot, because their hashes agree in all bits that the index stores.
     let mut seen = std::collections::HashMap::new();
     let (first, second) = (0..1u64 << 20)
         .find_map(|key| {
@@ -424,7 +430,7 @@ fn a_record_that_was_overtaken_does_not_lead_to_a_newer_one() {
     );
 }
 
-/// Makes every value empty, and does something else meanwhile.
+/// Makes every value empty. Runs other work before it does so.
 struct Shrink<F: FnMut()>(F);
 
 impl<F: FnMut()> Operation for Shrink<F> {
@@ -438,7 +444,8 @@ impl<F: FnMut()> Operation for Shrink<F> {
     }
 }
 
-/// Takes a checkpoint and opens the bank again; one table is there, with the rows of `keys`.
+/// Takes a checkpoint and opens the bank again. Only the table "kept" exists then, with the rows of
+/// `keys`.
 fn goes_on(dir: &tempfile::TempDir, store: Store, keys: &[u64]) {
     let kept = store.create_table("kept", 8, b"").unwrap();
     put(&store, kept, keys, 1, 8);
@@ -449,8 +456,9 @@ fn goes_on(dir: &tempfile::TempDir, store: Store, keys: &[u64]) {
     assert_eq!(peek(&store, kept, &keys[..1]).unwrap(), [Some(value(keys[0], 1, 8))]);
 }
 
-/// A batch under way when its table was dropped took from the table's count of rows, which was 0 by then. The manifest
-/// of the next checkpoint had rows beyond all bounds, and the bank could not be opened again.
+/// Regression test: a batch that ran while its table was dropped subtracted from the table's count
+/// of rows, which was already 0. The next manifest had a count beyond all bounds, and the bank
+/// could not be opened again.
 #[test]
 fn a_drop_beside_a_delete_leaves_a_bank_that_opens() {
     let mut random = Random::new();
@@ -464,7 +472,7 @@ fn a_drop_beside_a_delete_leaves_a_bank_that_opens() {
         std::thread::scope(|s| {
             s.spawn(|| {
                 begin.wait();
-                // As many as the drop leaves.
+                // Deletes the rows that the drop has not removed yet.
                 let _ = store.delete(table, &keys);
             });
             begin.wait();
@@ -477,7 +485,8 @@ fn a_drop_beside_a_delete_leaves_a_bank_that_opens() {
     goes_on(&dir, store, &keys);
 }
 
-/// The same of the bytes of a table of variable width, dropped in the middle of a batch.
+/// Drops a table of variable width in the middle of a batch that makes its rows shorter: the count
+/// of bytes must not go below zero.
 #[test]
 fn a_drop_beside_a_batch_that_shrinks_leaves_a_bank_that_opens() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `delete_if`: rows go only if the condition says so of what they are at that moment.
+//! Tests `delete_if`: a row is deleted only if the condition accepts its value of that moment.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -17,14 +17,16 @@ fn open(device: DeviceChoice) -> (tempfile::TempDir, Store, TableId) {
     (dir, store, table)
 }
 
-/// In every region, those rows go that are to go, each is asked about as it is, and missing ones are not.
+/// In every region, exactly the rows that the condition accepts are deleted. The condition sees
+/// each row's present value, and is not asked about missing rows.
 #[test]
 fn rows_of_every_region_go_on_their_condition() {
     for device in [DeviceChoice::Auto, DeviceChoice::Threads, DeviceChoice::Memory] {
         let (_dir, store, table) = open(device);
         let keys: Vec<u64> = (0..ROWS).collect();
         put(&store, table, &keys, 0, VALUE_BYTES);
-        // The newest part is read-only after a checkpoint; then some rows are mutable again.
+        // After the checkpoint all rows in memory are read-only. The put then makes some of them
+        // mutable again.
         store.checkpoint(b"").unwrap();
         put(&store, table, &keys[..100], 7, VALUE_BYTES);
         let asked = [&keys[..], &[ROWS, ROWS + 1]].concat();
@@ -39,7 +41,7 @@ fn rows_of_every_region_go_on_their_condition() {
             })
             .unwrap();
         assert_eq!(deleted, ROWS / 3);
-        // Wherever a row lies that is left, it was found.
+        // Every row that is left is found, in every region.
         let after = store.stats();
         assert!(after.hits_mutable - before.hits_mutable >= 66);
         assert!(after.hits_read_only > before.hits_read_only);
@@ -77,8 +79,8 @@ fn the_condition_sees_the_leases_of_a_row() {
     assert_eq!(store.clock_of(table, 2).unwrap(), Some(1), "what was kept is as it was");
 }
 
-/// Sums of what was added, taken out by deletions, and left are equal: no update is lost between the look at a row and
-/// its deletion.
+/// The sum of all additions equals the sum of the deleted and of the remaining values. No update is
+/// lost between the condition's answer and the deletion.
 #[test]
 fn no_update_falls_between_the_look_and_the_deletion() {
     struct Number(u64);

@@ -1,4 +1,4 @@
-//! Rows: operations, clocks, caches and scans, wherever a row lies and however many threads work.
+//! Tests of rows: operations, clocks, caches and scans, in every region and with many threads.
 
 #[path = "../common/mod.rs"]
 mod common;

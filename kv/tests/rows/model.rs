@@ -1,4 +1,4 @@
-//! Any sequence of operations, with reopening, behaves as a `HashMap` does.
+//! Tests that any sequence of operations and reopenings gives the results of a `HashMap`.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -25,11 +25,12 @@ enum Step {
 }
 
 const KEYS: u64 = 6000;
-/// The last table is of variable width.
+/// Largest length of the values of each table. The last table is of variable width.
 const VALUE_BYTES: [u32; 3] = [72, 12, 201];
 const VARIABLE: usize = 2;
 
-/// Bytes of a value that is put: mostly short, of every padding, some empty, some as long as may be.
+/// Length of a value that is put. Most values are short, with every padding; some are empty, and
+/// some have the largest length.
 fn value_bytes(table: usize, key: u64, version: u64) -> usize {
     let most = VALUE_BYTES[table] as usize;
     let mixed = (key ^ version.wrapping_mul(0xD1B5_4A32_D192_ED03)) >> 20;
@@ -77,7 +78,7 @@ struct Pair {
     options: StoreOptions,
     tables: Vec<TableId>,
     rows: Rows,
-    /// What the newest checkpoint holds.
+    /// The rows of the newest checkpoint.
     durable: Option<Rows>,
 }
 
@@ -120,7 +121,7 @@ impl Pair {
 
     fn apply(&mut self, step: &Step) {
         let keys = |first: u64, count: u64| -> Vec<u64> {
-            // Not in order, and spread over the whole range of keys.
+            // The keys are not in order, and spread over the whole range.
             (first..first + count).map(|i| (i % KEYS).wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
         };
         let store = self.store.as_ref().unwrap();
@@ -195,7 +196,7 @@ impl Pair {
             Step::Promote { table, first, count } => {
                 let keys = keys(first, count);
                 let promoted = store.promote(self.tables[table], &keys).unwrap();
-                // Compaction may be quicker to move a row.
+                // Compaction may move a row first.
                 let total =
                     promoted.moved + promoted.resident + promoted.missing + promoted.overtaken;
                 assert_eq!(total, keys.len() as u64);
@@ -247,7 +248,7 @@ impl Pair {
         rows.unwrap()
     }
 
-    /// What a scan yields is what the newest checkpoint holds.
+    /// Checks that a scan returns the rows of the newest checkpoint.
     fn check_scans(&self) {
         let durable = self.durable.as_ref().unwrap();
         for (table, &id) in self.tables.iter().enumerate() {
@@ -281,7 +282,8 @@ fn run(options: StoreOptions, steps: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// 12,000 rows of up to 104 bytes against 512 KiB: most rows are on disk, index slots are shared.
+    /// 12,000 rows of up to 104 bytes with a budget of 512 KiB: most rows are on disk, and keys
+    /// share index slots.
     #[test]
     fn larger_than_memory(steps in prop::collection::vec(step(), 1..30)) {
         run(options(512 << 10), &steps);

@@ -1,4 +1,4 @@
-//! Rows are found wherever they lie, and the statistics say where that was.
+//! Tests that rows are found in every region, and that the statistics name the region.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -15,8 +15,8 @@ const ROWS: u64 = 10_000;
 const DEVICES: [DeviceChoice; 3] =
     [DeviceChoice::Auto, DeviceChoice::Threads, DeviceChoice::Memory];
 
-/// A store with four times the rows that its memory holds, after a checkpoint: what is in memory is
-/// read-only, so regions are known.
+/// A store with four times as many rows as its memory holds, after a checkpoint. All rows in memory
+/// are read-only, so the test knows the regions.
 struct Loaded {
     store: Store,
     table: TableId,
@@ -44,12 +44,13 @@ fn get(store: &Store, table: TableId, keys: &[u64]) -> Vec<Vec<u8>> {
     values
 }
 
-/// Keys whose rows are on disk, oldest first, and keys whose rows are in memory, newest last.
+/// Returns the keys whose rows are on disk, oldest first, and the keys whose rows are in memory,
+/// newest last.
 fn split(loaded: &Loaded) -> (Vec<u64>, Vec<u64>) {
     keys().into_iter().partition(|&key| is_on_disk(&loaded.store, loaded.table, key))
 }
 
-/// Rows found on disk; some of them had been kept in the row cache when `split` looked for them.
+/// Rows found on disk. `split` has brought some of them into the row cache.
 fn below_head(stats: &StoreStats) -> u64 {
     stats.hits_disk + stats.hits_cache
 }
@@ -71,7 +72,7 @@ fn a_peek_finds_rows_in_memory_and_on_disk_and_counts_each_once() {
         let disk = after.hits_disk - before.hits_disk;
         let read_only = after.hits_read_only - before.hits_read_only;
         assert!(disk > 0 && read_only > 0, "{after:?}");
-        // A checkpoint settles every row, so nothing is mutable.
+        // A checkpoint makes every row read-only, so no row is mutable.
         assert_eq!(after.hits_mutable, before.hits_mutable);
         assert_eq!(disk + read_only, ROWS);
     }
@@ -88,15 +89,17 @@ fn neighbours_on_disk_are_read_together() {
         let reads = after.disk_reads - before.disk_reads;
         assert_eq!(below_head(&after) - below_head(&before), on_disk.len() as u64);
         assert!(reads > 0);
-        // Rows of 96 bytes that were written one after another: a page of 8 KiB holds 84 of them.
+        // The rows have 96 bytes and were written in order: a page of 8 KiB holds 84 of them.
         assert!(reads * 20 < on_disk.len() as u64, "{reads} reads for {} rows", on_disk.len());
-        // Only a block in which one burst ends and the next begins is read twice.
+        // Two bursts may both read the block in which the first ends and the next begins. No other
+        // block is read twice.
         let bytes = after.disk_read_bytes - before.disk_read_bytes;
         assert!(bytes <= after.log_head * 9 / 8, "{bytes} bytes for {}", after.log_head);
     }
 }
 
-/// Opens a bank, again and again, whose rows of 96 bytes lie on disk in the order of their keys.
+/// Returns a function that opens a bank whose rows of 96 bytes are on disk in the order of their
+/// keys.
 fn in_order(dir: &Path, budget_bytes: u64) -> impl Fn() -> (Store, Arc<FaultyDevice>) {
     let options = StoreOptions { device: DeviceChoice::Memory, ..options(budget_bytes) };
     let disk: Arc<dyn Device> = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
@@ -107,7 +110,7 @@ fn in_order(dir: &Path, budget_bytes: u64) -> impl Fn() -> (Store, Arc<FaultyDev
     };
     let (store, _) = open();
     let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
-    // One by one: a batch does not keep the order.
+    // Put one by one, because a batch does not keep the order.
     for key in keys() {
         put(&store, table, &[key], 0, VALUE_BYTES);
     }
@@ -116,15 +119,15 @@ fn in_order(dir: &Path, budget_bytes: u64) -> impl Fn() -> (Store, Arc<FaultyDev
     open
 }
 
-/// In pages of 512 KiB.
+/// Pages have 512 KiB.
 #[test]
 fn rows_with_little_between_them_are_read_together() {
     let dir = tempfile::tempdir().unwrap();
     let open = in_order(dir.path(), 64 << 20);
-    // 16 KiB are 170 rows, and 64 KiB 680.
+    // 16 KiB are 170 rows, and 64 KiB are 680 rows.
     for (apart, bridged) in [(150, true), (200, false)] {
         let wanted: Vec<u64> = keys().into_iter().step_by(apart).take(40).collect();
-        // Which read fails: none, and each of the first ones.
+        // Number of the read that fails; 0 for no failure.
         for fails in 0..4 {
             let (store, device) = open();
             if fails > 0 {
@@ -135,8 +138,9 @@ fn rows_with_little_between_them_are_read_together() {
             let stats = store.stats();
             if fails == 0 {
                 let (reads, bytes) = (stats.disk_reads, stats.disk_read_bytes);
-                // The bank's hash has a random seed, so a row may share its slot with a newer one, which is read as
-                // well: together with a row between which and it there is little.
+                // The bank's hash has a random seed. A row may therefore share its slot with a
+                // newer row, which is read as well. The two may be read together with a row that
+                // lies near them.
                 assert!(if bridged { reads <= 15 } else { reads >= 38 }, "{stats:?}");
                 let bytes_max =
                     if bridged { reads * (64 << 10) } else { (40 * 1024) + (128 << 10) };
@@ -145,7 +149,8 @@ fn rows_with_little_between_them_are_read_together() {
                 assert!(rows.unwrap_err().to_string().contains("injected"));
                 continue;
             } else {
-                // It may have been what lies between: they are read without it.
+                // The failed read may have been one of bytes between two rows: the rows are then
+                // read without these bytes.
                 assert!(stats.disk_reads > 40, "{stats:?}");
             }
             let rows: Vec<_> = rows.unwrap().into_iter().map(Option::unwrap).collect();
@@ -154,12 +159,12 @@ fn rows_with_little_between_them_are_read_together() {
     }
 }
 
-/// With a buffer for four reads, so that a read fails after rows have been worked on.
+/// The buffer has room for four reads, so a read fails after the batch has worked on some rows.
 #[test]
 fn rows_that_are_read_again_after_a_failure_are_used_once() {
     let dir = tempfile::tempdir().unwrap();
     let open = in_order(dir.path(), BUDGET_BYTES);
-    // Several to a page of 8 KiB.
+    // Several of these rows are on one page of 8 KiB.
     let wanted: Vec<u64> = keys().into_iter().step_by(20).collect();
     let rows = wanted.len() as u64;
     for fails in [1, 10, 50, 150] {
@@ -189,7 +194,7 @@ fn scattered_rows_cost_at_most_one_read_each() {
     assert!(reads <= scattered.len() as u64, "{reads} reads for {} rows", scattered.len());
 }
 
-/// What a batch must leave alone if it writes nothing.
+/// The counts that must not change in a batch that writes nothing.
 fn written(stats: &StoreStats) -> (u64, u64, u64, u64, u64) {
     (
         stats.log_tail,
@@ -239,7 +244,7 @@ fn a_get_brings_read_only_rows_into_mutable_memory() {
     let loaded = load(DeviceChoice::Auto);
     let (_, in_memory) = split(&loaded);
     let (store, table) = (&loaded.store, loaded.table);
-    // Less than a page, so that none of them is evicted on the way.
+    // Fewer rows than a page holds, so that no page is evicted during the test.
     let wanted = &in_memory[in_memory.len() - 50..];
     let before = store.stats();
     assert_eq!(get(store, table, wanted), expected(wanted));
@@ -259,7 +264,8 @@ fn an_update_in_each_region_changes_the_row_once() {
     let (store, table) = (&loaded.store, loaded.table);
     let newest = &in_memory[in_memory.len() - 100..];
     for wanted in [&on_disk[..100], newest] {
-        // The first time where the row lies, the second time in place, at the tail.
+        // In the first round the row is in its region; in the second it is at the tail and changes
+        // in place.
         for version in 1..=2 {
             let mut add = Add { by: 5, insert: false };
             store.execute(table, wanted, Clock::Keep, &mut add).unwrap();
@@ -320,7 +326,7 @@ fn a_deleted_row_is_missing_in_each_region_and_can_come_back() {
         assert!(peek(store, table, &wanted).unwrap().iter().all(Option::is_none));
         assert_eq!(store.clock_of(table, wanted[0]).unwrap(), None);
         if version == 2 {
-            // The second time around the tombstones themselves go to the disk.
+            // In the second round the tombstones themselves go to disk.
             crate::common::push_to_disk(store, table, wanted[0]);
             assert!(peek(store, table, &wanted).unwrap().iter().all(Option::is_none));
         }
@@ -341,7 +347,7 @@ fn promote_moves_rows_to_mutable_memory_and_says_so() {
         wanted.extend(&in_memory[in_memory.len() - 20..]);
         wanted.extend([ROWS, ROWS + 1]);
         let promoted = store.promote(table, &wanted).unwrap();
-        // The 20 rows in memory lie in the read-only region, next in line for eviction.
+        // The 20 rows in memory are in the read-only region, which the log evicts next.
         let expected_counts = Promoted { moved: 120, resident: 0, missing: 2, overtaken: 0 };
         assert_eq!(promoted, expected_counts);
         let again = store.promote(table, &wanted).unwrap();
@@ -363,7 +369,7 @@ fn operations_are_counted_by_kind_and_changes_by_row() {
     put(&store, table, &[1, 2, 3], 0, VALUE_BYTES);
     get(&store, table, &[1, 2]);
     peek(&store, table, &[1, 9]).unwrap();
-    // One row changed, one left missing, one inserted.
+    // One row is changed, one stays missing, and one is inserted.
     store.execute(table, &[3, 8], Clock::Keep, &mut Add { by: 1, insert: false }).unwrap();
     store.execute(table, &[7], Clock::Keep, &mut Add { by: 1, insert: true }).unwrap();
     assert_eq!(store.delete(table, &[2, 5]).unwrap(), 1);
@@ -372,7 +378,7 @@ fn operations_are_counted_by_kind_and_changes_by_row() {
     assert_eq!((stats.put_keys, stats.get_keys, stats.peek_keys), (3, 2, 2));
     assert_eq!((stats.update_keys, stats.delete_keys), (3, 2));
     assert_eq!((stats.changed, stats.inserted, stats.deleted), (3 + 1 + 1 + 1, 4, 1));
-    // One key a call counts as any other batch does.
+    // A batch of one key is counted as any other batch.
     put(&store, table, &[1], 0, VALUE_BYTES);
     get(&store, table, &[1]);
     peek(&store, table, &[1]).unwrap();
@@ -399,7 +405,7 @@ fn stalls_are_counted_and_timed() {
     assert_eq!(store.stats().changed, 2 * ROWS);
 }
 
-/// A row whose record in the mutable region says that it was deleted was counted as resident.
+/// Regression test: a deleted row whose record was in the mutable region was counted as resident.
 #[test]
 fn a_deleted_row_is_missing_to_a_promote_in_every_region() {
     let dir = tempfile::tempdir().unwrap();
@@ -410,14 +416,15 @@ fn a_deleted_row_is_missing_to_a_promote_in_every_region() {
     store.delete(table, &keys[..10]).unwrap();
     let missing = |store: &Store| store.promote(table, &keys).unwrap().missing;
     assert_eq!(missing(&store), 10);
-    // Everything becomes read-only.
+    // The checkpoint makes every row read-only.
     store.checkpoint(b"").unwrap();
     assert_eq!(missing(&store), 10);
     crate::common::push_to_disk(&store, table, 10);
     assert_eq!(missing(&store), 10);
 }
 
-/// Rows that somebody uses after they were marked are not kept, whatever brought them to the tail.
+/// Rows that an operation uses after they were marked are not kept by `promote_unused`: they are at
+/// the tail already.
 #[test]
 fn rows_that_others_moved_are_not_reported_as_kept() {
     for device in DEVICES {
@@ -432,7 +439,7 @@ fn rows_that_others_moved_are_not_reported_as_kept() {
         let marks: Vec<_> = resident.iter().map(|&(_, mark)| mark).collect();
         assert_eq!((wanted.len(), marks.len()), (0, 50));
         store.checkpoint(b"").unwrap();
-        // Used: they go to the tail.
+        // These rows are used, so they move to the tail.
         put(&store, table, &keys[..20], 1, VALUE_BYTES);
         get(&store, table, &keys[20..30]);
         let mut moved = Vec::new();
@@ -440,7 +447,7 @@ fn rows_that_others_moved_are_not_reported_as_kept() {
         let mut places: Vec<usize> = moved.iter().map(|&(place, _)| place).collect();
         places.sort_unstable();
         assert_eq!(places, (30..50).collect::<Vec<_>>());
-        // Kept rows have new marks.
+        // Rows that were kept have new marks.
         assert!(moved.iter().all(|&(place, mark)| mark.address() > marks[place].address()));
     }
 }

@@ -1,4 +1,5 @@
-//! The row cache: peeks of hot rows on disk come from memory, write nothing, and are never wrong.
+//! Tests the row cache: repeated peeks of rows on disk come from memory, write nothing, and never
+//! return a wrong row.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -21,7 +22,7 @@ struct Bank {
     _dir: tempfile::TempDir,
 }
 
-/// A reopened bank with four times the rows that its memory holds, all of them on disk.
+/// A reopened bank with four times as many rows as its memory holds, all of them on disk.
 fn bank() -> Bank {
     let dir = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Device> = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
@@ -52,7 +53,7 @@ fn assert_within_budget(stats: &StoreStats) {
     assert!(used <= stats.memory_budget_bytes, "{stats:?}");
 }
 
-/// Keys all over the log.
+/// `count` keys, spread over the whole log.
 fn spread(count: u64) -> Vec<u64> {
     (0..count).map(|i| i * (ROWS / count)).collect()
 }
@@ -77,7 +78,7 @@ fn rows_that_are_peeked_at_again_come_from_memory_and_nothing_is_written() {
     assert_eq!(after.1.writes, opened.writes);
     assert_eq!((after.0.records_appended, after.0.disk_write_bytes), (0, 0));
     assert_within_budget(&after.0);
-    // Far more than the log has: it has nothing to keep.
+    // The cache has far more memory than the log, because the log has no rows to keep in memory.
     assert!(after.0.memory_cache_bytes > BUDGET_BYTES / 8, "{:?}", after.0);
 }
 
@@ -88,7 +89,7 @@ fn rows_read_once_do_not_push_out_those_in_use() {
     for _ in 0..6 {
         check(&bank, &hot);
     }
-    // A scan over twice what the cache holds, with the hot rows in use now and then.
+    // Reads twice as many rows as the cache holds, and uses the hot rows in between.
     for (i, chunk) in (0..6000).map(|i| i * 3 + 1).collect::<Vec<u64>>().chunks(500).enumerate() {
         check(&bank, chunk);
         if i.is_multiple_of(3) {
@@ -112,7 +113,7 @@ fn an_updated_row_is_never_answered_from_its_old_copy() {
             }
         }
         put(&store, table, &keys, version, VALUE_BYTES);
-        // Push the new records to disk.
+        // Pushes the new records to disk.
         let others: Vec<u64> =
             (0..ROWS).filter(|key| key % 3 == 1 && !keys.contains(key)).collect();
         store.promote(table, &others).unwrap();
@@ -151,7 +152,7 @@ fn memory_stays_within_the_budget_whatever_the_work() {
             0 | 1 => drop(peek(&store, table, &keys).unwrap()),
             2 => drop(put(&store, table, &keys, 1, VALUE_BYTES)),
             _ => {
-                // The index grows.
+                // New keys make the index grow.
                 put(&store, table, &(next_key..next_key + 100).collect::<Vec<_>>(), 0, VALUE_BYTES);
                 next_key += 100;
             }
@@ -170,7 +171,7 @@ fn memory_goes_back_to_the_log_when_rows_are_used_for_training() {
     }
     let peeked = store.stats();
     assert!(peeked.memory_cache_bytes > peeked.memory_frames_bytes, "{peeked:?}");
-    // A working set that fits the frames if they get the cache's memory.
+    // A set of rows that fits into the log's frames if the log gets the cache's memory.
     let working: Vec<u64> = spread(4000);
     for _ in 0..100 {
         for chunk in working.chunks(500) {
@@ -186,18 +187,18 @@ fn memory_goes_back_to_the_log_when_rows_are_used_for_training() {
 #[test]
 fn a_damaged_record_is_never_kept() {
     let bank = bank();
-    // Rows from offset 64 on, in the order of their keys.
+    // Rows are in the order of their keys, from offset 64 on.
     bank.device.flip_bit_on_read(64 + 7 * RECORD_BYTES + 50, 3);
     for _ in 0..3 {
         let error = peek(&bank.store, bank.table, &[7]).unwrap_err();
         assert!(matches!(error, Error::Damaged { .. }), "{error}");
     }
     bank.device.mend();
-    // The first rows show that there is use for a cache, and the second time it is there.
+    // The first two reads show that a cache is useful; then the row is in it.
     for _ in 0..2 {
         check(&bank, &[7]);
     }
-    // Now that a good copy is in memory, the disk is not asked.
+    // A good copy is in memory now, so the disk is not read.
     bank.device.flip_bit_on_read(64 + 7 * RECORD_BYTES + 50, 3);
     check(&bank, &[7]);
 }
@@ -213,7 +214,8 @@ fn a_failed_read_leaves_nothing_wrong_behind() {
     }
 }
 
-/// Each key has one writer; readers must see at least what had been written before they began.
+/// Each key has one writer. A reader must see at least the version that was written before it
+/// began.
 #[test]
 fn readers_of_a_tiny_cache_never_see_an_old_row() {
     const KEYS: u64 = 4000;
@@ -237,7 +239,8 @@ fn readers_of_a_tiny_cache_never_see_an_old_row() {
                     for ((&key, least), row) in
                         keys.iter().zip(least).zip(peek(store, table, &keys).unwrap())
                     {
-                        // An odd version is a deletion; a writer may be one ahead of its note.
+                        // An odd version is a deletion. A writer may be one version ahead of
+                        // `written`.
                         let now = written[key as usize].load(Ordering::Acquire) + 1;
                         let fits = |version: u64| {
                             let there =
@@ -300,8 +303,9 @@ fn bump(written: &[AtomicU64], keys: &[u64]) {
     }
 }
 
-/// A hang, and a writer that counted frames below none: the index grew into a cache that had all it may have,
-/// while every inserter, and a checkpoint that held them, waited for a frame in mid-chunk.
+/// Regression test: a hang, and a writer that counted frames below zero. The index grew while the
+/// cache had its maximum. Every inserting thread then waited for a frame in the middle of a chunk,
+/// and so did a checkpoint that paused them.
 #[test]
 fn inserts_and_checkpoints_beside_a_full_cache_come_to_an_end() {
     const OLD: u64 = 1500;
@@ -323,7 +327,7 @@ fn inserts_and_checkpoints_beside_a_full_cache_come_to_an_end() {
         }
         let stats = store.stats();
         assert!(stats.memory_cache_bytes > stats.memory_budget_bytes / 2, "{stats:?}");
-        // Threads of their own, not a scope: those that hang must not hold the test's end.
+        // Threads without a scope: a thread that hangs must not keep the test from ending.
         let (tell, told) = std::sync::mpsc::channel();
         for thread in 0..=THREADS {
             let (store, tell) = (Arc::clone(&store), tell.clone());

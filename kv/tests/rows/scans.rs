@@ -1,4 +1,4 @@
-//! A scan yields what a checkpoint holds, each row once, whatever happens meanwhile.
+//! Tests that a scan returns each row of a checkpoint once, whatever other threads do during it.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -26,7 +26,7 @@ fn expect(versions: &HashMap<u64, u64>) -> HashMap<u64, Vec<u8>> {
     versions.iter().map(|(&key, &version)| (key, value(key, version, VALUE_BYTES))).collect()
 }
 
-/// Rows of many ages, some deleted, another table between them.
+/// Puts rows of many ages into a table, deletes some, and puts rows of another table between them.
 fn churn(store: &Store, table: TableId, other: TableId, random: &mut Random) -> HashMap<u64, u64> {
     let mut versions = HashMap::new();
     for version in 0..60 {
@@ -45,7 +45,7 @@ fn churn(store: &Store, table: TableId, other: TableId, random: &mut Random) -> 
 
 #[test]
 fn a_scan_yields_each_row_of_its_table_once() {
-    // The smallest budget makes keys share slots, so most chains must be walked.
+    // With the smallest budget keys share slots, so the scan must walk most chains.
     for budget_bytes in [256 << 10, 1 << 20, 64 << 20] {
         let dir = tempfile::tempdir().unwrap();
         let mut random = Random::new();
@@ -161,7 +161,8 @@ fn damage_and_failures_reach_the_scan() {
     assert!(matches!(all(&store), Err(Error::Truncated { .. })));
 }
 
-/// A scan whose image of the index could not be read kept the log's space until the bank was opened again.
+/// Regression test: a scan that could not read an image of the index kept the log's space until the
+/// bank was opened again.
 #[test]
 fn a_scan_that_can_not_begin_holds_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -183,7 +184,8 @@ fn a_scan_that_can_not_begin_holds_nothing() {
     }
     std::fs::write(&image, &whole).unwrap();
     assert!(matches!(store.scan(later), Err(Error::NoSuchTable(_))));
-    // Whatever held the first checkpoint's log holds it still when that checkpoint has gone.
+    // If the failed scan held the first checkpoint's log, that log would stay after the checkpoint
+    // is gone.
     for version in 1..4 {
         put(&store, table, &keys, version, VALUE_BYTES);
         store.compact().unwrap();

@@ -1,4 +1,5 @@
-//! Staleness clocks: one test for each trap that the public MLKV code fell into, and for this store's own.
+//! Tests staleness clocks: one test for each error of the public MLKV code, and for errors of this
+//! store.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -39,7 +40,7 @@ enum Region {
 const REGIONS: [Region; 3] = [Region::Mutable, Region::ReadOnly, Region::Disk];
 
 impl Bank {
-    /// Brings the row, clock and all, into a region.
+    /// Moves the row, with its clock, to a region.
     fn bring_to(&self, region: Region) {
         match region {
             Region::Mutable => {}
@@ -63,7 +64,7 @@ impl Bank {
 
 #[test]
 fn the_bound_holds_in_every_region() {
-    // MLKV did not look at the bound for rows that came from disk.
+    // MLKV did not check the bound for rows that came from disk.
     for region in REGIONS {
         let bank = bank();
         assert!(!bank.is_blocked(1));
@@ -75,7 +76,7 @@ fn the_bound_holds_in_every_region() {
         assert!(bank.is_blocked(1), "{region:?}: two are outstanding");
         assert!(bank.is_blocked(0), "{region:?}");
         let after = bank.store.stats();
-        // A blocked row is left alone.
+        // A blocked row is not changed.
         assert_eq!(bank.clock(), Some(2), "{region:?}");
         assert_eq!(after.log_tail, before.log_tail, "{region:?}");
         assert_eq!(after.records_appended, before.records_appended, "{region:?}");
@@ -97,7 +98,7 @@ fn a_blocked_row_is_not_read_and_its_neighbours_are() {
         assert_eq!(outcome.blocked, [1], "{region:?}");
         let expected = [value(1, 0, VALUE_BYTES), Vec::new(), value(2, 0, VALUE_BYTES)];
         assert_eq!(values, expected, "{region:?}");
-        // Nor changed, if the operation would change it.
+        // A blocked row is not changed by an update either.
         let mut add = Add { by: 1, insert: true };
         let outcome = bank.store.execute(bank.table, &[KEY], clock, &mut add).unwrap();
         assert_eq!(outcome.blocked, [0], "{region:?}");
@@ -134,8 +135,8 @@ fn a_promoted_row_keeps_its_count() {
 
 #[test]
 fn counts_are_zero_after_reopening() {
-    // MLKV wrote counts to disk and never reset them: whoever held a lease in a crash blocked the row
-    // for good.
+    // MLKV wrote counts to disk and never reset them. A lease that was held at a crash therefore
+    // blocked its row for ever.
     for region in REGIONS {
         let bank = bank();
         for _ in 0..2 {
@@ -150,7 +151,7 @@ fn counts_are_zero_after_reopening() {
         assert_eq!(bank.clock(), Some(0), "{region:?}");
         assert!(!bank.is_blocked(0), "{region:?}");
         assert_eq!(bank.clock(), Some(1), "{region:?}");
-        // This session's counts count again, on disk too.
+        // The counts of this opening apply again, also on disk.
         bank.bring_to(Region::Disk);
         assert!(bank.is_blocked(0), "{region:?}");
     }
@@ -171,7 +172,7 @@ fn a_release_does_not_go_below_zero() {
 
 #[test]
 fn a_get_of_a_missing_key_leaves_no_record() {
-    // MLKV left an empty record behind, which later Gets found.
+    // MLKV left an empty record behind, and later gets found it.
     let bank = bank();
     let before = bank.store.stats();
     for key in 1000..1010 {
@@ -224,8 +225,8 @@ fn an_inserting_get_counts_from_the_first() {
 
 #[test]
 fn a_lease_over_a_deletion_comes_down_wherever_the_tombstone_lies() {
-    // A release that finds a tombstone must still lower its count: the row may come back, and would
-    // then be blocked until the bank is reopened.
+    // A release that finds a tombstone must still lower the row's count. The row may be inserted
+    // again, and would be blocked until the bank is opened again.
     for lies_when_deleted in REGIONS {
         for lies_when_released in REGIONS {
             let bank = bank();
@@ -244,7 +245,7 @@ fn a_lease_over_a_deletion_comes_down_wherever_the_tombstone_lies() {
 
 #[test]
 fn a_waiting_reader_does_not_stop_the_store() {
-    // MLKV's reader waited with its epoch held: no page could turn, and everybody stood still.
+    // MLKV's reader waited while it held its epoch: no page could turn, and every thread stopped.
     let bank = bank();
     assert!(!bank.is_blocked(0));
     let (waits, waiting) = mpsc::channel();
@@ -296,13 +297,14 @@ fn a_release_after_the_ticket_is_not_missed() {
     assert!(!bank.is_blocked(0));
     let ticket = bank.store.release_ticket(bank.table, KEY);
     release(&bank.store, bank.table, &[KEY]).unwrap();
-    // Already over: the wait must not need another release.
+    // The release has happened already: the wait must not need another one.
     assert!(bank.store.wait_released(ticket, Instant::now()));
 }
 
 #[test]
 fn leases_pass_between_threads_by_tickets_alone() {
-    // 4 threads take turns on one row with bound 0. A lost wake would end in a deadline.
+    // 4 threads take turns on one row with bound 0. A lost wake-up would show as a wait that
+    // reaches its deadline.
     const TURNS: u64 = 500;
     let bank = bank();
     std::thread::scope(|s| {

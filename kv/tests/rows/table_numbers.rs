@@ -1,5 +1,5 @@
-//! Numbers of dropped tables become other tables', and no row, clock or count of the one reaches
-//! the other.
+//! Tests that a new table may get the number of a dropped table, and that it shows no row, clock or
+//! count of the dropped one.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -14,7 +14,7 @@ use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, Read};
 use embank_kv::inspect::{SalvageOptions, TableReader, VerifyOptions, salvage, summary, verify};
 use embank_kv::{Clock, Error, Result, RowMark, Store, StoreOptions, TableId};
 
-/// A store with no more than `max` tables at a time.
+/// Opens a store with at most `max` tables at a time.
 fn open(dir: &Path, options: &StoreOptions, max: u16) -> Store {
     let store = Store::open(dir, options).unwrap();
     store.limit_table_numbers(max);
@@ -26,7 +26,7 @@ fn is_clean(dir: &Path) {
     assert!(found.is_clean(), "{found:?}");
 }
 
-/// Nothing of dropped tables is left but in the checkpoint that is taken last.
+/// Removes everything of dropped tables, except from the checkpoint that is taken last.
 fn clear(store: &Store, checkpoints_kept: usize) {
     store.checkpoint(b"").unwrap();
     store.compact().unwrap();
@@ -46,8 +46,8 @@ fn is_refused<T: std::fmt::Debug>(what: &str, result: Result<T>) {
     assert!(matches!(result, Err(Error::NoSuchTable(_))), "{what}: {result:?}");
 }
 
-/// At the 65,536th the bank took no table any more, for ever. Tables without rows need neither
-/// compaction nor checkpoint.
+/// Regression test: after 65,536 tables the bank accepted no new table for ever. The number of a
+/// table without rows is free without compaction and without a checkpoint.
 #[test]
 fn tables_can_be_made_and_dropped_without_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -74,7 +74,7 @@ fn tables_can_be_made_and_dropped_without_end() {
     assert_eq!(summary(dir.path()).unwrap().table_numbers_left, 65_534);
 }
 
-/// A bank uses no number again as long as there is one that no table had.
+/// A bank uses a number again only if every number has had a table.
 #[test]
 fn numbers_that_no_table_had_come_first() {
     let dir = tempfile::tempdir().unwrap();
@@ -88,8 +88,8 @@ fn numbers_that_no_table_had_come_first() {
     assert_eq!(made, [(1, 0), (2, 0), (3, 0), (4, 0), (1, 1), (2, 1)]);
 }
 
-/// Tables of several widths share numbers, with rows, checkpoints, compactions and opens, a
-/// thousand times.
+/// Tables of several widths share numbers over a thousand rounds of rows, checkpoints, compactions
+/// and openings.
 #[test]
 fn a_table_shows_no_row_of_one_that_had_its_number() {
     let dir = tempfile::tempdir().unwrap();
@@ -131,7 +131,8 @@ fn a_table_shows_no_row_of_one_that_had_its_number() {
     is_clean(dir.path());
 }
 
-/// What keeps a number: a record, a kept checkpoint, a pinned one, one that is read.
+/// A number stays taken while a record, a kept checkpoint, a pinned checkpoint or a checkpoint that
+/// is read has it.
 #[test]
 fn a_number_that_something_has_is_not_used_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -153,7 +154,7 @@ fn a_number_that_something_has_is_not_used_again() {
     no_number_is_left(&store);
     store.unpin(1).unwrap();
     clear(&store, 1);
-    // The reader's checkpoint says that records are left.
+    // The checkpoint that the reader holds says that records are left.
     no_number_is_left(&store);
     assert_eq!(summary(dir.path()).unwrap().table_numbers_left, 65_533);
     drop(reader);
@@ -162,15 +163,15 @@ fn a_number_that_something_has_is_not_used_again() {
     let again = store.create_table("again", 8, b"").unwrap();
     assert_eq!((again.number(), again.incarnation()), (table.number(), 1));
     no_number_is_left(&store);
-    // A table without a row, in no checkpoint, keeps nothing.
+    // A dropped table that had no row and is in no checkpoint releases its number at once.
     store.drop_table(again).unwrap();
     let third = store.create_table("third", 8, b"").unwrap();
     assert_eq!((third.number(), third.incarnation()), (table.number(), 2));
     assert_eq!(store.rows(other).unwrap(), 0);
 }
 
-/// A checkpoint from before the table was made may stay for ever: the best epoch's. It keeps none
-/// of the later numbers.
+/// A pinned checkpoint keeps only the numbers of its own tables, and not the numbers of tables that
+/// were made later.
 #[test]
 fn a_pinned_checkpoint_keeps_only_the_numbers_that_it_has() {
     let dir = tempfile::tempdir().unwrap();
@@ -189,8 +190,8 @@ fn a_pinned_checkpoint_keeps_only_the_numbers_that_it_has() {
     }
 }
 
-/// Each call with an id of a dropped table is refused after its number is another table's, and
-/// leaves that alone.
+/// After a dropped table's number belongs to another table, each call with the old id is refused
+/// and does not affect the new table.
 #[test]
 fn ids_of_dropped_tables_are_refused_for_good() {
     let dir = tempfile::tempdir().unwrap();
@@ -239,13 +240,13 @@ fn ids_of_dropped_tables_are_refused_for_good() {
         assert_eq!(store.clock_of(new, key).unwrap(), Some(u32::from(key == 1)), "{key}");
     }
     assert_eq!(scanned(&store, new).len(), 100);
-    // A mark of a dropped table's row means nothing for the new one's.
+    // A mark of a dropped table's row has no effect on the new table.
     let mut moved = Vec::new();
     store.promote_unused(new, &marked, &marks, &mut moved).unwrap();
     assert_eq!(peek(&store, new, &keys(100)).unwrap(), rows_of(&keys(100), 2, 24));
 }
 
-/// Holds the first read after it is armed until it is let go.
+/// A device that holds the first read after it is armed until the test releases it.
 #[derive(Debug)]
 struct HeldRead {
     inner: MemoryDevice,
@@ -308,9 +309,9 @@ impl Device for HeldRead {
     }
 }
 
-/// A batch that waits for the disk while its table is dropped, and the number becomes another
-/// table's, looked its keys up again in the new table: it got the new rows, raised their clocks,
-/// changed and deleted them.
+/// Regression test: a batch waited for the disk while its table was dropped and the number went to
+/// another table. It then looked up its keys in the new table, read the new rows, raised their
+/// clocks, and changed and deleted them.
 #[test]
 fn a_batch_under_way_does_not_reach_the_table_that_gets_the_number() {
     type Call = fn(&Store, TableId) -> Result<()>;
@@ -362,7 +363,7 @@ fn a_batch_under_way_does_not_reach_the_table_that_gets_the_number() {
     }
 }
 
-/// Should a thread panic, nobody waits for its calls.
+/// Counts a thread as ended when dropped, also after a panic, so that no other thread waits for it.
 struct Ended<'a>(&'a AtomicU64);
 
 impl Drop for Ended<'_> {
@@ -371,8 +372,8 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Threads use tables by ids that may be of dropped ones, while others drop, make, checkpoint and
-/// compact.
+/// Threads use tables by ids that may belong to dropped tables, while other threads drop and make
+/// tables, take checkpoints and compact.
 #[test]
 fn no_row_crosses_while_tables_come_and_go_under_load() {
     const THREADS: u64 = 3;
@@ -380,12 +381,12 @@ fn no_row_crosses_while_tables_come_and_go_under_load() {
     let random = Random::new();
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path(), &StoreOptions { checkpoints_kept: 1, ..options(1 << 20) }, 6);
-    /// The table that is at a place now, and the version that its rows have.
+    /// The table that has a name now, and the version of its rows.
     #[derive(Clone, Copy)]
     struct Now(TableId, u64);
     let make = |place: usize, version: u64| {
         let name = format!("{place}");
-        // Ends: with one more number, when compaction and a checkpoint have come by.
+        // Ends: a number is free after the next compaction and checkpoint.
         loop {
             match store.create_table(&name, 32, b"") {
                 Ok(id) => return Now(id, version),
@@ -408,7 +409,8 @@ fn no_row_crosses_while_tables_come_and_go_under_load() {
                 let _ended = Ended(done);
                 start.wait();
                 while !stop.load(Ordering::Relaxed) {
-                    // Without the lock from here on: the table may go at any time.
+                    // The lock is not held from here on, so another thread may drop the table at
+                    // any time.
                     let Now(id, version) =
                         *tables[random.below(NAMES as u64) as usize].read().unwrap();
                     let first = random.below(4_000);
@@ -460,7 +462,7 @@ fn no_row_crosses_while_tables_come_and_go_under_load() {
     });
     assert!(reused.into_inner() >= 140);
     println!("{} calls were refused", refused.into_inner());
-    // Counts fit what is there.
+    // The counts agree with the rows.
     for table in &tables {
         let Now(id, version) = *table.read().unwrap();
         let keys = keys(4_400);
@@ -476,8 +478,8 @@ fn no_row_crosses_while_tables_come_and_go_under_load() {
     is_clean(dir.path());
 }
 
-/// A reader whose refresh passes a reuse: old handles are refused for good, whatever has name or
-/// number now.
+/// A reader refreshes past the reuse of a number. Its old handles stay refused, whichever table has
+/// the name or the number now.
 #[test]
 fn a_readers_old_handles_are_refused_after_a_refresh() {
     let dir = tempfile::tempdir().unwrap();
@@ -494,7 +496,7 @@ fn a_readers_old_handles_are_refused_after_a_refresh() {
         let table = store.tables().iter().find(|table| table.name == "rows").unwrap().id;
         store.drop_table(table).unwrap();
         clear(&store, 1);
-        // The reader is at the table as long as it does not refresh, and that keeps the number.
+        // Until the reader refreshes, its checkpoint has the table and keeps the number.
         assert_eq!(peek(&reader, handles[0], &keys(100)).is_ok(), round == 0);
         no_number_is_left(&store);
         assert_eq!(peek(&reader, other_read, &keys(20)).unwrap(), rows_of(&keys(20), 9, 8));
@@ -519,7 +521,7 @@ fn a_readers_old_handles_are_refused_after_a_refresh() {
         handles.push(now);
         assert_eq!(peek(&reader, other_read, &keys(20)).unwrap(), rows_of(&keys(20), 9, 8));
     }
-    // A table of the same name under another number is not the old one either.
+    // A table of the same name with another number is not the old table either.
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path(), &by_hand(1), 2);
     let table = store.create_table("rows", 24, b"").unwrap();
@@ -538,7 +540,8 @@ fn a_readers_old_handles_are_refused_after_a_refresh() {
     assert_eq!(peek(&reader, now, &keys(10)).unwrap(), rows_of(&keys(10), 2, 24));
 }
 
-/// A crash after a number was used again: the new table is gone, and its rows show up nowhere.
+/// After a crash, the table that had got the number is gone, and its rows do not show up in any
+/// table.
 #[test]
 fn a_crash_takes_back_the_table_that_got_the_number() {
     let dir = tempfile::tempdir().unwrap();
@@ -552,7 +555,7 @@ fn a_crash_takes_back_the_table_that_got_the_number() {
     drop(store);
     let store = open(dir.path(), &by_hand(1), 1);
     assert!(store.tables().is_empty());
-    // The log of the checkpoint may have records that a build before this rule did not tell of.
+    // The log of the checkpoint may have records that an older build did not report.
     if let Err(error) = store.create_table("third", 24, b"") {
         assert!(error.to_string().contains("compact"), "{error}");
         clear(&store, 1);
@@ -567,7 +570,7 @@ fn a_crash_takes_back_the_table_that_got_the_number() {
     is_clean(dir.path());
 }
 
-/// A roll back brings the table of the number back; what had the number since is gone.
+/// A roll back brings back the old table of a number; the later table is gone.
 #[test]
 fn a_roll_back_brings_back_the_table_that_had_the_number() {
     let dir = tempfile::tempdir().unwrap();
@@ -587,7 +590,7 @@ fn a_roll_back_brings_back_the_table_that_had_the_number() {
     assert_eq!(peek(&store, table, &keys(50)).unwrap(), rows_of(&keys(50), 4, 8));
     let other = store.create_table("other", 16, b"").unwrap();
     assert_eq!(other.number(), 2);
-    // Now the number comes back: no later checkpoint has the table, and none is left that has it.
+    // Now the number can be used again: every checkpoint with the table is gone.
     store.drop_table(table).unwrap();
     drop(store);
     let store = open(dir.path(), &by_hand(1), 1);
@@ -598,8 +601,8 @@ fn a_roll_back_brings_back_the_table_that_had_the_number() {
     assert_eq!(peek(&store, new, &keys(50)).unwrap(), vec![None; 50]);
 }
 
-/// Copies know their own checkpoints. One that keeps more of them than its source lets go of those
-/// that have the number.
+/// A copy knows only its own checkpoints. A delta whose new table has the number of a dropped one
+/// makes the copy remove the checkpoints that have the dropped table.
 #[test]
 fn copies_and_deltas_give_no_table_the_rows_of_another() {
     let dir = tempfile::tempdir().unwrap();
@@ -629,8 +632,8 @@ fn copies_and_deltas_give_no_table_the_rows_of_another() {
     let new = store.create_table("rows", 24, b"").unwrap();
     assert_eq!((new.number(), new.incarnation()), (table.number(), 1));
     put(&store, new, &keys(100), 2, 24);
-    // The reader is at a checkpoint that has the number for the old table. From the newest one on,
-    // both would look alike.
+    // The reader's checkpoint has the number for the old table. From the newest checkpoint on, both
+    // tables would look alike.
     let error = follow(&store).unwrap_err();
     assert!(error.to_string().contains("refresh"), "{error}");
     assert_eq!(peek(&reader, old, &keys(100)).unwrap(), rows_of(&keys(100), 1, 24));
@@ -648,7 +651,7 @@ fn copies_and_deltas_give_no_table_the_rows_of_another() {
     assert_eq!(peek(&reader, now, &keys(100)).unwrap(), rows_of(&keys(100), 2, 24));
     drop(reader);
     is_clean(&copy);
-    // The copy goes on by itself.
+    // The copy continues on its own.
     let copied = open(&copy, &by_hand(1), 2);
     let id = copied.tables().iter().find(|table| table.name == "rows").unwrap().id;
     assert_eq!(peek(&copied, id, &keys(100)).unwrap(), rows_of(&keys(100), 2, 24));
@@ -659,9 +662,9 @@ fn copies_and_deltas_give_no_table_the_rows_of_another() {
     assert_eq!(peek(&copied, id, &keys(100)).unwrap(), vec![None; 100]);
 }
 
-/// The newest checkpoint's manifest is lost, and the one before knows the number of a table that
-/// came later as that of a dropped one. The new table's rows were taken for the dropped one's, and
-/// nothing told of them.
+/// Regression test: the newest manifest is lost. The manifest before it knows the number of a later
+/// table as that of a dropped table. The later table's rows were taken for the dropped table's
+/// rows, and the report did not mention them.
 #[test]
 fn salvage_tells_of_rows_whose_table_got_a_number_again() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Any sequence of steps on tables that share few numbers shows each table's own rows, beside
-//! readers and across opens.
+//! Tests that after any sequence of steps each table shows its own rows, although tables share few
+//! numbers, for readers and after openings.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -10,14 +10,15 @@ use crate::common::{PutAll, PutEach, Random, acquire, peek, peek_each, release, 
 use embank_kv::inspect::{VerifyOptions, verify};
 use embank_kv::{Clock, Error, Result, Store, StoreOptions, TableId, Width};
 
-/// Numbers of tables.
+/// Limit of the table numbers in use.
 const NUMBERS: u16 = 5;
 const NAMES: u64 = 6;
 const KEYS: u64 = 300;
 const KEPT: usize = 2;
 const STEPS: u64 = 4_000;
 
-/// A table as it should be. `uid`: no two tables have the same, and each value tells its table's.
+/// The expected content of a table. No two tables have one `uid`, and each value contains the `uid`
+/// of its table.
 #[derive(Debug, Clone, PartialEq)]
 struct Model {
     uid: u64,
@@ -30,7 +31,7 @@ type Tables = BTreeMap<String, Model>;
 
 struct Reader {
     store: Store,
-    /// Ids that it had at any of its checkpoints, with the tables' uids.
+    /// Ids that tables had at any of the reader's checkpoints, with the tables' uids.
     handles: Vec<(TableId, u64)>,
 }
 
@@ -40,9 +41,9 @@ struct World {
     store: Option<Store>,
     tables: Tables,
     ids: BTreeMap<String, TableId>,
-    /// Ids of dropped tables, of this opening.
+    /// Ids of tables that were dropped in this opening.
     old: Vec<TableId>,
-    /// What each checkpoint holds.
+    /// The tables of each checkpoint.
     checkpoints: BTreeMap<u64, Tables>,
     readers: Vec<Reader>,
     uids: u64,
@@ -64,7 +65,7 @@ fn check(store: &Store, id: TableId, model: &Model, what: &str) {
 }
 
 fn is_refused(store: &Store, id: TableId, what: &str) {
-    // Of any width: a table that is there refuses one of the two in another way.
+    // Peeks of both widths: a table that exists refuses one of them with another error.
     for found in [peek(store, id, &[1]), peek_each(store, id, &[1]), peek(store, id, &[1, 2])] {
         assert!(matches!(found, Err(Error::NoSuchTable(_))), "{what}: {id:?}: {found:?}");
     }
@@ -97,7 +98,7 @@ impl World {
         self.store.as_ref().unwrap()
     }
 
-    /// Opens at the newest checkpoint, as after a crash.
+    /// Opens the bank at its newest checkpoint, as after a crash.
     fn open(&mut self) {
         self.store = None;
         let store = Store::open(self.dir.path(), &Self::options()).unwrap();
@@ -186,7 +187,7 @@ impl World {
         assert_eq!(self.store().delete(id, &keys).unwrap(), there as u64);
     }
 
-    /// Gets and releases, which moves rows and their clocks.
+    /// Gets and releases rows, which moves them and their clocks.
     fn get(&mut self) {
         let Some((name, id)) = self.some_table() else { return };
         let keys = self.some_keys();
@@ -234,7 +235,7 @@ impl World {
     }
 
     fn roll_back(&mut self) {
-        // A reader at a newer checkpoint would stand in the way.
+        // A reader at a newer checkpoint would prevent the roll back.
         self.readers.clear();
         self.store = None;
         let kept = embank_kv::inspect::summary(self.dir.path()).unwrap().checkpoints;

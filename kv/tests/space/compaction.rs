@@ -1,4 +1,4 @@
-//! Space comes back, and nothing else goes with it.
+//! Tests that compaction frees the space of dead records and changes nothing else.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -9,14 +9,15 @@ use crate::common::compacting::{RECORD_BYTES, VALUE_BYTES, by_hand, check, ends,
 use crate::common::{Random, options, peek, put};
 use embank_kv::{Error, Store};
 
-/// Bytes that the files of the log take on disk, holes not counted.
+/// Bytes that the files of the log take on disk, without holes.
 fn log_bytes_on_disk(dir: &std::path::Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let files = std::fs::read_dir(dir.join("log")).unwrap();
     files.map(|file| file.unwrap().metadata().unwrap().blocks() * 512).sum()
 }
 
-/// Overwrites random rows, many times over, and holds every sample of the log against its rows.
+/// Overwrites random rows many times. Compares the size of the log with the size of its rows after
+/// each step.
 fn hold_space(budget_bytes: u64, rows: u64, checkpoint_every: Option<u64>) {
     let dir = tempfile::tempdir().unwrap();
     let (store, table) = open(dir.path(), &options(budget_bytes));
@@ -41,7 +42,8 @@ fn hold_space(budget_bytes: u64, rows: u64, checkpoint_every: Option<u64>) {
         }
         let stats = store.stats();
         assert_eq!(stats.live_bytes, live);
-        // What kept checkpoints hold comes on top: it may come back when the next one is complete.
+        // Space that kept checkpoints hold comes on top. It may be freed when the next checkpoint
+        // is complete.
         let held = stats.log_held_bytes as f64 / live as f64;
         assert!(held < 0.25, "a checkpoint for each 2.5% of the rows' bytes holds {held:.3}");
         highest = highest.max(stats.space_amplification() - held);
@@ -62,7 +64,8 @@ fn hold_space(budget_bytes: u64, rows: u64, checkpoint_every: Option<u64>) {
     );
     assert_eq!(stats.compaction_stopped, None);
     assert!(stats.freed_bytes > 5 * live, "{stats:?}");
-    // The files agree with the count, where the file system takes holes; each file may hold a block more.
+    // The files agree with the count if the file system supports holes. Each file may take one
+    // block more.
     let on_disk = log_bytes_on_disk(dir.path());
     assert!(on_disk <= stats.log_disk_bytes + 16 * page, "{on_disk} {stats:?}");
     check(&store, table, &versions, 0..rows + 10);
@@ -98,7 +101,8 @@ fn deleted_rows_give_their_space_and_their_slots_back() {
     let full = log_bytes_on_disk(dir.path());
     assert_eq!(store.delete(table, &all[100..]).unwrap(), 49_900);
     assert_eq!(store.stats().live_rows, 100);
-    // What checkpoints name stays until they go; tombstones go with the second pass.
+    // Space that a checkpoint names stays until the checkpoint is gone. Tombstones go with the
+    // second pass.
     for _ in 0..4 {
         store.checkpoint(b"less").unwrap();
         store.compact().unwrap();
@@ -131,7 +135,7 @@ fn a_dropped_table_is_gone_at_once_and_its_space_later() {
     assert!(matches!(peek(&store, table, &[1]), Err(Error::NoSuchTable(_))));
     assert!(matches!(store.delete(table, &[1]), Err(Error::NoSuchTable(_))));
     assert_eq!(store.stats().live_rows, 500);
-    // Not yet in a checkpoint: a crash brings it back whole, even after compaction.
+    // The drop is in no checkpoint yet: a crash brings the whole table back, even after compaction.
     store.compact().unwrap();
     drop(store);
     let (store, again) = open(dir.path(), &by_hand(1 << 20));
@@ -146,7 +150,7 @@ fn a_dropped_table_is_gone_at_once_and_its_space_later() {
     store.checkpoint(b"one").unwrap();
     assert!(log_bytes_on_disk(dir.path()) < full / 5);
     assert!(store.stats().index_entries <= 500);
-    // The name is free, the number is not.
+    // The name is free, and the number is not.
     let table = store.create_table("rows", 8, b"").unwrap();
     assert_eq!(table.number(), 3);
     drop(store);
@@ -175,8 +179,8 @@ fn clocks_go_along_with_their_rows() {
     }
 }
 
-/// Long and short rows by turns leave pages half empty, though no record is dead: nobody waits for
-/// compaction to gain what it can't.
+/// If long and short rows alternate, pages stay half empty although no record is dead. No writer
+/// waits for compaction to gain space that it can't gain.
 #[test]
 fn badly_filled_pages_are_not_copied_around_for_ever() {
     let dir = tempfile::tempdir().unwrap();
@@ -194,7 +198,7 @@ fn badly_filled_pages_are_not_copied_around_for_ever() {
     let stats = store.stats();
     assert!(ended, "stuck: {stats:?}");
     assert!(stats.compaction_copied_bytes < 2 * stats.live_bytes, "{stats:?}");
-    // Rows that die end the rest.
+    // When rows are deleted, the other calls end.
     store.delete(long, &(0..400).collect::<Vec<_>>()).unwrap();
     let ended = ends(60, {
         let store = Arc::clone(&store);
@@ -220,7 +224,7 @@ fn a_dropped_table_of_long_rows_asks_for_no_memory_once_they_are_gone() {
         store.drop_table(long).unwrap();
         store.checkpoint(b"").unwrap();
     }
-    // Its records may still be in the way.
+    // The table's records may still need memory.
     Store::open(dir.path(), &by_hand(768 << 10)).unwrap_err();
     {
         let store = Store::open(dir.path(), &by_hand(4 << 20)).unwrap();
@@ -241,7 +245,7 @@ fn a_checkpoint_that_failed_holds_no_space() {
     let (store, table) = open(dir.path(), &by_hand(512 << 10));
     let keys: Vec<u64> = (0..20_000).collect();
     put(&store, table, &keys, 0, VALUE_BYTES);
-    // In the way of its name.
+    // A directory that has the checkpoint's name.
     let name = dir.path().join("checkpoints/0000000001");
     std::fs::create_dir(&name).unwrap();
     std::fs::write(name.join("x"), "x").unwrap();

@@ -1,4 +1,4 @@
-//! Space: compaction and the quota.
+//! Tests of space: compaction and the disk quota.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Compaction beside batches, scans and checkpoints of other threads.
+//! Tests compaction while other threads run batches, scans and checkpoints.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ fn readers_writers_and_deleters_agree_while_compaction_moves_their_rows() {
     let (store, table) = open(dir.path(), &StoreOptions { compaction, ..options(512 << 10) });
     let all: Vec<u64> = (0..KEYS).collect();
     put(&store, table, &all, 0, VALUE_BYTES);
-    // Each of two writers owns every third key and counts its rows up; the rest is deleted and put back.
+    // Each of two writers owns every third key and counts its rows up. The remaining rows are
+    // deleted and put back.
     let added: Vec<AtomicU64> = all.iter().map(|_| AtomicU64::new(0)).collect();
     let stop = AtomicBool::new(false);
     let random = Random::new();
@@ -104,8 +105,8 @@ fn readers_writers_and_deleters_agree_while_compaction_moves_their_rows() {
     check(&Store::open(dir.path(), &options(512 << 10)).unwrap());
 }
 
-/// More threads than the device has rings bring rows from disk to the tail, which must wait for compaction;
-/// that reads too. A scan stands beside them.
+/// More threads than the device has rings move rows from disk to the tail, and wait for compaction,
+/// which reads too. A scan runs at the same time.
 #[test]
 fn batches_that_wait_for_compaction_leave_it_what_it_needs_to_read() {
     const ROWS: u64 = 60_000;
@@ -147,7 +148,7 @@ fn batches_that_wait_for_compaction_leave_it_what_it_needs_to_read() {
     println!("{} waits on {}", stats.compaction_waits, stats.device);
 }
 
-/// Holds the reads of the thread that is called "slow" until told otherwise.
+/// A device that holds the reads of the thread named "slow" until the test releases them.
 #[derive(Debug)]
 struct Slow {
     inner: MemoryDevice,
@@ -186,8 +187,8 @@ impl Device for Slow {
     }
 }
 
-/// A put has found tombstones on disk, compaction passes them, and another put of the same keys finds nothing
-/// any more: of the two, one inserts.
+/// A put has found tombstones on disk. Compaction removes them, and another put of the same keys
+/// finds no record. Only one of the two puts may insert each key.
 #[test]
 fn a_key_whose_tombstone_goes_is_inserted_once() {
     const ROWS: u64 = 160_000;
@@ -202,7 +203,7 @@ fn a_key_whose_tombstone_goes_is_inserted_once() {
     for keys in all.chunks(4000) {
         put(&store, table, keys, 0, 8);
     }
-    // So many rows that they share slots.
+    // With this many rows, keys share slots.
     let deleted: Vec<u64> = (0..ROWS).filter(|key| key % 10 != 1).collect();
     for keys in deleted.chunks(4000) {
         store.delete(table, keys).unwrap();

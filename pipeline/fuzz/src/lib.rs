@@ -1,5 +1,5 @@
-//! What the fuzz targets run: docs/testing.md, "Fuzzing". The tests in `pipeline/tests/fuzz_corpus.rs` run the same
-//! over the corpus.
+//! What the fuzz targets run: docs/testing.md, "Fuzzing". The tests in
+//! `pipeline/tests/fuzz_corpus.rs` run the same over the corpus.
 
 pub mod columns;
 pub mod compressed;
@@ -18,13 +18,14 @@ pub fn folder() -> PathBuf {
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
 }
 
-/// Lets panics of the arrow and parquet crates pass, which the pipeline catches and reports; the fuzzer's own hook ends
-/// the process at any panic.
+/// Lets panics of the arrow and parquet crates pass, which the pipeline catches and reports; the
+/// fuzzer's own hook ends the process at any panic.
 pub fn let_pass_what_is_caught() {
     let all = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         let foreign = |file: &str| file.contains("/arrow-") || file.contains("/parquet-");
-        // A slice out of bounds in the standard library, called by one of them, has no place of its own to tell by.
+        // A slice out of bounds in the standard library, called by one of them, has no place of its
+        // own to tell by.
         if !info.location().is_some_and(|place| foreign(place.file())) {
             all(info);
         }

@@ -1,4 +1,5 @@
-//! Rows of 32-bit numbers: every kind of instructions gives what is there, from memory and from files.
+//! Rows of 32-bit numbers: every kind of instructions gives what is there, from memory and from
+//! files.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! Pipelines: any JSON is a pipeline that runs, or is refused; and one that runs gives the same with every kind of
-//! instructions, any number of threads and any chunks.
+//! Pipelines: any JSON is a pipeline that runs, or is refused; and one that runs gives the same
+//! with every kind of instructions, any number of threads and any chunks.
 
 use arbitrary::Arbitrary;
 use embank_pipeline::{
@@ -155,8 +155,8 @@ impl OneOperator {
     }
 }
 
-/// Where it is large, a modulus becomes small: tables of ids, and what of them is touched, take memory by it. Limits of
-/// other kinds bound values too.
+/// Where it is large, a modulus becomes small: tables of ids, and what of them is touched, take
+/// memory by it. Limits of other kinds bound values too.
 fn small(spec: &mut Spec) -> bool {
     for column in &mut spec.columns {
         let numbered = column.operators.iter().any(|of| matches!(of, Operator::Vocabulary(_)));

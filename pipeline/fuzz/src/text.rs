@@ -1,5 +1,5 @@
-//! Texts, with and without quotes: every kind of instructions, any cut into chunks and any number of threads give what
-//! the reference gives.
+//! Texts, with and without quotes: every kind of instructions, any cut into chunks and any number
+//! of threads give what the reference gives.
 
 use std::fs;
 

@@ -13,8 +13,9 @@ use crate::spec::Dtype;
 /// Under this name a column's metadata has the names of its matrix's columns, as a JSON list.
 const COLUMNS: &str = "embank.columns";
 
-/// The Arrow schema of batches of these outputs: a column for each, of lists of as many values as the matrix has
-/// columns, none of them null. A column's metadata has the matrix's columns' names as `embank.columns`, a JSON list.
+/// The Arrow schema of batches of these outputs: a column for each, of lists of as many values as
+/// the matrix has columns, none of them null. A column's metadata has the matrix's columns' names
+/// as `embank.columns`, a JSON list.
 ///
 /// # Examples
 /// ```
@@ -37,8 +38,8 @@ pub fn arrow_schema(outputs: &[MatrixInfo]) -> SchemaRef {
 }
 
 impl Batch {
-    /// The batch as Arrow's, of [`arrow_schema`]: each matrix is a column of lists, a row of the matrix each. Nothing
-    /// is copied: the values lie as they do in the matrix, row by row.
+    /// The batch as Arrow's, of [`arrow_schema`]: each matrix is a column of lists, a row of the
+    /// matrix each. Nothing is copied: the values lie as they do in the matrix, row by row.
     ///
     /// # Examples
     /// ```

@@ -26,7 +26,8 @@ pub struct MatrixInfo {
 
 /// Some rows, as a matrix for each output.
 ///
-/// A consumer gets it by reference and may take it away ([`take`](Self::take)); what it leaves is used again.
+/// A consumer gets it by reference and may take it away ([`take`](Self::take)); what it leaves is
+/// used again.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     pub(crate) first_row: u64,
@@ -100,8 +101,8 @@ impl Batch {
         self.first_row
     }
 
-    /// Bytes of the run's inputs that have been read up to the batch's end, compressed ones as they are: of
-    /// [`RunReport::bytes`](crate::RunReport::bytes) in all.
+    /// Bytes of the run's inputs that have been read up to the batch's end, compressed ones as they
+    /// are: of [`RunReport::bytes`](crate::RunReport::bytes) in all.
     #[must_use]
     pub fn input_bytes(&self) -> u64 {
         self.input_bytes
@@ -156,7 +157,8 @@ impl Batch {
         }
     }
 
-    /// The matrix of an output of dtype [`F32`](Dtype::F32), row by row, by the output's place; none if it has another.
+    /// The matrix of an output of dtype [`F32`](Dtype::F32), row by row, by the output's place;
+    /// none if it has another.
     #[must_use]
     pub fn f32(&self, output: usize) -> Option<&[f32]> {
         let of_dtype = self.infos.get(output)?.dtype == Dtype::F32;
@@ -197,7 +199,8 @@ impl Batch {
         self.matrices.iter_mut().zip(self.infos.iter().map(|info| info.columns.len()))
     }
 
-    /// Some rows of another batch of the same outputs, at the end. The batch has no room beyond its rows.
+    /// Some rows of another batch of the same outputs, at the end. The batch has no room beyond its
+    /// rows.
     pub(crate) fn append(&mut self, from: &Self, rows: Range<usize>) {
         self.rows += rows.len();
         for ((into, width), from) in self.matrices_mut().zip(&from.matrices) {
@@ -248,8 +251,8 @@ impl Batch {
         }
     }
 
-    /// One by one, takes the row at each of `places` out of `held` and puts one of `with`, from number `first` on,
-    /// there.
+    /// One by one, takes the row at each of `places` out of `held` and puts one of `with`, from
+    /// number `first` on, there.
     pub(crate) fn exchange(&mut self, held: &mut Self, places: &[u32], with: &Self, first: usize) {
         fn exchange<T: Copy>(
             into: &mut Vec<T>,

@@ -1,9 +1,10 @@
 //! Parquet pages that can't ask for memory by how many values they say they have.
 //!
-//! Decoders of the `parquet` crate take memory for as many values as a page names, before they look for them: of a
-//! dictionary, and of the lengths in `DELTA_LENGTH_BYTE_ARRAY` and `DELTA_BYTE_ARRAY`. The last can also make a long
-//! value of each few bits, as a value begins with what the one before it begins with. So pages come to the decoders by
-//! way of these readers, which look at them first.
+//! Decoders of the `parquet` crate take memory for as many values as a page names, before they look
+//! for them: of a dictionary, and of the lengths in `DELTA_LENGTH_BYTE_ARRAY` and
+//! `DELTA_BYTE_ARRAY`. The last can also make a long value of each few bits, as a value begins with
+//! what the one before it begins with. So pages come to the decoders by way of these readers, which
+//! look at them first.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,12 +20,13 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::pages::PAGE_BYTES_MAX;
 
-/// A page has so many lengths at most: what they take is no more than what a page may. Writers make pages of a MiB.
+/// A page has so many lengths at most: what they take is no more than what a page may. Writers make
+/// pages of a MiB.
 const LENGTHS_MAX: u64 = PAGE_BYTES_MAX / (2 * size_of::<i32>() as u64);
 /// Writers take 128 values or 2,048; what the crate works out from larger ones could overflow.
 const BLOCK_VALUES_MAX: u64 = 1 << 20;
-/// What a value takes in a dictionary at least, unless it has a fixed length below that: a byte string has its length
-/// before it, and numbers have 32 bits or more.
+/// What a value takes in a dictionary at least, unless it has a fixed length below that: a byte
+/// string has its length before it, and numbers have 32 bits or more.
 const DICTIONARY_VALUE_BYTES: usize = 4;
 
 /// All row groups of a file.
@@ -135,8 +137,8 @@ fn refused<T>(why: String) -> Result<T> {
     Err(ParquetError::General(why))
 }
 
-/// Looks at a page of a column of these greatest levels, of repetition and definition, whose values take `value_bytes`
-/// in a dictionary at least.
+/// Looks at a page of a column of these greatest levels, of repetition and definition, whose values
+/// take `value_bytes` in a dictionary at least.
 fn check(page: &Page, (repetition, definition): (i16, i16), value_bytes: usize) -> Result<()> {
     let delta = |encoding: &Encoding| {
         matches!(encoding, Encoding::DELTA_LENGTH_BYTE_ARRAY | Encoding::DELTA_BYTE_ARRAY)
@@ -195,8 +197,8 @@ fn levels_v1(page: &Bytes, values: u32, most: i16, encoding: Encoding) -> Option
     }
 }
 
-/// Looks at the lengths that a page's values begin with: of the values, or of what they share with the one before each,
-/// then of the rest of each.
+/// Looks at the lengths that a page's values begin with: of the values, or of what they share with
+/// the one before each, then of the rest of each.
 fn check_lengths(bytes: &[u8], values: u64, shared: bool) -> Result<()> {
     let most = values.min(LENGTHS_MAX);
     let header = |bytes| match Header::read(bytes) {
@@ -256,7 +258,8 @@ impl<'a> Header<'a> {
         fits.then_some(Self { values, miniblocks: miniblocks as usize, count, first, rest })
     }
 
-    /// Gives all numbers to `each`; the bytes after them. None where one can't be read or `each` wants no more.
+    /// Gives all numbers to `each`; the bytes after them. None where one can't be read or `each`
+    /// wants no more.
     fn lengths(self, mut each: impl FnMut(i32) -> Option<()>) -> Option<&'a [u8]> {
         let Self { values, miniblocks, count, first, mut rest } = self;
         if count == 0 {

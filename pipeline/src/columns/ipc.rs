@@ -1,9 +1,11 @@
-//! Arrow files and streams, record batch by record batch, with every size that they declare held against what is there.
+//! Arrow files and streams, record batch by record batch, with every size that they declare held
+//! against what is there.
 //!
-//! The `arrow` crates decode a message; where messages are, and how long, is found out here. Theirs would ask for as
-//! much memory as a file says it needs, and a process that asks for too much is ended. Messages lie within the file,
-//! so they are no longer than that; a compressed buffer says how long it will be, and is not believed beyond what its
-//! codec can do. Columns that no field is named after are not decoded, nor are their dictionaries.
+//! The `arrow` crates decode a message; where messages are, and how long, is found out here. Theirs
+//! would ask for as much memory as a file says it needs, and a process that asks for too much is
+//! ended. Messages lie within the file, so they are no longer than that; a compressed buffer says
+//! how long it will be, and is not believed beyond what its codec can do. Columns that no field is
+//! named after are not decoded, nor are their dictionaries.
 
 use std::collections::HashSet;
 use std::io::{Read, Seek, SeekFrom};

@@ -1,13 +1,15 @@
 //! Parquet and Arrow files: columns, by name, to the fields of a pipeline.
 //!
-//! Whoever claims the next chunk reads it, as of a compressed text ([`crate::input::stream`]); what it gets is some rows of a
-//! record batch. Whether all columns are there, and of types that their fields can be read from, is checked
-//! when an input is begun: what is left for the rows are values that do not fit.
+//! Whoever claims the next chunk reads it, as of a compressed text ([`crate::input::stream`]); what
+//! it gets is some rows of a record batch. Whether all columns are there, and of types that their
+//! fields can be read from, is checked when an input is begun: what is left for the rows are values
+//! that do not fit.
 //!
-//! **Hostile files.** The `parquet` and `arrow` crates give errors for most damage, and panic at some. A panic of
-//! theirs ends here: it is an error that names the input, whose decoder is dropped. Sizes that a file declares are
-//! held against what is there before memory is asked for ([`ipc`], [`pages`], [`counts`]). Byte strings of Parquet are
-//! read as views: those that a page's dictionary has once are in memory once, in however many rows.
+//! **Hostile files.** The `parquet` and `arrow` crates give errors for most damage, and panic at
+//! some. A panic of theirs ends here: it is an error that names the input, whose decoder is
+//! dropped. Sizes that a file declares are held against what is there before memory is asked for
+//! ([`ipc`], [`pages`], [`counts`]). Byte strings of Parquet are read as views: those that a page's
+//! dictionary has once are in memory once, in however many rows.
 
 mod cell;
 mod counts;
@@ -201,7 +203,8 @@ fn magic(from: &mut (impl Read + Seek)) -> Result<[u8; 8], String> {
     Ok(magic.try_into().expect("it was made eight bytes long"))
 }
 
-/// Fills `block` with some rows of a batch, without bad ones, which go to `bad` by their places in the batch.
+/// Fills `block` with some rows of a batch, without bad ones, which go to `bad` by their places in
+/// the batch.
 pub(crate) fn read_columns(
     batch: &RecordBatch,
     rows: Range<usize>,

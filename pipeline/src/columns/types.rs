@@ -8,11 +8,12 @@ use std::sync::Arc;
 use super::Fields;
 use crate::decode::FieldKind;
 
-/// The columns of the fields that are read, and the fields that have none: their values are missing, which a field that
-/// is not required may be.
+/// The columns of the fields that are read, and the fields that have none: their values are
+/// missing, which a field that is not required may be.
 ///
 /// # Errors
-/// What can't be read: a required field without a column, two columns of its name, a type that does not fit.
+/// What can't be read: a required field without a column, two columns of its name, a type that does
+/// not fit.
 pub(super) fn check(schema: &Schema, fields: &Fields) -> Result<(Vec<usize>, Vec<String>), String> {
     let mut columns = Vec::new();
     let mut absent = Vec::new();
@@ -148,9 +149,10 @@ fn is_int96(metadata: &ArrowReaderMetadata, name: &str) -> bool {
         .any(|column| column.path().parts() == [name])
 }
 
-/// The file's schema with types that take less memory, or that are read in one way only, in place of others: byte
-/// strings of these columns as views, and dictionaries as what they stand for. Times of 96 bits, which Spark writes, as
-/// microseconds: the reader's own nanoseconds wrap before 1677 and after 2262 without a word.
+/// The file's schema with types that take less memory, or that are read in one way only, in place
+/// of others: byte strings of these columns as views, and dictionaries as what they stand for.
+/// Times of 96 bits, which Spark writes, as microseconds: the reader's own nanoseconds wrap before
+/// 1677 and after 2262 without a word.
 pub(super) fn views(metadata: &ArrowReaderMetadata, columns: &[usize]) -> Schema {
     let view = |(place, field): (usize, &FieldRef)| {
         let kind = match value_type(field.data_type()) {

@@ -1,7 +1,8 @@
 //! Kernels for processors with AVX2 and BMI2.
 //!
-//! Four fields at a time: each field's last eight bytes are loaded, those before the field are shifted out, and what
-//! is left is classified, checked and turned into a number for all four at once.
+//! Four fields at a time: each field's last eight bytes are loaded, those before the field are
+//! shifted out, and what is left is classified, checked and turned into a number for all four at
+//! once.
 
 use std::arch::x86_64::*;
 
@@ -72,7 +73,8 @@ fn hex_values(x: __m256i, filled: __m256i) -> (__m256i, __m256i) {
     (_mm256_and_si256(value, filled), _mm256_andnot_si256(good, filled))
 }
 
-/// Four numbers in 64-bit lanes from eight values of 0 to 15 each, the most significant in the lowest byte.
+/// Four numbers in 64-bit lanes from eight values of 0 to 15 each, the most significant in the
+/// lowest byte.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn join_hex(values: __m256i) -> __m256i {
@@ -91,7 +93,8 @@ fn join_decimal(values: __m256i) -> __m256i {
     _mm256_add_epi64(high, _mm256_srli_epi64(quarters, 32))
 }
 
-/// Four fields that end before `ends`, each at most eight bytes long: values in 64-bit lanes, and whether all are good.
+/// Four fields that end before `ends`, each at most eight bytes long: values in 64-bit lanes, and
+/// whether all are good.
 ///
 /// # Safety
 /// Eight bytes before each end must be within the text.
@@ -101,8 +104,8 @@ unsafe fn four(text: *const u8, ends: [u32; 4], lens: __m256i, kind: StepKind) -
     // SAFETY: the caller's.
     let word = |end: u32| unsafe { text.add(end as usize - 8).cast::<i64>().read_unaligned() };
     let x = _mm256_set_epi64x(word(ends[3]), word(ends[2]), word(ends[1]), word(ends[0]));
-    // The field's bytes stay where they are: eight right-justified bytes are already the lane's highest.
-    // A shift by 64 clears the lane, as it should.
+    // The field's bytes stay where they are: eight right-justified bytes are already the lane's
+    // highest. A shift by 64 clears the lane, as it should.
     let foreign_bits = _mm256_sub_epi64(_mm256_set1_epi64x(64), _mm256_slli_epi64(lens, 3));
     let filled = _mm256_sllv_epi64(_mm256_set1_epi8(-1), foreign_bits);
     match kind {
@@ -132,10 +135,12 @@ unsafe fn four(text: *const u8, ends: [u32; 4], lens: __m256i, kind: StepKind) -
     }
 }
 
-/// Converts one step of [`GROUP_ROWS`] rows; a bit of the result for each row that needs the careful way.
+/// Converts one step of [`GROUP_ROWS`] rows; a bit of the result for each row that needs the
+/// careful way.
 ///
 /// # Safety
-/// The processor must have AVX2, BMI1, BMI2 and POPCNT; and `group` must be of this text and structure.
+/// The processor must have AVX2, BMI1, BMI2 and POPCNT; and `group` must be of this text and
+/// structure.
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut Group<'_>) -> u8 {
     let lanes = step.lanes();
@@ -152,7 +157,8 @@ pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut
     assert!(last_end <= text.len(), "the structure is of this text");
     for (row, values) in rows.iter_mut().enumerate() {
         let at = first + row * group.fields;
-        // SAFETY: the masks keep both loads to `ends[at..=at + count]`, which the assertion above has checked.
+        // SAFETY: the masks keep both loads to `ends[at..=at + count]`, which the assertion above
+        // has checked.
         let (before, after) = unsafe {
             let window = ends.as_ptr().add(at).cast();
             (_mm256_maskload_epi32(window, present), _mm256_maskload_epi32(window.add(1), present))
@@ -164,7 +170,8 @@ pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut
         let begin = ends[at].wrapping_add(1) as usize;
         let end = ends[at + step.count] as usize;
         if step.ends_row && end > begin && text[end - 1] == b'\r' {
-            // It belongs to the line's end. (Were the last field empty, a separator would stand before it.)
+            // It belongs to the line's end. (Were the last field empty, a separator would stand
+            // before it.)
             let last = _mm256_set1_epi32(1 << (step.count - 1));
             lens = _mm256_add_epi32(lens, _mm256_cmpeq_epi32(last, bits));
             stops[step.count - 1] -= 1;

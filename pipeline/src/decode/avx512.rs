@@ -1,8 +1,9 @@
 //! Kernels for processors with AVX-512 VBMI2.
 //!
-//! A step's fields, up to 64 bytes with their separators, are one load. Every byte is translated to the value of its
-//! digit and checked in one table look-up; a compression takes the separators out, an expansion moves each field to the
-//! right end of a slot of eight bytes; two multiplications and a shift join the digits of all slots.
+//! A step's fields, up to 64 bytes with their separators, are one load. Every byte is translated to
+//! the value of its digit and checked in one table look-up; a compression takes the separators out,
+//! an expansion moves each field to the right end of a slot of eight bytes; two multiplications and
+//! a shift join the digits of all slots.
 
 use std::arch::x86_64::*;
 
@@ -98,11 +99,12 @@ pub(super) unsafe fn index(text: &[u8], separator: u8, ends: &mut Vec<u32>) -> u
     newlines
 }
 
-/// Converts one step of [`GROUP_ROWS`] rows; a bit of the result for each row that needs the careful way.
+/// Converts one step of [`GROUP_ROWS`] rows; a bit of the result for each row that needs the
+/// careful way.
 ///
 /// # Safety
-/// The processor must have AVX-512 F, BW, VL, VBMI, VBMI2, BMI1, BMI2 and POPCNT; and `group` must be of this text and
-/// structure.
+/// The processor must have AVX-512 F, BW, VL, VBMI, VBMI2, BMI1, BMI2 and POPCNT; and `group` must
+/// be of this text and structure.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut Group<'_>) -> u8 {
     match step.kind {
@@ -142,12 +144,14 @@ unsafe fn convert_kind<const SIGNED: bool>(
     assert!(last_end <= text.len(), "the structure is of this text");
     for (row, values) in rows.iter_mut().enumerate() {
         let at = first + row * group.fields;
-        // SAFETY: `lanes` has a bit for each of the step's fields, whose ends the assertion above has checked.
+        // SAFETY: `lanes` has a bit for each of the step's fields, whose ends the assertion above
+        // has checked.
         let mut lens = unsafe { lengths(ends, at, lanes) };
         let begin = ends[at].wrapping_add(1) as usize;
         let mut end = ends[at + step.count] as usize;
         if step.ends_row && end > begin && text[end - 1] == b'\r' {
-            // It belongs to the line's end. (Were the last field empty, a separator would stand before it.)
+            // It belongs to the line's end. (Were the last field empty, a separator would stand
+            // before it.)
             end -= 1;
             let last = 1 << (step.count - 1);
             lens = _mm256_mask_sub_epi32(lens, last, lens, _mm256_set1_epi32(1));
@@ -191,8 +195,8 @@ unsafe fn convert_kind<const SIGNED: bool>(
 /// The lengths of the fields that end at `ends[at + 1]` and behind it; -1 in lanes without a field.
 ///
 /// # Safety
-/// The processor must have AVX-512 VL; `ends` must have `at` and, for each bit of `lanes`, as many more as its place
-/// says, from 1 on.
+/// The processor must have AVX-512 VL; `ends` must have `at` and, for each bit of `lanes`, as many
+/// more as its place says, from 1 on.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
 unsafe fn lengths(ends: &[u32], at: usize, lanes: u8) -> __m256i {
@@ -221,9 +225,9 @@ fn joined<const DECIMAL: bool>(digits: __m512i) -> __m256i {
     _mm512_cvtepi64_epi32(wide)
 }
 
-/// Negates the values whose fields begin with a minus. `minus` has a bit for each such sign in the text, `begins` one
-/// for each byte that a field begins with, empty fields too, `lens` the fields' lengths. Returns bits of signs that are at a wrong place
-/// or stand alone.
+/// Negates the values whose fields begin with a minus. `minus` has a bit for each such sign in the
+/// text, `begins` one for each byte that a field begins with, empty fields too, `lens` the fields'
+/// lengths. Returns bits of signs that are at a wrong place or stand alone.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
 fn negate(values: &mut __m256i, minus: u64, begins: u64, lens: __m256i) -> u64 {

@@ -1,7 +1,7 @@
 //! Bad rows of a chunk: how many there are, and the first few of them.
 //!
-//! A chunk of empty lines has half a million bad rows, and a report shows ten of a run: so no more than those are kept,
-//! whatever a text is made of.
+//! A chunk of empty lines has half a million bad rows, and a report shows ten of a run: so no more
+//! than those are kept, whatever a text is made of.
 
 use super::field::BadField;
 
@@ -73,7 +73,8 @@ impl BadList {
         }
     }
 
-    /// Adds rows of another list, which were not added before; `place` finds out where those are that are kept.
+    /// Adds rows of another list, which were not added before; `place` finds out where those are
+    /// that are kept.
     pub(crate) fn add_all(&mut self, other: &mut Self, mut place: impl FnMut(&mut BadRow)) {
         self.count += other.count - other.first.len();
         let kept: usize = other.first.iter().map(|bad| bad.lines).sum();
@@ -86,8 +87,9 @@ impl BadList {
         }
     }
 
-    /// Adds rows that were not added before, of which some may be on the list several times: the first one counts.
-    /// `place` finds out where those are that are kept. Leaves the list empty.
+    /// Adds rows that were not added before, of which some may be on the list several times: the
+    /// first one counts. `place` finds out where those are that are kept. Leaves the list
+    /// empty.
     pub(crate) fn add_block(&mut self, rows: &mut Vec<BadRow>, mut place: impl FnMut(&mut BadRow)) {
         rows.sort_by_key(|bad| bad.line);
         rows.dedup_by_key(|bad| bad.line);
@@ -119,7 +121,8 @@ mod tests {
     fn the_first_of_many_in_any_order() {
         let mut list = BadList::default();
         let mut other = BadList::default();
-        // Odd lines one by one from behind, a block of even ones, each twice, and others of another list.
+        // Odd lines one by one from behind, a block of even ones, each twice, and others of another
+        // list.
         (0..500).rev().for_each(|line| list.add(bad(2 * line + 1)));
         let mut block: Vec<_> = (0..500).flat_map(|line| [bad(2 * line), bad(2 * line)]).collect();
         list.add_block(&mut block, |bad| bad.line += 4);

@@ -1,10 +1,10 @@
 //! Rows on their way: columns of a block that fits the processor's cache.
 
-/// Rows of a block at most: 40 columns of 32 bits are 160 KiB then, which the second-level cache holds with room for
-/// the text. A multiple of the kernels' groups.
+/// Rows of a block at most: 40 columns of 32 bits are 160 KiB then, which the second-level cache
+/// holds with room for the text. A multiple of the kernels' groups.
 pub(crate) const BLOCK_ROWS: usize = 1024;
-/// Values from one column to the next. Not 4 KiB: a row's values would all fall into the same set of the first-level
-/// cache.
+/// Values from one column to the next. Not 4 KiB: a row's values would all fall into the same set
+/// of the first-level cache.
 pub(crate) const COLUMN_STRIDE: usize = BLOCK_ROWS + 16;
 
 /// Where a column of a block lies.

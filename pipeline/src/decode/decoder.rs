@@ -43,7 +43,8 @@ impl Decoder {
         self.begin_indexed(text, bad, |_| 1)
     }
 
-    /// The same for a text whose quoted fields were opened. Bad rows are told by their places among its rows.
+    /// The same for a text whose quoted fields were opened. Bad rows are told by their places among
+    /// its rows.
     pub(crate) fn begin_unquoted(
         &mut self,
         unquoted: &mut super::Unquoted,
@@ -77,9 +78,9 @@ impl Decoder {
         self.runs.iter().map(|run| run.rows).sum()
     }
 
-    /// Fills `block` with the next rows of the text that [`begin`](Self::begin) got; false at its end. A block
-    /// may come out with fewer rows than there are left, or none, where rows are bad; these go to `bad`, some with
-    /// several faults.
+    /// Fills `block` with the next rows of the text that [`begin`](Self::begin) got; false at its
+    /// end. A block may come out with fewer rows than there are left, or none, where rows are
+    /// bad; these go to `bad`, some with several faults.
     pub(crate) fn next(&mut self, text: &[u8], block: &mut Block, bad: &mut Vec<BadRow>) -> bool {
         block.clear();
         let Some(run) = self.runs.get(self.next_run) else { return false };
@@ -181,8 +182,8 @@ impl Decoder {
         match self.level {
             Level::Portable => unreachable!("it has no groups"),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a pipeline is made only with a level that the processor has; the group was cut from
-            // this text's structure.
+            // SAFETY: a pipeline is made only with a level that the processor has; the group was
+            // cut from this text's structure.
             Level::Avx2 => unsafe { super::avx2::convert(text, ends, step, group) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.

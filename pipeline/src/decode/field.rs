@@ -1,4 +1,5 @@
-//! One field of a text, read with care: the reference for the kernels, and the one place that knows what is an error.
+//! One field of a text, read with care: the reference for the kernels, and the one place that knows
+//! what is an error.
 
 use std::fmt;
 

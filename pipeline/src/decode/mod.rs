@@ -1,8 +1,9 @@
 //! Text to columns.
 //!
-//! `structure` finds where fields end, `narrow` plans how neighbouring fields become 32-bit numbers together,
-//! `avx2` and `avx512` have the kernels of both, `field` reads one field with care. [`Decoder`] puts them together.
-//! Which kernels run is chosen when a decoder is made, by what the processor has; the columns are the same with each.
+//! `structure` finds where fields end, `narrow` plans how neighbouring fields become 32-bit numbers
+//! together, `avx2` and `avx512` have the kernels of both, `field` reads one field with care.
+//! [`Decoder`] puts them together. Which kernels run is chosen when a decoder is made, by what the
+//! processor has; the columns are the same with each.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;

@@ -1,7 +1,7 @@
 //! Rows of 32-bit numbers, as they lie in memory: PIPER's Config III.
 //!
-//! A row is its fields, little-endian, one behind the other, nothing between rows. There is nothing to check and
-//! nothing to parse; what is left is to turn rows into columns, eight by eight.
+//! A row is its fields, little-endian, one behind the other, nothing between rows. There is nothing
+//! to check and nothing to parse; what is left is to turn rows into columns, eight by eight.
 
 use super::block::{BLOCK_ROWS, Block, COLUMN_STRIDE, Slot};
 use super::layout::Layout;
@@ -52,7 +52,8 @@ fn column(layout: &Layout, field: usize) -> Option<usize> {
 }
 
 /// # Safety
-/// The processor must have AVX2; `rows` must have `tiled.0` rows of `columns.len()` fields, and `words` those columns.
+/// The processor must have AVX2; `rows` must have `tiled.0` rows of `columns.len()` fields, and
+/// `words` those columns.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn tiles(rows: &[u8], columns: &[Option<usize>], tiled: (usize, usize), words: &mut [u32]) {
@@ -70,7 +71,8 @@ unsafe fn tiles(rows: &[u8], columns: &[Option<usize>], tiled: (usize, usize), w
             for (lane, &column) in lanes.iter().zip(&columns[first_field..first_field + TILE]) {
                 let Some(column) = column else { continue };
                 let at = column * COLUMN_STRIDE + first_row;
-                // SAFETY: a column of the block has BLOCK_ROWS values, and the tile's rows are among them.
+                // SAFETY: a column of the block has BLOCK_ROWS values, and the tile's rows are
+                // among them.
                 unsafe { _mm256_storeu_si256(words.as_mut_ptr().add(at).cast(), *lane) };
             }
         }

@@ -1,9 +1,10 @@
 //! Quoted fields (RFC 4180), opened; and fields with separators of several bytes between them.
 //!
-//! A text of which fields are quoted is written anew without quotes, and with its index: where each field ends is known
-//! then, so fields may hold separators and line ends, and the kernels convert it as any other text. So is a text whose
-//! separators have several bytes, with the first of them in their place. It is a walk from field to field, some ten
-//! times slower than the kernels' index; chunks of other texts don't come here.
+//! A text of which fields are quoted is written anew without quotes, and with its index: where each
+//! field ends is known then, so fields may hold separators and line ends, and the kernels convert
+//! it as any other text. So is a text whose separators have several bytes, with the first of them
+//! in their place. It is a walk from field to field, some ten times slower than the kernels' index;
+//! chunks of other texts don't come here.
 
 use super::bad::{BadList, BadRow, Fault, SNIPPET_BYTES};
 use super::field::{BadField, FieldKind};
@@ -156,8 +157,8 @@ fn push_value(into: &mut Vec<u8>, mut value: &[u8], quote: Option<u8>) {
 }
 
 impl Unquoted {
-    /// Opens the quoted fields of whole rows; returns their lines. Rows whose quotes are wrong go to `bad`, by
-    /// their lines, as do numbers with separators or line ends in them.
+    /// Opens the quoted fields of whole rows; returns their lines. Rows whose quotes are wrong go
+    /// to `bad`, by their lines, as do numbers with separators or line ends in them.
     pub(crate) fn read(
         &mut self,
         text: &[u8],
@@ -246,7 +247,8 @@ impl Unquoted {
         self.places.len()
     }
 
-    /// Tells where in the quoted text a bad row is that was found in the other. It goes through the row.
+    /// Tells where in the quoted text a bad row is that was found in the other. It goes through the
+    /// row.
     pub(crate) fn place(&self, text: &[u8], syntax: Syntax, bad: &mut BadRow) {
         let Place { begin, lines_before, .. } = self.places[bad.line];
         bad.line = lines_before;

@@ -1,8 +1,10 @@
-//! What a field may be written as beside its kind's own form: spellings of a missing value, whole numbers as floats.
+//! What a field may be written as beside its kind's own form: spellings of a missing value, whole
+//! numbers as floats.
 //!
-//! The kernels and the parsers know a kind's own form alone. What they can't read comes here, so these settings cost
-//! nothing where values are as they should be. A spelling that is a value of its kind itself (`-1`, `NA` of text) must be
-//! looked for first: such a field is read value by value, and by no kernel.
+//! The kernels and the parsers know a kind's own form alone. What they can't read comes here, so
+//! these settings cost nothing where values are as they should be. A spelling that is a value of
+//! its kind itself (`-1`, `NA` of text) must be looked for first: such a field is read value by
+//! value, and by no kernel.
 
 use super::field::{BadField, FieldKind, float32, hex32, int32, int64, uint64};
 
@@ -84,7 +86,8 @@ impl Spelling {
     }
 }
 
-/// The digits of a whole number that is written as a float is, such as `5.0` and `-1e3`; none if it is something else.
+/// The digits of a whole number that is written as a float is, such as `5.0` and `-1e3`; none if it
+/// is something else.
 fn whole_digits(field: &[u8]) -> Option<Vec<u8>> {
     let (sign, number) = match field {
         [b'-', rest @ ..] => (&b"-"[..], rest),

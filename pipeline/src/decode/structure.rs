@@ -1,13 +1,16 @@
 //! Where the fields of a text end.
 //!
-//! **Problem.** Whoever walks a row byte by byte waits, at every field, for the end of the one before.
+//! **Problem.** Whoever walks a row byte by byte waits, at every field, for the end of the one
+//! before.
 //!
-//! **Approach.** As simdjson does for JSON (Langdale and Lemire 2019): a first pass classifies 64 bytes at a time
-//! and writes down where separators and line ends are; it depends on no result but their number. After it
-//! the place of every field of every row is known, and converting one waits for no other.
+//! **Approach.** As simdjson does for JSON (Langdale and Lemire 2019): a first pass classifies 64
+//! bytes at a time and writes down where separators and line ends are; it depends on no result but
+//! their number. After it the place of every field of every row is known, and converting one waits
+//! for no other.
 //!
-//! **Layout.** [`Structure::ends`] has a sentinel at its front, one before the text's first byte (in wrapping
-//! arithmetic), so that field `i` is always the bytes between `ends[i] + 1` and `ends[i + 1]`.
+//! **Layout.** [`Structure::ends`] has a sentinel at its front, one before the text's first byte
+//! (in wrapping arithmetic), so that field `i` is always the bytes between `ends[i] + 1` and
+//! `ends[i + 1]`.
 
 /// The texts that one [`Structure`] can index are shorter than this.
 pub(crate) const TEXT_BYTES_MAX: usize = u32::MAX as usize - 64;
@@ -33,7 +36,8 @@ pub(crate) struct Run {
 }
 
 impl Structure {
-    /// Indexes `text`, whose last line may lack its newline. `text` is at most [`TEXT_BYTES_MAX`] long.
+    /// Indexes `text`, whose last line may lack its newline. `text` is at most [`TEXT_BYTES_MAX`]
+    /// long.
     pub(crate) fn index(&mut self, text: &[u8], separator: u8, level: super::Level) {
         assert!(text.len() <= TEXT_BYTES_MAX, "a text is longer than its index can say");
         self.ends.clear();
@@ -41,7 +45,8 @@ impl Structure {
         self.newlines = match level {
             #[cfg(target_arch = "x86_64")]
             super::Level::Avx512 => {
-                // SAFETY: a pipeline is made only with a level that the processor has (`Pipeline::with`).
+                // SAFETY: a pipeline is made only with a level that the processor has
+                // (`Pipeline::with`).
                 unsafe { super::avx512::index(text, separator, &mut self.ends) }
             }
             #[cfg(target_arch = "x86_64")]
@@ -57,7 +62,8 @@ impl Structure {
         }
     }
 
-    /// Takes over the index of a text whose rows all end with newlines: `ends` as [`ends`](Self::ends) returns them.
+    /// Takes over the index of a text whose rows all end with newlines: `ends` as
+    /// [`ends`](Self::ends) returns them.
     pub(crate) fn replace(&mut self, ends: &mut Vec<u32>, newlines: usize) {
         std::mem::swap(&mut self.ends, ends);
         self.newlines = newlines;
@@ -67,8 +73,8 @@ impl Structure {
         &self.ends
     }
 
-    /// Cuts the text into runs of rows with `fields` fields each, and lines that are no such rows: `misfit` gets their
-    /// numbers in the text, from 0, and how many fields they have.
+    /// Cuts the text into runs of rows with `fields` fields each, and lines that are no such rows:
+    /// `misfit` gets their numbers in the text, from 0, and how many fields they have.
     pub(crate) fn runs(
         &self,
         text: &[u8],
@@ -120,7 +126,8 @@ impl Structure {
     }
 }
 
-/// Makes room for the ends of `bytes` more bytes, all of which may be separators, and what kernels write beyond.
+/// Makes room for the ends of `bytes` more bytes, all of which may be separators, and what kernels
+/// write beyond.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn reserve_ends(ends: &mut Vec<u32>, bytes: usize) {
     ends.reserve(bytes + SLACK);

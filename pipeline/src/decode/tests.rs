@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a text decodes to: per field and row its value's bits, none where it was empty; and the bad rows.
+/// What a text decodes to: per field and row its value's bits, none where it was empty; and the bad
+/// rows.
 type Decoded = (Vec<Vec<Option<Vec<u8>>>>, BadList);
 
 fn layout(kinds: &[FieldKind], required: &[usize]) -> Arc<Layout> {

@@ -42,7 +42,8 @@ pub(crate) struct CommitOptions {
 
 /// What only the thread has that commits.
 pub(crate) struct Committer<'c> {
-    /// Locked while a chunk's values are numbered, and not while the consumer has the batch: evaluations wait for it.
+    /// Locked while a chunk's values are numbered, and not while the consumer has the batch:
+    /// evaluations wait for it.
     numberings: &'c Mutex<Vec<Numbering>>,
     /// `None` if nothing comes out.
     consumer: Option<&'c mut dyn Consumer>,
@@ -84,7 +85,8 @@ impl<'c> Committer<'c> {
         }
     }
 
-    /// Commits a chunk, all before it being committed. Returns its work, to be used again; `None` if the run must end.
+    /// Commits a chunk, all before it being committed. Returns its work, to be used again; `None`
+    /// if the run must end.
     pub(super) fn commit(
         &mut self,
         setup: &Setup<'_, '_>,

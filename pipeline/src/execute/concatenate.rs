@@ -41,8 +41,8 @@ pub(super) fn concatenate(
 /// The part of the matrix that whole tiles cover.
 ///
 /// # Safety
-/// The processor must have AVX2; `into` must have `tiled.0` rows as wide as `columns` are many, and `words` those
-/// columns.
+/// The processor must have AVX2; `into` must have `tiled.0` rows as wide as `columns` are many, and
+/// `words` those columns.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn tiles(words: &[u32], columns: &[usize], tiled: (usize, usize), into: &mut [u32]) {
@@ -53,7 +53,8 @@ unsafe fn tiles(words: &[u32], columns: &[usize], tiled: (usize, usize), into: &
             let mut tile = [_mm256_setzero_si256(); TILE];
             for (lane, &column) in tile.iter_mut().zip(&columns[first_column..first_column + TILE])
             {
-                // SAFETY: a column of the block has BLOCK_ROWS values, and the tile's rows are among them.
+                // SAFETY: a column of the block has BLOCK_ROWS values, and the tile's rows are
+                // among them.
                 *lane = unsafe {
                     _mm256_loadu_si256(
                         words.as_ptr().add(column * COLUMN_STRIDE + first_row).cast(),

@@ -17,7 +17,8 @@ pub trait Consumer: Send {
         Ok(())
     }
 
-    /// Takes one. It is called by one thread at a time, not always the same. What it leaves of the batch is used again.
+    /// Takes one. It is called by one thread at a time, not always the same. What it leaves of the
+    /// batch is used again.
     ///
     /// # Errors
     /// Whatever ends the run.

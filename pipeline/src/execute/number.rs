@@ -13,7 +13,8 @@ use crate::vocabulary::{
     UnseenWord, check_id,
 };
 
-/// Slots that are brought into the cache together: more than the processor has misses under way, few enough to stay.
+/// Slots that are brought into the cache together: more than the processor has misses under way,
+/// few enough to stay.
 const TOUCHED: usize = 64;
 
 /// A chunk whose turn has come.
@@ -33,8 +34,8 @@ pub(super) struct Turn<'a> {
 /// Gives ids to the values that had none, and writes them where they show.
 ///
 /// # Errors
-/// [`Error::UnknownValue`], [`Error::ValueTooLong`], [`Error::IdTooLarge`], [`Error::Bank`]; of an evaluation
-/// [`Error::VocabularyRenumbered`].
+/// [`Error::UnknownValue`], [`Error::ValueTooLong`], [`Error::IdTooLarge`], [`Error::Bank`]; of an
+/// evaluation [`Error::VocabularyRenumbered`].
 pub(super) fn number(
     turn: Turn<'_>,
     numberings: &Mutex<Vec<Numbering>>,
@@ -77,8 +78,8 @@ struct NumberedColumn<'a> {
     look_up: &'a LookUp,
 }
 
-/// A value of one of several columns that share a vocabulary, in the order in which they get ids: that of the rows,
-/// within a row that of the columns.
+/// A value of one of several columns that share a vocabulary, in the order in which they get ids:
+/// that of the rows, within a row that of the columns.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Appearance {
     row: u32,
@@ -105,7 +106,8 @@ impl OneVocabulary<'_> {
             }
             return Ok(());
         }
-        // Columns that share a vocabulary: the first appearance is in the first row, in its first such column.
+        // Columns that share a vocabulary: the first appearance is in the first row, in its first
+        // such column.
         let mut all: Vec<Appearance> = Vec::new();
         for (column, &NumberedColumn { place, .. }) in self.columns.iter().enumerate() {
             let words = unseen[place].words().iter().enumerate();

@@ -1,19 +1,21 @@
 //! One after the other, in the order of the input.
 //!
-//! **Problem.** Threads work on chunks side by side and finish them in any order; ids must be given, and batches handed
-//! on, in the order of the input. A thread that waited for the chunk before its own would lose its time, and the
-//! system's wake-up (tens of microseconds on a virtual machine) at every other chunk.
+//! **Problem.** Threads work on chunks side by side and finish them in any order; ids must be
+//! given, and batches handed on, in the order of the input. A thread that waited for the chunk
+//! before its own would lose its time, and the system's wake-up (tens of microseconds on a virtual
+//! machine) at every other chunk.
 //!
-//! **Approach.** A reorder buffer, as processors have. A finished chunk is put down, and its thread takes another one.
-//! Whoever puts down the chunk that is next commits it, and all that lie ready behind it; a thread that comes meanwhile
-//! leaves its chunk to that one. So one thread commits at a time, in order, and nobody waits, but where `window` chunks
-//! are under way: then the oldest is late, or the consumer is slow, and those who would begin another one sleep. They
-//! are woken when half of the window is free: were each commit to wake one for a single chunk, threads would
-//! sleep and wake by turns for good.
+//! **Approach.** A reorder buffer, as processors have. A finished chunk is put down, and its thread
+//! takes another one. Whoever puts down the chunk that is next commits it, and all that lie ready
+//! behind it; a thread that comes meanwhile leaves its chunk to that one. So one thread commits at
+//! a time, in order, and nobody waits, but where `window` chunks are under way: then the oldest is
+//! late, or the consumer is slow, and those who would begin another one sleep. They are woken when
+//! half of the window is free: were each commit to wake one for a single chunk, threads would sleep
+//! and wake by turns for good.
 //!
-//! **No chunk is forgotten.** `committing` is set and cleared under the lock, and cleared only by a thread that sees,
-//! under the same lock, that the next chunk is not there. So whoever puts the next one down sees it cleared, and
-//! commits.
+//! **No chunk is forgotten.** `committing` is set and cleared under the lock, and cleared only by a
+//! thread that sees, under the same lock, that the next chunk is not there. So whoever puts the
+//! next one down sees it cleared, and commits.
 
 use std::collections::VecDeque;
 
@@ -65,15 +67,16 @@ impl<T> Order<T> {
 
     /// Wakes those who wait to begin, if half of the window is free.
     fn wake(&self, buffer: &mut ReorderBuffer<T>) {
-        // Nobody is forgotten: all numbers before the nearest that sleeps are under way, so `next` comes to it at last.
+        // Nobody is forgotten: all numbers before the nearest that sleeps are under way, so `next`
+        // comes to it at last.
         if buffer.nearest_asleep < buffer.next + self.window.div_ceil(2) {
             buffer.nearest_asleep = u64::MAX;
             self.changed.notify_all();
         }
     }
 
-    /// Puts down what is finished, and commits whatever is next in order, if nobody else does. `commit` says
-    /// whether to go on; after an end nothing more is committed.
+    /// Puts down what is finished, and commits whatever is next in order, if nobody else does.
+    /// `commit` says whether to go on; after an end nothing more is committed.
     pub(crate) fn finish(&self, number: u64, work: T, mut commit: impl FnMut(T) -> bool) {
         let mut buffer = self.buffer.lock();
         let place = (number - buffer.next) as usize;
@@ -85,7 +88,8 @@ impl<T> Order<T> {
             return;
         }
         buffer.committing = true;
-        // Ends: each round commits a chunk, and chunks end or the window holds their begin back until the next round.
+        // Ends: each round commits a chunk, and chunks end or the window holds their begin back
+        // until the next round.
         while let Some(work) = buffer.finished.front_mut().and_then(Option::take) {
             // Together: places are counted from `next`.
             buffer.finished.pop_front();

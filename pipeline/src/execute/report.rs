@@ -17,7 +17,8 @@ pub struct RunReport {
     pub bad_lines: u64,
     /// The first few of those, in the order of the input.
     pub first_bad_rows: Vec<BadRowReport>,
-    /// Columns that files of Parquet or Arrow lack, each file's own counted: their values are missing.
+    /// Columns that files of Parquet or Arrow lack, each file's own counted: their values are
+    /// missing.
     pub missing_columns: u64,
     /// The first ten of those: file and column.
     pub first_missing_columns: Vec<String>,

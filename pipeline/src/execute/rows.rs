@@ -1,8 +1,8 @@
 //! The rows of a chunk on their way into blocks, in whichever form they came.
 //!
-//! A chunk is a text, a text whose quoted fields have to be opened first, packed rows, or columns of
-//! a file. [`RowReader`] looks at a chunk once and begins it; a [`ChunkReader`] then fills one block
-//! after the other. What follows on a block is the same for all forms.
+//! A chunk is a text, a text whose quoted fields have to be opened first, packed rows, or columns
+//! of a file. [`RowReader`] looks at a chunk once and begins it; a [`ChunkReader`] then fills one
+//! block after the other. What follows on a block is the same for all forms.
 
 use std::sync::Arc;
 
@@ -135,8 +135,8 @@ impl RowReader {
 }
 
 impl ChunkReader<'_> {
-    /// Fills `block` with the next rows; false if there are no more. Bad rows go to `bad`, which must
-    /// be empty, by their places among the rows ([`place`](Self::place)).
+    /// Fills `block` with the next rows; false if there are no more. Bad rows go to `bad`, which
+    /// must be empty, by their places among the rows ([`place`](Self::place)).
     pub(super) fn next(&mut self, block: &mut Block, bad: &mut Vec<BadRow>) -> bool {
         match &mut self.form {
             Form::Text { decoder, text } => decoder.next(text, block, bad),

@@ -11,8 +11,8 @@ use crate::vocabulary::RunNumbering;
 
 /// What a run is over, and how.
 pub(crate) struct Setup<'a, 'i> {
-    /// The plan of rows that have the fields in the pipeline's order. Vocabularies, look-ups and outputs are those of
-    /// the plans of all headers.
+    /// The plan of rows that have the fields in the pipeline's order. Vocabularies, look-ups and
+    /// outputs are those of the plans of all headers.
     pub(crate) plan: &'a Arc<Plan>,
     /// Of the inputs.
     pub(crate) format: Format,

@@ -1,16 +1,19 @@
 //! Batches of a training loop's size, made in the background.
 //!
-//! **Problem.** A run hands out what a chunk of input happens to hold, inside a call that lasts as long as the run. A
-//! training loop asks for batches, each of so many rows, in another order than the file's, and may stop at any time.
+//! **Problem.** A run hands out what a chunk of input happens to hold, inside a call that lasts as
+//! long as the run. A training loop asks for batches, each of so many rows, in another order than
+//! the file's, and may stop at any time.
 //!
-//! **Approach.** The run goes on in a thread of its own (with its workers beside it). Its consumer, the [`Feeder`],
-//! cuts its chunks anew, through a shuffle buffer if there is to be one, and sends whole batches through a channel that
-//! has room for a few: when it is full, the run stands still, so memory is bounded. Batches of a run come in the order
-//! of the input whatever the number of threads, and all that follows on them is done in one place, so the feed's
-//! batches are a function of pipeline, input and [`FeedOptions`] alone.
+//! **Approach.** The run goes on in a thread of its own (with its workers beside it). Its consumer,
+//! the [`Feeder`], cuts its chunks anew, through a shuffle buffer if there is to be one, and sends
+//! whole batches through a channel that has room for a few: when it is full, the run stands still,
+//! so memory is bounded. Batches of a run come in the order of the input whatever the number of
+//! threads, and all that follows on them is done in one place, so the feed's batches are a function
+//! of pipeline, input and [`FeedOptions`] alone.
 //!
-//! **Ending early.** Dropping the [`Feed`] closes the channel, which ends the consumer's wait, if it waits, and sets a
-//! flag, which ends the run at its next chunk, if it doesn't, and its wait for a pipe. Then the thread is joined.
+//! **Ending early.** Dropping the [`Feed`] closes the channel, which ends the consumer's wait, if
+//! it waits, and sets a flag, which ends the run at its next chunk, if it doesn't, and its wait for
+//! a pipe. Then the thread is joined.
 
 mod feeder;
 mod input;
@@ -35,8 +38,8 @@ pub use input::FeedInput;
 
 /// A run in the background, as an iterator of batches that belong to whoever takes them.
 ///
-/// [`Batch::first_row`] of a batch is what [`Feed::next_row`] was before it. Dropping the feed ends the run at
-/// its next chunk; of a pipe that is silent, within 50 ms.
+/// [`Batch::first_row`] of a batch is what [`Feed::next_row`] was before it. Dropping the feed ends
+/// the run at its next chunk; of a pipe that is silent, within 50 ms.
 ///
 /// # Examples
 /// ```
@@ -94,16 +97,19 @@ pub enum Waited {
 }
 
 impl Pipeline {
-    /// Runs over the inputs, one after the other, in the background, and hands out batches of `batch_rows` rows.
+    /// Runs over the inputs, one after the other, in the background, and hands out batches of
+    /// `batch_rows` rows.
     ///
-    /// Batches are the same with any number of threads. A feed that skips another's [`next_row`](Feed::next_row), made
-    /// of the same pipeline as that one was (as new, or with the same values in its vocabularies), inputs and other
-    /// options, hands out what the other one would have from there on.
+    /// Batches are the same with any number of threads. A feed that skips another's
+    /// [`next_row`](Feed::next_row), made of the same pipeline as that one was (as new, or with
+    /// the same values in its vocabularies), inputs and other options, hands out what the other
+    /// one would have from there on.
     ///
     /// # Errors
-    /// [`Error::Spec`] for options that make no sense ([`FeedOptions::check`] tells beforehand). Whatever
-    /// [`run`](Self::run) fails at comes from the feed, after the whole batches of the chunks before
-    /// its own; so does [`Error::ThreadRefused`], and the pipeline comes back then as always.
+    /// [`Error::Spec`] for options that make no sense ([`FeedOptions::check`] tells beforehand).
+    /// Whatever [`run`](Self::run) fails at comes from the feed, after the whole batches of the
+    /// chunks before its own; so does [`Error::ThreadRefused`], and the pipeline comes back
+    /// then as always.
     pub fn feed(self, inputs: Vec<FeedInput>, options: &FeedOptions) -> Result<Feed> {
         let thread = std::thread::Builder::new().name("embank-feed".to_owned());
         self.feed_in(inputs, options, |run| thread.spawn(run))
@@ -124,13 +130,15 @@ impl Pipeline {
         let thread_stop = Arc::clone(&stop);
         let options = options.clone();
         let position = options.skip_rows;
-        // What a thread is to run goes when that can't begin: so the pipeline lies here until it has begun.
+        // What a thread is to run goes when that can't begin: so the pipeline lies here until it
+        // has begun.
         let lies = Arc::new(Mutex::new(Some(self)));
         let taken = Arc::clone(&lies);
         let run = move || {
             let taken = taken.lock().take();
             let mut pipeline = taken.expect("it is taken back only if there is no thread");
-            // A pass that counts before the first batch has no consumer that could end it, nor has a silent pipe.
+            // A pass that counts before the first batch has no consumer that could end it, nor has
+            // a silent pipe.
             let before = pipeline.replace_stop(Arc::clone(&thread_stop));
             let inputs: Vec<_> = inputs.iter().map(FeedInput::input).collect();
             let outcome =
@@ -206,8 +214,8 @@ impl Feed {
         self.failure = None;
     }
 
-    /// The number of the row that the next batch begins with: rows that were handed out, and those that were skipped
-    /// before them.
+    /// The number of the row that the next batch begins with: rows that were handed out, and those
+    /// that were skipped before them.
     #[must_use]
     pub fn next_row(&self) -> u64 {
         self.position
@@ -228,8 +236,8 @@ impl Feed {
         &self.infos
     }
 
-    /// Ends the run, if it hasn't ended, and gives the pipeline back. Its vocabularies have the values of all batches
-    /// that were handed out, and those of rows that were read ahead.
+    /// Ends the run, if it hasn't ended, and gives the pipeline back. Its vocabularies have the
+    /// values of all batches that were handed out, and those of rows that were read ahead.
     ///
     /// # Errors
     /// [`Error::Panicked`]: then there is no pipeline any more.

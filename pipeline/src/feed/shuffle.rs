@@ -1,8 +1,9 @@
 //! A shuffle buffer: each row that comes in sends a random one out.
 //!
-//! Draws follow from the seed and the number of rows alone, so a feed that skips rows does the same moves as one that
-//! hands them out. A row travels a geometrically distributed way, of the buffer's length on average: a buffer of a
-//! hundredth of the rows mixes neighbours well and the beginning with the end not at all.
+//! Draws follow from the seed and the number of rows alone, so a feed that skips rows does the same
+//! moves as one that hands them out. A row travels a geometrically distributed way, of the buffer's
+//! length on average: a buffer of a hundredth of the rows mixes neighbours well and the beginning
+//! with the end not at all.
 
 use std::sync::Arc;
 

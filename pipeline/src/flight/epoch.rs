@@ -162,7 +162,8 @@ impl Epochs {
         sent.err()
     }
 
-    /// Takes the pipeline for good; none if it is lost. All connections are closed, so every feed ends.
+    /// Takes the pipeline for good; none if it is lost. All connections are closed, so every feed
+    /// ends.
     pub(super) fn end(&self) -> Option<Pipeline> {
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // If it panicked, the pipeline is not there.
@@ -172,9 +173,11 @@ impl Epochs {
     }
 }
 
-/// A panic as a failure for the client, who would otherwise see the channel close, as at the end of an epoch.
+/// A panic as a failure for the client, who would otherwise see the channel close, as at the end of
+/// an epoch.
 fn caught(feed: impl FnOnce() -> Option<Status>) -> Option<Status> {
-    // Whatever it left half done is not looked at again: the pipeline has gone with it, the encoder ends.
+    // Whatever it left half done is not looked at again: the pipeline has gone with it, the encoder
+    // ends.
     catch_unwind(AssertUnwindSafe(feed)).unwrap_or_else(|_| {
         Some(Status::internal(
             "a thread of the server panicked, a defect: this epoch is not complete, and the pipeline is lost; start \
@@ -186,8 +189,8 @@ fn caught(feed: impl FnOnce() -> Option<Status>) -> Option<Status> {
 /// Sends a feed's batches until its end, or until the client has gone.
 ///
 /// # Errors
-/// What the client is told: a failure of the feed; `OUT_OF_RANGE` if the inputs end before `skip_rows`, which would look
-/// like an epoch that is complete.
+/// What the client is told: a failure of the feed; `OUT_OF_RANGE` if the inputs end before
+/// `skip_rows`, which would look like an epoch that is complete.
 fn send_all(
     feed: &mut Feed,
     skip_rows: u64,

@@ -12,14 +12,15 @@ use crate::batch::{Batch, MatrixInfo};
 use crate::error::{BadRowReport, Error};
 use crate::spec::Dtype;
 
-/// Of a failure's text, so much goes into a status: libraries of gRPC refuse headers above 8 KiB, and it is in there
-/// twice.
+/// Of a failure's text, so much goes into a status: libraries of gRPC refuse headers above 8 KiB,
+/// and it is in there twice.
 const TEXT_BYTES_MAX: usize = 2000;
 
 /// What Arrow's own libraries call an I/O error. With this header they keep a status's details.
 const ARROW_IO_ERROR: &str = "5";
 
-/// What a client asks for, as JSON; nothing of it, or no bytes at all, is what the server was started with.
+/// What a client asks for, as JSON; nothing of it, or no bytes at all, is what the server was
+/// started with.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Ticket {

@@ -1,21 +1,23 @@
-//! Feeds served over Arrow Flight: a pipeline runs here, and a trainer in another process or on another machine takes
-//! its batches.
+//! Feeds served over Arrow Flight: a pipeline runs here, and a trainer in another process or on
+//! another machine takes its batches.
 //!
-//! **Problem.** Preprocessing wants cores that the machine with the accelerator has not got, or is a process of its
-//! own. What a trainer expects of a [`Feed`](crate::Feed) must hold across a network: exact batches, in an order that
-//! follows from the seed, bounded memory, an error that names the row, a position to go on from.
+//! **Problem.** Preprocessing wants cores that the machine with the accelerator has not got, or is
+//! a process of its own. What a trainer expects of a [`Feed`](crate::Feed) must hold across a
+//! network: exact batches, in an order that follows from the seed, bounded memory, an error that
+//! names the row, a position to go on from.
 //!
-//! **Approach.** Each `do_get` is a feed. A thread of its own ([`epoch`]) takes batches out of it, encodes them, and
-//! puts them into a channel with room for one, which the connection empties as fast as HTTP/2's window of the client
-//! lets it. When the client stands still, so do window, channel, feed and run. When the client goes away the channel
-//! closes, the thread ends the feed, and the pipeline, with its vocabularies, lies ready for the next one: one client
-//! at a time has it, others wait in line for a while.
+//! **Approach.** Each `do_get` is a feed. A thread of its own ([`epoch`]) takes batches out of it,
+//! encodes them, and puts them into a channel with room for one, which the connection empties as
+//! fast as HTTP/2's window of the client lets it. When the client stands still, so do window,
+//! channel, feed and run. When the client goes away the channel closes, the thread ends the feed,
+//! and the pipeline, with its vocabularies, lies ready for the next one: one client at a time has
+//! it, others wait in line for a while.
 //!
-//! A batch is one message, whatever its size, unless [`FlightOptions::message_bytes`] says otherwise. With each
-//! goes the position behind it ([`message`]).
+//! A batch is one message, whatever its size, unless [`FlightOptions::message_bytes`] says
+//! otherwise. With each goes the position behind it ([`message`]).
 //!
-//! All connections are served by one thread, with a runtime that lives and dies in it: whoever uses this needs no
-//! asynchronous program, and stopping the server drops every connection at once.
+//! All connections are served by one thread, with a runtime that lives and dies in it: whoever uses
+//! this needs no asynchronous program, and stopping the server drops every connection at once.
 //!
 //! The technique, preprocessing attached to the network, is PIPER's; the protocol is
 //! [Arrow Flight](https://arrow.apache.org/docs/format/Flight.html).
@@ -45,20 +47,23 @@ use service::Service;
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// How often a client that sends nothing is asked whether it is still there.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
-/// How long it has to answer: a client's library looks for pings every few seconds, though its program computes.
+/// How long it has to answer: a client's library looks for pings every few seconds, though its
+/// program computes.
 const PING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A pipeline whose batches are served over Arrow Flight, until it is stopped or dropped.
 ///
-/// `do_get` with an empty ticket is one feed over the inputs; with `{"skip_rows": 8192, "seed": 3}` it begins at that
-/// row and is shuffled by that seed; with `{"learn": false}` it is one of the pipeline's
-/// [evaluation](crate::Pipeline::evaluation), which inserts nothing. A batch has the schema [`arrow_schema`](crate::arrow_schema); the message's
-/// `app_metadata` is `{"next_row": 12288}`, with which another feed goes on behind it. Vocabularies go on from feed to
-/// feed. What a run fails at comes to the client as a status whose message is the error's; of a bad row its details are
-/// `{"input": ..., "line": ..., "column": ...}`. The action `report` gives rows, bad rows and bytes of the last
-/// feed that came to its end, as JSON.
+/// `do_get` with an empty ticket is one feed over the inputs; with `{"skip_rows": 8192, "seed": 3}`
+/// it begins at that row and is shuffled by that seed; with `{"learn": false}` it is one of the
+/// pipeline's [evaluation](crate::Pipeline::evaluation), which inserts nothing. A batch has the
+/// schema [`arrow_schema`](crate::arrow_schema); the message's `app_metadata` is `{"next_row":
+/// 12288}`, with which another feed goes on behind it. Vocabularies go on from feed to feed. What a
+/// run fails at comes to the client as a status whose message is the error's; of a bad row its
+/// details are `{"input": ..., "line": ..., "column": ...}`. The action `report` gives rows, bad
+/// rows and bytes of the last feed that came to its end, as JSON.
 ///
-/// **Everyone who reaches the address may take the batches**: there is neither authentication nor encryption.
+/// **Everyone who reaches the address may take the batches**: there is neither authentication nor
+/// encryption.
 ///
 /// # Examples
 /// ```
@@ -83,8 +88,9 @@ impl FlightServer {
     /// Serves a feed over `inputs` at an address, of which the port may be 0, for any that is free.
     ///
     /// # Errors
-    /// [`Error::Spec`] for options that make no sense and for a pipe, which can be read only once; [`Error::Io`] for an
-    /// address that can't be had; [`Error::ThreadRefused`] at a limit of threads.
+    /// [`Error::Spec`] for options that make no sense and for a pipe, which can be read only once;
+    /// [`Error::Io`] for an address that can't be had; [`Error::ThreadRefused`] at a limit of
+    /// threads.
     pub fn start(
         pipeline: Pipeline,
         inputs: Vec<FeedInput>,

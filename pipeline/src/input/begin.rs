@@ -1,7 +1,8 @@
 //! How a text begins: its encoding, which columns its rows have, and where the first row is.
 //!
-//! Rows are bytes whose line ends and separators are those of ASCII. Of other texts the first row tells, and they are
-//! refused by name. A lone CR further on is a byte as any other: to look for it would cost a pass over the text.
+//! Rows are bytes whose line ends and separators are those of ASCII. Of other texts the first row
+//! tells, and they are refused by name. A lone CR further on is a byte as any other: to look for it
+//! would cost a pass over the text.
 
 use std::sync::Arc;
 
@@ -41,8 +42,8 @@ impl TextBegins {
         self.0.own()
     }
 
-    /// What the first row of the input of this name has before it, and the plan of its rows. All of the text's first row
-    /// is in `text`, or more of it than a row may have.
+    /// What the first row of the input of this name has before it, and the plan of its rows. All of
+    /// the text's first row is in `text`, or more of it than a row may have.
     ///
     /// # Errors
     /// [`Error::Header`], [`Error::Encoding`], [`Error::LineTooLong`].
@@ -127,7 +128,8 @@ fn of_mark(text: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Refused encodings without a mark, by where zeros are: characters of ASCII have them at the same places of each unit.
+/// Refused encodings without a mark, by where zeros are: characters of ASCII have them at the same
+/// places of each unit.
 fn of_zeros(text: &[u8]) -> Option<&'static str> {
     let sample = &text[..text.len().min(SAMPLE_BYTES)];
     // Most characters of a row have the zeros, and none has one elsewhere.

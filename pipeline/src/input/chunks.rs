@@ -1,7 +1,7 @@
 //! Inputs, cut into the pieces that threads claim.
 //!
-//! One input is open for claims at a time: a run over 100,000 files has one descriptor of its own, and those of the
-//! chunks that are under way.
+//! One input is open for claims at a time: a run over 100,000 files has one descriptor of its own,
+//! and those of the chunks that are under way.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -133,8 +133,8 @@ struct Piece<'a> {
 }
 
 impl<'a> Chunks<'a> {
-    /// The inputs of a run, of which none is opened yet. A thread that waits for a pipe fails with [`Error::Stopped`]
-    /// once `stop` is true.
+    /// The inputs of a run, of which none is opened yet. A thread that waits for a pipe fails with
+    /// [`Error::Stopped`] once `stop` is true.
     ///
     /// # Errors
     /// [`Error::Inputs`] if there are none; [`Error::Io`] for a file that is not there.
@@ -295,7 +295,8 @@ impl<'a> Chunks<'a> {
         Ok(Current { open: Arc::new(open), first, reader })
     }
 
-    /// Refuses fields that no input of the run has a column for: a name that is misspelt would be missing in all rows.
+    /// Refuses fields that no input of the run has a column for: a name that is misspelt would be
+    /// missing in all rows.
     #[cfg(feature = "parquet")]
     fn check_absent(&self, open: &Open<'a>, absent: &[String]) -> Result<()> {
         let rows_bytes = self.chunk_bytes as usize;
@@ -334,7 +335,8 @@ impl<'a> Chunks<'a> {
         }
     }
 
-    /// Reads all with `threads` threads, or with fewer if the system refuses some, and does nothing with it.
+    /// Reads all with `threads` threads, or with fewer if the system refuses some, and does nothing
+    /// with it.
     pub(crate) fn read_all(&self, threads: usize) -> Result<()> {
         std::thread::scope(|scope| {
             let read = || {
@@ -367,8 +369,8 @@ impl Position<'_> {
 }
 
 impl<'a> Claim<'a> {
-    /// The rows of the chunk, and what stands before them; of files, in `buffer`, which must be the one that it was
-    /// claimed with.
+    /// The rows of the chunk, and what stands before them; of files, in `buffer`, which must be the
+    /// one that it was claimed with.
     pub(crate) fn rows<'b>(&mut self, buffer: &'b mut Vec<u8>) -> Result<ChunkRows<'b>>
     where
         'a: 'b,

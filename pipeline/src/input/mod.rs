@@ -1,10 +1,11 @@
 //! Where rows come from, and how they are cut into chunks.
 //!
-//! A chunk is a range of bytes. Packed rows are all of one length, so ranges begin and end with them. The lines of a
-//! text chunk are those that *begin* in the range. So threads claim ranges by adding to a counter, and find out on
-//! their own where their first line begins and their last one ends: no thread has to read all of the input first.
-//! Inputs that can't be read from any place are read by the thread that claims ([`crate::input::stream`]). An input is opened
-//! when its turn comes ([`chunks`]), and closed when its last chunk is done.
+//! A chunk is a range of bytes. Packed rows are all of one length, so ranges begin and end with
+//! them. The lines of a text chunk are those that *begin* in the range. So threads claim ranges by
+//! adding to a counter, and find out on their own where their first line begins and their last one
+//! ends: no thread has to read all of the input first. Inputs that can't be read from any place are
+//! read by the thread that claims ([`crate::input::stream`]). An input is opened when its turn
+//! comes ([`chunks`]), and closed when its last chunk is done.
 
 mod begin;
 mod chunks;
@@ -47,8 +48,10 @@ impl<'a> Input<'a> {
         Self { name: name.into(), from: Origin::Memory(text) }
     }
 
-    /// A file, a folder of files ([`expand`](Self::expand)), or a pipe, which can be read only once. It may be compressed by gzip or zstd: its name ends with `.gz`,
-    /// `.gzip`, `.zst` or `.zstd`, or it is text and its first bytes say so. A relative path is one of the working directory of now.
+    /// A file, a folder of files ([`expand`](Self::expand)), or a pipe, which can be read only
+    /// once. It may be compressed by gzip or zstd: its name ends with `.gz`, `.gzip`, `.zst` or
+    /// `.zstd`, or it is text and its first bytes say so. A relative path is one of the working
+    /// directory of now.
     #[must_use]
     pub fn file(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref();
@@ -69,11 +72,13 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// These inputs, with the files of each folder in its place, sorted by name. Files whose names begin with `_` or `.`
-    /// are left out, as those are that Spark and others put beside their output. Runs do so themselves.
+    /// These inputs, with the files of each folder in its place, sorted by name. Files whose names
+    /// begin with `_` or `.` are left out, as those are that Spark and others put beside their
+    /// output. Runs do so themselves.
     ///
     /// # Errors
-    /// [`Error::Inputs`] for a folder without a file, and for one with a folder in it, whose files would be passed over.
+    /// [`Error::Inputs`] for a folder without a file, and for one with a folder in it, whose files
+    /// would be passed over.
     pub fn expand(inputs: &[Self]) -> Result<Vec<Self>> {
         let mut all = Vec::with_capacity(inputs.len());
         for input in inputs {
@@ -100,7 +105,8 @@ impl<'a> Input<'a> {
         &self.name
     }
 
-    /// Whether it is there: a name that is misspelt is told before the inputs in front of it are read.
+    /// Whether it is there: a name that is misspelt is told before the inputs in front of it are
+    /// read.
     fn check(&self) -> Result<()> {
         let Origin::File(path) = &self.from else { return Ok(()) };
         let io = |source| Error::Io { doing: "open", path: PathBuf::from(&self.name), source };

@@ -67,8 +67,9 @@ impl<'a> Open<'a> {
                 }
                 let bytes = metadata.len();
                 let pipe = !metadata.is_file();
-                // Several threads read it by turns: without this, the system takes them for random reads at times and
-                // reads little ahead. A hint, so a refusal (pipes have no such thing) changes nothing else.
+                // Several threads read it by turns: without this, the system takes them for random
+                // reads at times and reads little ahead. A hint, so a refusal
+                // (pipes have no such thing) changes nothing else.
                 let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
                 let mut first = [0; MAGIC_BYTES];
                 let known = bytes.min(MAGIC_BYTES as u64) as usize;
@@ -131,8 +132,8 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// The first line of a text that can be read from any place, with its end; of a line that is too long, more than a
-    /// line may have.
+    /// The first line of a text that can be read from any place, with its end; of a line that is
+    /// too long, more than a line may have.
     pub(super) fn first_line(&self) -> Result<Cow<'a, [u8]>> {
         let most = (LINE_BYTES_MAX + 1).min(usize::try_from(self.bytes).unwrap_or(usize::MAX));
         let line = |text: &[u8]| memchr::memchr(b'\n', text).map(|end| end + 1);
@@ -176,8 +177,8 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Cuts to the lines that begin in `range` of `text`; `before` bytes of the input are not in it. All of the last
-    /// line is in it, or more of that than a line may have.
+    /// Cuts to the lines that begin in `range` of `text`; `before` bytes of the input are not in
+    /// it. All of the last line is in it, or more of that than a line may have.
     fn cut(&self, text: &[u8], before: u64, range: Range<usize>) -> Result<Range<usize>> {
         let first = if before == 0 && range.start == 0 {
             0
@@ -229,7 +230,8 @@ impl<'a> Open<'a> {
         // The last byte of the range, in the buffer.
         let last = (range.end - 1 - from) as usize;
         if range.start > 0 && memchr::memchr(b'\n', &buffer[..last]).is_none() {
-            // No line begins in it: how far the one goes on that is there is found out with its own chunk.
+            // No line begins in it: how far the one goes on that is there is found out with its own
+            // chunk.
             return Ok(&[]);
         }
         let mut searched = last;

@@ -1,15 +1,19 @@
-//! Texts that can only be read from their beginning to their end: compressed ones, pipes, and text with quotes.
+//! Texts that can only be read from their beginning to their end: compressed ones, pipes, and text
+//! with quotes.
 //!
-//! **Problem.** Where a compressed text's byte 512 Ki lies is known only to who has decompressed all before it; and
-//! whether a line end ends a row or stands in a quoted field, only to who has seen the quotes before it.
+//! **Problem.** Where a compressed text's byte 512 Ki lies is known only to who has decompressed
+//! all before it; and whether a line end ends a row or stands in a quoted field, only to who has
+//! seen the quotes before it.
 //!
-//! **Approach.** Whoever claims the next chunk reads it, under the claim's lock: as many bytes as a chunk has, cut
-//! behind the last row that is whole; what is left over begins the next one. Everything else is done side by
-//! side, as with ranges. A buffer never holds more than a chunk and the longest line, whatever a text expands to.
+//! **Approach.** Whoever claims the next chunk reads it, under the claim's lock: as many bytes as a
+//! chunk has, cut behind the last row that is whole; what is left over begins the next one.
+//! Everything else is done side by side, as with ranges. A buffer never holds more than a chunk and
+//! the longest line, whatever a text expands to.
 //!
-//! **Quotes.** A quote opens where a field begins and nowhere else, and closes at the next one that is not doubled. One
-//! at another place is wrong, and opens nothing: so a bad row ends where its line does, and which rows there are does
-//! not depend on how the text is cut. [`crate::decode::Unquoted`] goes by the same rule.
+//! **Quotes.** A quote opens where a field begins and nowhere else, and closes at the next one that
+//! is not doubled. One at another place is wrong, and opens nothing: so a bad row ends where its
+//! line does, and which rows there are does not depend on how the text is cut.
+//! [`crate::decode::Unquoted`] goes by the same rule.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -86,7 +90,8 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// A pipe, whose writer may be silent for as long as it likes: reading ends with a failure once `stop` is true.
+/// A pipe, whose writer may be silent for as long as it likes: reading ends with a failure once
+/// `stop` is true.
 pub(crate) struct Pipe {
     /// Opened so that reading does not wait. Not even opening it does, for a writer.
     file: File,
@@ -107,7 +112,8 @@ impl Read for Pipe {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(io::Error::other("the run was stopped"));
             }
-            // Before the first writer has come nothing is ready, but reading would say that this is the end.
+            // Before the first writer has come nothing is ready, but reading would say that this is
+            // the end.
             let mut waits = [PollFd::new(&self.file, PollFlags::IN)];
             match poll(&mut waits, Some(&PIPE_LOOK_INTERVAL)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => continue,
@@ -158,7 +164,8 @@ impl<'a> Stream<'a> {
         Self::new(file.try_clone()?, compression)
     }
 
-    /// Of a pipe, which tells by its first bytes how it is compressed if it `tells` and nothing else has.
+    /// Of a pipe, which tells by its first bytes how it is compressed if it `tells` and nothing
+    /// else has.
     pub(crate) fn of_pipe(
         mut pipe: Pipe,
         compression: Option<Compression>,
@@ -343,11 +350,11 @@ impl Scan {
     }
 }
 
-/// Behind the last line end in `from..end`, if there is one; the line that is open at `from` began at `begin`. An error
-/// with the begin of the first line that is too long, if there is one.
+/// Behind the last line end in `from..end`, if there is one; the line that is open at `from` began
+/// at `begin`. An error with the begin of the first line that is too long, if there is one.
 ///
-/// It looks from one line end to the last that a line from there on may have: so it reads few bytes of a text of short
-/// lines.
+/// It looks from one line end to the last that a line from there on may have: so it reads few bytes
+/// of a text of short lines.
 pub(crate) fn line_ends(
     text: &[u8],
     begin: usize,

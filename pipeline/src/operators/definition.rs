@@ -58,7 +58,8 @@ impl Place<'_> {
     }
 }
 
-/// All that is said of one operator. [`Operator::definition`](super::Operator::definition) finds it.
+/// All that is said of one operator. [`Operator::definition`](super::Operator::definition) finds
+/// it.
 pub(crate) trait Definition {
     /// Its name in errors.
     fn name(&self) -> &'static str;

@@ -143,7 +143,8 @@ fn check_length(column: &str, text: &str) -> Result<()> {
 }
 
 fn fill_text(program: &mut Program, column: usize, missing: MissingBit, text: &str) {
-    // Empty fields are read as empty; but where several columns share the slot, another has filled it.
+    // Empty fields are read as empty; but where several columns share the slot, another has filled
+    // it.
     let is_shared = program.shared_bytes.contains(&column);
     if is_shared || !text.is_empty() {
         let value = text.to_owned().into_bytes();

@@ -1,8 +1,9 @@
 //! `Logarithm`: log(x + 1) in f32.
 //!
-//! The polynomial is Norbert Juffa's (2016, "a faithfully rounded logf"): the argument is split into 2^e times m with m
-//! from 2/3 to 4/3, and log1p(m - 1) is a minimax polynomial. The largest error that a test over all exponents finds is
-//! below one unit in the last place, of numbers from 1 on; the correction term keeps that for small fractions.
+//! The polynomial is Norbert Juffa's (2016, "a faithfully rounded logf"): the argument is split
+//! into 2^e times m with m from 2/3 to 4/3, and log1p(m - 1) is a minimax polynomial. The largest
+//! error that a test over all exponents finds is below one unit in the last place, of numbers from
+//! 1 on; the correction term keeps that for small fractions.
 
 use super::definition::{Definition, Flow, Kind, Place};
 use super::program::Program;
@@ -60,7 +61,8 @@ impl Definition for Logarithm {
 #[inline(always)]
 fn log1p_f32(x: f32) -> f32 {
     let sum = x + 1.0;
-    // What the sum lost of x by rounding, relative to the sum: log(sum + lost) = log(sum) + lost / sum.
+    // What the sum lost of x by rounding, relative to the sum: log(sum + lost) = log(sum) + lost /
+    // sum.
     let lost = if x < 1.0 { x - (sum - 1.0) } else { 1.0 - (sum - x) };
     log_f32(sum) + lost / sum
 }

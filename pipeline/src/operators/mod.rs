@@ -2,8 +2,8 @@
 //!
 //! A file says all of its operator: which columns it takes, with which errors it refuses others,
 //! what comes out, and the loops that do it ([`definition::Definition`]). Planning turns a column's
-//! operators into a [`program::Program`], whose kernels run over each block of rows. The JSON form of
-//! an operator is that of its variant.
+//! operators into a [`program::Program`], whose kernels run over each block of rows. The JSON form
+//! of an operator is that of its variant.
 //!
 //! **A new operator** is a file here, a variant of [`Operator`] with its row in
 //! [`Operator::definition`], and, for Python, a function in `embank/pipeline.py`.
@@ -41,8 +41,8 @@ pub(crate) use program::{Kernel, LookUp, NamedVocabulary, Program, Shown, ValueS
 pub enum Operator {
     /// A value for empty fields. Without it, other operators refuse a column that may have some.
     FillMissing(Value),
-    /// Hexadecimal text of up to eight digits to a number. The first operator of its column, but for `FillMissing`.
-    /// A field of kind [`FieldKind::Hex32`] is read so without it.
+    /// Hexadecimal text of up to eight digits to a number. The first operator of its column, but
+    /// for `FillMissing`. A field of kind [`FieldKind::Hex32`] is read so without it.
     Hex2Int,
     /// The remainder from 0 to below the number, for negative values too. From 1 to 2^31.
     Modulus(u32),
@@ -51,8 +51,9 @@ pub enum Operator {
         /// Different seeds are different hashes.
         seed: u64,
     },
-    /// The value's number in the vocabulary of that name: in order of first appearance. Generates and applies (PIPER's
-    /// GenVocab and ApplyVocab) in one pass. Values whose range is not known, as it is after `Modulus`, need a bank
+    /// The value's number in the vocabulary of that name: in order of first appearance. Generates
+    /// and applies (PIPER's GenVocab and ApplyVocab) in one pass. Values whose range is not
+    /// known, as it is after `Modulus`, need a bank
     /// ([`Pipeline::with_bank`](crate::Pipeline::with_bank)).
     Vocabulary(String),
     /// Negative numbers become 0.

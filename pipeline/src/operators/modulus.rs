@@ -1,7 +1,8 @@
 //! `Modulus`: the positive remainder of a division by a number that is known beforehand.
 //!
-//! A division takes the processor tens of cycles and has no vector form. In f64, whole numbers of 32 bits and their
-//! products with a quotient are exact, so the quotient may be one off, and the remainder tells.
+//! A division takes the processor tens of cycles and has no vector form. In f64, whole numbers of
+//! 32 bits and their products with a quotient are exact, so the quotient may be one off, and the
+//! remainder tells.
 
 use super::definition::{Definition, Flow, Kind, Place};
 use super::program::Program;

@@ -13,21 +13,23 @@ pub(super) enum Counted {
     Whole,
     /// A bank has counts of a pass that did not.
     OfAPart,
-    /// As `Whole`, but what a run has counted was not kept, or of some vocabularies only: they must not be counted
-    /// once more.
+    /// As `Whole`, but what a run has counted was not kept, or of some vocabularies only: they must
+    /// not be counted once more.
     NotKept,
 }
 
 impl Pipeline {
-    /// Goes over the inputs without an output: numbers their values, and counts how often they come in those
-    /// vocabularies that [count](crate::VocabularySpec::counts). PIPER's GenVocab alone.
+    /// Goes over the inputs without an output: numbers their values, and counts how often they come
+    /// in those vocabularies that [count](crate::VocabularySpec::counts). PIPER's GenVocab
+    /// alone.
     ///
     /// # Errors
-    /// As [`run`](Self::run). After an error the vocabularies that a bank counts as the pass goes, those of values
-    /// without a known range, have counts of a part of the rows; [`run`](Self::run) and `generate` fail with
-    /// [`Error::CountedInPart`] from then on where they would count, and so does
-    /// [`keep_frequent`](Self::keep_frequent): go back to a checkpoint, or begin with new vocabularies. Counts of
-    /// values of a known range are as before then, and the pass may be made again. [`Error::Spec`] if the pipeline
+    /// As [`run`](Self::run). After an error the vocabularies that a bank counts as the pass goes,
+    /// those of values without a known range, have counts of a part of the rows;
+    /// [`run`](Self::run) and `generate` fail with [`Error::CountedInPart`] from then on where
+    /// they would count, and so does [`keep_frequent`](Self::keep_frequent): go back to a
+    /// checkpoint, or begin with new vocabularies. Counts of values of a known range are as
+    /// before then, and the pass may be made again. [`Error::Spec`] if the pipeline
     /// does not [learn](Self::learns).
     ///
     /// # Examples
@@ -41,17 +43,19 @@ impl Pipeline {
         Ok(report)
     }
 
-    /// Keeps the values that came so often, numbered anew in their old order, and freezes: in all vocabularies that
-    /// count and are not frozen yet. Other values get the vocabulary's
-    /// [id for them](crate::VocabularySpec::unknown_id). Ids from before are worth nothing afterwards.
+    /// Keeps the values that came so often, numbered anew in their old order, and freezes: in all
+    /// vocabularies that count and are not frozen yet. Other values get the vocabulary's
+    /// [id for them](crate::VocabularySpec::unknown_id). Ids from before are worth nothing
+    /// afterwards.
     ///
-    /// [`run`](Self::run) does it by itself where there is a [`min_count`](crate::VocabularySpec::min_count).
+    /// [`run`](Self::run) does it by itself where there is a
+    /// [`min_count`](crate::VocabularySpec::min_count).
     ///
     /// # Errors
-    /// [`Error::Bank`], [`Error::VocabularyChanged`], after which it may be called again and goes on with the
-    /// vocabularies that are left (those with a `min_count` [`run`](Self::run) finishes as well);
-    /// [`Error::CountedInPart`] after a pass that failed. [`Error::Spec`] if the pipeline does not
-    /// [learn](Self::learns).
+    /// [`Error::Bank`], [`Error::VocabularyChanged`], after which it may be called again and goes
+    /// on with the vocabularies that are left (those with a `min_count` [`run`](Self::run)
+    /// finishes as well); [`Error::CountedInPart`] after a pass that failed. [`Error::Spec`] if
+    /// the pipeline does not [learn](Self::learns).
     ///
     /// # Examples
     /// ```
@@ -113,7 +117,8 @@ impl Pipeline {
         numberings.iter().enumerate().filter(is_to_make).map(|(place, _)| place).collect()
     }
 
-    /// Makes vocabularies with a `min_count`: counts the values of the inputs, and keeps what is frequent.
+    /// Makes vocabularies with a `min_count`: counts the values of the inputs, and keeps what is
+    /// frequent.
     pub(super) fn make(&mut self, inputs: &[Input<'_>], to_make: &[usize]) -> Result<()> {
         let expanded = Input::expand(inputs)?;
         if let Some(pipe) = expanded.iter().find(|input| input.is_pipe()) {

@@ -1,7 +1,8 @@
 //! A pipeline with its vocabularies, and what can be done with it.
 //!
-//! The methods of [`Pipeline`] stand in this folder: making one here, runs in [`run`], counting and keeping what is
-//! frequent in [`counting`], what a bank gets in [`saving`]. Feeds are made in [`feed`](crate::feed).
+//! The methods of [`Pipeline`] stand in this folder: making one here, runs in [`run`], counting and
+//! keeping what is frequent in [`counting`], what a bank gets in [`saving`]. Feeds are made in
+//! [`feed`](crate::feed).
 
 mod counting;
 mod run;
@@ -21,7 +22,8 @@ use crate::spec::Spec;
 use crate::vocabulary::{Numbering, RunNumbering, open};
 use counting::Counted;
 
-/// A pipeline with its vocabularies. Runs, one after the other, go on numbering where the last one stopped.
+/// A pipeline with its vocabularies. Runs, one after the other, go on numbering where the last one
+/// stopped.
 ///
 /// # Examples
 /// ```
@@ -47,11 +49,13 @@ pub struct Pipeline {
     options: RunOptions,
     bad_rows: BadRowLimit,
     infos: Arc<[MatrixInfo]>,
-    /// Shared with its evaluations, which read it when their runs begin. At most one pipeline adds to it.
+    /// Shared with its evaluations, which read it when their runs begin. At most one pipeline adds
+    /// to it.
     numberings: Arc<Mutex<Vec<Numbering>>>,
     /// Else its runs give no ids.
     learns: bool,
-    /// The vocabularies as the next run of an evaluation sees them, from when its feed was asked for.
+    /// The vocabularies as the next run of an evaluation sees them, from when its feed was asked
+    /// for.
     begun: Option<Vec<RunNumbering>>,
     saves_each_batch: bool,
     stop: Arc<AtomicBool>,
@@ -69,17 +73,18 @@ impl Pipeline {
         Self::with(spec, options, None)
     }
 
-    /// As [`new`](Self::new), but its vocabularies are those of the bank that have their names: they are opened, or
-    /// made. They take any values, of known range or not.
+    /// As [`new`](Self::new), but its vocabularies are those of the bank that have their names:
+    /// they are opened, or made. They take any values, of known range or not.
     ///
     /// Values of a known range are numbered in memory, and new ones come to the bank with
     /// [`checkpoint`](Self::checkpoint), with [`save`](Self::save), or, if
-    /// [`save_each_batch`](Self::save_each_batch) says so, batch by batch. Others are in the bank before the consumer
-    /// gets their batch. One pipeline at a time may number in a vocabulary.
+    /// [`save_each_batch`](Self::save_each_batch) says so, batch by batch. Others are in the bank
+    /// before the consumer gets their batch. One pipeline at a time may number in a vocabulary.
     ///
     /// # Errors
-    /// [`Error::Spec`], [`Error::OutOfMemory`]; [`Error::ValueOutOfRange`] for a vocabulary that was made with a larger
-    /// modulus; [`Error::Bank`], such as settings that differ from the vocabulary's.
+    /// [`Error::Spec`], [`Error::OutOfMemory`]; [`Error::ValueOutOfRange`] for a vocabulary that
+    /// was made with a larger modulus; [`Error::Bank`], such as settings that differ from the
+    /// vocabulary's.
     ///
     /// # Examples
     /// ```
@@ -137,12 +142,13 @@ impl Pipeline {
         })
     }
 
-    /// Another pipeline with the vocabularies of this one, that looks values up and inserts and counts nothing: for
-    /// evaluation and serving. It runs beside this one.
+    /// Another pipeline with the vocabularies of this one, that looks values up and inserts and
+    /// counts nothing: for evaluation and serving. It runs beside this one.
     ///
-    /// A run or feed knows the values that have ids when [`run`](Self::run) or [`feed`](Self::feed) is called; what this
-    /// pipeline learns meanwhile is unknown to it. So its batches are the same with any number of threads. An unknown value gets the vocabulary's
-    /// [id for such values](crate::VocabularySpec::unknown_id), and without one ends the run with
+    /// A run or feed knows the values that have ids when [`run`](Self::run) or [`feed`](Self::feed)
+    /// is called; what this pipeline learns meanwhile is unknown to it. So its batches are the
+    /// same with any number of threads. An unknown value gets the vocabulary's [id for such
+    /// values](crate::VocabularySpec::unknown_id), and without one ends the run with
     /// [`Error::UnknownValue`]. A [`keep_frequent`](Self::keep_frequent) meanwhile ends it with
     /// [`Error::VocabularyRenumbered`].
     ///
@@ -192,8 +198,8 @@ impl Pipeline {
         }
     }
 
-    /// Whether its runs give ids to new values. False for an [evaluation](Self::evaluation) and on a bank that is open
-    /// to read only.
+    /// Whether its runs give ids to new values. False for an [evaluation](Self::evaluation) and on
+    /// a bank that is open to read only.
     #[must_use]
     pub fn learns(&self) -> bool {
         self.learns
@@ -229,8 +235,8 @@ impl Pipeline {
         &self.infos
     }
 
-    /// The names of the vocabularies whose values have a known range, and for each a copy of its values by their ids,
-    /// the first one's first. Others are to be seen in the bank.
+    /// The names of the vocabularies whose values have a known range, and for each a copy of its
+    /// values by their ids, the first one's first. Others are to be seen in the bank.
     pub fn vocabularies(&self) -> impl Iterator<Item = (&str, Vec<u32>)> {
         // Copied under the lock, which is free again when the first name is asked for.
         let numberings = self.numberings.lock();

@@ -17,24 +17,28 @@ impl Pipeline {
     /// Runs over the inputs, one after the other, and hands the batches to `consumer`. An
     /// [evaluation](Self::evaluation) inserts nothing.
     ///
-    /// Where a vocabulary has a [`min_count`](crate::VocabularySpec::min_count) and is not frozen, it goes over them
-    /// twice: it [generates](Self::generate), [keeps what is frequent](Self::keep_frequent) of such
-    /// vocabularies, and then applies them. Later runs find them frozen and go over their inputs once.
+    /// Where a vocabulary has a [`min_count`](crate::VocabularySpec::min_count) and is not frozen,
+    /// it goes over them twice: it [generates](Self::generate), [keeps what is
+    /// frequent](Self::keep_frequent) of such vocabularies, and then applies them. Later runs
+    /// find them frozen and go over their inputs once.
     ///
     /// # Errors
-    /// [`Error::Inputs`], [`Error::Header`], [`Error::Encoding`], [`Error::TooManyBadRows`]; [`Error::BadRow`] for the first bad row if the pipeline
-    /// fails at those; [`Error::Io`], [`Error::Compressed`],
-    /// [`Error::LineTooLong`], [`Error::NoWholeRows`], [`Error::Consumer`], [`Error::Stopped`]; [`Error::UnknownValue`]
-    /// for values that a vocabulary lacks which is frozen or looked up only; [`Error::ValueTooLong`];
+    /// [`Error::Inputs`], [`Error::Header`], [`Error::Encoding`], [`Error::TooManyBadRows`];
+    /// [`Error::BadRow`] for the first bad row if the pipeline fails at those; [`Error::Io`],
+    /// [`Error::Compressed`], [`Error::LineTooLong`], [`Error::NoWholeRows`],
+    /// [`Error::Consumer`], [`Error::Stopped`]; [`Error::UnknownValue`] for values that a
+    /// vocabulary lacks which is frozen or looked up only; [`Error::ValueTooLong`];
     /// [`Error::IdTooLarge`]; [`Error::Bank`]; [`Error::VocabularyChanged`]; of an evaluation
-    /// [`Error::VocabularyRenumbered`], and [`Error::Spec`] for a vocabulary with a `min_count` that is not frozen, as
-    /// its ids are not final. After an error the vocabularies have the values of the batches that were handed
-    /// out, and perhaps some of the next one.
+    /// [`Error::VocabularyRenumbered`], and [`Error::Spec`] for a vocabulary with a `min_count`
+    /// that is not frozen, as its ids are not final. After an error the vocabularies have the
+    /// values of the batches that were handed out, and perhaps some of the next one.
     ///
-    /// A run that goes over its inputs twice and fails in the first pass may leave counts of some rows behind. A later
-    /// one would count them again, so it fails with [`Error::CountedInPart`], which says what can be done. If it has
-    /// counted all and fails while it keeps what is frequent, the next run goes on from there and counts no more. A
-    /// checkpoint of the bank that is taken before that is done has those counts, and a new pipeline can't tell.
+    /// A run that goes over its inputs twice and fails in the first pass may leave counts of some
+    /// rows behind. A later one would count them again, so it fails with
+    /// [`Error::CountedInPart`], which says what can be done. If it has counted all and fails
+    /// while it keeps what is frequent, the next run goes on from there and counts no more. A
+    /// checkpoint of the bank that is taken before that is done has those counts, and a new
+    /// pipeline can't tell.
     pub fn run(&mut self, inputs: &[Input<'_>], consumer: &mut dyn Consumer) -> Result<RunReport> {
         let started = Instant::now();
         consumer.begin(inputs)?;
@@ -56,8 +60,8 @@ impl Pipeline {
         Ok(RunReport { elapsed: started.elapsed(), ..report })
     }
 
-    /// Goes over the inputs once. Numbers and counts alone if there is no `consumer`. `begun` are the vocabularies as
-    /// the run sees them; `None` if it sees them as they are now.
+    /// Goes over the inputs once. Numbers and counts alone if there is no `consumer`. `begun` are
+    /// the vocabularies as the run sees them; `None` if it sees them as they are now.
     pub(super) fn go_over(
         &mut self,
         inputs: &[Input<'_>],
@@ -120,8 +124,8 @@ impl Pipeline {
         numberings.iter().map(one).collect()
     }
 
-    /// Has the next run of an evaluation know the values that have ids now. A feed's run begins some time after the
-    /// feed was asked for.
+    /// Has the next run of an evaluation know the values that have ids now. A feed's run begins
+    /// some time after the feed was asked for.
     pub(crate) fn begin_evaluation(&mut self) {
         // The run itself tells of an error.
         if !self.learns && self.refresh().is_ok() {
@@ -142,13 +146,15 @@ impl Pipeline {
         Chunks::new(inputs, self.options.chunk_bytes, plans, Arc::clone(&self.stop))
     }
 
-    /// Bytes a second at which the inputs come to this pipeline when nothing is done with them: all that a run would
-    /// read, with the pipeline's threads and chunks. For
-    /// [`Trace::explain_with_input`]; files that the system has in memory come from there. Decompressing, and the
-    /// decoding of Parquet and Arrow, which one thread at a time does while it reads, are part of it.
+    /// Bytes a second at which the inputs come to this pipeline when nothing is done with them: all
+    /// that a run would read, with the pipeline's threads and chunks. For
+    /// [`Trace::explain_with_input`]; files that the system has in memory come from there.
+    /// Decompressing, and the decoding of Parquet and Arrow, which one thread at a time does
+    /// while it reads, are part of it.
     ///
     /// # Errors
-    /// As [`run`](Self::run) for inputs that can't be read; [`Error::Spec`] for a pipe, which can be read only once.
+    /// As [`run`](Self::run) for inputs that can't be read; [`Error::Spec`] for a pipe, which can
+    /// be read only once.
     ///
     /// # Examples
     /// ```
@@ -172,8 +178,9 @@ impl Pipeline {
         Ok(chunks.bytes() as f64 / started.elapsed().as_secs_f64())
     }
 
-    /// Later runs, [`generate`](Self::generate) too, end at their next chunk with [`Error::Stopped`] once `stop` is
-    /// true, for who has to end one from another thread. A [feed](Self::feed) has a flag of its own.
+    /// Later runs, [`generate`](Self::generate) too, end at their next chunk with
+    /// [`Error::Stopped`] once `stop` is true, for who has to end one from another thread. A
+    /// [feed](Self::feed) has a flag of its own.
     ///
     /// # Examples
     /// ```

@@ -1,16 +1,19 @@
-//! What the bank of a pipeline gets of its vocabularies, and what the pipeline sees of others' changes.
+//! What the bank of a pipeline gets of its vocabularies, and what the pipeline sees of others'
+//! changes.
 
 use super::Pipeline;
 use crate::error::{Error, Result};
 use crate::vocabulary::Numbering;
 
 impl Pipeline {
-    /// Gives the bank the values and counts that it lacks. In memory when it returns; durable with the bank's next
-    /// checkpoint. Nothing without a bank, and nothing if the pipeline does not [learn](Self::learns).
+    /// Gives the bank the values and counts that it lacks. In memory when it returns; durable with
+    /// the bank's next checkpoint. Nothing without a bank, and nothing if the pipeline does not
+    /// [learn](Self::learns).
     ///
     /// # Errors
-    /// [`Error::VocabularyChanged`] if somebody else inserted into a vocabulary, froze or renumbered it;
-    /// [`Error::Bank`], after which a part may be there, and the next save goes on behind it.
+    /// [`Error::VocabularyChanged`] if somebody else inserted into a vocabulary, froze or
+    /// renumbered it; [`Error::Bank`], after which a part may be there, and the next save goes
+    /// on behind it.
     pub fn save(&mut self) -> Result<()> {
         if !self.learns {
             return Ok(());
@@ -18,12 +21,15 @@ impl Pipeline {
         self.numberings.lock().iter_mut().try_for_each(Numbering::save)
     }
 
-    /// [Saves](Self::save), and takes a checkpoint of the bank with the caller's own bytes: vocabularies and
-    /// the rows that their ids lead to, together. Returns the checkpoint's number.
+    /// [Saves](Self::save), and takes a checkpoint of the bank with the caller's own bytes:
+    /// vocabularies and the rows that their ids lead to, together. Returns the checkpoint's
+    /// number.
     ///
     /// # Errors
-    /// As [`save`](Self::save) and [`Bank::checkpoint`](embank::Bank::checkpoint); [`Error::Spec`] if it is another
-    /// bank than the pipeline's, or if the pipeline does not [learn](Self::learns); [`Error::CountedInPart`] where it would keep counts that can't be gone on from.
+    /// As [`save`](Self::save) and [`Bank::checkpoint`](embank::Bank::checkpoint); [`Error::Spec`]
+    /// if it is another bank than the pipeline's, or if the pipeline does not
+    /// [learn](Self::learns); [`Error::CountedInPart`] where it would keep counts that can't be
+    /// gone on from.
     ///
     /// # Examples
     /// See [`with_bank`](Self::with_bank).
@@ -46,9 +52,10 @@ impl Pipeline {
         Ok(bank.checkpoint(blob)?)
     }
 
-    /// Whether all values of a batch are in the bank before the consumer gets it. Then it may take checkpoints of the
-    /// bank in the middle of a run; it costs some microseconds for each vocabulary with new values, in turn.
-    /// Default: no. An [evaluation](Self::evaluation) never saves.
+    /// Whether all values of a batch are in the bank before the consumer gets it. Then it may take
+    /// checkpoints of the bank in the middle of a run; it costs some microseconds for each
+    /// vocabulary with new values, in turn. Default: no. An [evaluation](Self::evaluation)
+    /// never saves.
     pub fn save_each_batch(&mut self, saves: bool) {
         self.saves_each_batch = saves;
     }

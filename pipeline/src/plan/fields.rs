@@ -31,11 +31,12 @@ impl<'a> Fields<'a> {
     /// Lays the fields out.
     ///
     /// # Errors
-    /// [`Error::Spec`](crate::Error::Spec) for fields that the format does not have, and for columns
-    /// of fields that do not exist or are read in two ways.
+    /// [`Error::Spec`](crate::Error::Spec) for fields that the format does not have, and for
+    /// columns of fields that do not exist or are read in two ways.
     pub(super) fn new(spec: &'a Spec, format: Format) -> Result<Self> {
         let separator = match format {
-            // Texts with separators of several bytes are written anew, with the first of them in their place.
+            // Texts with separators of several bytes are written anew, with the first of them in
+            // their place.
             Format::Text { separator, .. } => separator.first(),
             Format::Packed | Format::Columns | Format::ByName(_) => b'\t',
         };
@@ -61,8 +62,8 @@ impl<'a> Fields<'a> {
         Ok(Self { spec, layout, kinds, uses_left })
     }
 
-    /// The column that is made of the field of this name, before its operators: the field's own slot
-    /// for the last column that is made of it, copies for the others.
+    /// The column that is made of the field of this name, before its operators: the field's own
+    /// slot for the last column that is made of it, copies for the others.
     ///
     /// # Errors
     /// [`Error::Spec`](crate::Error::Spec) if there is no such field.

@@ -1,11 +1,12 @@
 //! A pipeline's columns, checked and laid out: what runs over each block, in order.
 //!
-//! Types are checked here, once: a plan that comes out runs over any rows without another look. Each column of the
-//! pipeline lives in one slot of the blocks and is changed in place; it gets a slot of its own where another column or
-//! output needs what it was before.
+//! Types are checked here, once: a plan that comes out runs over any rows without another look.
+//! Each column of the pipeline lives in one slot of the blocks and is changed in place; it gets a
+//! slot of its own where another column or output needs what it was before.
 //!
-//! [`planner`] goes through a spec: [`fields`] says how rows are read, [`operators`](crate::operators) what becomes of
-//! each column, [`outputs`] which matrices show them. [`plans`] keeps the plans of one pipeline.
+//! [`planner`] goes through a spec: [`fields`] says how rows are read,
+//! [`operators`](crate::operators) what becomes of each column, [`outputs`] which matrices show
+//! them. [`plans`] keeps the plans of one pipeline.
 
 mod check;
 mod fields;

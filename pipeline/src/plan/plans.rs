@@ -1,11 +1,13 @@
 //! A pipeline's plans: one for each order in which its inputs have the fields.
 //!
-//! **Problem.** A header may name the fields in any order, with others between them, and each input may have another
-//! header. The kernels that decode take neighbouring fields together, so the order is a part of the plan.
+//! **Problem.** A header may name the fields in any order, with others between them, and each input
+//! may have another header. The kernels that decode take neighbouring fields together, so the order
+//! is a part of the plan.
 //!
-//! **Approach.** A header that has the pipeline's own fields in their order gets the pipeline's own plan. For any other
-//! a plan is made of the same columns and outputs over the fields of the header, and kept: inputs with one header share
-//! it. Plans differ in their slots alone, so vocabularies, look-ups and outputs are the same in each.
+//! **Approach.** A header that has the pipeline's own fields in their order gets the pipeline's own
+//! plan. For any other a plan is made of the same columns and outputs over the fields of the
+//! header, and kept: inputs with one header share it. Plans differ in their slots alone, so
+//! vocabularies, look-ups and outputs are the same in each.
 
 use std::collections::HashMap;
 use std::sync::Arc;

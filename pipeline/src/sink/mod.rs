@@ -24,13 +24,14 @@ const NPY_HEADER_BYTES: usize = 128;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileFormat {
-    /// NAME.bin: rows of 32-bit little-endian numbers, nothing between them: PIPER's packed rows, which
-    /// [`Format::Packed`](crate::Format::Packed) reads. Not for outputs of [`Dtype::I64`].
+    /// NAME.bin: rows of 32-bit little-endian numbers, nothing between them: PIPER's packed rows,
+    /// which [`Format::Packed`](crate::Format::Packed) reads. Not for outputs of
+    /// [`Dtype::I64`].
     Packed,
     /// NAME.npy: a matrix, as NumPy reads it.
     Npy,
-    /// NAME.parquet: a column for each of the output's columns, f32, i32, i64 or u32. Needs the crate's feature
-    /// `parquet`.
+    /// NAME.parquet: a column for each of the output's columns, f32, i32, i64 or u32. Needs the
+    /// crate's feature `parquet`.
     Parquet,
 }
 
@@ -46,9 +47,9 @@ impl FileFormat {
 
 /// A consumer that writes a file for each output, in constant memory.
 ///
-/// Files have no names until [`finish`](Self::finish); if it is dropped before that, nothing is left of them. A file that
-/// is there is replaced and keeps its mode; a link is written through to its target; a device, a pipe, or a file that is
-/// an input of the run is refused.
+/// Files have no names until [`finish`](Self::finish); if it is dropped before that, nothing is
+/// left of them. A file that is there is replaced and keeps its mode; a link is written through to
+/// its target; a device, a pipe, or a file that is an input of the run is refused.
 ///
 /// # Examples
 /// ```
@@ -78,8 +79,8 @@ enum Target {
 }
 
 impl FileSink {
-    /// Makes the directory, if it is not there, and a file for each output in it. Files of the same names that are
-    /// there already stay until [`finish`](Self::finish).
+    /// Makes the directory, if it is not there, and a file for each output in it. Files of the same
+    /// names that are there already stay until [`finish`](Self::finish).
     ///
     /// # Errors
     /// [`Error::Spec`] if an output can't be such a file, [`Error::Io`].
@@ -87,8 +88,8 @@ impl FileSink {
         outputs.iter().try_for_each(|info| check(format, info))?;
         let io = |source| Error::Io { doing: "make the directory", path: dir.to_owned(), source };
         std::fs::create_dir_all(dir).map_err(io)?;
-        // Resolved once: the files go where the caller meant them to, whatever becomes of the working directory and of
-        // links before they are finished.
+        // Resolved once: the files go where the caller meant them to, whatever becomes of the
+        // working directory and of links before they are finished.
         let dir = &dir.canonicalize().map_err(io)?;
         let target = |info: &MatrixInfo| {
             let path = dir.join(format!("{}.{}", info.name, format.extension()));
@@ -98,8 +99,8 @@ impl FileSink {
         Ok(Self { infos: outputs.to_vec(), files, rows: 0 })
     }
 
-    /// Writes the one output to a stream, such as standard output, as batches come. Not for npy, whose header has the
-    /// number of rows.
+    /// Writes the one output to a stream, such as standard output, as batches come. Not for npy,
+    /// whose header has the number of rows.
     ///
     /// # Errors
     /// [`Error::Spec`] if there are several outputs, or the output can't be such a stream.
@@ -128,8 +129,8 @@ impl FileSink {
         self.rows
     }
 
-    /// Brings the files to stable storage and gives them their names, in place of files that have them; returns these. A
-    /// stream has none.
+    /// Brings the files to stable storage and gives them their names, in place of files that have
+    /// them; returns these. A stream has none.
     ///
     /// # Errors
     /// [`Error::Io`]; files that do not have their names then are gone.

@@ -23,17 +23,19 @@ pub struct Field {
     /// Whether a missing one makes its row a bad row. Default: no.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub required: bool,
-    /// Spellings that mean missing, beside an empty field, byte by byte: `"NA"`, `"NULL"`, `"\\N"`, `"nan"`. NaN in float
-    /// columns of Parquet and Arrow is missing in any case. A spelling that is a value of the field's kind, such as `"-1"`
-    /// and any of text, makes reading the field slower. Default: none.
+    /// Spellings that mean missing, beside an empty field, byte by byte: `"NA"`, `"NULL"`,
+    /// `"\\N"`, `"nan"`. NaN in float columns of Parquet and Arrow is missing in any case. A
+    /// spelling that is a value of the field's kind, such as `"-1"` and any of text, makes
+    /// reading the field slower. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
-    /// Whether whole numbers may be written as floats in text: `5.0`, `1e3`. For fields of whole numbers. Doubles of Parquet
-    /// and Arrow that are whole are read in any case. Default: no, they make their row a bad row.
+    /// Whether whole numbers may be written as floats in text: `5.0`, `1e3`. For fields of whole
+    /// numbers. Doubles of Parquet and Arrow that are whole are read in any case. Default: no,
+    /// they make their row a bad row.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole_floats: bool,
-    /// What times in files of columns (timestamps, times of day, durations) are counted in, whatever unit a file has.
-    /// Dates are days since 1970-01-01. Default: microseconds.
+    /// What times in files of columns (timestamps, times of day, durations) are counted in,
+    /// whatever unit a file has. Dates are days since 1970-01-01. Default: microseconds.
     #[serde(default, skip_serializing_if = "TimeUnit::is_default")]
     pub time_unit: TimeUnit,
 }
@@ -80,7 +82,8 @@ impl Field {
     }
 }
 
-/// What a time is counted in, from 1970-01-01 00:00:00 UTC on; parts of a unit are cut off, towards the past.
+/// What a time is counted in, from 1970-01-01 00:00:00 UTC on; parts of a unit are cut off, towards
+/// the past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum TimeUnit {

@@ -1,7 +1,8 @@
-//! What a pipeline does, as its user says it: the fields of a row, what becomes of each column, and what comes out.
+//! What a pipeline does, as its user says it: the fields of a row, what becomes of each column, and
+//! what comes out.
 //!
-//! All of it is plain data: it is written as JSON in files, and built by hand in Rust and Python. What can be done to a
-//! column is in [`operators`](crate::operators).
+//! All of it is plain data: it is written as JSON in files, and built by hand in Rust and Python.
+//! What can be done to a column is in [`operators`](crate::operators).
 
 mod column;
 mod field;
@@ -18,7 +19,8 @@ pub use field::{Field, TimeUnit};
 pub use output::{Dtype, Output};
 pub use vocabulary::VocabularySpec;
 
-/// What becomes of a run that meets a row that can't be used: with another number of fields, or a bad one.
+/// What becomes of a run that meets a row that can't be used: with another number of fields, or a
+/// bad one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BadRows {
@@ -71,9 +73,10 @@ pub struct Spec {
     /// Default: [`BadRows::Fail`].
     #[serde(default)]
     pub bad_rows: BadRows,
-    /// The share of bad rows with which a run ends though it leaves them out ([`BadRows::Skip`]), once it has met 10,000
-    /// rows: [`Error::TooManyBadRows`](crate::Error::TooManyBadRows) shows the first ones. A bad row counts as the lines
-    /// that it spans. From 0 to 1, which is no limit. Default: 0.01.
+    /// The share of bad rows with which a run ends though it leaves them out ([`BadRows::Skip`]),
+    /// once it has met 10,000 rows: [`Error::TooManyBadRows`](crate::Error::TooManyBadRows)
+    /// shows the first ones. A bad row counts as the lines that it spans. From 0 to 1, which
+    /// is no limit. Default: 0.01.
     #[serde(default = "bad_rows_max")]
     pub bad_rows_max: f64,
     /// Settings of vocabularies. Those that are not named have the defaults.
@@ -100,9 +103,10 @@ impl Default for Spec {
 }
 
 impl Spec {
-    /// The pipeline of PIPER's evaluation over rows of the Criteo Kaggle set: a label, 13 integers (missing to 0,
-    /// negative to 0, log(x + 1)) and 26 categories (missing to 0, modulo `modulus`, numbered by a vocabulary each).
-    /// Its one output, `row`, has the 40 values of 32 bits side by side: label, 13 floats, 26 ids.
+    /// The pipeline of PIPER's evaluation over rows of the Criteo Kaggle set: a label, 13 integers
+    /// (missing to 0, negative to 0, log(x + 1)) and 26 categories (missing to 0, modulo
+    /// `modulus`, numbered by a vocabulary each). Its one output, `row`, has the 40 values of
+    /// 32 bits side by side: label, 13 floats, 26 ids.
     #[must_use]
     pub fn criteo(modulus: u32) -> Self {
         let label = Field::new("label", FieldKind::Int32).required();

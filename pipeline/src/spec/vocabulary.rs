@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How a vocabulary of the pipeline numbers. One that has none of these is as [`VocabularySpec::new`] makes it, or, in
-/// a bank, as it is there.
+/// How a vocabulary of the pipeline numbers. One that has none of these is as
+/// [`VocabularySpec::new`] makes it, or, in a bank, as it is there.
 ///
 /// # Examples
 /// ```
@@ -19,25 +19,28 @@ use serde::{Deserialize, Serialize};
 pub struct VocabularySpec {
     /// Its name, as operators have it.
     pub name: String,
-    /// Values that come less often get the id `unknown_id`, which must be set then. A run goes over its inputs
-    /// twice: it counts first. Default: 0, all values get ids.
+    /// Values that come less often get the id `unknown_id`, which must be set then. A run goes
+    /// over its inputs twice: it counts first. Default: 0, all values get ids.
     #[serde(default)]
     pub min_count: u64,
     /// The id of values that the vocabulary lacks when it is frozen, or looked up only
-    /// ([`Pipeline::evaluation`](crate::Pipeline::evaluation)); below `first_id`. Can't be changed once the vocabulary is
-    /// made; 0, with a `first_id` of 1, is a good one. Default: none, they end the run.
+    /// ([`Pipeline::evaluation`](crate::Pipeline::evaluation)); below `first_id`. Can't be changed
+    /// once the vocabulary is made; 0, with a `first_id` of 1, is a good one. Default: none,
+    /// they end the run.
     ///
-    /// Specs written before this setting had its name call it `out_of_vocabulary`; they are still read.
+    /// Specs written before this setting had its name call it `out_of_vocabulary`; they are still
+    /// read.
     #[serde(default, alias = "out_of_vocabulary")]
     pub unknown_id: Option<u64>,
     /// The first value's id. Can't be changed once the vocabulary is made. Default: 0.
     #[serde(default)]
     pub first_id: u64,
-    /// Whether [`Pipeline::generate`](crate::Pipeline::generate) counts how often values come. Default: no, but where
-    /// there is a threshold.
+    /// Whether [`Pipeline::generate`](crate::Pipeline::generate) counts how often values come.
+    /// Default: no, but where there is a threshold.
     #[serde(default)]
     pub counts: bool,
-    /// The longest byte string that it takes. Default: that of a bank's vocabulary that is there, or 1,024.
+    /// The longest byte string that it takes. Default: that of a bank's vocabulary that is there,
+    /// or 1,024.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_bytes_max: Option<u32>,
 }

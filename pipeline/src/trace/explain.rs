@@ -1,24 +1,25 @@
 //! What holds a run back: a linear program with a closed solution.
 //!
-//! Let `x` be the rows a second of the whole pipeline and `c` the core-seconds a row of each stage. A stage that has
-//! `t` cores does `t / c` rows a second, so the most is
+//! Let `x` be the rows a second of the whole pipeline and `c` the core-seconds a row of each stage.
+//! A stage that has `t` cores does `t / c` rows a second, so the most is
 //!
 //! ```text
 //! max x   subject to   x * c <= t  for each stage,   sum of t <= cores,
 //!                      t <= 1 for what one thread does at a time,   x * bytes a row <= the disk's bandwidth
 //! ```
 //!
-//! All bounds are linear in `x`, and giving each stage exactly `t = x * c` wastes nothing; so the solution is the least
-//! of
+//! All bounds are linear in `x`, and giving each stage exactly `t = x * c` wastes nothing; so the
+//! solution is the least of
 //!
 //! - `cores` over the sum of all `c`: the processor,
-//! - 1 over what the serial stages take together (the same thread numbers and hands on): the consumer, by the clock,
-//!   because a consumer that waits keeps others out as well as one that works,
-//! - what the disk reads in a second, over the bytes of a row. That is measured apart, or taken from the time in which
-//!   anybody read.
+//! - 1 over what the serial stages take together (the same thread numbers and hands on): the
+//!   consumer, by the clock, because a consumer that waits keeps others out as well as one that
+//!   works,
+//! - what the disk reads in a second, over the bytes of a row. That is measured apart, or taken
+//!   from the time in which anybody read.
 //!
-//! A thread that waits for the disk or the consumer has no core meanwhile. So threads are as many as it takes to have
-//! that speed with the waiting in it, which may be more than cores.
+//! A thread that waits for the disk or the consumer has no core meanwhile. So threads are as many
+//! as it takes to have that speed with the waiting in it, which may be more than cores.
 
 use std::fmt;
 use std::time::Duration;
@@ -134,7 +135,8 @@ mod tests {
     use super::super::StageTime;
     use super::*;
 
-    /// A run of a million rows in a second; for each stage, its microseconds by processor and clock.
+    /// A run of a million rows in a second; for each stage, its microseconds by processor and
+    /// clock.
     fn trace(times: [(u64, u64); 7], reading_us: u64) -> Trace {
         let time = |(cpu, wall)| StageTime {
             cpu: Duration::from_micros(cpu),

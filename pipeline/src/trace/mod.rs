@@ -1,13 +1,13 @@
 //! Where the time of a run goes.
 //!
-//! **Problem.** A pipeline that is too slow has one stage that it is slow for, and which one it is can't be seen from
-//! outside: all threads are busy, or all wait.
+//! **Problem.** A pipeline that is too slow has one stage that it is slow for, and which one it is
+//! can't be seen from outside: all threads are busy, or all wait.
 //!
-//! **Approach.** Plumber's (Kuchnik et al., MLSys 2022): count rows and processor time of each stage, and the rest
-//! follows. A stage's rate per core is its rows over its processor time; the best that any allocation of threads can
-//! reach is the solution of a linear program ([`explain`]). Threads tell their own processor time at the end of each
-//! stage of each block, which takes a call of the kernel: so a run is traced only where it is asked for, and takes some
-//! percent longer.
+//! **Approach.** Plumber's (Kuchnik et al., MLSys 2022): count rows and processor time of each
+//! stage, and the rest follows. A stage's rate per core is its rows over its processor time; the
+//! best that any allocation of threads can reach is the solution of a linear program ([`explain`]).
+//! Threads tell their own processor time at the end of each stage of each block, which takes a call
+//! of the kernel: so a run is traced only where it is asked for, and takes some percent longer.
 
 mod explain;
 mod stopwatch;
@@ -129,15 +129,16 @@ impl Trace {
         self.times[stage as usize]
     }
 
-    /// What holds the run back, and the best that `cores` cores could do, with an input that comes as fast as it came
-    /// while somebody read.
+    /// What holds the run back, and the best that `cores` cores could do, with an input that comes
+    /// as fast as it came while somebody read.
     #[must_use]
     pub fn explain(&self, cores: usize) -> Explanation {
         Explanation::new(self, cores, self.reading.as_secs_f64() / (self.rows as f64).max(1.0))
     }
 
-    /// The same with an input of so many bytes a second, as [`Pipeline::read_rate`](crate::Pipeline::read_rate)
-    /// measures it. Drives that make up for idle times read faster in between than they would all the time.
+    /// The same with an input of so many bytes a second, as
+    /// [`Pipeline::read_rate`](crate::Pipeline::read_rate) measures it. Drives that make up for
+    /// idle times read faster in between than they would all the time.
     #[must_use]
     pub fn explain_with_input(&self, cores: usize, bytes_per_s: f64) -> Explanation {
         Explanation::new(self, cores, self.bytes as f64 / bytes_per_s / (self.rows as f64).max(1.0))

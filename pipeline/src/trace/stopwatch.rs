@@ -32,7 +32,8 @@ impl Stopwatch {
         }
     }
 
-    /// The stage that has gone on since the last `start` or `lap`, in the same thread, ends, and another begins.
+    /// The stage that has gone on since the last `start` or `lap`, in the same thread, ends, and
+    /// another begins.
     #[inline]
     pub(crate) fn lap(&mut self, stage: Stage) {
         if self.on {

@@ -19,8 +19,9 @@ pub(crate) struct BankLookUp {
 }
 
 impl BankLookUp {
-    /// Looks up a block's values. Those that have no id for this run get the id that `numbering` has for them, or are
-    /// put on the list, their rows counted from `first_row`. Counts those that have an id, if the run counts.
+    /// Looks up a block's values. Those that have no id for this run get the id that `numbering`
+    /// has for them, or are put on the list, their rows counted from `first_row`. Counts those
+    /// that have an id, if the run counts.
     pub(crate) fn run(
         &mut self,
         ids: &BankIds,
@@ -77,7 +78,8 @@ impl BankLookUp {
         self.put_down(vocabulary, look_up, block)
     }
 
-    /// Puts ids into the block's columns. Those that are not known yet are written over when they are.
+    /// Puts ids into the block's columns. Those that are not known yet are written over when they
+    /// are.
     fn put_down(&self, vocabulary: &Vocabulary, look_up: &LookUp, block: &mut Block) -> Result<()> {
         let known = self.ids.iter().filter(|&&id| id != UNKNOWN_ID);
         check_id(vocabulary, look_up, known.copied().max())?;

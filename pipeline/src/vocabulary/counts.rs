@@ -7,8 +7,8 @@ use memmap2::{MmapMut, MmapOptions};
 /// How often a thread met each value of a range.
 #[derive(Debug)]
 pub(crate) struct ValueCounts {
-    /// A number of 32 bits for each value. A map, as tables of ids are: pages of values that do not come take no
-    /// memory, and where it is not to be had, that is an error.
+    /// A number of 32 bits for each value. A map, as tables of ids are: pages of values that do
+    /// not come take no memory, and where it is not to be had, that is an error.
     counts: MmapMut,
     /// A value for each time that its count came to 2^32, and went on from 0.
     wrapped: Vec<u32>,

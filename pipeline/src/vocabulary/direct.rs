@@ -1,11 +1,12 @@
 //! Ids of values from a small range, by one load.
 //!
-//! Where a modulus bounds the values, a vocabulary's forward map is an array with a slot for each possible value. An
-//! id is final at its first appearance, so a slot changes once, from 0 to id + 1, and whoever reads it needs no lock:
-//! a reader sees the id, or 0, and asks again when it may add values ([`crate::execute`]).
+//! Where a modulus bounds the values, a vocabulary's forward map is an array with a slot for each
+//! possible value. An id is final at its first appearance, so a slot changes once, from 0 to id +
+//! 1, and whoever reads it needs no lock: a reader sees the id, or 0, and asks again when it may
+//! add values ([`crate::execute`]).
 //!
-//! The slots lie in an anonymous map that is advised for huge pages: random loads over 100 MiB of small pages
-//! would miss the processor's address translation nearly every time.
+//! The slots lie in an anonymous map that is advised for huge pages: random loads over 100 MiB of
+//! small pages would miss the processor's address translation nearly every time.
 
 use std::io;
 use std::mem::size_of;
@@ -42,8 +43,8 @@ vectorised! {
     }
 }
 
-/// Whether a slot has an id below `limit`. An empty one has none, whatever the limit: it wraps around to the largest
-/// number.
+/// Whether a slot has an id below `limit`. An empty one has none, whatever the limit: it wraps
+/// around to the largest number.
 #[inline]
 fn has_id_below(slot: u32, limit: u32) -> bool {
     slot.wrapping_sub(1) < limit
@@ -68,16 +69,18 @@ impl DirectTable {
     /// The table's slots.
     #[inline]
     pub(crate) fn slots(&self) -> &[AtomicU32] {
-        // SAFETY: the map has `range` times four bytes, aligned to a page, zero at first; it lives as long as `self`.
-        // The pointer is the map's own, for writing, and nothing else is ever made of it.
+        // SAFETY: the map has `range` times four bytes, aligned to a page, zero at first; it lives
+        // as long as `self`. The pointer is the map's own, for writing, and nothing else is
+        // ever made of it.
         unsafe { std::slice::from_raw_parts(self.map.as_mut_ptr().cast(), self.range) }
     }
 
-    /// Looks values up, which become their ids. Those that have no id below `limit` stay, and are put on the list with
-    /// their rows, counted from `first_row`. `found` is room to work in.
+    /// Looks values up, which become their ids. Those that have no id below `limit` stay, and are
+    /// put on the list with their rows, counted from `first_row`. `found` is room to work in.
     ///
-    /// Two passes: the loads of the first wait for no branch, so that as many cache misses are under way as the
-    /// processor can have. Deciding at each load would stop at every new value until its miss is over.
+    /// Two passes: the loads of the first wait for no branch, so that as many cache misses are
+    /// under way as the processor can have. Deciding at each load would stop at every new value
+    /// until its miss is over.
     #[inline]
     pub(crate) fn look_up(
         &self,
@@ -91,8 +94,9 @@ impl DirectTable {
         let slots = self.slots();
         let found = &mut found[..values.len()];
         for (found, &value) in found.iter_mut().zip(&*values) {
-            // Relaxed: the id is all that is read, and a slot that is seen too early is asked again at the commit. With a
-            // limit, slots of lower ids were stored before the lock was released under which the limit was taken.
+            // Relaxed: the id is all that is read, and a slot that is seen too early is asked again
+            // at the commit. With a limit, slots of lower ids were stored before the
+            // lock was released under which the limit was taken.
             *found = slots[value as usize].load(Ordering::Relaxed);
         }
         let unknown = replace_known(level, values, found, limit);
@@ -107,7 +111,8 @@ impl DirectTable {
         }
     }
 
-    /// Brings the slots of values into the processor's cache, all at once, before they are asked for one by one.
+    /// Brings the slots of values into the processor's cache, all at once, before they are asked
+    /// for one by one.
     #[inline]
     pub(crate) fn touch(&self, unseen: &[UnseenWord]) {
         let slots = self.slots();
@@ -116,8 +121,8 @@ impl DirectTable {
         std::hint::black_box(unseen.iter().map(load).fold(0, |all, slot| all | slot));
     }
 
-    /// The id of a value; if it has none yet, the first one after those of `values`, by their ids from `first_id` on.
-    /// One thread at a time: `values` are the table's own.
+    /// The id of a value; if it has none yet, the first one after those of `values`, by their ids
+    /// from `first_id` on. One thread at a time: `values` are the table's own.
     #[inline]
     pub(crate) fn id_or_insert(&self, value: u32, first_id: u32, values: &mut Vec<u32>) -> u32 {
         // Relaxed: whoever wrote it did so while committing, as this thread does now.

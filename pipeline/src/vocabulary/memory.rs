@@ -1,13 +1,16 @@
-//! A vocabulary with a table of ids: its values by their ids, how often they came, and what a bank has of that.
+//! A vocabulary with a table of ids: its values by their ids, how often they came, and what a bank
+//! has of that.
 //!
 //! The table numbers in memory, at its own speed; a bank learns of new values when it is told to
-//! ([`MemoryNumbering::save`]), in the order of their ids, so that it gives them the same ones. No other pipeline may
-//! insert meanwhile: ids that this pipeline has given out would be another value's.
+//! ([`MemoryNumbering::save`]), in the order of their ids, so that it gives them the same ones. No
+//! other pipeline may insert meanwhile: ids that this pipeline has given out would be another
+//! value's.
 //!
-//! A pipeline and its [evaluations](crate::Pipeline::evaluation) share it under a lock. An evaluation takes a share of
-//! the table and the number of values when its run begins. Slots that get ids later look empty to it, since those ids
-//! are not below its limit. What would take ids back ([`MemoryNumbering::load`], [`MemoryNumbering::keep_frequent`])
-//! fills another table if an evaluation still reads this one.
+//! A pipeline and its [evaluations](crate::Pipeline::evaluation) share it under a lock. An
+//! evaluation takes a share of the table and the number of values when its run begins. Slots that
+//! get ids later look empty to it, since those ids are not below its limit. What would take ids
+//! back ([`MemoryNumbering::load`], [`MemoryNumbering::keep_frequent`]) fills another table if an
+//! evaluation still reads this one.
 
 use std::sync::Arc;
 
@@ -101,8 +104,8 @@ impl MemoryNumbering {
         self.renumberings
     }
 
-    /// Whether the bank's vocabulary was renumbered since it was last looked at, so that the ids here are of the old
-    /// numbering.
+    /// Whether the bank's vocabulary was renumbered since it was last looked at, so that the ids
+    /// here are of the old numbering.
     pub(super) fn is_outdated(&self) -> bool {
         self.kept_in
             .as_ref()
@@ -132,7 +135,8 @@ impl MemoryNumbering {
         self.frozen
     }
 
-    /// Fills the table with what the bank has. What was not saved is forgotten. After an error all is as it was.
+    /// Fills the table with what the bank has. What was not saved is forgotten. After an error all
+    /// is as it was.
     pub(super) fn load(&mut self) -> Result<()> {
         let Some(kept_in) = &self.kept_in else { return Ok(()) };
         let vocabulary = &kept_in.vocabulary;
@@ -193,7 +197,8 @@ impl MemoryNumbering {
         Some(if self.frozen { "was unfrozen" } else { "was frozen" }.to_owned())
     }
 
-    /// Sees how far a save came that failed, so that its own values are not taken for another hand's.
+    /// Sees how far a save came that failed, so that its own values are not taken for another
+    /// hand's.
     fn settle(&mut self) -> Result<()> {
         let Some(kept_in) = self.kept_in.as_mut().filter(|kept_in| kept_in.torn) else {
             return Ok(());
@@ -219,7 +224,8 @@ impl MemoryNumbering {
         &self.values[self.kept_in.as_ref().map_or(0, |kept_in| kept_in.saved)..]
     }
 
-    /// Takes over what somebody else has done to the bank's vocabulary, if nothing of this one would be lost.
+    /// Takes over what somebody else has done to the bank's vocabulary, if nothing of this one
+    /// would be lost.
     pub(super) fn refresh(&mut self) -> Result<()> {
         self.settle()?;
         let Some(what) = self.change() else { return Ok(()) };
@@ -230,7 +236,8 @@ impl MemoryNumbering {
         self.load()
     }
 
-    /// Tells the bank which ids are out, so that its tables take those whose values it does not have yet.
+    /// Tells the bank which ids are out, so that its tables take those whose values it does not
+    /// have yet.
     pub(super) fn give_out(&self) {
         if let Some(kept_in) = &self.kept_in {
             kept_in.vocabulary.give_out(u64::from(self.first_id) + self.values.len() as u64);
@@ -278,7 +285,8 @@ impl MemoryNumbering {
         Ok(())
     }
 
-    /// The id of a value that had none when its row was looked at. `refused` makes a frozen vocabulary's error.
+    /// The id of a value that had none when its row was looked at. `refused` makes a frozen
+    /// vocabulary's error.
     #[inline]
     pub(crate) fn number(
         &mut self,

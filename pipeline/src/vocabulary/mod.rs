@@ -1,11 +1,13 @@
 //! Vocabularies while a pipeline runs.
 //!
-//! A pipeline has a [`Numbering`] of each of its vocabularies ([`open()`]). A run takes a [`RunNumbering`] of it, which all
-//! of its threads look values up in. Values without an id go into an [`UnseenList`] of their chunk, until it is committed.
+//! A pipeline has a [`Numbering`] of each of its vocabularies ([`open()`]). A run takes a
+//! [`RunNumbering`] of it, which all of its threads look values up in. Values without an id go into
+//! an [`UnseenList`] of their chunk, until it is committed.
 //!
-//! Where the range of the values is known, ids come from an array in memory ([`direct`]), whether or not a bank keeps
-//! the vocabulary: the array is filled from the bank at the start, and what is new goes there in bulk ([`memory`]).
-//! Other values are looked up in the bank's vocabulary itself ([`bank`]).
+//! Where the range of the values is known, ids come from an array in memory ([`direct`]), whether
+//! or not a bank keeps the vocabulary: the array is filled from the bank at the start, and what is
+//! new goes there in bulk ([`memory`]). Other values are looked up in the bank's vocabulary itself
+//! ([`bank`]).
 
 mod bank;
 mod counts;

@@ -99,7 +99,8 @@ impl Numbering {
         }
     }
 
-    /// Takes over what others have done to the bank's vocabulary, if nothing of this one would be lost.
+    /// Takes over what others have done to the bank's vocabulary, if nothing of this one would be
+    /// lost.
     pub(crate) fn refresh(&mut self) -> Result<()> {
         self.memory_mut().map_or(Ok(()), MemoryNumbering::refresh)
     }

@@ -40,7 +40,8 @@ pub(crate) struct BankIds {
 /// What becomes of a value that has no id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnUnseen {
-    /// It is given one when its chunk is committed; a frozen vocabulary that has no id for such values refuses.
+    /// It is given one when its chunk is committed; a frozen vocabulary that has no id for such
+    /// values refuses.
     Number,
     /// It gets this one.
     Id(u64),
@@ -55,7 +56,8 @@ enum Evaluated {
 }
 
 impl RunNumbering {
-    /// The vocabulary as a run sees it that gives ids to new values. It `counts` if the vocabulary does.
+    /// The vocabulary as a run sees it that gives ids to new values. It `counts` if the vocabulary
+    /// does.
     pub(crate) fn learning(numbering: &Numbering, counts: bool) -> Self {
         let (ids, on_unseen) = match &numbering.ids {
             Ids::Bank(vocabulary) => {
@@ -91,12 +93,13 @@ impl RunNumbering {
         Self { ids, on_unseen, counts: false, evaluates: Some(evaluates) }
     }
 
-    /// Fails if an evaluation's ids are those of other values by now. Every batch asks before it is handed out, so an
-    /// evaluation that begins with old ids hands out none.
+    /// Fails if an evaluation's ids are those of other values by now. Every batch asks before it is
+    /// handed out, so an evaluation that begins with old ids hands out none.
     pub(crate) fn check_numbering(&self, name: &str, numbering: &Numbering) -> Result<()> {
         let Some(evaluates) = self.evaluates else { return Ok(()) };
         let is_current = match &numbering.ids {
-            // Another program part may have renumbered the bank's vocabulary, which the pipeline's own count can't tell.
+            // Another program part may have renumbered the bank's vocabulary, which the pipeline's
+            // own count can't tell.
             Ids::Memory(memory) => {
                 evaluates == Evaluated::InMemory(memory.renumberings()) && !memory.is_outdated()
             }

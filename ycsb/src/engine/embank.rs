@@ -19,11 +19,14 @@ const ACQUIRE: Clock = Clock::Acquire { bound: Some(1 << 30) };
 /// Which of the store's ways are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
-    /// Reads are peeks; a read-modify-write is one update in place. What a program without training does.
+    /// Reads are peeks; a read-modify-write is one update in place. What a program without training
+    /// does.
     Peek,
-    /// Reads are gets, a read-modify-write is a get and a put. What training does, clocks left alone.
+    /// Reads are gets, a read-modify-write is a get and a put. What training does, clocks left
+    /// alone.
     Get,
-    /// As `Get`; gets acquire the staleness clock, puts release it, a read is followed by a release.
+    /// As `Get`; gets acquire the staleness clock, puts release it, a read is followed by a
+    /// release.
     Clock,
 }
 

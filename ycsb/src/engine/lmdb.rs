@@ -1,8 +1,8 @@
 //! LMDB through `heed`: a copy-on-write B-tree in a memory map.
 //!
-//! Every batch is one transaction. A read transaction is kept until somebody has committed, as it then
-//! shows the newest state still. Ascending inserts are appended, as LMDB advises for bulk loads: pages are
-//! then filled, not split in half.
+//! Every batch is one transaction. A read transaction is kept until somebody has committed, as it
+//! then shows the newest state still. Ascending inserts are appended, as LMDB advises for bulk
+//! loads: pages are then filled, not split in half.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,8 +36,9 @@ struct Lmdb {
 /// What the store reports.
 pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
     fs::create_dir_all(&settings.directory)?;
-    // A row takes its value, key and some 10 bytes; pages may be half full, and pages that readers still see are
-    // not used again. The file is sparse, so a map that is too large costs nothing.
+    // A row takes its value, key and some 10 bytes; pages may be half full, and pages that readers
+    // still see are not used again. The file is sparse, so a map that is too large costs
+    // nothing.
     let row_bytes = settings.value_bytes as u64 + 32;
     let map_bytes = (settings.rows * row_bytes * 8 + (8 << 30)).next_multiple_of(4096);
     let map_bytes = usize::try_from(map_bytes).context("--rows is too large for a memory map")?;
@@ -45,8 +46,8 @@ pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
     options.map_size(map_bytes).max_readers(256);
     let flags =
         EnvFlags::NO_SYNC | EnvFlags::WRITE_MAP | EnvFlags::NO_READ_AHEAD | EnvFlags::NO_MEM_INIT;
-    // SAFETY: the flags give up durability and nothing else; nobody else touches the files, which lie in a
-    // directory of this run's own.
+    // SAFETY: the flags give up durability and nothing else; nobody else touches the files, which
+    // lie in a directory of this run's own.
     let env = unsafe { options.flags(flags).open(&settings.directory)? };
     let mut transaction = env.write_txn()?;
     let rows: Rows = env
@@ -103,8 +104,8 @@ struct LmdbSession<'a> {
 
 impl<'a> LmdbSession<'a> {
     fn transaction(&mut self) -> Result<&RoTxn<'a, WithTls>> {
-        // Acquire: pairs with the Release in `write`. Loaded before the transaction begins, so that a
-        // commit in between only makes the next one begin early.
+        // Acquire: pairs with the Release in `write`. Loaded before the transaction begins, so that
+        // a commit in between only makes the next one begin early.
         let commits = self.engine.commits.load(Ordering::Acquire);
         if self.snapshot.as_ref().is_none_or(|(seen, _)| *seen != commits) {
             // The old one first: a thread has one reader's slot.

@@ -1,5 +1,5 @@
-//! The upper bound: a hash map in memory, in shards with a lock each. No disk, no budget, no durability,
-//! no batches.
+//! The upper bound: a hash map in memory, in shards with a lock each. No disk, no budget, no
+//! durability, no batches.
 
 use anyhow::{Context, Result, bail};
 use hashbrown::HashMap;
@@ -77,7 +77,8 @@ pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
         bail!("the in-memory map has nothing to reopen; run it without --loaded");
     }
     fn sized<V: Slot>(settings: &Settings) -> Box<dyn Engine> {
-        // A sixteenth more than its share: keys do not fall evenly. Growth would double a shard in a stall.
+        // A sixteenth more than its share: keys do not fall evenly. Growth would double a shard in
+        // a stall.
         let share = settings.rows as usize / SHARDS;
         let room = share + share / 16;
         let shard = || Shard(RwLock::new(HashMap::<u64, V>::with_capacity(room)));

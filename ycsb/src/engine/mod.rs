@@ -1,10 +1,10 @@
 //! The stores that are compared, behind one trait.
 //!
-//! A store opens as an [`Engine`]; each thread works through a [`Session`] of its own. A batch goes to the
-//! store in whatever way the store has for batches (Embank executes it as one, RocksDB has MultiGet and
-//! WriteBatch, the B-trees one transaction); a batch of one takes the store's way for single operations.
-//! Everybody hands values out as copies in one buffer, which is what a program that computes on a batch of
-//! rows needs.
+//! A store opens as an [`Engine`]; each thread works through a [`Session`] of its own. A batch goes
+//! to the store in whatever way the store has for batches (Embank executes it as one, RocksDB has
+//! MultiGet and WriteBatch, the B-trees one transaction); a batch of one takes the store's way for
+//! single operations. Everybody hands values out as copies in one buffer, which is what a program
+//! that computes on a batch of rows needs.
 
 pub(crate) mod embank;
 #[cfg(feature = "fjall")]
@@ -83,7 +83,8 @@ pub(crate) trait Engine: Send + Sync {
     }
 }
 
-/// A thread's way into a store. Every call is one batch; the values of a batch lie one after another.
+/// A thread's way into a store. Every call is one batch; the values of a batch lie one after
+/// another.
 pub(crate) trait Session {
     /// Copies values out.
     ///
@@ -103,7 +104,8 @@ pub(crate) trait Session {
     /// What the store reports.
     fn insert(&mut self, keys: &[u64], values: &[u8]) -> Result<()>;
 
-    /// Takes every value through [`advance`](crate::content::advance). `values` is room for the batch.
+    /// Takes every value through [`advance`](crate::content::advance). `values` is room for the
+    /// batch.
     ///
     /// # Errors
     /// A missing or wrong row; what the store reports.
@@ -123,8 +125,8 @@ pub(crate) trait Session {
     }
 }
 
-/// Places of a batch in the order of their keys: what a sorted store walks through with the fewest misses.
-/// Equal keys stay in their order, so that the last write wins.
+/// Places of a batch in the order of their keys: what a sorted store walks through with the fewest
+/// misses. Equal keys stay in their order, so that the last write wins.
 #[cfg(any(feature = "fjall", feature = "lmdb", feature = "redb"))]
 fn sorted_places(keys: &[u64]) -> impl Iterator<Item = usize> {
     let mut places: Vec<u32> = (0..keys.len() as u32).collect();

@@ -1,9 +1,9 @@
 //! redb: a copy-on-write B-tree in one file, with a cache of its own.
 //!
-//! Every batch is one transaction. A read transaction is kept until somebody has committed, as it then
-//! shows the newest state still. Writes commit without durability; now and then an empty durable commit
-//! follows, as redb's author advises: what was freed since the last durable one must stay, and redb
-//! keeps note of it in memory.
+//! Every batch is one transaction. A read transaction is kept until somebody has committed, as it
+//! then shows the newest state still. Writes commit without durability; now and then an empty
+//! durable commit follows, as redb's author advises: what was freed since the last durable one must
+//! stay, and redb keeps note of it in memory.
 
 use std::fs;
 use std::path::Path;
@@ -105,8 +105,8 @@ struct RedbSession<'a> {
 
 impl RedbSession<'_> {
     fn table(&mut self) -> Result<&ReadOnlyTable<u64, &'static [u8]>> {
-        // Acquire: pairs with the Release in `write`. Loaded before the transaction begins, so that a
-        // commit in between only makes the next one begin early.
+        // Acquire: pairs with the Release in `write`. Loaded before the transaction begins, so that
+        // a commit in between only makes the next one begin early.
         let commits = self.engine.commits.load(Ordering::Acquire);
         if self.snapshot.as_ref().is_none_or(|(seen, _)| *seen != commits) {
             // The old one first: its pages can be used again.

@@ -1,9 +1,9 @@
 //! RocksDB: a log-structured merge tree, set up for point lookups as its wiki advises.
 //!
-//! One budget: memtables are charged to the block cache (WriteBufferManager), and so are index and filter
-//! blocks. Direct I/O, so that the page cache holds nothing beside it. Batches of reads are MultiGet, which
-//! sends the blocks of a batch as parallel reads through io_uring where the kernel grants it; batches of
-//! writes are one WriteBatch.
+//! One budget: memtables are charged to the block cache (WriteBufferManager), and so are index and
+//! filter blocks. Direct I/O, so that the page cache holds nothing beside it. Batches of reads are
+//! MultiGet, which sends the blocks of a batch as parallel reads through io_uring where the kernel
+//! grants it; batches of writes are one WriteBatch.
 
 use anyhow::{Context, Result};
 use rocksdb::{
@@ -38,7 +38,8 @@ pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
     // A quarter for memtables at most; blocks get what those do not use.
     let memtables_bytes = (budget_bytes / 4).max(2 << 20);
     let options = options(budget_bytes, memtables_bytes);
-    // By its descriptor, as only families that were named so have a handle, and MultiGet asks for one.
+    // By its descriptor, as only families that were named so have a handle, and MultiGet asks for
+    // one.
     let family = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone());
     let db = DB::open_cf_descriptors(&options, &settings.directory, [family])?;
     let mut write = WriteOptions::default();

@@ -1,16 +1,17 @@
 //! `checkpoint`: what a checkpoint costs those who go on meanwhile, and what it writes.
 //!
-//! A bank is loaded, and threads peek at and put batches of its rows by turns, as YCSB's workload A does, while
-//! checkpoints are taken, the first of which finds all of it new: how long the longest batch took, and how fast
-//! they were, beside the time just before. Then 1% of the rows is changed, and the bytes that the next checkpoint
-//! writes stand beside those of the first.
+//! A bank is loaded, and threads peek at and put batches of its rows by turns, as YCSB's workload A
+//! does, while checkpoints are taken, the first of which finds all of it new: how long the longest
+//! batch took, and how fast they were, beside the time just before. Then 1% of the rows is changed,
+//! and the bytes that the next checkpoint writes stand beside those of the first.
 //!
-//! Estimate, written before measuring: batches are held while those in memory finish their stretch of up to 1,024
-//! rows, 0.1 to 1 ms, and longer where a thread is off the processor. After the moment each put of a settled row
-//! makes a new record: some 100 ns in place of 50, and new pages to touch, a fault of 2 MiB each (0.1 to 0.5 ms).
-//! The thread that writes pages takes a part of a processor for their checksums, at 1.5 GB/s. So with as many
-//! processors as threads, 0.5 to 0.8 of the rate before, and batches of 5 ms at most, for as long as the budget has
-//! room for the new records. Bytes of the second: a record for each changed row, and 5 entries for each changed
+//! Estimate, written before measuring: batches are held while those in memory finish their stretch
+//! of up to 1,024 rows, 0.1 to 1 ms, and longer where a thread is off the processor. After the
+//! moment each put of a settled row makes a new record: some 100 ns in place of 50, and new pages
+//! to touch, a fault of 2 MiB each (0.1 to 0.5 ms). The thread that writes pages takes a part of a
+//! processor for their checksums, at 1.5 GB/s. So with as many processors as threads, 0.5 to 0.8 of
+//! the rate before, and batches of 5 ms at most, for as long as the budget has room for the new
+//! records. Bytes of the second: a record for each changed row, and 5 entries for each changed
 //! bucket, 50 bytes.
 
 use std::fs;
@@ -38,10 +39,12 @@ pub(crate) struct Args {
     /// Columns (f32) of a row, each measured by itself
     #[arg(long, value_delimiter = ',', default_value = "16,128")]
     dims: Vec<usize>,
-    /// Memory budget over the bank's rows and index: 2 has room for a next version of each row, 3 for one more
+    /// Memory budget over the bank's rows and index: 2 has room for a next version of each row, 3
+    /// for one more
     #[arg(long, value_delimiter = ',', default_value = "3.5,0.5")]
     budgets: Vec<f64>,
-    /// Exponents of the Zipf distribution that the load follows, each measured by itself; 0: uniform
+    /// Exponents of the Zipf distribution that the load follows, each measured by itself; 0:
+    /// uniform
     #[arg(long, value_delimiter = ',', default_value = "0.99,0")]
     zipf: Vec<f64>,
     /// Compact in the background meanwhile, which a bank does when it is asked to
@@ -266,7 +269,8 @@ fn change(kv: &KvRows, rows: u64, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of the newest checkpoint's own files: what it shares with the one before is not among them.
+/// Bytes of the newest checkpoint's own files: what it shares with the one before is not among
+/// them.
 fn own_bytes(kv: &KvRows, path: &Path) -> Result<u64> {
     let number = kv.store.stats().checkpoints;
     let image = format!("index.{number:010}");

@@ -1,12 +1,13 @@
 //! `checksum-cost`: what verifying every row that comes from disk takes of the throughput.
 //!
-//! There is no way to turn it off, so it is measured by doing more of it: batches of rows that are on disk are
-//! peeked at, with each record verified once and, in turn, five times. A quarter of the difference is what once
-//! costs.
+//! There is no way to turn it off, so it is measured by doing more of it: batches of rows that are
+//! on disk are peeked at, with each record verified once and, in turn, five times. A quarter of the
+//! difference is what once costs.
 //!
-//! Estimate, written before measuring: CRC-32C runs at 10 GB/s and more; a record of 96 bytes takes 20 ns with its
-//! seed, one of 544 bytes 60 ns. A row from disk takes the drive 5 to 10 us, and 1 to 2 us of the processor. So
-//! below 1% where the drive is the limit, and 3% at most where the processor is.
+//! Estimate, written before measuring: CRC-32C runs at 10 GB/s and more; a record of 96 bytes takes
+//! 20 ns with its seed, one of 544 bytes 60 ns. A row from disk takes the drive 5 to 10 us, and 1
+//! to 2 us of the processor. So below 1% where the drive is the limit, and 3% at most where the
+//! processor is.
 
 use std::time::{Duration, Instant};
 

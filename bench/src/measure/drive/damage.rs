@@ -1,13 +1,16 @@
-//! `damage`: flips single bits and cuts files of a bank, one at a time, and asks three things of each: does `verify`
-//! name it, does the store return none of it as data, does `salvage` bring back every row that was off the page?
+//! `damage`: flips single bits and cuts files of a bank, one at a time, and asks three things of
+//! each: does `verify` name it, does the store return none of it as data, does `salvage` bring back
+//! every row that was off the page?
 //!
-//! A small bank with two checkpoints is made once: tables of fixed and variable width, deleted rows, a dropped table.
-//! Each case strikes one file, drawn by kind first, so that metadata gets as much of it as the log. What is not
-//! reported must be harmless: a byte of the log that no kept checkpoint names. Where a row's newest record lies is read
-//! from the segments as docs/format.md describes them.
+//! A small bank with two checkpoints is made once: tables of fixed and variable width, deleted
+//! rows, a dropped table. Each case strikes one file, drawn by kind first, so that metadata gets as
+//! much of it as the log. What is not reported must be harmless: a byte of the log that no kept
+//! checkpoint names. Where a row's newest record lies is read from the segments as docs/format.md
+//! describes them.
 //!
-//! Estimate, written before measuring: every checkpointed byte is under a checksum, so nothing goes unreported; 5 to 20
-//! ms for a verify and an open of 2 MB, 30 to 60 ms for a salvage and its syncs: 5,500 cases in 5 to 8 minutes.
+//! Estimate, written before measuring: every checkpointed byte is under a checksum, so nothing goes
+//! unreported; 5 to 20 ms for a verify and an open of 2 MB, 30 to 60 ms for a salvage and its
+//! syncs: 5,500 cases in 5 to 8 minutes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,16 +1,18 @@
-//! `out-of-core`: tables several times larger than memory, beside other stores and the drive's own limit.
+//! `out-of-core`: tables several times larger than memory, beside other stores and the drive's own
+//! limit.
 //!
-//! The stores are measured by `embank-ycsb compare`, which gives each a process of its own and takes turns;
-//! this runs it for every length of rows and every budget, measures what the drive does at full depth before
-//! and after, and gathers everything in one table: rows/s beside each peer, and for Embank the reads that
-//! reach the drive beside the drive's own rate.
+//! The stores are measured by `embank-ycsb compare`, which gives each a process of its own and
+//! takes turns; this runs it for every length of rows and every budget, measures what the drive
+//! does at full depth before and after, and gathers everything in one table: rows/s beside each
+//! peer, and for Embank the reads that reach the drive beside the drive's own rate.
 //!
-//! Estimate, written before measuring: uniform reads at a quarter miss three times in four, a read each, so
-//! the drive's 100,000 to 140,000 reads a second carry 130,000 to 190,000 rows/s at 64 and 512 bytes alike, and
-//! 110,000 to 160,000 at a tenth. Under Zipf 0.99 a quarter of the rows gets some 90% of the requests: 5 to 8
-//! times as much, where the processor begins to count. RocksDB, one MultiGet of many blocks, a quarter of that
-//! uniform. Updates add the log's writing, a tenth of the reads' bytes. 64-byte rows at a tenth leave less
-//! memory than an index of 15 bytes a row takes, so rows share entries there, and a miss costs several reads.
+//! Estimate, written before measuring: uniform reads at a quarter miss three times in four, a read
+//! each, so the drive's 100,000 to 140,000 reads a second carry 130,000 to 190,000 rows/s at 64 and
+//! 512 bytes alike, and 110,000 to 160,000 at a tenth. Under Zipf 0.99 a quarter of the rows gets
+//! some 90% of the requests: 5 to 8 times as much, where the processor begins to count. RocksDB,
+//! one MultiGet of many blocks, a quarter of that uniform. Updates add the log's writing, a tenth
+//! of the reads' bytes. 64-byte rows at a tenth leave less memory than an index of 15 bytes a row
+//! takes, so rows share entries there, and a miss costs several reads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -129,8 +131,8 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     args.output.publish("Larger than memory", &figures)
 }
 
-/// Builds `embank-ycsb` with the peers, in a folder of its own: they are heavy, and a plain build must not
-/// lose or gain their features.
+/// Builds `embank-ycsb` with the peers, in a folder of its own: they are heavy, and a plain build
+/// must not lose or gain their features.
 fn build(args: &Args) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/peers");
@@ -193,7 +195,8 @@ fn compared(label: &str, row: &ComparedRow) -> Row {
     figure
 }
 
-/// Reads that reached the drive, beside what the drive does; none for stores that do not count them.
+/// Reads that reached the drive, beside what the drive does; none for stores that do not count
+/// them.
 fn disk_reads(label: &str, measurement: &Measurement, drive: &Row) -> Option<Row> {
     let rates: Option<Vec<f64>> = measurement.rounds.iter().map(reads_per_second).collect();
     let spread = Spread::of(rates.filter(|rates| !rates.is_empty())?);

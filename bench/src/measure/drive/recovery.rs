@@ -1,12 +1,12 @@
 //! `recovery`: how long opening a bank takes, after one checkpoint and after many.
 //!
-//! A bank is loaded, checkpointed and closed; then it is opened, with nothing of it in the system's page cache.
-//! Then many checkpoints follow, each after some rows have changed, and it is opened again. A sequential read of
-//! the same files stands beside it.
+//! A bank is loaded, checkpointed and closed; then it is opened, with nothing of it in the system's
+//! page cache. Then many checkpoints follow, each after some rows have changed, and it is opened
+//! again. A sequential read of the same files stands beside it.
 //!
-//! Estimate, written before measuring: opening reads the index's images, 10 bytes a row, and lays 14 out: for 100
-//! million rows 1 GB at 0.5 to 1 GB/s of one processor (checksum, entry by entry, first touch of memory), 1 to 2 s.
-//! After many checkpoints a quarter more at most.
+//! Estimate, written before measuring: opening reads the index's images, 10 bytes a row, and lays
+//! 14 out: for 100 million rows 1 GB at 0.5 to 1 GB/s of one processor (checksum, entry by entry,
+//! first touch of memory), 1 to 2 s. After many checkpoints a quarter more at most.
 
 use std::fs::{self, File};
 use std::io::Read;

@@ -1,18 +1,18 @@
 //! `roofline`: what the machine can do without any store.
 //!
-//! Memory: random gathers of 8 to 512 bytes by one and two threads, the same behind an index (the floor
-//! of any store with a hash index: [`crate::ground::index_loop`]), 4 KiB pages beside huge ones, and what a
-//! second cache line costs ([`crate::ground::page_cost`]). Drive: random and sequential reads and writes over
-//! the depth of the queue ([`crate::ground::device_limit`]).
+//! Memory: random gathers of 8 to 512 bytes by one and two threads, the same behind an index (the
+//! floor of any store with a hash index: [`crate::ground::index_loop`]), 4 KiB pages beside huge
+//! ones, and what a second cache line costs ([`crate::ground::page_cost`]). Drive: random and
+//! sequential reads and writes over the depth of the queue ([`crate::ground::device_limit`]).
 //!
-//! Estimate, written before measuring. A dependent miss costs about 100 ns, and a core keeps 12 to 16 in
-//! flight, so a random line comes at 7 to 20 ns: 50 to 60 million rows/s at 8 and 64 bytes where much of
-//! the table is in a large last-level cache. 512 bytes are eight lines, which the fill buffers take in
-//! turn: 50 to 80 ns, 6 to 10 GB/s. Behind an index a row touches two places and, with a header of 32
-//! bytes, one line more: about half of the gather at 8 and 64 bytes, 0.8 of it at 512. Without huge
-//! pages, two thirds. Two threads do twice as much as long as memory bandwidth holds. The drive is
-//! virtual: some 10,000 reads a second one at a time and ten times that at depth 64, 512 bytes no faster
-//! than 4 KiB.
+//! Estimate, written before measuring. A dependent miss costs about 100 ns, and a core keeps 12 to
+//! 16 in flight, so a random line comes at 7 to 20 ns: 50 to 60 million rows/s at 8 and 64 bytes
+//! where much of the table is in a large last-level cache. 512 bytes are eight lines, which the
+//! fill buffers take in turn: 50 to 80 ns, 6 to 10 GB/s. Behind an index a row touches two places
+//! and, with a header of 32 bytes, one line more: about half of the gather at 8 and 64 bytes, 0.8
+//! of it at 512. Without huge pages, two thirds. Two threads do twice as much as long as memory
+//! bandwidth holds. The drive is virtual: some 10,000 reads a second one at a time and ten times
+//! that at depth 64, 512 bytes no faster than 4 KiB.
 
 use std::time::Duration;
 

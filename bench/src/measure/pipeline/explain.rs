@@ -1,9 +1,10 @@
-//! `explain`: pipelines with a slow stage that is known, and what the trace of a short run says of them.
+//! `explain`: pipelines with a slow stage that is known, and what the trace of a short run says of
+//! them.
 //!
-//! By turns, each pipeline is traced over a quarter of the rows (from disk over all) with two threads, and runs
-//! untraced over all of them with as many threads as the explanation says. Each explanation must name the stage that
-//! was made slow; and where it says that the processor or the disk is the limit, the median speed must be within 20% of
-//! the median of what was predicted.
+//! By turns, each pipeline is traced over a quarter of the rows (from disk over all) with two
+//! threads, and runs untraced over all of them with as many threads as the explanation says. Each
+//! explanation must name the stage that was made slow; and where it says that the processor or the
+//! disk is the limit, the median speed must be within 20% of the median of what was predicted.
 
 use std::fs::File;
 use std::io::Write;

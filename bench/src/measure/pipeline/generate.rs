@@ -1,7 +1,9 @@
-//! Rows in the format of the Criteo Kaggle set: its cardinalities, scaled, skewed as categories are.
+//! Rows in the format of the Criteo Kaggle set: its cardinalities, scaled, skewed as categories
+//! are.
 //!
-//! The same distributions as the training examples' generator, without a label that can be learned: here only the speed
-//! of reading counts. Everything follows from the seed and the row's number, so threads make parts of it side by side.
+//! The same distributions as the training examples' generator, without a label that can be learned:
+//! here only the speed of reading counts. Everything follows from the seed and the row's number, so
+//! threads make parts of it side by side.
 
 use std::io::Write;
 
@@ -84,7 +86,8 @@ impl Generator {
     }
 }
 
-/// A rank from 0 to below `n` by Zipf's law, from a number from 0 to below 1: the inverse of the continuous law.
+/// A rank from 0 to below `n` by Zipf's law, from a number from 0 to below 1: the inverse of the
+/// continuous law.
 fn zipf(unit: f64, n: u32) -> u32 {
     let exponent = 1.0 - SKEW;
     let power = (f64::from(n) + 1.0).powf(exponent);

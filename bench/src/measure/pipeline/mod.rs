@@ -24,7 +24,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Measurement {
-    /// Text in memory: rows/s with vocabularies of 5,000 and a million values a column, with each kind of instructions
+    /// Text in memory: rows/s with vocabularies of 5,000 and a million values a column, with each
+    /// kind of instructions
     Utf8(Common),
     /// Packed rows in memory, beside copying the same bytes
     Binary(Common),
@@ -35,7 +36,8 @@ enum Measurement {
     Threads(Common),
     /// Five pipelines with a slow stage each: is it named, and is the speed as predicted?
     Explain(Common),
-    /// A bank's vocabulary of byte strings, larger than memory: build, look up, reverse, verify, memory, disk
+    /// A bank's vocabulary of byte strings, larger than memory: build, look up, reverse, verify,
+    /// memory, disk
     Vocabulary(vocabulary::Args),
 }
 
@@ -79,7 +81,8 @@ struct Common {
     /// Hold every row against a plain reference, before measuring
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
     check: bool,
-    /// And so many of the first against one in Python (`bench/python/pipeline/reference.py`); 0 needs no python3
+    /// And so many of the first against one in Python (`bench/python/pipeline/reference.py`); 0
+    /// needs no python3
     #[arg(long, default_value_t = 20_000)]
     python_rows: u64,
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! Rows that came out, held against a reference in plain Python, which shares no line with what it checks.
+//! Rows that came out, held against a reference in plain Python, which shares no line with what it
+//! checks.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +11,8 @@ use super::generate;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/pipeline/reference.py");
 
-/// Holds the first `rows` rows that came of this format and seed against what Python makes of the same input.
+/// Holds the first `rows` rows that came of this format and seed against what Python makes of the
+/// same input.
 ///
 /// # Errors
 /// A row that differs; no `python3` (`PYTHON` in the environment names another).

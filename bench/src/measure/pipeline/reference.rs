@@ -1,4 +1,5 @@
-//! What a pipeline must make of the generated rows, slowly and plainly: field by field, with a `HashMap` a column.
+//! What a pipeline must make of the generated rows, slowly and plainly: field by field, with a
+//! `HashMap` a column.
 
 use std::collections::HashMap;
 
@@ -6,7 +7,8 @@ use anyhow::{Result, ensure};
 
 use super::generate::{Fields, Generator};
 
-/// How far a logarithm may be from the exact one, relative, beside half a unit in the last place of f32.
+/// How far a logarithm may be from the exact one, relative, beside half a unit in the last place of
+/// f32.
 const LOGARITHM_ERROR: f64 = 2.5e-7;
 
 /// Rows in order, as they must come out.

@@ -1,8 +1,9 @@
 //! A drive that is slow for this process, so that reading is the slowest stage on any machine.
 //!
-//! Virtual drives whose host holds the file in memory give as many bytes as two cores can copy; then a pipeline that
-//! reads from disk is bound by the processor, and no disk-bound one could be shown. So the kernel is asked to throttle:
-//! by the controller `blkio` of control groups, or `io` of version 2. Both need root.
+//! Virtual drives whose host holds the file in memory give as many bytes as two cores can copy;
+//! then a pipeline that reads from disk is bound by the processor, and no disk-bound one could be
+//! shown. So the kernel is asked to throttle: by the controller `blkio` of control groups, or `io`
+//! of version 2. Both need root.
 
 use std::fs;
 use std::os::linux::fs::MetadataExt;

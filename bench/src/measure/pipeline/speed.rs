@@ -1,10 +1,12 @@
-//! `utf8`, `binary` and `threads`: rows/s of PIPER's nine operators over rows of the Criteo format in memory.
+//! `utf8`, `binary` and `threads`: rows/s of PIPER's nine operators over rows of the Criteo format
+//! in memory.
 //!
-//! Estimates, written before measuring, for two cores of 3 to 4 GHz: a row of text is 230 bytes, and decoding it with
-//! AVX-512 takes 45 ns of a core (10 to find its separators, 35 to make numbers), with AVX2 100 ns; its operators 10
-//! ns, 26 look-ups 15 ns where the tables are in the second-level cache and 60 ns where they are not, and putting the
-//! row together 10 ns. So 20 to 25 million rows/s with vocabularies of 5,000, and 13 to 16 million with a million.
-//! Packed rows have no decoding but 10 ns of turning rows into columns: 40 and 20 million.
+//! Estimates, written before measuring, for two cores of 3 to 4 GHz: a row of text is 230 bytes,
+//! and decoding it with AVX-512 takes 45 ns of a core (10 to find its separators, 35 to make
+//! numbers), with AVX2 100 ns; its operators 10 ns, 26 look-ups 15 ns where the tables are in the
+//! second-level cache and 60 ns where they are not, and putting the row together 10 ns. So 20 to 25
+//! million rows/s with vocabularies of 5,000, and 13 to 16 million with a million. Packed rows have
+//! no decoding but 10 ns of turning rows into columns: 40 and 20 million.
 
 use std::time::Instant;
 
@@ -182,8 +184,8 @@ pub(super) fn binary(common: &Common) -> Result<()> {
     common.output.publish("Pipeline, packed rows", &figures)
 }
 
-/// What memory alone would allow: the same bytes read by two threads and written as many, into memory that is used
-/// again.
+/// What memory alone would allow: the same bytes read by two threads and written as many, into
+/// memory that is used again.
 fn copy_rate(packed: &[u8], common: &Common) -> Result<Row> {
     const PART: usize = 256 << 10;
     let mut rates = Vec::new();

@@ -1,13 +1,16 @@
-//! `pipeline vocabulary`: a bank's vocabulary of byte strings, larger than memory, beside one that fits.
+//! `pipeline vocabulary`: a bank's vocabulary of byte strings, larger than memory, beside one that
+//! fits.
 //!
-//! The strings have 8 to 24 bytes, 16 on average, and are all different. They are inserted in batches, looked up with
-//! uniform and Zipf popularity, turned back, and verified. Every answer is checked: value `i` has id `i`. The same with
-//! a tenth of the values under the same budget is what it stands beside; it runs afterwards, so that the peak of the
-//! resident memory is that of the large one.
+//! The strings have 8 to 24 bytes, 16 on average, and are all different. They are inserted in
+//! batches, looked up with uniform and Zipf popularity, turned back, and verified. Every answer is
+//! checked: value `i` has id `i`. The same with a tenth of the values under the same budget is what
+//! it stands beside; it runs afterwards, so that the peak of the resident memory is that of the
+//! large one.
 //!
-//! Estimate, written before measuring, for two cores and a budget of 40 bytes a value: building 1 million values/s
-//! in memory, half of that where pages go to disk meanwhile; looking up 3 million/s in memory, and where three of four
-//! strings are on disk as many as the drive reads: 0.3 to 0.5 million/s uniform, 1 million Zipf.
+//! Estimate, written before measuring, for two cores and a budget of 40 bytes a value: building 1
+//! million values/s in memory, half of that where pages go to disk meanwhile; looking up 3
+//! million/s in memory, and where three of four strings are on disk as many as the drive reads: 0.3
+//! to 0.5 million/s uniform, 1 million Zipf.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

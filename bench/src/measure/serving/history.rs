@@ -1,8 +1,9 @@
 //! What rows hold at a checkpoint: a pure function of the batches that had been trained by then.
 //!
-//! The writer trains batches of keys from a seeded stream, and each update takes a row from one known content to the
-//! next. A checkpoint's blob says how many batches it holds. So a reader that draws the same stream knows every row of
-//! every checkpoint to the bit, without a word from the writer.
+//! The writer trains batches of keys from a seeded stream, and each update takes a row from one
+//! known content to the next. A checkpoint's blob says how many batches it holds. So a reader that
+//! draws the same stream knows every row of every checkpoint to the bit, without a word from the
+//! writer.
 
 use crate::ground::content::{self, KeyStream, Popularity};
 

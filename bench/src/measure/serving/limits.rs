@@ -1,4 +1,5 @@
-//! What the machine does without a store, request by request: gathers from memory and bursts of reads from the drive.
+//! What the machine does without a store, request by request: gathers from memory and bursts of
+//! reads from the drive.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,8 +29,9 @@ pub(super) struct Limits<'a> {
 }
 
 impl<'a> Limits<'a> {
-    /// Gathers of these kinds from rows of `dim` columns that fill `ground`, and as many reads at once of a file in
-    /// `directory`. Where the drive can't be measured, which is said, its figures are left out.
+    /// Gathers of these kinds from rows of `dim` columns that fill `ground`, and as many reads at
+    /// once of a file in `directory`. Where the drive can't be measured, which is said, its
+    /// figures are left out.
     pub(super) fn new(
         ground: &'a Ground,
         kinds: &[(Kind, KeyStream)],
@@ -110,7 +112,8 @@ impl<'a> Limits<'a> {
         figures
     }
 
-    /// The figures that peeks of this kind stand beside: the gather, or the drive's if those are wanted and there.
+    /// The figures that peeks of this kind stand beside: the gather, or the drive's if those are
+    /// wanted and there.
     ///
     /// # Panics
     /// There was no round.

@@ -1,27 +1,32 @@
 //! `serving`: what latency a bank that is opened read-only gives to serving and evaluation.
 //!
-//! A process trains a bank and checkpoints it; this one has it open read-only and peeks, request after request: one key
-//! and some tens, Zipf and uniform, with a memory budget that holds the whole bank and with one that holds a quarter.
-//! First while the writer rests, then while it trains, with a thread that refreshes the reader after each checkpoint.
-//! Every row of every peek is held against the checkpoint (`reader`). Beside it stand a bare gather of as many rows
+//! A process trains a bank and checkpoints it; this one has it open read-only and peeks, request
+//! after request: one key and some tens, Zipf and uniform, with a memory budget that holds the
+//! whole bank and with one that holds a quarter. First while the writer rests, then while it
+//! trains, with a thread that refreshes the reader after each checkpoint. Every row of every peek
+//! is held against the checkpoint (`reader`). Beside it stand a bare gather of as many rows
 //! from memory, and as many random reads at once from the drive (`limits`).
 //!
-//! A round measures all of it one after another: the limits, opening, every kind of request alone, every kind beside
-//! the writer, from its first refresh on: each then lasts for a refresh or more, or it would show only what comes
-//! before. A figure is the median of the rounds' percentiles, with the least and the largest. The next request begins
-//! when the last one has ended and been checked, so a request that had to wait for a processor counts once: these are a
-//! caller's latencies, not those of a queue of callers.
+//! A round measures all of it one after another: the limits, opening, every kind of request alone,
+//! every kind beside the writer, from its first refresh on: each then lasts for a refresh or more,
+//! or it would show only what comes before. A figure is the median of the rounds' percentiles, with
+//! the least and the largest. The next request begins when the last one has ended and been checked,
+//! so a request that had to wait for a processor counts once: these are a caller's latencies, not
+//! those of a queue of callers.
 //!
-//! Estimate, written before measuring. Alone, with all of it in memory: a row of a read-only bank is a copy in the
-//! row cache, behind index and a shard's lock, so 3 dependent misses and 256 bytes, 0.5 to 0.8 us for one key; 64 keys
-//! 8 to 12 us, as their misses overlap only in part; p99.9 5 to 30 us, and at most what a processor of a shared machine
-//! is away for, 1 to 10 ms. A quarter of it in memory: index and pages leave the cache a sixth of the rows, so a
-//! uniform key costs what the drive takes for a read plus 10 us, and 64 keys its burst of 53 reads; half of all Zipf
-//! keys are in memory, so p50 of one key lies on the edge between the two, and a request of 64 always waits for the
-//! drive. Beside a writer on a machine of two processors, p50 of what the processor bounds is 1.2 to 2 times that
-//! alone, p99.9 the scheduler's 3 to 10 ms. **A refresh begins with an empty row cache**, so beside a writer a bank
-//! that fits is as slow as one that does not, until its rows have been asked for again. Opening and refreshing read 10
-//! bytes of index a row and lay them out: 2 million rows in 20 to 60 ms, twice that beside a writer.
+//! Estimate, written before measuring. Alone, with all of it in memory: a row of a read-only bank
+//! is a copy in the row cache, behind index and a shard's lock, so 3 dependent misses and 256
+//! bytes, 0.5 to 0.8 us for one key; 64 keys 8 to 12 us, as their misses overlap only in part;
+//! p99.9 5 to 30 us, and at most what a processor of a shared machine is away for, 1 to 10 ms. A
+//! quarter of it in memory: index and pages leave the cache a sixth of the rows, so a uniform key
+//! costs what the drive takes for a read plus 10 us, and 64 keys its burst of 53 reads; half of all
+//! Zipf keys are in memory, so p50 of one key lies on the edge between the two, and a request of 64
+//! always waits for the drive. Beside a writer on a machine of two processors, p50 of what the
+//! processor bounds is 1.2 to 2 times that alone, p99.9 the scheduler's 3 to 10 ms. **A refresh
+//! begins with an empty row cache**, so beside a writer a bank that fits is as slow as one that
+//! does not, until its rows have been asked for again. Opening and refreshing read 10
+//! bytes of index a row and lay them out: 2 million rows in 20 to 60 ms, twice that beside a
+//! writer.
 
 mod history;
 mod limits;
@@ -71,7 +76,8 @@ pub(crate) struct Args {
     /// Columns (f32) of a row
     #[arg(long, default_value_t = 64)]
     dim: usize,
-    /// Memory budgets, of the reader and of the writer, over the bank's rows and index, each measured by itself
+    /// Memory budgets, of the reader and of the writer, over the bank's rows and index, each
+    /// measured by itself
     #[arg(long, value_delimiter = ',', default_value = "2,0.25")]
     budgets: Vec<f64>,
     /// Keys of a request, each number measured by itself
@@ -275,7 +281,8 @@ fn requests(
     Ok(())
 }
 
-/// The same while the writer trains and a thread refreshes the reader, which leaves nothing of a warm-up.
+/// The same while the writer trains and a thread refreshes the reader, which leaves nothing of a
+/// warm-up.
 fn beside(
     args: &Args,
     reader: &mut Reader<'_>,
@@ -297,7 +304,8 @@ fn beside(
             .and_then(|()| requests(reader, kinds, beside, (duration, false)));
         // Also after an error, so that the thread ends.
         let rested = orders.give(Order::Rest);
-        // Peeks go on meanwhile, so that each refresh meets some. The writer's last checkpoint ends it.
+        // Peeks go on meanwhile, so that each refresh meets some. The writer's last checkpoint ends
+        // it.
         let went_on =
             passed.and_then(|()| peek_until(reader, &mut kinds[0], |_| follower.is_finished()));
         let followed = follower.join().map_err(|_| anyhow!("the refreshing thread panicked"))?;

@@ -1,12 +1,13 @@
-//! The bank as it is served: opened read-only, peeked at, refreshed by a thread beside the one that peeks.
+//! The bank as it is served: opened read-only, peeked at, refreshed by a thread beside the one that
+//! peeks.
 //!
-//! **What is checked.** Each peek's rows, all of them, against one checkpoint: that at which the bank was before the
-//! call, or one at which it was up to the call's end. Rows of two checkpoints in one answer, a row of an older one,
-//! a row that is missing: each ends the run.
+//! **What is checked.** Each peek's rows, all of them, against one checkpoint: that at which the
+//! bank was before the call, or one at which it was up to the call's end. Rows of two checkpoints
+//! in one answer, a row of an older one, a row that is missing: each ends the run.
 //!
-//! **How it is known.** The thread that refreshes draws the batches that the new checkpoint's blob counts and hands
-//! their keys over, a [`Move`] for each checkpoint that was gone to. The thread that peeks notes them when it finds the
-//! bank there. Both happen outside of what is timed.
+//! **How it is known.** The thread that refreshes draws the batches that the new checkpoint's blob
+//! counts and hands their keys over, a [`Move`] for each checkpoint that was gone to. The thread
+//! that peeks notes them when it finds the bank there. Both happen outside of what is timed.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender};
@@ -167,7 +168,8 @@ impl<'a> Reader<'a> {
         self.pass(keys, WARM_UP_KEYS, duration).map(|_| ())
     }
 
-    /// Peeks at every row, in the order in which they were loaded. Returns the part that came from the drive.
+    /// Peeks at every row, in the order in which they were loaded. Returns the part that came from
+    /// the drive.
     ///
     /// # Errors
     /// As [`peek`](Self::peek).

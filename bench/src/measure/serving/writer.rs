@@ -1,8 +1,9 @@
 //! The process that trains: a bank of its own in the same program, started once more.
 //!
-//! A process and not a thread, because that is how a bank is served beside its training: what the two share is the
-//! machine and the files. It gets its task and then its orders by standard input, a line each, and tells its news on
-//! standard output, so neither side ever waits for a moment in time.
+//! A process and not a thread, because that is how a bank is served beside its training: what the
+//! two share is the machine and the files. It gets its task and then its orders by standard input,
+//! a line each, and tells its news on standard output, so neither side ever waits for a moment in
+//! time.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Write};
@@ -48,7 +49,8 @@ impl Task {
 pub(super) enum News {
     /// The checkpoint of this number is complete.
     Checkpoint(u64),
-    /// It waits for orders; since the last one it has trained so many rows, and a checkpoint holds them all.
+    /// It waits for orders; since the last one it has trained so many rows, and a checkpoint holds
+    /// them all.
     Resting { rows: u64 },
 }
 
@@ -94,8 +96,8 @@ impl Trainer {
         Ok(Self { bank, table, training, updates, dim, rows: room.clone(), next: room })
     }
 
-    /// A step of training: gets the rows of the next batch and applies their gradients. Returns how many rows that
-    /// were.
+    /// A step of training: gets the rows of the next batch and applies their gradients. Returns how
+    /// many rows that were.
     ///
     /// # Errors
     /// What the bank reports; a row that is not as the last step left it.
@@ -123,8 +125,8 @@ impl Trainer {
         Ok(self.bank.checkpoint(&self.training.batches().to_le_bytes())?)
     }
 
-    /// Trains until an order comes, checkpointing every so often, and once more in the end. Whether there was an
-    /// order, and not the end of all.
+    /// Trains until an order comes, checkpointing every so often, and once more in the end. Whether
+    /// there was an order, and not the end of all.
     fn train(&mut self, every: Duration, orders: &Receiver<Order>) -> Result<bool> {
         let (mut rows, mut last) = (0, Instant::now());
         // Ends with the next order, or with those who give them.
@@ -154,8 +156,8 @@ impl Trainer {
     }
 }
 
-/// The writer's program: loads the bank, takes a checkpoint, and trains whenever it is told to, until standard input
-/// ends.
+/// The writer's program: loads the bank, takes a checkpoint, and trains whenever it is told to,
+/// until standard input ends.
 ///
 /// # Errors
 /// What the bank reports; lines that are no task or no orders.
@@ -168,7 +170,8 @@ pub(crate) fn run() -> Result<()> {
     let mut trainer = Trainer::begin(&task)?;
     tell(News::Checkpoint(trainer.checkpoint()?))?;
     let (give, orders) = mpsc::channel();
-    // Reads ahead, so that training can look for an order without waiting; ends with standard input.
+    // Reads ahead, so that training can look for an order without waiting; ends with standard
+    // input.
     thread::spawn(move || {
         for line in io::stdin().lines().map_while(Result::ok) {
             let Ok(order) = serde_json::from_str(&line) else { break };

@@ -1,9 +1,11 @@
-//! `batch-get`: the Rust side of what Python's batch get costs; `bench/python/store/overhead.py` starts it.
+//! `batch-get`: the Rust side of what Python's batch get costs; `bench/python/store/overhead.py`
+//! starts it.
 //!
-//! Two programs, each with a table of its own of the same rows, take turns on the same keys: this one calls the
-//! crate, the other one the package. A line on standard input, `get 50` or `peek 50`, asks for so many calls,
-//! and a line of numbers answers, the nanoseconds of each. Rows go to one buffer that lives as long as the program,
-//! as a caller in Rust would have it; a get's lease is given back within the time, as in Python.
+//! Two programs, each with a table of its own of the same rows, take turns on the same keys: this
+//! one calls the crate, the other one the package. A line on standard input, `get 50` or `peek 50`,
+//! asks for so many calls, and a line of numbers answers, the nanoseconds of each. Rows go to one
+//! buffer that lives as long as the program, as a caller in Rust would have it; a get's lease is
+//! given back within the time, as in Python.
 //!
 //! A loop within the extension would spare the second process, and would be code that nobody but a
 //! measurement needs, in every wheel.

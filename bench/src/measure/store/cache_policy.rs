@@ -1,12 +1,14 @@
-//! `cache-policy`: the share of peeks that the row cache serves, beside the ideal, LRU, CLOCK, S3-FIFO and SIEVE.
+//! `cache-policy`: the share of peeks that the row cache serves, beside the ideal, LRU, CLOCK,
+//! S3-FIFO and SIEVE.
 //!
-//! A store is loaded with several times its memory and peeked at by a trace: Zipf at three exponents, a hotspot,
-//! and a hotspot again after a scan over all rows. The same trace goes through simple policies with room
-//! for as many rows as the store's memory holds records, index, buffers and other overhead apart. What
-//! the store serves from its log's frames counts as served from memory.
+//! A store is loaded with several times its memory and peeked at by a trace: Zipf at three
+//! exponents, a hotspot, and a hotspot again after a scan over all rows. The same trace goes
+//! through simple policies with room for as many rows as the store's memory holds records, index,
+//! buffers and other overhead apart. What the store serves from its log's frames counts as served
+//! from memory.
 //!
-//! Estimate, written before measuring: within 3 points of the ideal at Zipf 0.99 and 1.2, 5 to 10 above LRU at
-//! 0.8 and 0.99; after a scan the hotspot is still there, where LRU has lost it.
+//! Estimate, written before measuring: within 3 points of the ideal at Zipf 0.99 and 1.2, 5 to 10
+//! above LRU at 0.8 and 0.99; after a scan the hotspot is still there, where LRU has lost it.
 
 use std::path::PathBuf;
 
@@ -38,7 +40,8 @@ pub(crate) struct Args {
     /// Peeks of each trace; the second half counts
     #[arg(long, default_value_t = 4_000_000)]
     peeks: usize,
-    /// Without these mechanisms of the store: names as in `kv/src/testing/mechanisms.rs`, joined by +
+    /// Without these mechanisms of the store: names as in `kv/src/testing/mechanisms.rs`, joined
+    /// by +
     #[arg(long, value_name = "NAME+NAME")]
     without: Option<String>,
     /// Seed of the traces

@@ -1,14 +1,16 @@
-//! `footprint`: what a row costs besides itself. Index memory a row, and bytes written to disk for each
-//! row that is loaded or updated.
+//! `footprint`: what a row costs besides itself. Index memory a row, and bytes written to disk for
+//! each row that is loaded or updated.
 //!
-//! A store is loaded with a budget of its index and a quarter of its log, checkpointed, and then updated
-//! (get, then put of the negated row) in uniform and in Zipf batches, each phase ending with a checkpoint.
+//! A store is loaded with a budget of its index and a quarter of its log, checkpointed, and then
+//! updated (get, then put of the negated row) in uniform and in Zipf batches, each phase ending
+//! with a checkpoint.
 //!
-//! Estimate, written before measuring: buckets of seven entries in 64 bytes at a load of 0.6 to 0.65 are 14 to
-//! 15 bytes of index a row, at any number of rows. A row of 8 bytes is a record of 40; loading writes each
-//! once: 40 bytes, and a page header in 16,000. A uniform update of a settled row writes one new record,
-//! 40 bytes again, and rarely a second when the row comes up twice: 38 to 40 an update. Under Zipf most updates
-//! fall on rows that are in mutable memory already: 10 to 15 bytes an update.
+//! Estimate, written before measuring: buckets of seven entries in 64 bytes at a load of 0.6 to
+//! 0.65 are 14 to 15 bytes of index a row, at any number of rows. A row of 8 bytes is a record of
+//! 40; loading writes each once: 40 bytes, and a page header in 16,000. A uniform update of a
+//! settled row writes one new record, 40 bytes again, and rarely a second when the row comes up
+//! twice: 38 to 40 an update. Under Zipf most updates fall on rows that are in mutable memory
+//! already: 10 to 15 bytes an update.
 
 use anyhow::{Result, ensure};
 use embank_kv::{Clock, StoreStats};

@@ -1,15 +1,16 @@
 //! `growth`: how long a batch of inserts takes at most while the index grows under it.
 //!
-//! A store is filled from nothing by one thread, in batches of 4,096 rows, with a budget that holds all of it
-//! and with one that holds a part, so that its pages leave memory for the index meanwhile. Every batch is
-//! timed, by the wall clock and by the thread's own processor time: on a machine that others use, a batch that took
-//! long and ran for short was off the processor, or waited.
+//! A store is filled from nothing by one thread, in batches of 4,096 rows, with a budget that holds
+//! all of it and with one that holds a part, so that its pages leave memory for the index
+//! meanwhile. Every batch is timed, by the wall clock and by the thread's own processor time: on a
+//! machine that others use, a batch that took long and ran for short was off the processor, or
+//! waited.
 //!
-//! Estimate, written before measuring: a chunk of 1,024 new rows splits 205 buckets at some 60 ns, 12 us; a
-//! new unit of 2 MiB is zeroed by the kernel at its first touch, 100 to 500 us, once in 150,000 rows. So the
-//! longest step is below 1 ms of processor time whatever the number of rows and whether the budget holds them, and
-//! the longest batch is a page that can't be turned before the drive has taken another (4 MiB: 2 to 10 ms),
-//! or a few of them, where the budget does not.
+//! Estimate, written before measuring: a chunk of 1,024 new rows splits 205 buckets at some 60 ns,
+//! 12 us; a new unit of 2 MiB is zeroed by the kernel at its first touch, 100 to 500 us, once in
+//! 150,000 rows. So the longest step is below 1 ms of processor time whatever the number of rows
+//! and whether the budget holds them, and the longest batch is a page that can't be turned before
+//! the drive has taken another (4 MiB: 2 to 10 ms), or a few of them, where the budget does not.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -197,8 +198,8 @@ mod tests {
         }
     }
 
-    /// The processor time of a thread has some of the machine's interrupts in it. A growth step that is slow by itself
-    /// is slow in each of three runs.
+    /// The processor time of a thread has some of the machine's interrupts in it. A growth step
+    /// that is slow by itself is slow in each of three runs.
     #[test]
     fn a_small_run_inserts_every_row_in_either_budget() {
         let quick = (0..3).any(|_| {

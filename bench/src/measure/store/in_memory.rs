@@ -1,19 +1,20 @@
 //! `in-memory`: the store and its tables with every row in memory, beside the machine's own limits.
 //!
 //! Two limits stand in the same run: the bare random gather, which touches one place a row, and the
-//! bare loop behind an index, which touches two, as every store with a hash index must. The first is the
-//! one that is asked for; the second tells how much of the gap is the machine's.
+//! bare loop behind an index, which touches two, as every store with a hash index must. The first
+//! is the one that is asked for; the second tells how much of the gap is the machine's.
 //!
-//! Estimate, written before measuring. Memory-bound, `kv get` should come within 0.8 of the loop behind an
-//! index at 64 bytes (it adds some 15 ns of hashing, tags and headers to 45 to 50 ns of misses, not all
-//! of them hidden) and 0.9 at 512 bytes, where copying counts for more: 0.3 to 0.4 of the plain gather
-//! at 64 bytes, 0.7 at 512. get + put finds the put's rows still in the core's own cache (a batch of 64
-//! bytes a row) or in the next level (512): 0.6 of the get. A table's get also removes duplicates
-//! and moves clocks: 0.9 of the store's. 100 million rows of 8 bytes weigh 5.6 GB, far more than any cache and TLB:
-//! 0.75 of the rate at 10 million where the machine's caches are small, less where they hold most of the ten.
+//! Estimate, written before measuring. Memory-bound, `kv get` should come within 0.8 of the loop
+//! behind an index at 64 bytes (it adds some 15 ns of hashing, tags and headers to 45 to 50 ns of
+//! misses, not all of them hidden) and 0.9 at 512 bytes, where copying counts for more: 0.3 to 0.4
+//! of the plain gather at 64 bytes, 0.7 at 512. get + put finds the put's rows still in the core's
+//! own cache (a batch of 64 bytes a row) or in the next level (512): 0.6 of the get. A table's get
+//! also removes duplicates and moves clocks: 0.9 of the store's. 100 million rows of 8 bytes weigh
+//! 5.6 GB, far more than any cache and TLB: 0.75 of the rate at 10 million where the machine's
+//! caches are small, less where they hold most of the ten.
 //!
-//! Everything is checked: see [`crate::ground::rounds`] for the answers while measuring; at the end every row
-//! is read once more and must stand as the puts left it.
+//! Everything is checked: see [`crate::ground::rounds`] for the answers while measuring; at the end
+//! every row is read once more and must stand as the puts left it.
 
 use std::fs;
 use std::path::Path;
@@ -50,7 +51,8 @@ pub(crate) struct Args {
     /// Columns (f32) of a row, each length measured by itself
     #[arg(long, value_delimiter = ',', default_value = "16,128,1024")]
     dims: Vec<usize>,
-    /// Most MiB of values in a table: where --rows of that length exceed it, the table has fewer rows
+    /// Most MiB of values in a table: where --rows of that length exceed it, the table has fewer
+    /// rows
     #[arg(long, value_name = "MIB", default_value_t = 5 << 10)]
     table_mib: u64,
     /// Rows of a larger table of 8-byte rows, beside one of --rows; 0 leaves that out
@@ -64,8 +66,8 @@ pub(crate) struct Args {
     batch: usize,
     #[command(flatten)]
     pub(crate) threads: Threads,
-    /// In place of the rest: tables alone, one calling thread, batches of 256, 4,096 and 32,768 keys, each
-    /// with these numbers of the bank's threads beside one
+    /// In place of the rest: tables alone, one calling thread, batches of 256, 4,096 and 32,768
+    /// keys, each with these numbers of the bank's threads beside one
     #[arg(long, value_name = "N[,M..]", value_delimiter = ',', conflicts_with_all = ["only", "batch", "threads"])]
     pub(crate) threads_a_batch: Vec<usize>,
     /// Measured rounds; the median counts
@@ -112,8 +114,8 @@ impl Args {
     }
 }
 
-/// A budget that holds every row in mutable memory: records and at most 16 bytes of index a row, and half
-/// as much again. What is not used is not resident.
+/// A budget that holds every row in mutable memory: records and at most 16 bytes of index a row,
+/// and half as much again. What is not used is not resident.
 pub(crate) fn whole_budget_bytes(rows: u64, dim: usize) -> u64 {
     let row_bytes = record_bytes(dim * size_of::<f32>()) as u64 + 16;
     rows * row_bytes * 3 / 2 + (64 << 20)
@@ -257,9 +259,9 @@ fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
     }
 }
 
-/// One row a contender and number of threads: beside the first, which is the gather, and over the second,
-/// which is the loop behind an index. Where several numbers of threads begin with one, each also has its
-/// scaling.
+/// One row a contender and number of threads: beside the first, which is the gather, and over the
+/// second, which is the loop behind an index. Where several numbers of threads begin with one, each
+/// also has its scaling.
 fn beside_limits(
     label: &str,
     threads: &[usize],

@@ -1,11 +1,12 @@
 //! `scaling`: two threads against one, in memory, beside how the machine's memory itself scales.
 //!
-//! The same measurement as `in-memory`, of the store alone: what counts here is each contender's rate with
-//! two threads over its rate with one, and that over the plain gather's own.
+//! The same measurement as `in-memory`, of the store alone: what counts here is each contender's
+//! rate with two threads over its rate with one, and that over the plain gather's own.
 //!
-//! Estimate, written before measuring: threads share nothing but the counters (once a batch) and the epoch
-//! (once a chunk), so the store should scale as the loops do: 1.9 where memory bandwidth holds, less for 512-byte
-//! rows if one core nearly fills it. Two virtual processors on one physical core would scale alike badly.
+//! Estimate, written before measuring: threads share nothing but the counters (once a batch) and
+//! the epoch (once a chunk), so the store should scale as the loops do: 1.9 where memory bandwidth
+//! holds, less for 512-byte rows if one core nearly fills it. Two virtual processors on one
+//! physical core would scale alike badly.
 
 use anyhow::{Result, ensure};
 

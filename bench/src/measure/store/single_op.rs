@@ -1,20 +1,22 @@
 //! `single-op`: one key a call, as YCSB asks and as single-key stores work.
 //!
-//! Reads (a `Get`, the clock kept), peeks, and half reads and half blind updates, of 8 and 64 bytes,
-//! uniform and Zipf, by one and two threads over the same keys. Figures of another store, measured beside
-//! this on the same machine, can be given as `--peer-json FILE`:
+//! Reads (a `Get`, the clock kept), peeks, and half reads and half blind updates, of 8 and 64
+//! bytes, uniform and Zipf, by one and two threads over the same keys. Figures of another store,
+//! measured beside this on the same machine, can be given as `--peer-json FILE`:
 //!
 //! ```json
 //! {"peer": "C++ FASTER, -O3", "rows": [{"name": "64 B x 1 thread: uniform, reads", "value": 3.5}]}
 //! ```
 //!
-//! with names as this prints them and values in million operations a second; `--list` prints the names.
+//! with names as this prints them and values in million operations a second; `--list` prints the
+//! names.
 //!
-//! Estimate, written before measuring: a call does one dependent miss for the bucket and one for the
-//! record, 100 ns each where the table is not in cache, of which the processor can overlap little with the
-//! next call's; a pin, a tally and the scratch are 30 to 40 ns more. So 4 million a second uniform, and 10
-//! to 15 under Zipf, where most rows are in some cache. Updates cost as much as reads. Two threads do
-//! twice as much uniform; under Zipf the most popular rows' lines go back and forth between the cores.
+//! Estimate, written before measuring: a call does one dependent miss for the bucket and one for
+//! the record, 100 ns each where the table is not in cache, of which the processor can overlap
+//! little with the next call's; a pin, a tally and the scratch are 30 to 40 ns more. So 4 million a
+//! second uniform, and 10 to 15 under Zipf, where most rows are in some cache. Updates cost as much
+//! as reads. Two threads do twice as much uniform; under Zipf the most popular rows' lines go back
+//! and forth between the cores.
 
 use std::collections::HashMap;
 use std::fs;
@@ -101,7 +103,8 @@ impl Contender for Single<'_> {
 
     fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
         let dim = self.rows.dim;
-        // A toss for each key, and what is to be put; a row that is to be read must not be there yet.
+        // A toss for each key, and what is to be put; a row that is to be read must not be there
+        // yet.
         let mut toss = KeyStream::new(keys[0], 0, 1, 2);
         let updates: Vec<bool> =
             keys.iter().map(|_| self.mix == Mix::HalfUpdates && toss.next_key() == 1).collect();
@@ -171,8 +174,8 @@ fn figure_name(dim: usize, threads: usize, popularity: Popularity, mix: &str) ->
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Options that do not fit together, a peer's file that can't be read or names what is not measured, what
-/// the store reports, a wrong answer, a read from disk.
+/// Options that do not fit together, a peer's file that can't be read or names what is not
+/// measured, what the store reports, a wrong answer, a read from disk.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     ensure!(args.rows > 0 && args.operations > 0, "--rows and --operations must be positive");
     ensure!(args.dims.iter().all(|&dim| dim > 0), "--dims must be positive");

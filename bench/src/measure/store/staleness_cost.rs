@@ -1,17 +1,17 @@
 //! `staleness-cost`: what the staleness clock costs, moved against left alone.
 //!
-//! With the clock, a get takes it up (after a look at the bound) and a put brings it down, as a training
-//! step does. Without, the same gets and puts keep it. Two workloads, uniform and Zipf: batches of gets,
-//! each followed by a put of the same rows; and batches half of which is read and the other half
-//! updated, as in YCSB A.
+//! With the clock, a get takes it up (after a look at the bound) and a put brings it down, as a
+//! training step does. Without, the same gets and puts keep it. Two workloads, uniform and Zipf:
+//! batches of gets, each followed by a put of the same rows; and batches half of which is read and
+//! the other half updated, as in YCSB A.
 //!
-//! Estimate, written before measuring: a get and a put lock the record's word and write it back anyway, and
-//! the clock is in the same word. What is left is a comparison and an addition a row, below 1 ns of 50 to 100:
-//! within 2% uniform. Under Zipf most rows are in the core's own cache and a row costs 15 to 30 ns: 5%.
-//! A release also looks for waiters, once a batch.
+//! Estimate, written before measuring: a get and a put lock the record's word and write it back
+//! anyway, and the clock is in the same word. What is left is a comparison and an addition a row,
+//! below 1 ns of 50 to 100: within 2% uniform. Under Zipf most rows are in the core's own cache and
+//! a row costs 15 to 30 ns: 5%. A release also looks for waiters, once a batch.
 //!
-//! The cost is taken round by round, on against off on the same keys one right after the other, and the
-//! median of these is the figure: a slow moment of the machine falls on both.
+//! The cost is taken round by round, on against off on the same keys one right after the other, and
+//! the median of these is the figure: a slow moment of the machine falls on both.
 
 use std::time::{Duration, Instant};
 

@@ -1,13 +1,15 @@
 //! `in-memory --threads-a-batch`: what the threads of a bank gain for the batches of one caller.
 //!
-//! One thread calls a table's get, get + release, peek and gradients, with batches of three lengths. For each
-//! number of threads there is a bank ([`BankOptions::threads`]) with equal rows, all in memory. The banks take
-//! turns on the same keys, and each figure stands beside that of the bank with one thread.
+//! One thread calls a table's get, get + release, peek and gradients, with batches of three
+//! lengths. For each number of threads there is a bank ([`BankOptions::threads`]) with equal rows,
+//! all in memory. The banks take turns on the same keys, and each figure stands beside that of the
+//! bank with one thread.
 //!
-//! Estimate, written before measuring: a batch of 256 keys stays on the calling thread, so its ratio is 1.
-//! A batch of 4,096 rows of 64 bytes takes some 250 us on one thread; starting and joining the parts costs
-//! some 10 us, so two free processors come to 1.8, four to 3. At 32,768 keys two come to 1.9. The distinct keys of
-//! a get's batch are found before the parts begin, so gets gain less than peeks.
+//! Estimate, written before measuring: a batch of 256 keys stays on the calling thread, so its
+//! ratio is 1. A batch of 4,096 rows of 64 bytes takes some 250 us on one thread; starting and
+//! joining the parts costs some 10 us, so two free processors come to 1.8, four to 3. At 32,768
+//! keys two come to 1.9. The distinct keys of a get's batch are found before the parts begin, so
+//! gets gain less than peeks.
 //!
 //! Every answer is checked, as in the rest of `in-memory`.
 
@@ -42,7 +44,8 @@ struct Shared {
 pub(crate) fn measure(args: &in_memory::Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
     let counts = counts(&args.threads_a_batch)?;
     let directory = scratch_in(&args.common.directory)?;
-    // A key has a row in the table of each bank. Together these tables keep to the bytes of one table.
+    // A key has a row in the table of each bank. Together these tables keep to the bytes of one
+    // table.
     let rows = args.rows_of(dim * counts.len());
     ensure!(rows > 0, "--table-mib does not hold a row in each of {} tables", counts.len());
     let memory_budget_bytes = args.budget_bytes(rows, dim);

@@ -1,7 +1,8 @@
 //! The steps of the script by which a copy of the bank follows it: a delta is written, and applied.
 //!
-//! After an error the copy is at the checkpoint at which it was or, if the new one's name was all that was not sure, at
-//! the one to which the delta leads: whole either way, and the next try gets it there.
+//! After an error the copy is at the checkpoint at which it was or, if the new one's name was all
+//! that was not sure, at the one to which the delta leads: whole either way, and the next try gets
+//! it there.
 
 use std::path::PathBuf;
 
@@ -28,8 +29,8 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Takes it, which is at state `at`, to where the delta leads, if there is a delta. If it is there, the delta must
-    /// be refused for that.
+    /// Takes it, which is at state `at`, to where the delta leads, if there is a delta. If it is
+    /// there, the delta must be refused for that.
     ///
     /// # Errors
     /// What the store reports.
@@ -85,7 +86,8 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Reads all of the follower, which must be at one of its two states. Returns the state's serial number.
+    /// Reads all of the follower, which must be at one of its two states. Returns the state's
+    /// serial number.
     fn check_follower(&self) -> Result<u64> {
         let follower = self.follower.as_ref().context("no follower")?;
         let reader = Store::open_read_only(&follower.bank, &self.options, None)?;

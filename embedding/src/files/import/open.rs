@@ -29,7 +29,8 @@ pub(super) fn open(
     let rows = options.rows.as_deref();
     let state = options.state;
     let uses = options.state && is_tracked;
-    // Columns of these names mean something else in a file of another program, or of a table without tracking.
+    // Columns of these names mean something else in a file of another program, or of a table
+    // without tracking.
     let select = |held: Option<&TableConfig>| {
         let has_uses = held.is_some_and(|held| held.tracking != Tracking::None);
         Selection { keys, rows, first_key, wanted: Wanted { state, uses: uses && has_uses } }

@@ -18,7 +18,8 @@ pub(super) struct Taken {
 pub(super) enum TakenUses {
     /// The import counts as one use.
     None,
-    /// The number. The last use is the present time: the file's times have another unit than the table's.
+    /// The number. The last use is the present time: the file's times have another unit than the
+    /// table's.
     Count,
     /// The number and the last use.
     All,
@@ -35,7 +36,8 @@ pub(super) struct PutImported<'a> {
 }
 
 impl PutImported<'_> {
-    /// An int8 row that the file has as it is stored goes in so: its scale would not come back from its values.
+    /// An int8 row that the file has as it is stored goes in so: its scale would not come back from
+    /// its values.
     fn write_vector(&self, i: usize, value: &mut [u8]) {
         let place = self.sources[i] as usize;
         let layout = self.layout;

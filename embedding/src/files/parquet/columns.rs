@@ -77,7 +77,8 @@ impl Found<'_> {
         }
     }
 
-    /// State and uses in the file belong to vectors of the usual names, not to another column that the caller names.
+    /// State and uses in the file belong to vectors of the usual names, not to another column that
+    /// the caller names.
     fn wanted_for(&self, vector: usize, wanted: Wanted) -> Result<Wanted> {
         let name = self.schema.field(vector).name();
         if ROWS.contains(&name.as_str()) {
@@ -148,7 +149,8 @@ impl Found<'_> {
         }
     }
 
-    /// The columns of the rows' uses; an error if the file has only one of them, or has one of another type.
+    /// The columns of the rows' uses; an error if the file has only one of them, or has one of
+    /// another type.
     fn uses(&self) -> Result<Option<[usize; 2]>> {
         let names = [LAST_USED, USES];
         if names.iter().all(|name| self.find(name).is_none()) {

@@ -151,7 +151,8 @@ fn version_1_is_read_with_the_numbers_that_were_meant() {
     assert_eq!(TableConfig::from_descriptor("t", &descriptor).unwrap(), expected);
 }
 
-/// One list orders an optimizer's numbers for the writer and the reader, so a round trip does not show a changed order.
+/// One list orders an optimizer's numbers for the writer and the reader, so a round trip does not
+/// show a changed order.
 #[test]
 fn an_optimizer_lies_as_the_format_says() {
     let accumulator = |value: f32| value.to_le_bytes().to_vec();

@@ -1,5 +1,5 @@
-//! Trains a click model, DLRM (Naumov et al., 2019), on a log in the format of the Criteo Kaggle set, with the rows of
-//! its categories in a bank on disk.
+//! Trains a click model, DLRM (Naumov et al., 2019), on a log in the format of the Criteo Kaggle
+//! set, with the rows of its categories in a bank on disk.
 //!
 //! ```sh
 //! cargo xtask example dlrm                                     # 1,999 real rows: enough to see it run
@@ -8,7 +8,8 @@
 //! cargo xtask example dlrm -- --data clicks.tsv --in-memory    # the same with plain tensors
 //! ```
 //!
-//! Reported is the AUC on the last tenth of the rows. The twin in Python, which is the demo, is `examples/dlrm`.
+//! Reported is the AUC on the last tenth of the rows. The twin in Python, which is the demo, is
+//! `examples/dlrm`.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -62,7 +63,8 @@ fn main() -> Result<()> {
     let clicks: Vec<usize> = (0..log.labels.len()).collect();
     let (train, test) = clicks.split_at(clicks.len() - clicks.len() / 10);
 
-    // One table for all columns: a key has room for the column beside the category. No vocabulary is needed.
+    // One table for all columns: a key has room for the column beside the category. No vocabulary
+    // is needed.
     let values = log.distinct as u64 * u64::from(options.dim);
     let (bank, _folder) = options.common.bank(values * ADAGRAD_BYTES_PER_VALUE)?;
     let config = TableConfig::new(options.dim)

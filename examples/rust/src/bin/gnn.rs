@@ -1,12 +1,14 @@
-//! Trains GraphSAGE (Hamilton et al., 2017) by neighbour sampling, with node embeddings and features in a bank on disk.
+//! Trains GraphSAGE (Hamilton et al., 2017) by neighbour sampling, with node embeddings and
+//! features in a bank on disk.
 //!
 //! ```sh
 //! cargo xtask example gnn                  # a quarter of the tables in memory
 //! cargo xtask example gnn -- --in-memory   # the same with plain tensors
 //! ```
 //!
-//! The data are Cora's two files. Reported is the accuracy on the test nodes, at the epoch that was best on the
-//! validation nodes. The twin in Python, with GAT and a generated graph too, is `examples/gnn`.
+//! The data are Cora's two files. Reported is the accuracy on the test nodes, at the epoch that was
+//! best on the validation nodes. The twin in Python, with GAT and a generated graph too, is
+//! `examples/gnn`.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -130,7 +132,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Two layers of GraphSAGE over the nodes' inputs: features times a matrix, plus an embedding of each node's own.
+/// Two layers of GraphSAGE over the nodes' inputs: features times a matrix, plus an embedding of
+/// each node's own.
 struct Model {
     encoder: nn::Linear,
     layers: [Layer; 2],
@@ -232,9 +235,9 @@ struct Batch {
     labels: Tensor,
 }
 
-/// The edges of one layer: from `sources`, places among the nodes that it reads, to `targets`, places among the `made`
-/// nodes that it makes, which are the first ones of those that it reads. `counts` (made, 1) are the made nodes' edges,
-/// at least 1.
+/// The edges of one layer: from `sources`, places among the nodes that it reads, to `targets`,
+/// places among the `made` nodes that it makes, which are the first ones of those that it reads.
+/// `counts` (made, 1) are the made nodes' edges, at least 1.
 struct Block {
     made: i64,
     sources: Tensor,
@@ -310,8 +313,8 @@ impl Graph {
         })
     }
 
-    /// The block that makes `nodes`, which are distinct, and the distinct nodes that it reads. Of a node with more
-    /// neighbours than the fanout, that many are drawn, with replacement.
+    /// The block that makes `nodes`, which are distinct, and the distinct nodes that it reads. Of a
+    /// node with more neighbours than the fanout, that many are drawn, with replacement.
     fn block(&self, nodes: &[u64], fanout: usize, random: &mut SmallRng) -> (Block, Vec<u64>) {
         let (mut all, mut targets) = (nodes.to_vec(), Vec::new());
         let mut counts = Vec::with_capacity(nodes.len());

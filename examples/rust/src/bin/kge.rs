@@ -5,8 +5,9 @@
 //! cargo xtask example kge -- --in-memory   # the same with plain tensors
 //! ```
 //!
-//! The data are three files of triples, as WN18RR has them. Reported are the filtered mean reciprocal rank and Hits@1,
-//! 3 and 10 over both directions. The twin in Python, with ComplEx too, is `examples/kge`.
+//! The data are three files of triples, as WN18RR has them. Reported are the filtered mean
+//! reciprocal rank and Hits@1, 3 and 10 over both directions. The twin in Python, with ComplEx too,
+//! is `examples/kge`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -114,7 +115,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The score of (h, r, t) is the sum of h * r * t; the loss is the cross entropy of the true tail among the candidates.
+/// The score of (h, r, t) is the sum of h * r * t; the loss is the cross entropy of the true tail
+/// among the candidates.
 fn loss(batch: &Batch, entities: &Tensor, relations: &Tensor, regularization: f64) -> Tensor {
     let head = entities.index_select(0, &batch.heads);
     let candidates = entities.index_select(0, &batch.candidates);
@@ -132,9 +134,10 @@ struct Ranking {
     hits: [f64; 3],
 }
 
-/// Ranks the tail of each query among all entities but the other known tails. Rows are looked at a chunk of entities at
-/// a time, so the whole table never has to be in memory. Of scores that equal the true one's but for rounding, half
-/// count as better. Fails if a score is not finite: nothing is greater than NaN, so it would rank first.
+/// Ranks the tail of each query among all entities but the other known tails. Rows are looked at a
+/// chunk of entities at a time, so the whole table never has to be in memory. Of scores that equal
+/// the true one's but for rounding, half count as better. Fails if a score is not finite: nothing
+/// is greater than NaN, so it would rank first.
 fn rank(
     graph: &Graph,
     queries: &[Triple],
@@ -193,8 +196,8 @@ struct Triple {
     tail: u64,
 }
 
-/// Every triple (h, r, t) is there a second time as (t, r', h) with the reciprocal relation r', so the model only ever
-/// answers "which tail?" (Lacroix et al., 2018).
+/// Every triple (h, r, t) is there a second time as (t, r', h) with the reciprocal relation r', so
+/// the model only ever answers "which tail?" (Lacroix et al., 2018).
 struct Graph {
     entities: u64,
     relations: u64,
@@ -205,8 +208,8 @@ struct Graph {
     known: HashMap<(u64, u64), Vec<u64>>,
 }
 
-/// `heads` and `candidates` are positions in `entities`, the distinct ones that the batch needs; `targets` say where
-/// among the candidates each tail stands.
+/// `heads` and `candidates` are positions in `entities`, the distinct ones that the batch needs;
+/// `targets` say where among the candidates each tail stands.
 struct Batch {
     entities: Vec<u64>,
     relations: Vec<u64>,

@@ -1,25 +1,29 @@
 //! The log's address space on segment files.
 //!
-//! Log offset `o` lies in file `log/<first offset, 16 hex digits>.seg` of a fixed power-of-two size, so
-//! that cold ends of the log can be given back as whole files. Files are opened when first needed, with
-//! `O_DIRECT` where the file system takes it, and a bounded number of handles stays open: those in the cache, and
-//! those of files that were written and not synced yet. When there are too many of the latter, the write that opened
-//! another one syncs all but its own. When the process has no handle left, both kinds are let go.
+//! Log offset `o` lies in file `log/<first offset, 16 hex digits>.seg` of a fixed power-of-two
+//! size, so that cold ends of the log can be given back as whole files. Files are opened when first
+//! needed, with `O_DIRECT` where the file system takes it, and a bounded number of handles stays
+//! open: those in the cache, and those of files that were written and not synced yet. When there
+//! are too many of the latter, the write that opened another one syncs all but its own. When the
+//! process has no handle left, both kinds are let go.
 //!
 //! What durability rests on:
 //! - A write enters `unsynced` after it has completed and before it returns, so a sync that starts
 //!   later finds it; `unsynced` holds the handle that wrote, so the kernel's record of a failed
 //!   write-back is reported to it and to nobody else.
 //! - A new file sets `folder_unsynced` before its first write returns.
-//! - Syncs take turns: one that finds nothing to do must not return while another still works on it.
-//! - A file that has another name belongs to a copy of the bank too (see `copying`), and stays as it is: its first
-//!   part is not punched out, and before the log ends within it and goes on there, it gives way to a file of this
-//!   bank's own. So does one that another user has made and that this process may not write to. The store does not write to full
-//!   segments otherwise, so it needs no lock, and who makes such a name keeps the
-//!   log that the copy needs from being given back meanwhile. A reader may have the old file open: so each checkpoint
-//!   that is read has a device of its own (`store::reading`).
-//! - After a failed sync the kernel may have marked the lost pages clean, and a second sync would report
-//!   success (the "fsyncgate" of PostgreSQL, 2018). The failure is therefore kept and repeated.
+//! - Syncs take turns: one that finds nothing to do must not return while another still works on
+//!   it.
+//! - A file that has another name belongs to a copy of the bank too (see `copying`), and stays as
+//!   it is: its first part is not punched out, and before the log ends within it and goes on there,
+//!   it gives way to a file of this bank's own. So does one that another user has made and that
+//!   this process may not write to. The store does not write to full segments otherwise, so it
+//!   needs no lock, and who makes such a name keeps the log that the copy needs from being given
+//!   back meanwhile. A reader may have the old file open: so each checkpoint that is read has a
+//!   device of its own (`store::reading`).
+//! - After a failed sync the kernel may have marked the lost pages clean, and a second sync would
+//!   report success (the "fsyncgate" of PostgreSQL, 2018). The failure is therefore kept and
+//!   repeated.
 
 pub(crate) mod names;
 pub(crate) mod segment;
@@ -49,12 +53,12 @@ use crate::error::{Error, Result};
 use crate::files::directory::{Directory, Place};
 use crate::sync::{AtomicBool, Ordering};
 
-/// Bytes of log in one segment file unless told otherwise: 256 MiB. Space is given back in these units
-/// where the file system can't punch holes.
+/// Bytes of log in one segment file unless told otherwise: 256 MiB. Space is given back in these
+/// units where the file system can't punch holes.
 pub const SEGMENT_SIZE_BYTES_DEFAULT: u64 = 256 << 20;
 
-/// Files that may wait to be synced. Each holds a handle. A sync of this many is quick after direct writes, whose blocks
-/// are on the drive already; without direct writes one file may wait.
+/// Files that may wait to be synced. Each holds a handle. A sync of this many is quick after direct
+/// writes, whose blocks are on the drive already; without direct writes one file may wait.
 const UNSYNCED_FILES_MAX: usize = 16;
 
 /// A burst's reads with their files found and held open.
@@ -171,7 +175,8 @@ impl Segments {
         for read in reads {
             transfer::check(read.offset, read.buffer, self.segment_size_bytes)?;
             let number = self.number(read.offset);
-            // Bursts come sorted by address, so that most reads lie in the segment of the one before.
+            // Bursts come sorted by address, so that most reads lie in the segment of the one
+            // before.
             if located.segments.last().is_none_or(|last| last.number != number) {
                 located.segments.push(self.for_reading(read.offset, read.buffer.len())?);
             }
@@ -200,8 +205,8 @@ impl Segments {
         (self.open_files_max / 4).clamp(1, most)
     }
 
-    /// Syncs all files but the last one, which is being written, and lets go of their handles. Does nothing while
-    /// another thread syncs: that thread lets go of them.
+    /// Syncs all files but the last one, which is being written, and lets go of their handles. Does
+    /// nothing while another thread syncs: that thread lets go of them.
     fn sync_full(&self) -> Result<()> {
         let Some(mut failure) = self.sync_failure.try_lock() else { return Ok(()) };
         self.sync_all_but_last(&mut failure)
@@ -219,8 +224,8 @@ impl Segments {
         sync_all(&full).inspect_err(|error| *failure = Some(error.to_string()))
     }
 
-    /// Lets go of every handle but that of the last file: the log's end must be writable without a new one, or a
-    /// checkpoint that can't open its own files would poison the store.
+    /// Lets go of every handle but that of the last file: the log's end must be writable without a
+    /// new one, or a checkpoint that can't open its own files would poison the store.
     pub(super) fn release_handles(&self) {
         self.release(&mut self.open.write());
     }
@@ -229,8 +234,8 @@ impl Segments {
         let last = open.pop_last();
         open.clear();
         open.extend(last);
-        // Waits for a sync that is going on, which holds the handles that it syncs; a thread that syncs never waits for
-        // `open`. A failure is kept, and the next sync repeats it.
+        // Waits for a sync that is going on, which holds the handles that it syncs; a thread that
+        // syncs never waits for `open`. A failure is kept, and the next sync repeats it.
         let _ = self.sync_all_but_last(&mut self.sync_failure.lock());
     }
 
@@ -296,8 +301,9 @@ impl Segments {
         self.sync_folder()
     }
 
-    /// Removes whole segments below `below`, the first ones first, and punches the part below it out of the
-    /// next one. A reader that has a removed file open goes on reading it. A file that can't be removed is left and noted.
+    /// Removes whole segments below `below`, the first ones first, and punches the part below it
+    /// out of the next one. A reader that has a removed file open goes on reading it. A file
+    /// that can't be removed is left and noted.
     pub(super) fn free(&self, below: u64) -> Result<Freed> {
         self.check_writable("free")?;
         self.check_in_place()?;
@@ -366,7 +372,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Nothing is made or removed where the path of the bank, or of its log, leads elsewhere by now.
+    /// Nothing is made or removed where the path of the bank, or of its log, leads elsewhere by
+    /// now.
     fn check_in_place(&self) -> Result<()> {
         self.bank.check_in_place()?;
         self.folder.check_in_place()
@@ -465,8 +472,8 @@ impl Segments {
         }
     }
 
-    /// Keeps a handle open, and closes another where there are too many. Whoever uses that one, or has
-    /// yet to sync it, holds it open until then.
+    /// Keeps a handle open, and closes another where there are too many. Whoever uses that one, or
+    /// has yet to sync it, holds it open until then.
     fn keep(
         &self,
         open: &mut BTreeMap<u64, Arc<Segment>>,
@@ -560,7 +567,8 @@ fn is_another_users(place: &Place) -> bool {
     opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// Removes a file beyond the log's end. One that can't be removed is cut to nothing: it will be written anew.
+/// Removes a file beyond the log's end. One that can't be removed is cut to nothing: it will be
+/// written anew.
 fn remove_or_empty(place: &Place) -> io::Result<()> {
     place.remove_file().or_else(|refused| {
         let file = place.open_with(OFlags::RDWR).map_err(|_| refused)?;

@@ -71,8 +71,8 @@ impl Segment {
         }
     }
 
-    /// Writes all of `bytes`. A write that stops within a block goes on from that block's start, because
-    /// a direct write can't go on from within it.
+    /// Writes all of `bytes`. A write that stops within a block goes on from that block's start,
+    /// because a direct write can't go on from within it.
     pub(crate) fn write_all(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut done = 0;
         let mut retries = 0;

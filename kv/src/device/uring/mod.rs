@@ -1,26 +1,28 @@
 //! The io_uring device: bursts of direct reads, many in flight from one thread.
 //!
-//! A burst or a stream takes a ring from a small pool, keeps it filled up to its depth, and reaps what has
-//! completed in one go: a system call per eighth of the depth, rather than one per read. Whoever calls
-//! does the work; there is no thread of its own.
+//! A burst or a stream takes a ring from a small pool, keeps it filled up to its depth, and reaps
+//! what has completed in one go: a system call per eighth of the depth, rather than one per read.
+//! Whoever calls does the work; there is no thread of its own.
 //!
-//! A stream into a buffer made for it ([`AlignedBuffer::for_streams`]) reads into *registered* pages, which the
-//! kernel need not look up for each read. That saves a tenth of the thread's time: whole streams of 4,096 reads took
-//! 1.16 us a read instead of 1.20 to 1.41 with 512 bytes, 1.10 instead of 1.29 with 4 KiB, and with both cores
-//! busy otherwise 2.61 instead of 2.75 and 2.64 instead of 2.90 (medians of nine turns). Reads a second stay the
-//! same: the drive is the limit. A buffer is registered with one ring at most, and a ring has one at most, so that
-//! the pool's buffers are pinned once. A stream gets the ring that knows its buffer where that is idle. Where
-//! it isn't, or the kernel refuses to register, reads are plain ones, and nobody is told: the tenth is all that
-//! is lost.
+//! A stream into a buffer made for it ([`AlignedBuffer::for_streams`]) reads into *registered*
+//! pages, which the kernel need not look up for each read. That saves a tenth of the thread's time:
+//! whole streams of 4,096 reads took 1.16 us a read instead of 1.20 to 1.41 with 512 bytes, 1.10
+//! instead of 1.29 with 4 KiB, and with both cores busy otherwise 2.61 instead of 2.75 and 2.64
+//! instead of 2.90 (medians of nine turns). Reads a second stay the same: the drive is the limit. A
+//! buffer is registered with one ring at most, and a ring has one at most, so that the pool's
+//! buffers are pinned once. A stream gets the ring that knows its buffer where that is idle. Where
+//! it isn't, or the kernel refuses to register, reads are plain ones, and nobody is told: the tenth
+//! is all that is lost.
 //!
 //! Not used, and why:
 //! - The ring for writes. The log writes pages of megabytes, a system call each; a ring would save
 //!   nothing, and a file system runs extending direct writes one at a time anyway.
-//! - The ring for a burst of one read, for the same reason; such a read never waits for a ring. A stream always
-//!   takes one, also where it turns out to be a single read: that shows only when the read has brought what
-//!   the next would be asked for.
-//! - Registered files. One would hold the space of a removed segment until it is unregistered in every ring, idle or
-//!   lent, and beside registered buffers it saves 1 to 5% (a ring alone, one file, medians of seven turns):
+//! - The ring for a burst of one read, for the same reason; such a read never waits for a ring. A
+//!   stream always takes one, also where it turns out to be a single read: that shows only when the
+//!   read has brought what the next would be asked for.
+//! - Registered files. One would hold the space of a removed segment until it is unregistered in
+//!   every ring, idle or lent, and beside registered buffers it saves 1 to 5% (a ring alone, one
+//!   file, medians of seven turns):
 //!
 //!   | thread's time a read, random, depth 256 | 512 bytes | 4 KiB | 512 bytes, both cores busy |
 //!   |---|---|---|---|
@@ -29,9 +31,9 @@
 //!   | registered buffer | 0.79 us | 0.82 us | 2.74 us |
 //!   | both | 0.78 us | 0.81 us | 2.59 us |
 //!
-//! - `IORING_SETUP_DEFER_TASKRUN`. It ties a ring to the thread that made it, and rings are lent to whoever
-//!   reads. Tried with a ring for each thread: Lookahead's woke 60 times for 3,500 reads instead of 66, because the
-//!   drive reports its completions in groups anyway, and took as long.
+//! - `IORING_SETUP_DEFER_TASKRUN`. It ties a ring to the thread that made it, and rings are lent to
+//!   whoever reads. Tried with a ring for each thread: Lookahead's woke 60 times for 3,500 reads
+//!   instead of 66, because the drive reports its completions in groups anyway, and took as long.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -134,8 +136,8 @@ impl Device for UringDevice {
 
     fn read_stream(&self, memory: &mut AlignedBuffer, stream: &mut dyn ReadStream) -> Result<u64> {
         let lane = self.traffic.enter(stream.priority());
-        // Before the loan, so dropped after it: the loan's drop drains the ring, and until then the kernel may
-        // read from these files, also when the stream unwinds.
+        // Before the loan, so dropped after it: the loan's drop drains the ring, and until then the
+        // kernel may read from these files, also when the stream unwinds.
         let mut files = Vec::new();
         let lent = self.rings.lend(memory.number());
         let mut lent = lent.map_err(|e| Error::io("make a ring for", self.segments.folder(), e))?;
@@ -206,16 +208,18 @@ impl<'a, 'b> Burst<'a, 'b> {
         }
     }
 
-    /// Ends: each turn reaps a completion, or waits for one for a bounded time, which a working drive ends; a read comes again only after at
-    /// least a block has arrived, or within the bound on retries.
+    /// Ends: each turn reaps a completion, or waits for one for a bounded time, which a working
+    /// drive ends; a read comes again only after at least a block has arrived, or within the
+    /// bound on retries.
     fn run(mut self, ring: &mut Ring) -> Result<()> {
         loop {
             self.fill(ring);
             if ring.outstanding() == 0 {
                 return self.error.map_or(Ok(()), Err);
             }
-            // While there is more to push, wait for a part of the depth, so that the disk never runs dry
-            // and a system call still brings several; then wait for all that is left.
+            // While there is more to push, wait for a part of the depth, so that the disk never
+            // runs dry and a system call still brings several; then wait for all that
+            // is left.
             let outstanding = ring.outstanding();
             let more = self.has_more();
             let want =
@@ -253,10 +257,11 @@ impl<'a, 'b> Burst<'a, 'b> {
                 .offset(offset + self.arrived[i] as u64)
                 .build()
                 .user_data(i as u64);
-            // SAFETY: `self` borrows the buffers exclusively and `located` holds the file open, both for
-            // longer than `run` and the ring's loan, neither of which ends before the ring is drained:
-            // `run` returns with nothing outstanding, and an unwinding drops the loan, which drains. No
-            // buffer is in flight twice: `i` comes from `again` or `next`, once for each completion.
+            // SAFETY: `self` borrows the buffers exclusively and `located` holds the file open,
+            // both for longer than `run` and the ring's loan, neither of which ends
+            // before the ring is drained: `run` returns with nothing outstanding, and
+            // an unwinding drops the loan, which drains. No buffer is in flight twice:
+            // `i` comes from `again` or `next`, once for each completion.
             unsafe { ring.push(&entry) };
         }
     }
@@ -328,9 +333,11 @@ impl RingPool {
         }
     }
 
-    /// A ring for one burst, into this buffer if it has a number: an idle one, a new one, or the next to come back.
+    /// A ring for one burst, into this buffer if it has a number: an idle one, a new one, or the
+    /// next to come back.
     ///
-    /// Waits only while others have rings, and each of them gives its ring back when its burst ends.
+    /// Waits only while others have rings, and each of them gives its ring back when its burst
+    /// ends.
     fn lend(&self, buffer: Option<u64>) -> io::Result<Lent<'_>> {
         let mut state = self.state.lock();
         loop {

@@ -28,7 +28,8 @@ fn a_ring_that_fails_is_replaced_and_the_device_goes_on() {
     let mut memory = AlignedBuffer::zeroed(512 * 16);
     memory.fill(5);
     device.write(0, &memory).unwrap();
-    // At the first, second and third system call of a burst: with nothing, and with reads in flight.
+    // At the first, second and third system call of a burst: with nothing, and with reads in
+    // flight.
     for calls_before in 0..3 {
         {
             let mut lent = device.rings.lend(None).unwrap();
@@ -154,8 +155,9 @@ fn each_buffer_is_registered_once_and_finds_its_ring_again() {
     assert_eq!(device.rings.state.lock().registered, [first, second]);
 }
 
-/// Not left to the allocator, which may put the new buffer elsewhere: the pages of one buffer go back to the
-/// system, as if it had been freed, and the ones that come in their place get a number of their own.
+/// Not left to the allocator, which may put the new buffer elsewhere: the pages of one buffer go
+/// back to the system, as if it had been freed, and the ones that come in their place get a number
+/// of their own.
 #[test]
 fn a_new_buffer_where_a_registered_one_was_gets_its_own_bytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -166,7 +168,8 @@ fn a_new_buffer_where_a_registered_one_was_gets_its_own_bytes() {
         return eprintln!("left out: the kernel registers no buffer");
     }
     buffer.replace_pages();
-    // What the new number is for: by the old one, the kernel reads into pages that are no longer there.
+    // What the new number is for: by the old one, the kernel reads into pages that are no longer
+    // there.
     let mut stale = Watched { blocks: Numbered(0), zeros: 0 };
     device.read_stream(&mut buffer, &mut stale).unwrap();
     assert_eq!(stale.zeros, 64, "the registered pages are not those that were replaced");

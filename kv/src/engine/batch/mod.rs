@@ -114,7 +114,8 @@ impl Core {
         self.run_job_over(width, rows, keys, work, memory)
     }
 
-    /// As [`run_job`](Self::run_job), for a table that has been looked up. Here a table's width chooses the code.
+    /// As [`run_job`](Self::run_job), for a table that has been looked up. Here a table's width
+    /// chooses the code.
     ///
     /// # Errors
     /// Those of [`Store::execute`](crate::Store::execute).
@@ -170,14 +171,14 @@ pub(crate) struct Batch<'a, W, const VARIABLE: bool> {
     last_byte: usize,
     /// Rows inserted less rows deleted that the table's count includes already.
     rows_noted: u64,
-    /// True while a stream of reads is under way. The batch then holds a read buffer, and perhaps a
-    /// ring of the device.
+    /// True while a stream of reads is under way. The batch then holds a read buffer, and perhaps
+    /// a ring of the device.
     streaming: bool,
     /// True if the batch took a page for which it should have waited, while it could not wait. It
     /// waits when the stream has ended.
     owes_wait: bool,
-    /// True if the program has ended a wait of this batch. The batch then completes without further
-    /// waits.
+    /// True if the program has ended a wait of this batch. The batch then completes without
+    /// further waits.
     waits_no_more: bool,
     /// True if the table is marked as one that has records in the log.
     written_noted: bool,
@@ -411,7 +412,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
                 self.core.check_room()?;
                 return self.core.log.turn_page(full, TurnFor::Rows);
             }
-            // The batch holds a ring and a read buffer, which compaction may need. It waits when the stream has ended.
+            // The batch holds a ring and a read buffer, which compaction may need. It waits when
+            // the stream has ended.
             Room::Awaited if self.streaming => self.owes_wait |= self.core.must_await_space(),
             Room::Awaited => self.await_space()?,
         }
@@ -469,6 +471,7 @@ impl<W: Work, const VARIABLE: bool> Drop for Counting<'_, '_, W, VARIABLE> {
 fn bytes_of(words: &mut [u64], count: usize) -> &mut [u8] {
     let available = size_of_val(words);
     assert!(count <= available);
-    // SAFETY: any initialised words are valid bytes, in bounds by the assertion; the borrow carries over.
+    // SAFETY: any initialised words are valid bytes, in bounds by the assertion; the borrow carries
+    // over.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), count) }
 }

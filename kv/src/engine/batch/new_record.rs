@@ -12,8 +12,8 @@ use crate::record::layout::RecordImage;
 use crate::record::layout::{RecordRef, record_bytes};
 
 impl Core {
-    /// Space at the tail for a record with a value of `value_bytes`, its header written and marked invalid. Must be
-    /// called while pinned, before `view` can have become stale.
+    /// Space at the tail for a record with a value of `value_bytes`, its header written and marked
+    /// invalid. Must be called while pinned, before `view` can have become stale.
     pub(crate) fn begin_record<'g>(
         &self,
         view: View<'g>,
@@ -22,8 +22,8 @@ impl Core {
         value_bytes: usize,
     ) -> std::result::Result<RecordRef<'g>, PageFull> {
         let address = self.log.allocate(record_bytes(value_bytes))?;
-        // SAFETY: pinned; the space was allocated under this pin, so it is above the head, and it is
-        // this thread's own until it is published.
+        // SAFETY: pinned; the space was allocated under this pin, so it is above the head, and it
+        // is this thread's own until it is published.
         let record = unsafe { view.record(address) };
         record.begin(table, key, value_bytes);
         Ok(record)
@@ -78,8 +78,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         }
     }
 
-    /// Lets the work fill a new value in the scratch; returns its length. `None` if the row is to stay
-    /// missing, or the table does not admit the value.
+    /// Lets the work fill a new value in the scratch; returns its length. `None` if the row is to
+    /// stay missing, or the table does not admit the value.
     pub(super) fn make_missing_value(&mut self, i: usize) -> Option<usize> {
         if !W::INSERTS {
             return None;

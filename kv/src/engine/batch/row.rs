@@ -174,8 +174,8 @@ fn write_variable<'g, W: Work>(
     old_bytes: usize,
     room: ValueRoom<'_>,
 ) -> Result<(), InPlace<'g>> {
-    // SAFETY: the lock is held; the record has room for its value. A variable, not a parameter: nothing is stored
-    // before its last use.
+    // SAFETY: the lock is held; the record has room for its value. A variable, not a parameter:
+    // nothing is stored before its last use.
     let known = (W::EFFECT == Effect::Update).then(|| unsafe { record.value(old_bytes) });
     let next_bytes = work.value_bytes(i, known);
     if next_bytes > room.value_bytes {

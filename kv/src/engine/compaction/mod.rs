@@ -20,22 +20,22 @@
 //!
 //! **Why it is right, beside all other threads.**
 //! 1. Compaction reads pages that are on the device (below `flushed`). Their records never change,
-//!    and neither do their clocks: an operation that changes the clock of a settled row first copies
-//!    the row to the tail.
+//!    and neither do their clocks: an operation that changes the clock of a settled row first
+//!    copies the row to the tail.
 //! 2. `Index::replace` publishes the copy in the very entry that was seen, as it does for every
-//!    copy. So of a compaction and an update, promotion or deletion of one row, one succeeds and the
-//!    other searches again.
+//!    copy. So of a compaction and an update, promotion or deletion of one row, one succeeds and
+//!    the other searches again.
 //! 3. `begin` moves after the last row below it was published elsewhere. A thread that sees the new
 //!    `begin` and then looks into the index sees the copies (`Log::view`). A thread that searched
-//!    earlier reads the old record, which was current when its search began, or finds the place gone
-//!    and searches again (`engine::batch::disk`).
+//!    earlier reads the old record, which was current when its search began, or finds the place
+//!    gone and searches again (`engine::batch::disk`).
 //! 4. An entry whose head lies below `begin` leads nowhere, and so does a link. Tombstones are not
 //!    copied: the records that they hide lie below them, so these go first. The entries of
 //!    tombstones are removed, so that they take no slots. A tombstone also keeps its key from being
-//!    inserted elsewhere, and ceases to do so without a change of its chain's entry. So an operation
-//!    that found a tombstone and puts a row in its place looks at `begin` again under the bucket's
-//!    lock (`publish` of `engine::batch::succession`). It searches again if `begin` has passed the
-//!    tombstone.
+//!    inserted elsewhere, and ceases to do so without a change of its chain's entry. So an
+//!    operation that found a tombstone and puts a row in its place looks at `begin` again under the
+//!    bucket's lock (`publish` of `engine::batch::succession`). It searches again if `begin` has
+//!    passed the tombstone.
 //! 5. Space that a kept checkpoint names stays until that checkpoint goes (`pins`). Moved rows are
 //!    durable with the next checkpoint, and until then recovery from a crash needs the old ones. A
 //!    bank without a checkpoint recovers nothing, so its space goes back at once.
@@ -76,8 +76,8 @@ pub struct Compacted {
     /// they go.
     pub freed_bytes: u64,
     /// True if the pass ended early. On a disk with little room, compaction leaves the room that
-    /// the next checkpoint needs. Take a checkpoint, which gives back the space that the oldest one
-    /// held, and compact again.
+    /// the next checkpoint needs. Take a checkpoint, which gives back the space that the oldest
+    /// one held, and compact again.
     pub out_of_room: bool,
 }
 

@@ -18,9 +18,10 @@ pub struct CompactionOptions {
     /// Whether a thread compacts in the background. Default false: only
     /// [`Store::compact`](crate::Store::compact) does.
     pub background: bool,
-    /// The thread starts to compact when the log is longer than its rows by this factor: 1.1 to 10,
-    /// default 1.4. A lower target saves space and writes more. With rewrites spread evenly,
-    /// compaction writes about one byte for each byte of the callers at 1.4, and two bytes at 1.2.
+    /// The thread starts to compact when the log is longer than its rows by this factor: 1.1 to
+    /// 10, default 1.4. A lower target saves space and writes more. With rewrites spread
+    /// evenly, compaction writes about one byte for each byte of the callers at 1.4, and two
+    /// bytes at 1.2.
     pub space_amplification_target: f64,
     /// Most bytes that the thread reads and writes in a second. Default: `None`, no limit. With a
     /// throttle, writers never wait for compaction unless there is a quota, so the log may exceed

@@ -265,7 +265,8 @@ impl Core {
         lack
     }
 
-    /// Whether the disk has less room than the next checkpoint needs with another page of log, and `more_bytes`.
+    /// Whether the disk has less room than the next checkpoint needs with another page of log, and
+    /// `more_bytes`.
     pub(super) fn disk_lacks(&self, more_bytes: u64) -> Option<Lack> {
         let room_bytes = self.log.device.room_bytes()?;
         let unwritten_bytes = self.log.tail_address().saturating_sub(self.log.flushed());

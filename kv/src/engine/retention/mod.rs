@@ -139,7 +139,8 @@ impl Core {
                 }
                 looked_at < records
             };
-            // SAFETY: pinned, not below the view's head, and below a last call; a record or a page begins there.
+            // SAFETY: pinned, not below the view's head, and below a last call; a record or a page
+            // begins there.
             next = unsafe { self.log.visit_settled(view, next, visit) };
         }
         self.retention.next.store(next, Ordering::Relaxed);

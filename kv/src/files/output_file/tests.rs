@@ -61,7 +61,10 @@ fn a_name_may_be_as_long_as_the_file_system_takes() {
         write(&path, unnamed, "second").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "second");
         let longer = dir.path().join("n".repeat(256));
-        assert!(OutputFile::create_as(&longer, unnamed).is_err(), "told before it is written");
+        assert!(
+            OutputFile::create_as(&longer, unnamed).is_err(),
+            "the error comes before the file is written"
+        );
     }
 }
 

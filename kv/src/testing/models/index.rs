@@ -35,8 +35,8 @@ struct Place {
     previous: Address,
 }
 
-/// A hash function that returns the key's low 20 bits. Keys with equal low 20 bits have one tag and
-/// share every bucket.
+/// A hash function that returns the key's low 20 bits. Keys with equal low 20 bits have equal
+/// hashes, so they have equal tags and share every bucket.
 fn hash(key: u64) -> u64 {
     key & 0xF_FFFF
 }

@@ -19,9 +19,9 @@ struct Course {
     bound: AtomicU32,
     /// The largest bound of the whole model.
     bound_max: u32,
-    /// Number of gets that have returned and are neither answered nor expired. Raised after the get
-    /// has raised the clock, and lowered before the clock is lowered, so it never exceeds the
-    /// clock.
+    /// Number of gets that have returned and are neither answered nor expired. Raised after the
+    /// get has raised the clock, and lowered before the clock is lowered, so it never exceeds
+    /// the clock.
     having: CountingU64,
     answered: CountingU64,
 }

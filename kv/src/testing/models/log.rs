@@ -174,7 +174,8 @@ impl Logged {
         }
         // SAFETY: this thread is pinned, and a complete record is at this address above the head.
         let record = unsafe { self.record(view, address) };
-        let locked = clock::lock(record.clock(), |_| true).ok().expect("nobody replaces records");
+        let locked =
+            clock::lock(record.clock(), |_| true).ok().expect("no thread replaces records");
         let mut value = [0];
         record.load_value(&mut value);
         assert_eq!(value[0], self.known(address));

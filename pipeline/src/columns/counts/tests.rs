@@ -47,7 +47,8 @@ fn packed_numbers_are_read_up_to_their_end() {
         let (all, rest) = numbers(&bytes).unwrap();
         assert!(all == vec![7; count as usize] && rest == b"rest", "{count}");
     }
-    // The differences are 0, 1, 2, ... of 5 bits, less 3: a miniblock; the others of the block are not there.
+    // The differences are 0, 1, 2, ... of 5 bits, less 3: a miniblock; the others of the block are
+    // not there.
     let mut bytes = header(33, 100);
     put_zigzag(&mut bytes, -3);
     bytes.extend([5, 40, 0, 9]);

@@ -1,24 +1,25 @@
 //! `soak`: everything at once, for as long as one likes, against a model.
 //!
-//! Two workers put, update, get, peek at and delete rows of a table several times larger than its budget,
-//! in batches of 1 to 4,096 keys, uniform and skewed; the keys in use grow over the first half, so that the
-//! index grows under load; checkpoints are taken meanwhile. Every row that is read is held against the model
-//! ([`model`]), and the first wrong answer ends the run. At the end the store is checkpointed, reopened, and every
-//! key read once more.
+//! Two workers put, update, get, peek at and delete rows of a table several times larger than its
+//! budget, in batches of 1 to 4,096 keys, uniform and skewed; the keys in use grow over the first
+//! half, so that the index grows under load; checkpoints are taken meanwhile. Every row that is
+//! read is held against the model ([`model`]), and the first wrong answer ends the run. At the end
+//! the store is checkpointed, reopened, and every key read once more.
 //!
 //! Memory is what the process has resident beyond what it had before the store was opened. Space
-//! amplification is the bytes that the log's files take on the drive over the bytes of the records that are
-//! there. Both come from outside of the store, so they hold its own statistics to account. Old versions of rows that
-//! two kept checkpoints name are there on purpose, as those of a snapshot are anywhere; how many depends on how much is
-//! rewritten between checkpoints, here most rows. So amplification is also given without what was appended since the
-//! older of them, and without what the store says that they hold (`StoreStats::log_held_bytes`). Both are
-//! asked for: neither space that never comes back nor compaction that lags behind goes unseen.
+//! amplification is the bytes that the log's files take on the drive over the bytes of the records
+//! that are there. Both come from outside of the store, so they hold its own statistics to account.
+//! Old versions of rows that two kept checkpoints name are there on purpose, as those of a snapshot
+//! are anywhere; how many depends on how much is rewritten between checkpoints, here most rows. So
+//! amplification is also given without what was appended since the older of them, and without what
+//! the store says that they hold (`StoreStats::log_held_bytes`). Both are asked for: neither space
+//! that never comes back nor compaction that lags behind goes unseen.
 //!
-//! Estimate, written before measuring: no wrong answer. Memory within 1.02 of the budget (what a batch takes
-//! besides is not in it, below 2 MiB a thread). Space amplification 1.3 to 1.4 once compaction keeps up, 1.5
-//! at its worst; without compaction it only grows. A batch of 4,096 keys with most rows on disk is 3,000
-//! reads, 30 ms; p99.9 twice that; the longest stall is a wait for a page, while the drive takes what a checkpoint has
-//! settled: 100 to 300 ms for 256 MiB.
+//! Estimate, written before measuring: no wrong answer. Memory within 1.02 of the budget (what a
+//! batch takes besides is not in it, below 2 MiB a thread). Space amplification 1.3 to 1.4 once
+//! compaction keeps up, 1.5 at its worst; without compaction it only grows. A batch of 4,096 keys
+//! with most rows on disk is 3,000 reads, 30 ms; p99.9 twice that; the longest stall is a wait for
+//! a page, while the drive takes what a checkpoint has settled: 100 to 300 ms for 256 MiB.
 
 mod model;
 mod worker;

@@ -1,9 +1,9 @@
 //! What a soaked store must answer: the version of every key, a word each.
 //!
-//! A key belongs to one worker, which alone changes its row; so that worker knows exactly what a read must
-//! bring. Others peek at the row too: what they see must be a row of that key, and if the key's word was the
-//! same and at rest before and after, exactly the version in it. Versions only grow, over deletions too, so
-//! an old row that comes back is found out.
+//! A key belongs to one worker, which alone changes its row; so that worker knows exactly what a
+//! read must bring. Others peek at the row too: what they see must be a row of that key, and if the
+//! key's word was the same and at rest before and after, exactly the version in it. Versions only
+//! grow, over deletions too, so an old row that comes back is found out.
 //!
 //! | bits | meaning |
 //! |---|---|

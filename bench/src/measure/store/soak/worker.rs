@@ -123,7 +123,8 @@ impl Worker<'_> {
         };
         let mut keys: Vec<u64> = (0..size)
             .map(|_| {
-                // The product of three uniform numbers: a tenth of the keys get over half of the draws.
+                // The product of three uniform numbers: a tenth of the keys get over half of the
+                // draws.
                 let bound = if skewed {
                     let bound = stream.below(used) + 1;
                     stream.below(bound) + 1
