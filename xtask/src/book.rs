@@ -1,30 +1,38 @@
 //! `book`: the pages of `docs/` as HTML.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 
-use crate::command;
+use crate::{checks, command};
 
-/// The version of mdBook that is installed if there is none.
+/// The version of mdBook that is installed if the machine has no mdBook.
 const VERSION: &str = "0.5.4";
 
-/// Builds the book into `target/book`. Installs mdBook into `target/mdbook` the first time.
+/// Builds the book into `target/book`.
 ///
 /// # Errors
 /// mdBook can't be installed, or refuses a page.
 pub(crate) fn build(root: &Path) -> Result<ExitCode> {
-    let home = root.join("target/mdbook");
-    let program = home.join("bin/mdbook");
-    if !program.exists() {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut install = Command::new(cargo);
-        install.current_dir(root).args(["install", "mdbook", "--locked", "--version", VERSION]);
-        install.arg("--root").arg(&home);
-        command::shown(&mut install).context("installing mdBook")?;
-    }
+    let program = mdbook(root)?;
     command::shown(Command::new(&program).current_dir(root).arg("build"))?;
     println!("{}", root.join("target/book/index.html").display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// The mdBook on the `PATH`, or the one in `target/mdbook`, which the first call installs.
+fn mdbook(root: &Path) -> Result<PathBuf> {
+    let on_path = PathBuf::from("mdbook");
+    if command::quiet(Command::new(&on_path).arg("--version")).is_ok() {
+        return Ok(on_path);
+    }
+    let home = root.join("target/mdbook");
+    let program = home.join("bin/mdbook");
+    if !program.exists() {
+        let mut install = checks::cargo(root);
+        install.args(["install", "--locked", "mdbook", "--version", VERSION, "--root"]).arg(&home);
+        command::shown(&mut install).context("installing mdBook")?;
+    }
+    Ok(program)
 }
