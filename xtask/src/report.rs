@@ -1,7 +1,8 @@
 //! `bench report`: `docs/benchmarks.md` from the files in `bench/results`.
 //!
-//! Each file holds one area: the newest results, their targets, and the runs that they come from.
-//! Whoever measures anew changes the file and runs `cargo xtask bench report`.
+//! Each file holds one area: its newest results, their targets, and the runs that they come from.
+//! `machines.json` describes the machines. After a new measurement, put its results and its run into
+//! the file of the area, in the place of the older ones, and run `cargo xtask bench report`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,35 +11,47 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
-/// Where the page is, from the root of the repository.
+/// The page, from the root of the repository.
 const PAGE: &str = "docs/benchmarks.md";
-/// Where the files are.
+/// The folder of the areas, from the root of the repository.
 const RESULTS: &str = "bench/results";
+/// The file of that folder that describes the machines.
+const MACHINES: &str = "machines.json";
+/// Lines of prose on the page have at most this many columns.
+const COLUMNS_MAX: usize = 98;
+
+/// The machines that the runs name, by letter.
+type Machines = BTreeMap<String, String>;
 
 /// One table of the page.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Area {
     title: String,
-    /// What is measured, in a sentence or two.
+    /// What is measured, and what the words in the table mean.
     about: String,
     runs: BTreeMap<String, Run>,
     rows: Vec<Row>,
-    /// What a plot shows, and its file in `docs/images`.
     #[serde(default)]
-    plots: Vec<(String, String)>,
+    plots: Vec<Plot>,
 }
 
 /// A run of a measurement.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Run {
+    /// Without the `cargo xtask` before it.
     command: String,
+    /// A key of the machines.
     machine: String,
     commit: String,
+    /// The day of the commit.
     date: String,
-    note: Option<String>,
+    /// Conditions that the command does not tell.
+    #[serde(default)]
+    note: String,
 }
 
 /// One result.
@@ -46,27 +59,75 @@ struct Run {
 #[serde(deny_unknown_fields)]
 struct Row {
     name: String,
-    value: String,
-    spread: Option<String>,
-    target: Option<String>,
-    met: Option<bool>,
+    value: f64,
+    unit: String,
+    spread: Option<Spread>,
+    /// The target is a value of at least this.
+    at_least: Option<f64>,
+    /// The target is a value of at most this.
+    at_most: Option<f64>,
     /// A key of the area's runs.
     run: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Spread {
+    LeastAndMost([f64; 2]),
+    BetweenQuartiles(f64),
+}
+
+/// A picture below the table.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Plot {
+    shows: String,
+    /// Its name in `docs/images`.
+    file: String,
+}
+
+impl Row {
+    fn spread(&self) -> String {
+        match self.spread {
+            None => String::new(),
+            Some(Spread::LeastAndMost([least, most])) => {
+                format!("{} to {}", number(least), number(most))
+            }
+            Some(Spread::BetweenQuartiles(distance)) => number(distance),
+        }
+    }
+
+    /// The target, and whether the value meets it. Both are empty without a target.
+    fn target_and_verdict(&self) -> (String, &'static str) {
+        let verdict = |is_met: bool| if is_met { "yes" } else { "**no**" };
+        match (self.at_least, self.at_most) {
+            (Some(least), None) => {
+                (format!("at least {}", number(least)), verdict(self.value >= least))
+            }
+            (None, Some(most)) => {
+                (format!("at most {}", number(most)), verdict(self.value <= most))
+            }
+            (None, None) => (String::new(), ""),
+            (Some(least), Some(most)) => (
+                format!("{} to {}", number(least), number(most)),
+                verdict((least..=most).contains(&self.value)),
+            ),
+        }
+    }
 }
 
 const HEAD: &str = "\
 # Benchmarks
 
-Every measurement has a subcommand, prints a table, and takes `--json FILE` for the figures and
-`--quick` for a rough answer within about a minute. It prints machine, commit and command, checks its
-answers while it measures, and alternates what it compares within one run. So ratios hold where
-absolute numbers do not. `cargo xtask bench --help` lists the measurements, and each has a `--help`
-that says what it measures. Each module of `bench/src/measure` begins with the estimate that was
-written before measuring.
+`cargo xtask bench --help` lists the measurements; each has a `--help`, and takes `--json FILE` for
+the figures and `--quick` for a rough answer within about a minute. Each prints machine, commit and
+command, checks its answers, and runs the things that it compares by turns. So ratios hold where
+absolute numbers do not. The modules of `bench/src/measure` begin with their estimates.
 
-The tables hold the newest run of each measurement, good or bad. A spread is the least and the
-largest round where nothing else stands. `cargo xtask bench report` makes this page from the files in
-`bench/results`.
+`cargo xtask bench report` makes this page from `bench/results`: the newest run of each measurement,
+and its worst case. A spread is the least and the largest round or case; a single number is the
+distance between the quartiles. A date is the day of the commit that was measured.
+
 ";
 
 /// Writes the page.
@@ -77,63 +138,78 @@ pub(crate) fn write(root: &Path) -> Result<()> {
     fs::write(root.join(PAGE), page(root)?).with_context(|| format!("writing {PAGE}"))
 }
 
-/// The page as the files have it.
+/// The page that the files make.
 fn page(root: &Path) -> Result<String> {
     let folder = root.join(RESULTS);
+    let machines: Machines = read(&folder.join(MACHINES))?;
     let entries = fs::read_dir(&folder).with_context(|| format!("listing {RESULTS}"))?;
     let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
+    files.retain(|file| file.file_name().is_some_and(|name| name != MACHINES));
     files.sort();
     let mut page = HEAD.to_owned();
+    page.push_str("| machine | |\n|---|---|\n");
+    for (letter, machine) in &machines {
+        writeln!(page, "| {letter} | {machine} |")?;
+    }
     for file in files {
-        let text = fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
-        let area: Area =
-            serde_json::from_slice(&text).with_context(|| format!("reading {}", file.display()))?;
-        add(&mut page, &area).with_context(|| format!("in {}", file.display()))?;
+        let area: Area = read(&file)?;
+        add(&mut page, &area, &machines).with_context(|| format!("in {}", file.display()))?;
     }
     Ok(page)
 }
 
-fn add(page: &mut String, area: &Area) -> Result<()> {
+fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
+    let text = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("reading {}", file.display()))
+}
+
+fn add(page: &mut String, area: &Area, machines: &Machines) -> Result<()> {
     write!(page, "\n## {}\n\n{}\n\n", area.title, wrapped(&area.about))?;
     page.push_str(
-        "| measured | result | spread | target | met | run |\n|---|---|---|---|---|---|\n",
+        "| measured | value | spread | target | met | run |\n|---|---|---|---|---|---|\n",
     );
-    for Row { name, value, spread, target, met, run } in &area.rows {
+    for row in &area.rows {
+        let Row { name, value, unit, run, .. } = row;
         area.runs
             .get(run)
             .with_context(|| format!("{name:?} is of run {run:?}, which is not there"))?;
-        let met = match met {
-            None => "",
-            Some(true) => "yes",
-            Some(false) => "**no**",
-        };
-        let spread = spread.as_deref().unwrap_or("");
-        let target = target.as_deref().unwrap_or("");
-        writeln!(page, "| {name} | {value} | {spread} | {target} | {met} | {run} |")?;
+        let space = if unit.starts_with('%') { "" } else { " " };
+        let value = format!("{}{space}{unit}", number(*value));
+        let spread = row.spread();
+        let (target, verdict) = row.target_and_verdict();
+        writeln!(page, "| {name} | {} | {spread} | {target} | {verdict} | {run} |", value.trim())?;
     }
-    page.push('\n');
+    page.push_str("\n| run | command | machine | commit | conditions |\n|---|---|---|---|---|\n");
     for (key, Run { command, machine, commit, date, note }) in &area.runs {
-        let note = note.as_ref().map_or_else(String::new, |note| format!("; {note}"));
-        let text = format!("- {key}: `{command}`, {machine}, commit {commit}, {date}{note}.");
-        writeln!(page, "{}", wrapped(&text).replace('\n', "\n  "))?;
+        machines.get(machine).with_context(|| {
+            format!("run {key:?} is of machine {machine:?}, which is not there")
+        })?;
+        let command = if command.contains('`') { command.clone() } else { format!("`{command}`") };
+        writeln!(page, "| {key} | {command} | {machine} | {commit}, {date} | {note} |")?;
     }
-    if !area.plots.is_empty() {
-        page.push('\n');
-    }
-    for (what, file) in &area.plots {
-        writeln!(page, "![{what}](images/{file})")?;
+    let plots: Vec<String> = area
+        .plots
+        .iter()
+        .map(|Plot { shows, file }| format!("![{shows}](images/{file})"))
+        .collect();
+    if !plots.is_empty() {
+        writeln!(page, "\n{}", plots.join(" "))?;
     }
     Ok(())
 }
 
-/// The text in lines of at most 98 columns.
+/// The number as the page shows it.
+fn number(value: f64) -> String {
+    if value != 0.0 && value.abs() < 1e-4 { format!("{value:e}") } else { value.to_string() }
+}
+
+/// The text in lines of at most [`COLUMNS_MAX`] columns.
 fn wrapped(text: &str) -> String {
     let mut lines = String::new();
     let mut columns = 0;
     for word in text.split(' ') {
         let length = word.chars().count();
-        if columns > 0 && columns + 1 + length > 98 {
+        if columns > 0 && columns + 1 + length > COLUMNS_MAX {
             lines.push('\n');
             columns = 0;
         } else if columns > 0 {
@@ -151,27 +227,64 @@ mod tests {
     use super::*;
     use crate::workspace;
 
+    /// An area of one row of run "a" on machine `machine`, with more fields of that row.
+    fn area(machine: &str, fields: &str) -> Area {
+        let text = format!(
+            r#"{{"title": "T", "about": "A.", "runs": {{"a": {{"command": "bench x",
+            "machine": "{machine}", "commit": "c", "date": "d"}}}},
+            "rows": [{{"name": "n", "value": 1.5, "unit": "u", {fields}}}]}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn added(area: &Area) -> Result<String> {
+        let mut page = String::new();
+        let machines = Machines::from([("A".to_owned(), "a machine".to_owned())]);
+        add(&mut page, area, &machines).map(|()| page)
+    }
+
     #[test]
     fn the_page_is_what_the_results_say() {
         let root = workspace::root().unwrap();
         let found = fs::read_to_string(root.join(PAGE)).unwrap();
-        assert!(found == page(&root).unwrap(), "`cargo xtask bench report` makes {PAGE} anew");
+        assert!(found == page(&root).unwrap(), "`cargo xtask bench report` makes {PAGE} again");
         assert!(found.lines().count() <= 250);
+    }
+
+    #[test]
+    fn a_row_shows_its_spread_its_target_and_whether_it_is_met() {
+        for (fields, shown) in [
+            (r#""run": "a""#, "| n | 1.5 u |  |  |  | a |"),
+            (r#""at_least": 1.5, "run": "a""#, "| n | 1.5 u |  | at least 1.5 | yes | a |"),
+            (r#""at_least": 2, "run": "a""#, "| n | 1.5 u |  | at least 2 | **no** | a |"),
+            (r#""at_most": 1, "run": "a""#, "| n | 1.5 u |  | at most 1 | **no** | a |"),
+            (r#""at_least": 1, "at_most": 2, "run": "a""#, "| n | 1.5 u |  | 1 to 2 | yes | a |"),
+            (r#""spread": [1, 2.5], "run": "a""#, "| n | 1.5 u | 1 to 2.5 |  |  | a |"),
+            (r#""spread": 0.25, "run": "a""#, "| n | 1.5 u | 0.25 |  |  | a |"),
+        ] {
+            let page = added(&area("A", fields)).unwrap();
+            assert!(page.lines().any(|line| line == shown), "{fields}: {page}");
+        }
+    }
+
+    #[test]
+    fn a_row_of_an_unknown_run_and_a_run_on_an_unknown_machine_are_refused() {
+        assert!(added(&area("A", r#""run": "b""#)).is_err());
+        assert!(added(&area("Z", r#""run": "a""#)).is_err());
+    }
+
+    #[test]
+    fn small_numbers_are_shown_with_an_exponent() {
+        assert_eq!(number(6.5e-6), "6.5e-6");
+        assert_eq!(number(-0.5), "-0.5");
+        assert_eq!(number(0.0), "0");
     }
 
     #[test]
     fn lines_break_at_spaces() {
         let text = "word ".repeat(40);
         let lines = wrapped(text.trim_end());
-        assert!(lines.lines().all(|line| line.len() <= 98 && !line.ends_with(' ')));
+        assert!(lines.lines().all(|line| line.len() <= COLUMNS_MAX && !line.ends_with(' ')));
         assert_eq!(lines.replace('\n', " "), text.trim_end());
-    }
-
-    #[test]
-    fn a_row_of_an_unknown_run_is_refused() {
-        let area = r#"{"title": "T", "about": "A.", "runs": {}, "rows":
-            [{"name": "n", "value": "1", "run": "a"}]}"#;
-        let area: Area = serde_json::from_str(area).unwrap();
-        assert!(add(&mut String::new(), &area).is_err());
     }
 }
