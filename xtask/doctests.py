@@ -1,7 +1,7 @@
-"""Runs the examples in the docstrings of the installed `embank` package, native classes included.
+"""Runs the examples in the docstrings of the installed package `embank`, native classes included.
 
-pytest collects docstrings of Python source files only; the classes of the extension module have theirs
-in the binary.
+pytest collects only docstrings of Python source files. The docstrings of native classes are in the
+binary of the extension module.
 """
 
 import doctest
@@ -21,7 +21,7 @@ def main() -> int:
     attempted = failed = 0
     for name in names:
         module = importlib.import_module(name)
-        # Examples open banks at relative paths: each module gets a folder of its own.
+        # Examples open banks at relative paths, so each module gets a folder of its own.
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             result = doctest.testmod(module, optionflags=OPTIONS)

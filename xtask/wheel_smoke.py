@@ -1,4 +1,7 @@
-"""Uses an installed wheel where there is NumPy and no torch: `cargo xtask wheel` runs it for each CPython."""
+"""Uses an installed wheel in an environment with NumPy and without torch.
+
+`cargo xtask wheel` runs this program with each CPython.
+"""
 
 import doctest
 import importlib.util

@@ -1,4 +1,4 @@
-//! `bench`: which program makes which measurement.
+//! `bench`: starts the program of a measurement, and makes `docs/benchmarks.md`.
 
 use std::env;
 use std::ffi::OsString;
@@ -20,13 +20,15 @@ pub(crate) enum Measurement {
     /// Rows/s of get, get + put and peek in memory, beside bare loops over the same memory
     #[command(disable_help_flag = true)]
     InMemory(PassedOn),
-    /// One key a call: reads, peeks, half updates; uniform and Zipf; beside another store's figures
+    /// Calls with one key each: reads, peeks, half updates; uniform and Zipf; beside the figures of
+    /// another store
     #[command(disable_help_flag = true)]
     SingleOp(PassedOn),
-    /// Two threads against one in memory, beside how the bare loops scale
+    /// Two threads against one in memory, beside two threads of the bare loops
     #[command(disable_help_flag = true)]
     Scaling(PassedOn),
-    /// Everything at once for an hour, against a model: no wrong answer, memory, space, stalls
+    /// An hour of all operations at once, checked against a model: wrong answers, memory, space,
+    /// stalls
     #[command(disable_help_flag = true)]
     Soak(PassedOn),
     /// Tables larger than memory, beside other stores and the drive's own limit
@@ -35,13 +37,13 @@ pub(crate) enum Measurement {
     /// Index bytes a row and bytes written to disk for each row loaded or updated
     #[command(disable_help_flag = true)]
     Footprint(PassedOn),
-    /// How long a batch of inserts takes at most while the index grows under it
+    /// The longest batch of inserts while the index grows
     #[command(disable_help_flag = true)]
     Growth(PassedOn),
-    /// What a checkpoint costs the batches that go on meanwhile, and the bytes that it writes
+    /// What a checkpoint costs the batches beside it, and the bytes that it writes
     #[command(disable_help_flag = true)]
     Checkpoint(PassedOn),
-    /// What verifying every row that comes from disk takes of the throughput
+    /// What the checksums of rows read from disk cost
     #[command(disable_help_flag = true)]
     ChecksumCost(PassedOn),
     /// Seconds to open a bank, after one checkpoint and after many
@@ -53,28 +55,27 @@ pub(crate) enum Measurement {
     /// The share of peeks that the row cache serves, beside the ideal and simple policies
     #[command(disable_help_flag = true)]
     CachePolicy(PassedOn),
-    /// Single bits flipped and files cut, one at a time: reported, never data, and what repair
-    /// brings back
+    /// Files with one bit flipped or cut short: the damage is reported, and repair brings back the
+    /// rest
     #[command(disable_help_flag = true)]
     Damage(PassedOn),
-    /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
+    /// The cost of the staleness clock: gets and puts that move it against ones that do not
     #[command(disable_help_flag = true)]
     StalenessCost(PassedOn),
-    /// What each mechanism gains that decides which rows are in memory: one off at a time
+    /// The gain of each mechanism that keeps rows in memory: one turned off at a time
     #[command(disable_help_flag = true)]
     Mechanisms(PassedOn),
     /// Preprocessing: rows/s from text and packed rows, threads; beside Polars and Meta's script;
-    /// feeding a trainer
+    /// feeding a training loop
     #[command(disable_help_flag = true)]
     Pipeline(PassedOn),
-    /// Power cuts: what may be left of a bank, opened and held against what its checkpoints held
+    /// Power cuts: each possible state of the disk, opened and compared with the checkpoints
     #[command(disable_help_flag = true)]
     CrashImages(PassedOn),
-    /// Calls that go wrong one by one, as those of a disk that fails, fills up or lies: errors, and
-    /// what is left
+    /// System calls that fail one at a time: a broken, full or lying disk; errors and what is left
     #[command(disable_help_flag = true)]
     Faults(PassedOn),
-    /// kill -9 of a writer at random and at chosen moments: every row after it, against an oracle
+    /// kill -9 of a writer at random and at chosen moments: every row afterwards, against a model
     #[command(disable_help_flag = true)]
     StoreKills(PassedOn),
     /// Six models on real data beside in-memory torch, at a quarter of the tables: `training
@@ -95,10 +96,10 @@ pub(crate) enum Measurement {
     Report,
 }
 
-/// Becomes the measurement's program.
+/// Replaces this process by the measurement's program. `report` writes the page.
 ///
 /// # Errors
-/// Its environment can't be set up, or it can't be started.
+/// Its environment can't be set up, or it can't be started; a file of results is wrong.
 pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
     let root = workspace::root()?;
     match measurement {
@@ -134,12 +135,12 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
     }
 }
 
-/// `pipeline`: what stands beside Python libraries is a script, the rest in Rust.
+/// `pipeline`: comparisons with Python libraries are scripts, the rest is in Rust.
 fn pipeline(root: &Path, args: &[OsString]) -> Result<ExitCode> {
     match args.split_first() {
         Some((name, rest)) if name == "peers" => python(root, "pipeline/peers", rest),
         Some((name, rest)) if name == "feed" => {
-            // The served half of it starts `target/release/embank`.
+            // The script starts `target/release/embank` for the part that is served.
             let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
             cargo.current_dir(root).args(["build", "--release", "--package", "embank-cli"]);
             command::shown(&mut cargo).context("building the program `embank`")?;
@@ -165,7 +166,8 @@ fn rust_of(root: &Path, package: &str, name: &str, args: &[OsString]) -> Result<
     )
 }
 
-/// A script of `bench/python`, in the virtual environment. It imports what `ground` there holds.
+/// A script of `bench/python`, in the virtual environment. It imports modules of
+/// `bench/python/ground`.
 fn python(root: &Path, name: &str, args: &[OsString]) -> Result<ExitCode> {
     let script = format!("bench/python/{name}.py");
     let python = environment::prepared(root, &format!("running {script}"))?;

@@ -1,7 +1,7 @@
-//! `test`: everything that CI checks, stage by stage, with what each took.
+//! `test`: everything that CI checks, as stages, with the time that each takes.
 //!
-//! A stage that fails does not stop the others, except those that build on it: one run shows all
-//! there is to mend.
+//! A failed stage stops only the stages that need its result. So one run shows everything that is
+//! to be repaired.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -25,19 +25,19 @@ pub(crate) struct Args {
     /// Only the wheel and the Python tests
     #[arg(long)]
     python_only: bool,
-    /// Also the models in Rust: compiling tch takes some minutes more
+    /// Also the models in Rust: compiling tch takes some minutes
     #[arg(long, conflicts_with = "rust_only")]
     rust_examples: bool,
 }
 
-/// Runs the stages and prints the summary; fails if one failed.
+/// Runs the stages and prints the summary. The exit code is a failure if a stage failed.
 ///
 /// # Errors
 /// There is no repository around this crate.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let root = workspace::root()?;
     let mut stages = Stages::new();
-    // Packages are mostly waited for, so they come while the Rust stages run.
+    // Installing packages mostly waits for the network, so it runs beside the Rust stages.
     let environment = thread::scope(|scope| {
         let environment = (!args.rust_only).then(|| {
             let root = &root;
@@ -66,13 +66,14 @@ fn rust_stages(root: &Path, stages: &mut Stages) {
         component(root, "clippy", "clippy")?;
         let strict = ["--all-targets", "--", "-D", "warnings"];
         command::shown(cargo(root).args(["clippy", "--locked", "--workspace"]).args(strict))?;
-        // In the workspace the commands turn Parquet on for all; the crate and C can be built
-        // without.
+        // A build of the whole workspace turns Parquet on in every crate. The crate `embank` and
+        // the C library can also be built without Parquet, so this checks them so.
         let lean =
             ["clippy", "--locked", "-p", "embank", "-p", "embank-c", "--no-default-features"];
         command::shown(cargo(root).args(lean).args(strict))
     });
-    // The default members: the Python extension is tested from Python.
+    // This builds the default members. The Python extension is no default member; it is tested from
+    // Python.
     match stages.run("Rust test build", || test_programs::build(root)) {
         Some(programs) => {
             stages.run(RUST_TESTS, || {
@@ -92,12 +93,13 @@ fn rust_stages(root: &Path, stages: &mut Stages) {
 
 const RUST_TESTS: &str = "Rust tests";
 
-/// The packages whose programs take longest. These run first, so that no lane is left with a long
-/// one at the end.
+/// The packages whose test programs take longest. They run first, so that neither lane ends with a
+/// long program while the other is idle.
 const LONGEST: [&str; 4] = ["crash", "kv", "bench", "xtask"];
 
-/// Every test program. Those of the store run a second time, as on a kernel without membarrier(2),
-/// and those of the tables a second time with their batches shared among threads.
+/// Every test program once. The store's programs run a second time with `EMBANK_PINS=portable`,
+/// which is how they run on a kernel without membarrier(2). The programs of `embank` run a second
+/// time with `EMBANK_TEST_PART_KEYS=64`, which shares their batches among threads.
 fn rust_runs(root: &Path, programs: &[Program]) -> Vec<Run> {
     let longest = LONGEST.map(|folder| root.join(folder));
     let turn = |program: &&Program| {
@@ -110,11 +112,11 @@ fn rust_runs(root: &Path, programs: &[Program]) -> Vec<Run> {
     let mut runs = Vec::new();
     for program in programs {
         runs.push(program.run_with(&[]));
-        // Each test of that program sets the variable itself, one of them to portable pins.
+        // Each test of `forks_under_load` sets the variable itself, one of them to `portable`.
         if program.is_in(&store) && !program.is_named("forks_under_load") {
             runs.push(program.run_with(&[("EMBANK_PINS", "portable")]));
         }
-        // Its batches are too small to be shared among threads otherwise.
+        // Without the variable, batches of these tests are too small to be shared among threads.
         if program.is_in(&tables) {
             runs.push(program.run_with(&[("EMBANK_TEST_PART_KEYS", "64")]));
         }
@@ -137,8 +139,8 @@ fn python_stages(
 ) {
     let environment = stages.record("Python environment", environment);
     let python: Option<Python> = environment.and_then(|(python, lock)| {
-        // The profile `test` can't be used: Cargo would build the package's own tests with it,
-        // which need Python to link.
+        // The profile `test` can't be used: with it, Cargo would also build the tests of the
+        // extension, which need Python to link.
         let built = stages
             .run("Python package", || environment::with_embank(root, &python, &lock, "release"));
         built.map(|()| python)
@@ -161,9 +163,10 @@ fn python_stages(
     }
 }
 
-/// The program `embank`, which tests of Python start as a server. The command builds a test of the
-/// program for its sake: then the features of all crates are those of the Rust tests, so there is
-/// nothing to do after those.
+/// Builds the program `embank`, which Python tests start as a server.
+///
+/// The command builds one of the program's tests, and so the program. The features of all crates
+/// are then those of the Rust tests, so Cargo compiles nothing again.
 ///
 /// # Errors
 /// It can't be built.
@@ -174,18 +177,18 @@ fn program(root: &Path) -> Result<PathBuf> {
     Ok(root.join(target).join("debug/embank"))
 }
 
-/// They are here for the sake of PyTorch's libraries.
+/// A stage of its own behind the Python stages, because it needs the libraries of PyTorch.
 const RUST_EXAMPLES: &str = "Rust examples";
 
-/// A check that is one call of the environment's Python.
+/// A stage that is one command of the environment's Python.
 struct PythonStage {
     name: &'static str,
-    /// Where it runs, from the root.
+    /// The working folder, from the root of the repository.
     folder: &'static str,
     args: &'static [&'static str],
 }
 
-/// The longest first, because they run side by side.
+/// The stages run side by side, so the longest begins first.
 const PYTHON_STAGES: [PythonStage; 7] = [
     PythonStage {
         name: "Python tests",
@@ -234,7 +237,7 @@ pub(crate) fn cargo(root: &Path) -> Command {
     cargo
 }
 
-/// Refuses with the cure where a part of the toolchain is not installed.
+/// Fails with the command to install a part of the toolchain if that part is missing.
 fn component(root: &Path, subcommand: &str, name: &str) -> Result<()> {
     if command::quiet(cargo(root).args([subcommand, "--version"])).is_err() {
         bail!("`cargo {subcommand}` is missing; install it with `rustup component add {name}`");
@@ -246,11 +249,11 @@ fn component(root: &Path, subcommand: &str, name: &str) -> Result<()> {
 enum Verdict {
     Passed,
     Failed,
-    /// What it builds on failed.
+    /// The stage did not run, because a stage that it needs failed.
     Skipped,
 }
 
-/// What a stage came to, and how long it took.
+/// The result of a stage, and its time.
 #[derive(Debug)]
 struct Timed<T> {
     result: Result<T>,
@@ -265,7 +268,7 @@ impl<T> Timed<T> {
     }
 }
 
-/// What ran, and how it went.
+/// The stages that ran, with their results.
 #[derive(Debug)]
 struct Stages {
     began: Instant,
@@ -290,14 +293,14 @@ impl Stages {
         result.inspect_err(|error| println!("{name} failed: {error:#}")).ok()
     }
 
-    /// Runs these programs side by side, each a stage; then what they take overlaps.
+    /// Runs these programs side by side, each as a stage. Their times overlap.
     fn run_side_by_side<const N: usize>(&mut self, stages: [(&'static str, Command); N]) {
         println!("\n== {}", stages.each_ref().map(|(name, _)| *name).join(", "));
         let names = stages.each_ref().map(|(name, _)| *name);
         let runs = stages.map(|(name, command)| Run { name: name.to_owned(), command });
         let all = side_by_side::run_all(runs.into());
         for name in names {
-            // Every run ends, so each name is there.
+            // `run_all` returns every run, so each name is found.
             for ended in all.iter().filter(|ended| ended.name == name) {
                 let verdict = if ended.passed { Verdict::Passed } else { Verdict::Failed };
                 self.done.push((name, verdict, ended.took));

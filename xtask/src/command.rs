@@ -1,14 +1,14 @@
-//! Running other programs: shown, quietly, or instead of this one.
+//! Runs other programs: with their output shown, with it hidden, or in place of this process.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// How many of the last lines a quiet program's failure shows.
+/// Lines of output that the error of a quiet program shows: its last ones.
 const TAIL_LINES: usize = 40;
 
-/// Runs a program whose output the reader wants to see.
+/// Runs a program and shows its output.
 ///
 /// # Errors
 /// It can't be started, or it fails.
@@ -22,7 +22,7 @@ pub(crate) fn shown(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program whose output matters only if it fails; then the end of it is in the error.
+/// Runs a program and hides its output. If it fails, the error has its last [`TAIL_LINES`] lines.
 ///
 /// # Errors
 /// It can't be started, or it fails.
@@ -38,7 +38,8 @@ pub(crate) fn quiet(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Becomes the program, so that its exit code and the signals sent to this process are its own.
+/// Replaces this process by the program. So the program gets the signals sent to this process, and
+/// its exit code is this process's.
 ///
 /// # Errors
 /// It can't be started.
@@ -48,7 +49,7 @@ pub(crate) fn become_program(command: &mut Command) -> Result<ExitCode> {
     Err(error).with_context(|| format!("starting `{line}`"))
 }
 
-/// The command as one would type it, up to quoting.
+/// The command as it is typed in a shell, without quotes.
 fn line(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())

@@ -1,11 +1,11 @@
-//! `target/venv`: the virtual environment that the demo, the Python tests and the measurements
-//! share.
+//! `target/venv`: the virtual environment of the demo, the Python tests and the measurements.
 //!
-//! Three layers, each with a stamp that is written when the layer stands and says what it was made
-//! from: the environment itself (from which Python), the packages (the requirement files, word for
-//! word), and Embank's wheel (a copy of the one that is installed). A layer is made again when its
-//! stamp is missing or differs, so an installation that was cut off is never taken for a whole one.
-//! A lock on a file beside the environment keeps two runs from installing at the same time.
+//! It has three layers: the environment with its pip, the packages, and Embank's wheel. Each layer
+//! has a *stamp*, a file that says what the layer was made from: the Python, the text of the
+//! requirement files, and a copy of the installed wheel. The stamp is written after its layer is
+//! complete. If the stamp is missing or differs, the layer is made again, so an installation that
+//! was cut off is never used. A lock on a file beside the environment keeps two runs from
+//! installing at once.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,13 +16,14 @@ use anyhow::{Context, Result, ensure};
 use crate::command;
 use crate::interpreter::Interpreter;
 
-/// What is installed from the package index, in the repository.
+/// The files that pin the packages of `target/venv`.
 const REQUIREMENTS: [&str; 2] = ["examples/dlrm/requirements.txt", "xtask/requirements.txt"];
 
-/// Where the tools that build a wheel are pinned.
+/// The files that pin the tools that build a wheel.
 const TOOLS: [&str; 2] = ["xtask/requirements.txt", "xtask/wheel-requirements.txt"];
 
-/// The earliest time that a zip archive can hold: it makes equal wheels equal byte for byte.
+/// The earliest time that a zip archive can hold. With it as the time of every file, equal wheels
+/// are equal byte for byte.
 const WHEEL_TIME: &str = "315532800";
 
 /// A virtual environment's Python.
@@ -40,10 +41,11 @@ impl Python {
     }
 }
 
-/// The whole environment, with Embank in it, in three steps, the fourth being the caller's.
+/// Makes the whole environment, with Embank in it. Prints three of four steps; the caller's own
+/// step `then` is the fourth.
 ///
 /// # Errors
-/// No suitable Python, no network, a build that fails: each with what to do.
+/// No suitable Python, no network, or a build that fails. Each error says what to do.
 pub(crate) fn prepared(root: &Path, then: &str) -> Result<Python> {
     let lock = Lock::take(root)?;
     println!("[1/4] the virtual environment target/venv");
@@ -55,14 +57,14 @@ pub(crate) fn prepared(root: &Path, then: &str) -> Result<Python> {
     Ok(python)
 }
 
-/// Held while `target/venv` is made or changed.
+/// A lock that its holder keeps while it makes or changes `target/venv`.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Waits for another run to finish installing, and says so.
+    /// Takes the lock. If another run is installing, it prints so and waits.
     ///
     /// # Errors
     /// The lock file can't be made.
@@ -78,7 +80,8 @@ impl Lock {
     }
 }
 
-/// The environment with its own pip and nothing else. Made anew when the machine's Python changed.
+/// Makes the environment, with its own pip and no packages, unless it is there. Makes it again if
+/// the machine's Python changed.
 ///
 /// # Errors
 /// No suitable Python, or `python -m venv` fails.
@@ -100,10 +103,10 @@ pub(crate) fn with_python(root: &Path, _lock: &Lock) -> Result<Python> {
     Ok(python)
 }
 
-/// Every package of [`REQUIREMENTS`]. Prints one line, behind `prefix`.
+/// Installs every package of [`REQUIREMENTS`]. Prints one line, which begins with `prefix`.
 ///
 /// # Errors
-/// pip fails; the error carries the end of its output.
+/// pip fails; the error has the end of its output.
 pub(crate) fn with_packages(
     root: &Path,
     python: &Python,
@@ -132,8 +135,7 @@ pub(crate) fn with_packages(
     stamp.write(wanted.as_bytes())
 }
 
-/// Builds the wheel with this profile of Cargo's and installs it where it differs from the
-/// installed one.
+/// Builds the wheel with this Cargo profile, and installs it if it differs from the installed one.
 ///
 /// # Errors
 /// The build or the installation fails.
@@ -173,15 +175,15 @@ pub(crate) fn with_embank(root: &Path, python: &Python, _lock: &Lock, profile: &
     stamp.write(&built)
 }
 
-/// `target/tools`: some of the pinned packages that need no more than themselves, without PyTorch.
+/// `target/tools`: an environment of a few pinned tools, without PyTorch.
 #[derive(Debug)]
 pub(crate) struct Tools(Python);
 
 impl Tools {
-    /// An environment with those packages of [`TOOLS`] that are named.
+    /// Installs the named packages, in the versions that [`TOOLS`] pin.
     ///
     /// # Errors
-    /// No suitable Python, a package that is in no such file, or pip fails.
+    /// No suitable Python, a name that [`TOOLS`] do not pin, or pip fails.
     pub(crate) fn with(root: &Path, _lock: &Lock, names: &[&str]) -> Result<Self> {
         let base = Interpreter::find()?;
         let mut pinned = String::new();
@@ -202,13 +204,13 @@ impl Tools {
         Ok(Self(python))
     }
 
-    /// A command that runs their Python in `folder`.
+    /// A command that runs the tools' Python in `folder`.
     pub(crate) fn command(&self, folder: &Path) -> Command {
         self.0.command(folder)
     }
 }
 
-/// The lines of requirements for the named packages, without comments.
+/// The requirement lines of the named packages, without comments.
 fn pinned_as(requirements: &str, names: &[&str]) -> Result<Vec<String>> {
     let lines: Vec<&str> = requirements
         .lines()
@@ -228,7 +230,7 @@ fn pip(python: &Python, root: &Path, action: &str) -> Command {
     pip
 }
 
-/// The one file in a folder.
+/// The only file in a folder.
 pub(crate) fn only_file(folder: &Path) -> Result<PathBuf> {
     let entries: Vec<_> = fs::read_dir(folder)
         .with_context(|| format!("listing {}", folder.display()))?
@@ -237,7 +239,7 @@ pub(crate) fn only_file(folder: &Path) -> Result<PathBuf> {
     Ok(entries[0].path())
 }
 
-/// `torch==2.11.0 # why` and so on, as "torch 2.11.0, numpy 2.2.6 or 2.4.6, ...".
+/// The names and versions of requirement lines: `torch==2.11.0 # why` becomes "torch 2.11.0".
 fn requirement_names(text: &str) -> String {
     let mut names: Vec<(&str, String)> = Vec::new();
     let lines = text.lines().map(|line| line.split(['#', ';']).next().unwrap_or_default().trim());
@@ -252,7 +254,7 @@ fn requirement_names(text: &str) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// A file that says what a layer was made from.
+/// The stamp of a layer.
 #[derive(Debug)]
 struct Stamp {
     path: PathBuf,
@@ -317,7 +319,7 @@ mod tests {
         assert!(!stamp.says(b"a"));
     }
 
-    /// A root with requirement files of comments alone: pip has nothing to fetch.
+    /// A root whose requirement files have only comments, so pip fetches nothing.
     fn root_without_requirements() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for file in REQUIREMENTS {
@@ -345,13 +347,13 @@ mod tests {
         assert!(mark.exists(), "a whole environment is kept");
         fs::remove_file(root.path().join("target/venv/embank-python.stamp")).unwrap();
         with_python(root.path(), &lock).unwrap();
-        assert!(!mark.exists(), "one without its stamp is made anew");
+        assert!(!mark.exists(), "one without its stamp is made again");
     }
 
     #[test]
     fn a_package_that_does_not_exist_is_an_error_and_leaves_no_stamp() {
         if Interpreter::find().is_err() {
-            return; // as above
+            return; // cargo test alone asks for no Python; `cargo xtask test` has one
         }
         let root = root_without_requirements();
         fs::write(root.path().join(REQUIREMENTS[0]), "./no-such-folder\n").unwrap();

@@ -1,5 +1,5 @@
-//! `example`: the models in Rust, and their tests. They need libtorch, which is that of the
-//! environment's PyTorch.
+//! `example`: the models in Rust, and their tests. They need libtorch, which comes with the PyTorch
+//! of `target/venv`.
 
 use std::env;
 use std::ffi::OsString;
@@ -22,10 +22,10 @@ pub(crate) struct Args {
     args: Vec<OsString>,
 }
 
-/// Sets PyTorch up, builds the example and becomes it.
+/// Installs PyTorch, builds the example, and replaces this process by it.
 ///
 /// # Errors
-/// No suitable Python, no network, a build that fails: each with what to do.
+/// No suitable Python, no network, or a build that fails. Each error says what to do.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let lock = Lock::take(root)?;
     let python = environment::with_python(root, &lock)?;
@@ -36,10 +36,10 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     command::become_program(cargo.arg("--").args(&args.args))
 }
 
-/// Checks format, lints and behaviour of the examples.
+/// Checks the examples: formatting, lints and tests.
 ///
 /// # Errors
-/// The first that does not hold.
+/// The first check that fails.
 pub(crate) fn check(root: &Path, python: &Python) -> Result<()> {
     let run = |words: &[&str]| {
         let (subcommand, others) = words.split_first().context("a subcommand of cargo")?;
@@ -53,8 +53,8 @@ pub(crate) fn check(root: &Path, python: &Python) -> Result<()> {
 
 const MANIFEST: &str = "examples/rust/Cargo.toml";
 
-/// Cargo with what the crate `tch` and the programs built with it need: PyTorch's Python first in
-/// the path, and its libraries where the loader looks.
+/// Cargo with the environment that the crate `tch` and its programs need. PyTorch's Python is first
+/// in the path, and its libraries are in the loader's path.
 fn cargo(root: &Path, python: &Python) -> Result<Command> {
     let torch = torch_folder(root, python)?;
     let mut cargo = checks::cargo(root);
@@ -82,7 +82,7 @@ fn torch_folder(root: &Path, python: &Python) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The variable's folders with `folder` before them.
+/// The value of a variable like `PATH`, with `folder` put first.
 fn with_first(folder: &Path, variable: &str) -> Result<OsString> {
     let others = env::var_os(variable).unwrap_or_default();
     let others = env::split_paths(&others).filter(|path| !path.as_os_str().is_empty());

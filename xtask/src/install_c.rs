@@ -1,4 +1,5 @@
-//! `install-c`: the C library below a prefix, as `make install` of a C project would put it.
+//! `install-c`: installs the C library below a prefix, in the folders that `make install` of a C
+//! project uses.
 //!
 //! ```text
 //! PREFIX/include/embank.h
@@ -20,20 +21,20 @@ use crate::{command, workspace};
 /// Options of `install-c`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where it goes: /usr/local, or a folder of your own
+    /// The prefix to install below: /usr/local, or a folder of your own
     prefix: PathBuf,
-    /// Install the libraries of this folder in place of building them
+    /// Install the libraries in this folder instead of building them
     #[arg(long, value_name = "DIR")]
     libraries: Option<PathBuf>,
 }
 
-/// The version of the library: the workspace's.
+/// The version of the library is the workspace's.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What a static library of Rust needs of the system, on Linux.
+/// The system libraries that a static library of Rust needs on Linux.
 const SYSTEM_LIBRARIES: &str = "-lgcc_s -lpthread -lm -ldl -lrt";
 
-/// Builds the library and installs it with its header and what pkg-config and CMake find it by.
+/// Builds the library, and installs it with its header and the files of pkg-config and CMake.
 ///
 /// # Errors
 /// The build fails, or the prefix can't be written.
@@ -79,7 +80,7 @@ fn install(root: &Path, libraries: &Path, prefix: &Path) -> Result<()> {
     write(&cmake.join("embank-config-version.cmake"), &cmake_version())
 }
 
-/// The version in the library's SONAME: see `bindings/c/build.rs`.
+/// The version in the library's SONAME, which `bindings/c/build.rs` makes by the same rule.
 fn abi_version() -> String {
     match (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR")) {
         ("0", minor) => format!("0.{minor}"),
@@ -104,7 +105,7 @@ Libs.private: {SYSTEM_LIBRARIES}
     )
 }
 
-/// The folders follow from where this file lies, so the whole prefix may be moved.
+/// The CMake file finds the folders relative to itself, so the prefix may be moved as a whole.
 const CMAKE: &str = r#"get_filename_component(_embank_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 find_package(Threads REQUIRED)
 if(NOT TARGET embank::embank)
@@ -122,7 +123,7 @@ unset(_embank_prefix)
 "#;
 
 fn cmake_version() -> String {
-    // As the SONAME: before 1.0 a minor version may break the ABI.
+    // Before 1.0 a minor version may break the ABI, so a different minor version is not compatible.
     let abi = abi_version();
     format!(
         r#"set(PACKAGE_VERSION "{VERSION}")
@@ -145,7 +146,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     if is_same().unwrap_or(false) {
         bail!("{} would be installed over itself", from.display());
     }
-    // A program that runs keeps the file that it has opened.
+    // Removing the file first lets running programs keep the old one.
     remove(to)?;
     fs::copy(from, to)
         .map(drop)

@@ -1,26 +1,27 @@
-//! Finding a Python 3 of a version that will do, and saying what is missing where there is none.
+//! Finds a Python 3 of a suitable version. If there is no such Python, the error says what to
+//! install.
 
 use std::ffi::OsString;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The oldest minor version that will do. The package itself runs on 3.9; Polars and pyarrow, as
-/// pinned, which the tests open its files with, have wheels from 3.11 on.
+/// The oldest suitable minor version. The package itself runs on 3.9. The tests need Polars and
+/// pyarrow, whose pinned versions have wheels from 3.11 on.
 const OLDEST_MINOR: u32 = 11;
 
 /// The oldest minor version that the package runs on.
 const WHEEL_OLDEST_MINOR: u32 = 9;
 
-/// The newest minor version that PyTorch 2.11.0 and NumPy, as pinned, have wheels for.
+/// The newest minor version for which the pinned PyTorch and NumPy have wheels.
 const NEWEST_MINOR: u32 = 14;
 
-/// What the search tries, in order: the everyday name, then versions that PyTorch 2.11.0 has wheels
-/// for.
+/// The names that the search tries, in this order.
 const NAMES: [&str; 7] =
     ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10", "python"];
 
-/// Prints the version, the program's path and whether `python -m venv` can work, one a line.
+/// A program that prints three lines: the version, the interpreter's path, and whether it has what
+/// `python -m venv` needs.
 const PROBE: &str = "\
 import sys, importlib.util
 print(sys.version_info[0], sys.version_info[1], sys.version_info[2])
@@ -28,23 +29,23 @@ print(sys.executable)
 print(all(importlib.util.find_spec(name) for name in ('venv', 'ensurepip')))
 ";
 
-/// A Python 3 on this machine.
+/// An interpreter on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Interpreter {
     /// The program.
     pub(crate) program: OsString,
     /// Major, minor and micro version.
     pub(crate) version: (u32, u32, u32),
-    /// Whether it can make virtual environments: Debian packs that separately.
+    /// True if it can make virtual environments. Debian has them in a package of their own.
     makes_environments: bool,
 }
 
 impl Interpreter {
-    /// The first one of a known name whose version will do and that can make virtual environments.
-    /// `PYTHON` in the environment names another.
+    /// The first interpreter of [`NAMES`] that has a suitable version and can make virtual
+    /// environments. If the variable `PYTHON` names an interpreter, only that one is tried.
     ///
     /// # Errors
-    /// None is; the error says what was found and what to install.
+    /// No interpreter is suitable. The error says what was found and what to install.
     pub(crate) fn find() -> Result<Self> {
         if let Some(named) = std::env::var_os("PYTHON").filter(|name| !name.is_empty()) {
             let found = probe(&named)
@@ -54,8 +55,8 @@ impl Interpreter {
         choose(NAMES.iter().filter_map(|name| probe(&OsString::from(name)).ok()).collect())
     }
 
-    /// Every CPython on the PATH that the wheel is for (3.9 and newer) and that can make virtual
-    /// environments, one of each minor version.
+    /// Every CPython on the PATH that can run the wheel (3.9 and newer) and can make virtual
+    /// environments: one for each minor version.
     pub(crate) fn every_for_the_wheel() -> Vec<Self> {
         let names = NAMES.iter().map(|name| (*name).to_owned());
         let others =
@@ -70,7 +71,7 @@ impl Interpreter {
         found
     }
 
-    /// The version and the program, for a stamp that notices when either changes.
+    /// The version and the path. A stamp has this text, so that it differs if either changes.
     pub(crate) fn description(&self) -> String {
         let (major, minor, micro) = self.version;
         format!("Python {major}.{minor}.{micro} at {}", self.program.to_string_lossy())

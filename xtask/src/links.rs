@@ -1,4 +1,5 @@
-//! Links of the pages: each leads to a file that is there, and to a heading that it has.
+//! Checks the links of Markdown pages: each must lead to a file that exists, and to a heading of
+//! that file.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -7,8 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-/// Fails if a link of a Markdown file of the repository leads nowhere. Addresses of other hosts are
-/// not tried.
+/// Fails if a link in `files` leads nowhere. Addresses of other hosts are not tried.
 ///
 /// # Errors
 /// The links that lead nowhere; a file can't be read.
@@ -56,7 +56,7 @@ fn resolved(path: &Path) -> PathBuf {
     found
 }
 
-/// The targets of a page's links to files and headings, outside of code.
+/// The targets of a page's links to files and headings, without those in code.
 fn links_of(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in outside_code(text) {
@@ -73,7 +73,7 @@ fn links_of(text: &str) -> Vec<String> {
     found
 }
 
-/// The headings of a page, as links name them.
+/// The headings of a page, as they stand in links.
 fn headings_of(text: &str) -> HashSet<String> {
     let of_line = |line: &str| {
         let title = line.trim_start_matches('#');
@@ -83,7 +83,7 @@ fn headings_of(text: &str) -> HashSet<String> {
     outside_code(text).filter_map(of_line).collect()
 }
 
-/// A heading in small letters, with `-` for each space and without punctuation.
+/// A heading as it stands in links: in small letters, with `-` for each space, without punctuation.
 fn anchor(title: &str) -> String {
     let kept = title.to_lowercase();
     let kept = kept.chars().filter(|&c| c.is_alphanumeric() || c == ' ' || c == '-' || c == '_');

@@ -1,6 +1,19 @@
-//! `cargo xtask`: the project's own commands, on a machine with Rust, Python 3 and a C compiler.
+//! `cargo xtask`: the project's own commands. They need Rust, Python 3 and a C compiler.
 //!
-//! Whatever else they need (PyTorch, maturin, pytest, ...) they install into `target/venv`, once.
+//! The commands install everything else that they need (PyTorch, maturin, pytest) into
+//! `target/venv`, once.
+//!
+//! # Where to look
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `checks.rs` | `test`: the stages, their order and the summary |
+//! | `test_programs.rs`, `side_by_side.rs` | building the test programs once, and running two at a time |
+//! | `prose/`, `links.rs` | checks of comments and pages |
+//! | `bench.rs`, `report.rs` | starting measurements; `docs/benchmarks.md` from their results |
+//! | `environment.rs`, `interpreter.rs` | `target/venv`, and the Python that it is made from |
+//! | `examples.rs`, `models.rs`, `book.rs` | the models in Rust, the model checker, the book |
+//! | `wheel.rs`, `install_c.rs` | what users install |
 
 mod bench;
 mod book;
@@ -42,25 +55,25 @@ enum Command {
     Demo(PassedOn),
     /// Train a model in Rust: a click model, a knowledge graph or a graph neural network
     Example(examples::Args),
-    /// Everything that CI checks: format, lints, Rust and Python tests
+    /// Run everything that CI checks: format, lints, Rust and Python tests
     Test(checks::Args),
-    /// Words that this project does not use, and lines of prose that are too long
+    /// Find phrases that this project does not use, and lines of prose over 100 columns
     Prose(prose::Args),
-    /// The pages of docs/ as a book of HTML, in target/book
+    /// Build the pages of docs/ as a book of HTML, in target/book
     Book,
-    /// Model checking of the store's concurrency; see docs/testing.md
+    /// Run the model checks of the store's concurrency; see docs/testing.md
     Models(models::Args),
-    /// The wheel for every CPython from 3.9 on: built, checked against the stable ABI, tried out
+    /// Build the wheel for every CPython from 3.9 on, check it against the stable ABI, and try it
     /// without torch
     Wheel(wheel::Args),
-    /// The C library, its header, and what pkg-config and CMake find them by, below a prefix
+    /// Install the C library, its header, and the files of pkg-config and CMake below a prefix
     InstallC(install_c::Args),
-    /// Measurements; each prints a table and takes --json FILE and --quick
+    /// Run a measurement; each prints a table and takes --json FILE and --quick
     #[command(subcommand)]
     Bench(bench::Measurement),
 }
 
-/// Arguments that belong to another program and reach it as they are.
+/// Arguments that are passed to another program unchanged.
 #[derive(Debug, clap::Args)]
 struct PassedOn {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
@@ -91,7 +104,7 @@ fn run(command: Command) -> Result<ExitCode> {
     }
 }
 
-/// Sets the environment up and becomes the demo.
+/// Sets the environment up, and replaces this process by the demo.
 fn demo(args: &[OsString]) -> Result<ExitCode> {
     let root = workspace::root()?;
     let python = environment::prepared(&root, "running examples/dlrm/demo.py")?;

@@ -1,4 +1,4 @@
-//! `models`: the store under a model checker.
+//! `models`: runs the store's models under a model checker.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -11,12 +11,12 @@ use crate::{checks, command, workspace};
 /// Options of `models`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only models whose paths begin like this: `index`, `log::planted`
+    /// Only models whose paths begin with this: `index`, `log::planted`
     name: Option<String>,
-    /// Schedules of each model [default: 400]
+    /// Schedules tried for each model [default: 400]
     #[arg(long)]
     schedules: Option<u64>,
-    /// The first turn's seed [default: random]; the turn that failed prints its own
+    /// The seed of the first schedule [default: random]; a schedule that fails prints its own
     #[arg(long)]
     seed: Option<u64>,
 }
@@ -34,7 +34,7 @@ fn cargo_test(root: &Path, args: &Args) -> Command {
     let mut cargo = checks::cargo(root);
     let mut flags = std::env::var_os("RUSTFLAGS").unwrap_or_default();
     flags.push(OsString::from(" --cfg embank_shuttle"));
-    // Other flags make other builds: a folder of its own keeps the usual one warm.
+    // The flag changes every crate's build. A target folder of its own keeps the usual build.
     cargo.env("RUSTFLAGS", flags).args(["test", "--locked", "--target-dir", "target/models"]);
     cargo.args(["--package", "embank-kv", "--lib", "--"]);
     cargo.arg(args.name.as_deref().map_or("models::".to_owned(), |name| format!("models::{name}")));

@@ -1,8 +1,8 @@
 //! `bench report`: `docs/benchmarks.md` from the files in `bench/results`.
 //!
 //! Each file holds one area: its newest results, their targets, and the runs that they come from.
-//! `machines.json` describes the machines. After a new measurement, put its results and its run into
-//! the file of the area, in the place of the older ones, and run `cargo xtask bench report`.
+//! `machines.json` describes the machines. After a new measurement, put its results and its run
+//! into the file of the area, in the place of the older ones, and run `cargo xtask bench report`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -49,7 +49,7 @@ struct Run {
     commit: String,
     /// The day of the commit.
     date: String,
-    /// Conditions that the command does not tell.
+    /// Conditions that the command does not show.
     #[serde(default)]
     note: String,
 }

@@ -1,8 +1,8 @@
-//! Programs that run side by side, [`LANES`] at a time.
+//! Runs programs side by side, [`LANES`] at a time.
 //!
-//! Most tests wait for the drive or for another process now and then, so a second program uses the
-//! processor meanwhile. What a program prints is kept until it ends, and shown in full if it
-//! failed.
+//! Most tests wait for the drive or for another process now and then, and a second program uses the
+//! processor in that time. The output of a program is kept until the program ends, and is shown in
+//! full if it failed.
 
 use std::collections::VecDeque;
 use std::process::{Command, Output, Stdio};
@@ -10,18 +10,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Programs that run at a time. Each has a thread a core of its own, and some tests wait with a
-/// limit, which more programs at a time would exceed on a small machine.
+/// Programs that run at a time. Each test program starts one thread for each core. Some tests wait
+/// with a time limit, which they would exceed on a small machine beside more programs.
 const LANES: usize = 2;
 
-/// A program that is to run.
+/// A program to run.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) name: String,
     pub(crate) command: Command,
 }
 
-/// How a program ended.
+/// The result of a program.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) name: String,
@@ -29,14 +29,14 @@ pub(crate) struct Ended {
     pub(crate) passed: bool,
 }
 
-/// Runs all, in this order, and returns them as they ended.
+/// Starts the programs in this order. Returns their results in the order in which they end.
 pub(crate) fn run_all(runs: Vec<Run>) -> Vec<Ended> {
     let waiting = Mutex::new(VecDeque::from(runs));
     let all = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..LANES {
             scope.spawn(|| {
-                // Ends because each turn takes one of the runs.
+                // Ends because each turn takes a program out of the queue.
                 loop {
                     let Some(run) = locked(&waiting).pop_front() else { break };
                     println!("           begins: {}", run.name);
@@ -54,7 +54,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs one program; how it ended, and what to print of it.
+/// Runs one program. Returns its result, and the text to print about it.
 fn end(Run { name, mut command }: Run) -> (Ended, String) {
     let started = Instant::now();
     let result = command.stdin(Stdio::null()).output();
@@ -108,7 +108,7 @@ mod tests {
     fn two_programs_run_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
         let (mine, yours) = (folder.path().join("a"), folder.path().join("b"));
-        // Each waits for the file that the other makes.
+        // Each program waits for the file that the other makes.
         let meets = |mine: &std::path::Path, yours: &std::path::Path| {
             let (mine, yours) = (mine.display(), yours.display());
             format!(

@@ -1,8 +1,9 @@
-//! The test programs of the workspace, built once.
+//! Builds the test programs of the workspace once.
 //!
-//! `cargo test` of one package builds the store anew where its features differ from those in the
-//! whole workspace. Here Cargo builds every program of the default members, and names each as JSON;
-//! a second run with another environment takes the same program.
+//! `cargo test` of one package would build the store again, because one package turns on fewer
+//! features than the whole workspace. Here Cargo builds every program of the default members, and
+//! prints the path of each as JSON. A second run with other environment variables uses the same
+//! program.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -14,10 +15,10 @@ use serde::Deserialize;
 use crate::checks::cargo;
 use crate::side_by_side::Run;
 
-/// A program that the test harness made of one target.
+/// The test program of one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Program {
-    /// The package's folder. Tests run there, as under `cargo test`.
+    /// The package's folder. As under `cargo test`, tests run there.
     folder: PathBuf,
     /// The target's name.
     target: String,
@@ -25,7 +26,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// True if the program is of the package in this folder.
+    /// True if the program belongs to the package in this folder.
     pub(crate) fn is_in(&self, folder: &Path) -> bool {
         self.folder == folder
     }
@@ -66,7 +67,7 @@ pub(crate) fn build(root: &Path) -> Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// What a line of Cargo's JSON says of an artifact.
+/// A line of Cargo's JSON that describes an artifact.
 #[derive(Debug, Deserialize)]
 struct Artifact {
     manifest_path: PathBuf,
@@ -85,7 +86,8 @@ struct Profile {
     test: bool,
 }
 
-/// The test program that a line of Cargo's JSON names. `None` if the line is about something else.
+/// The test program that a line of Cargo's JSON describes. `None` if the line describes something
+/// else.
 fn program(line: &str) -> Option<Program> {
     let Artifact { manifest_path, target, profile, executable } =
         serde_json::from_str(line).ok()?;

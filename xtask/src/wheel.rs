@@ -1,11 +1,11 @@
-//! `wheel`: the wheel that is given to others, built once for every CPython from 3.9 on, and tried
-//! out.
+//! `wheel`: builds the wheel to publish, for every CPython from 3.9 on, and tries it.
 //!
-//! It has a manylinux tag: maturin holds the extension's symbols against the policies, and refuses
-//! libraries that other machines need not have. With `--zig` it links against an old glibc by way
-//! of Zig's linker, else against this machine's, which the tag then says. `abi3audit` checks that
-//! it uses the stable ABI alone. Each CPython on the PATH gets it into a fresh environment with
-//! NumPy and nothing else, and runs `wheel_smoke.py` there.
+//! The wheel has a manylinux tag. For it, maturin compares the extension's symbols with the
+//! manylinux policies, and refuses libraries that other machines may lack. With `--zig` the
+//! extension is linked against an old glibc, by Zig's linker. Without, it is linked against this
+//! machine's glibc, and the tag says so. `abi3audit` checks that the extension uses only Python's
+//! stable ABI. Each CPython on the PATH installs the wheel into a new environment with NumPy and
+//! nothing else, and runs `wheel_smoke.py` there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::{command, workspace};
 /// Options of `wheel`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the wheel goes; what is in the folder is removed
+    /// Folder of the wheel; files in it are removed
     #[arg(long, value_name = "DIR", default_value = "target/wheels/manylinux")]
     out: PathBuf,
     /// Link against glibc 2.17 (manylinux2014), with Zig from the package index
@@ -31,7 +31,7 @@ pub(crate) struct Args {
 /// Builds, checks and tries the wheel.
 ///
 /// # Errors
-/// The build fails, the wheel is not what its tags say, or it does not work.
+/// The build fails, the wheel is not what its tag says, or it does not work.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let root = workspace::root()?;
     let lock = Lock::take(&root)?;
@@ -78,7 +78,7 @@ fn build(root: &Path, tools: &Tools, args: &Args) -> Result<PathBuf> {
     only_file(&out)
 }
 
-/// Installs the wheel into a fresh environment and uses it there.
+/// Installs the wheel into a new environment and uses it there.
 fn try_out(root: &Path, wheel: &Path, python: &Interpreter) -> Result<()> {
     let (major, minor, _) = python.version;
     let folder = root.join(format!("target/wheel-{major}.{minor}"));

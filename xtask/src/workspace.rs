@@ -1,12 +1,12 @@
-//! Where the repository is.
+//! Finds the repository.
 
 use std::env;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-/// The repository's root. Cargo says where this crate lies at run time, so a moved clone still
-/// works.
+/// The repository's root. Cargo sets the path of this crate at run time, so a clone that was moved
+/// still works.
 ///
 /// # Errors
 /// There is no repository around this crate.

@@ -1,4 +1,4 @@
-//! Does `install-c` put the C library where compilers, pkg-config and CMake find it?
+//! Tests that `install-c` puts the C library where compilers, pkg-config and CMake find it.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-// Cargo builds the libraries before this test because the crate is named here.
+// Naming the crate here makes Cargo build its libraries before this test.
 use embank_c as _;
 
 const PROGRAM: &str = r#"
@@ -64,7 +64,7 @@ fn programs_build_against_the_installed_library() {
     let (prefix, source) = (folder.path().join("prefix"), folder.path().join("program.c"));
     fs::write(&source, PROGRAM).unwrap();
     install(&prefix);
-    // Over an earlier installation, too.
+    // The second call installs over the first installation.
     install(&prefix);
     let lib = prefix.canonicalize().unwrap().join("lib");
     let so_name = fs::read_link(lib.join("libembank_c.so")).unwrap();

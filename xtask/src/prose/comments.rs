@@ -1,7 +1,7 @@
 //! The prose of a file: the text of its comments and docstrings, or of a Markdown page.
 //!
-//! Code, strings, fenced code and console examples are left out. The lexers know as much of each
-//! language as it takes to tell a comment from a string.
+//! Code, strings, fenced code and console examples are left out. The lexers know only the parts of
+//! each language that tell a comment from a string.
 
 /// How a file marks its prose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ fn outside_code(lines: Vec<Line>) -> Vec<Line> {
     let mut in_code = false;
     let mut last = 0;
     for line in lines {
-        // A fence that is still open where its comment ends was no fence.
+        // An open fence ends with its comment.
         in_code &= line.number <= last + 1;
         last = line.number;
         let text = line.text.trim_start();
@@ -85,12 +85,13 @@ fn outside_code(lines: Vec<Line>) -> Vec<Line> {
 struct Lexer<'t> {
     language: Language,
     text: &'t str,
-    /// Where the walk is, in bytes; always at the beginning of a character.
+    /// The position in bytes, always at the beginning of a character.
     at: usize,
     number: usize,
     /// Where the line of `at` begins.
     line_start: usize,
-    /// Open brackets. A string that begins a line inside of brackets is an argument, not a docstring.
+    /// Number of open brackets. A string that begins a line inside brackets is an argument, not a
+    /// docstring.
     depth: usize,
     found: Vec<Line>,
 }
@@ -144,7 +145,7 @@ impl<'t> Lexer<'t> {
         self.found
     }
 
-    /// Takes a comment or a string of Rust or C that begins here. False if there is no such thing here.
+    /// Takes the comment or the string of Rust or C that begins here. False if neither begins here.
     fn take_slashes(&mut self, next: char) -> bool {
         let rest = self.rest();
         if rest.starts_with("//") {
@@ -163,7 +164,8 @@ impl<'t> Lexer<'t> {
         true
     }
 
-    /// Takes a comment or a string of Python, TOML or the shell. False if there is no such thing here.
+    /// Takes the comment or the string of Python, TOML or the shell that begins here. False if
+    /// neither begins here.
     fn take_hash(&mut self, next: char) -> bool {
         let rest = self.rest();
         let is_word_start = self.before().chars().next_back().is_none_or(char::is_whitespace);
@@ -195,7 +197,7 @@ impl<'t> Lexer<'t> {
         true
     }
 
-    /// Takes the comment of that many bytes that begins here.
+    /// Takes the comment that begins here and has `length` bytes.
     fn take_comment(&mut self, length: usize) {
         let is_behind_code = !self.before().trim_start_matches(['r', 'R']).trim().is_empty();
         let comment = &self.rest()[..length];
@@ -216,7 +218,7 @@ impl<'t> Lexer<'t> {
         self.step(length);
     }
 
-    /// Length of the block comment that begins here. Those of Rust can hold others.
+    /// Length of the block comment that begins here. A block comment of Rust can hold others.
     fn block_length(&self) -> usize {
         let rest = self.rest();
         let mut open = 1;
@@ -239,7 +241,7 @@ impl<'t> Lexer<'t> {
         at
     }
 
-    /// Length of what begins with `'`: a character, or the mark of a lifetime.
+    /// Length of the character that begins with `'`, or 1 for the mark of a lifetime.
     fn quote_length(&self) -> usize {
         let rest = self.rest();
         let mut inner = rest[1..].chars();
@@ -249,7 +251,8 @@ impl<'t> Lexer<'t> {
         if is_character { string_length(rest, "'", true) } else { 1 }
     }
 
-    /// Length of the raw string that begins here, if one does: `r"..."`, `br#"..."#` and so on.
+    /// Length of the raw string that begins here: `r"..."`, `br#"..."#` and so on. `None` if no raw
+    /// string begins here.
     fn raw_string_length(&self) -> Option<usize> {
         if self.language != Language::Rust {
             return None;
@@ -267,7 +270,8 @@ impl<'t> Lexer<'t> {
     }
 }
 
-/// Length of the string that begins with `quote` and ends with the next one that no `\` escapes.
+/// Length of the string at the beginning of `rest`. It ends with the next `quote` without a `\`
+/// before it.
 fn string_length(rest: &str, quote: &str, has_escapes: bool) -> usize {
     let mut at = quote.len();
     // Ends because each turn moves on by a character.

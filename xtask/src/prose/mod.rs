@@ -1,16 +1,17 @@
-//! `prose`: the phrases that this project does not use, and lines of prose that are too long.
+//! `prose`: finds phrases that this project does not use, and lines of prose that are too long.
 //!
-//! Comments, doc comments and pages are written for a reader who does not know the project. Some
-//! phrases make a sentence hard to read the first time: they name no actor, no quantity and no thing.
-//! This check finds them in the comments of the sources and in the pages.
+//! Comments, doc comments and pages are written for a reader without knowledge of the project. Some
+//! phrases make a sentence hard to read the first time: they name no actor, no quantity or no
+//! thing. This check finds them in the comments of the sources and in the pages.
 //!
-//! A folder that still has such places is listed in `prose_left.txt` with their number. The check fails
-//! if a folder has more places than that. It also fails if a folder has fewer, so the numbers only fall.
+//! A folder that still has such places is listed in `prose_left.txt` with their number. The check
+//! fails if a folder has more places than that. It also fails if a folder has fewer, so the numbers
+//! only fall.
 //!
 //! | file | what is there |
 //! |---|---|
 //! | `comments.rs` | the text of comments, told from code and strings |
-//! | `phrases.rs` | the phrases, and how they are found |
+//! | `phrases.rs` | the phrases, and the search for them |
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,9 +32,9 @@ use phrases::Hit;
 /// Options of `prose`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Files and folders to look at, from the root of the repository; all of it without any
+    /// Files and folders to check, from the root of the repository; the whole repository by default
     paths: Vec<PathBuf>,
-    /// Write the numbers of today's places to `xtask/src/prose_left.txt`
+    /// Write today's number of places of each folder to `xtask/src/prose_left.txt`
     #[arg(long, conflicts_with = "paths")]
     accept: bool,
 }
@@ -60,7 +61,7 @@ const SKIPPED: [&str; 8] = [
     "artifacts",
 ];
 
-/// Places that the check leaves alone.
+/// A file with places that the check does not count.
 struct Exception {
     /// A file, from the root of the repository.
     file: &'static str,
@@ -107,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 const LEFT: &str = "xtask/src/prose_left.txt";
 
-/// Fails unless each folder has as many places as the list says, and all links of pages lead
+/// Fails unless each folder has exactly the listed number of places, and all links of pages lead
 /// somewhere.
 ///
 /// # Errors
@@ -231,9 +232,9 @@ fn places_of(name: &str, text: &str) -> Vec<Place> {
     for line in lines {
         let columns = columns_of(whole.get(line.number - 1).copied().unwrap_or_default());
         let is_table = line.text.trim_start().starts_with('|');
-        // A heading is one line, however long it is.
-        let is_heading = is_page && line.text.starts_with('#');
-        if columns > COLUMNS_MAX && !is_table && !is_heading {
+        // A heading is one line, however long it is, and pictures can stand beside one another.
+        let is_one_line = is_page && line.text.starts_with(['#', '!']);
+        if columns > COLUMNS_MAX && !is_table && !is_one_line {
             places.push(Place { line: line.number, what: format!("{columns} columns") });
         }
     }

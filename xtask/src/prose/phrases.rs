@@ -1,13 +1,14 @@
-//! The words and phrases that this project's English does without, and how they are found.
+//! The phrases that this project's English does without, and the search for them.
 //!
-//! A phrase is found across the end of a line. Text in backticks and the targets of links are no words.
+//! A phrase is also found where a line ends inside it. Text in backticks and the targets of links
+//! are not searched.
 
 use super::comments::Line;
 
 /// A phrase to find, and the longer phrases in which it is right.
 ///
-/// A phrase is words with one space between. A word can have alternatives, as in `is|are`. `^` stands
-/// for the beginning of a sentence, and `,` for a comma.
+/// A phrase is words with one space between. A word can have alternatives, as in `is|are`. `^`
+/// stands for the beginning of a sentence, `.` for its end, and `,` for a comma.
 struct Banned {
     phrase: &'static str,
     right_in: &'static [&'static str],
@@ -17,8 +18,8 @@ const fn always(phrase: &'static str) -> Banned {
     Banned { phrase, right_in: &[] }
 }
 
-/// Phrases that a reader has to read twice: archaic words, and words that name no actor, no quantity and
-/// no thing.
+/// Phrases that a reader has to read twice: archaic words, and words that name no actor, no
+/// quantity or no thing.
 const BANNED: &[Banned] = &[
     // Archaic or inverted.
     always("anew"),
@@ -54,7 +55,7 @@ const BANNED: &[Banned] = &[
     always("nobody"),
     always("somebody"),
     always("those who"),
-    // A user of the library is a person; a thread, a batch or a file is not.
+    // A user is a person; a thread, a batch or a file is not.
     Banned {
         phrase: "who",
         right_in: &[
@@ -95,7 +96,7 @@ pub(super) fn hits(lines: &[Line]) -> Vec<Hit> {
             if !is_right {
                 let words = tokens[start..end].iter().filter_map(|token| token.word());
                 let phrase = words.collect::<Vec<_>>().join(" ");
-                // `^` and what stands before the first word are of the line before.
+                // The element `^` is a token of the line before.
                 let first = tokens[start..end].iter().find(|token| token.word().is_some());
                 found.push(Hit { line: first.unwrap_or(&tokens[start]).line, phrase });
             }
@@ -112,7 +113,7 @@ fn covers(tokens: &[Token], longer: &str, start: usize, end: usize) -> bool {
         .any(|from| end_of(tokens, from, longer).is_some_and(|longer_end| longer_end >= end))
 }
 
-/// Where the phrase ends that begins at `start`. `None` if it does not stand there.
+/// Index behind the phrase that begins at `start`. `None` if the phrase does not begin there.
 fn end_of(tokens: &[Token], start: usize, phrase: &str) -> Option<usize> {
     let mut at = start;
     for element in phrase.split(' ') {
@@ -147,7 +148,8 @@ impl Token {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
-    /// In small letters, except for `None` and `True` inside a sentence, which are values of Python.
+    /// In small letters, except for `None`, `True` and `False` inside a sentence, which are values
+    /// of Python.
     Word(String),
     Comma,
     /// The end of a sentence, a paragraph, a heading, a cell or an item.
@@ -156,7 +158,7 @@ enum Kind {
     Other,
 }
 
-/// The words and marks of the lines. Lines that stand under one another are one text.
+/// The tokens of the lines. Adjacent lines of a comment are one text.
 fn tokens(lines: &[Line]) -> Vec<Token> {
     let mut tokens = vec![Token { kind: Kind::End, line: 0 }];
     let mut rest = lines;
@@ -178,7 +180,7 @@ fn tokens(lines: &[Line]) -> Vec<Token> {
     tokens
 }
 
-/// True if `line` does not go on with the sentence of the line before it.
+/// True if `line` does not continue the sentence of the line before it.
 fn starts_text(previous: &Line, line: &Line) -> bool {
     let is_marked = |line: &Line| line.text.trim_start().starts_with(['|', '#']);
     let text = line.text.trim_start();
@@ -228,7 +230,7 @@ fn is_of_word(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '\'' | '_' | '-')
 }
 
-/// The word as the phrases have it: in small letters, and without the `'s` behind it.
+/// The word in small letters, without an `'s` at its end.
 fn normal(word: &str, is_start: bool) -> String {
     if !is_start && matches!(word, "None" | "True" | "False") {
         return word.to_owned();
