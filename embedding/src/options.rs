@@ -21,15 +21,14 @@ pub const WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, PartialEq)]
 pub struct BankOptions {
     /// Memory for everything the bank keeps: rows, index, buffers and the lookahead queue, in
-    /// bytes. Default: 1 GiB, or a quarter of the memory limit of the process's control group,
-    /// if that is less. A budget above that limit is told of when the bank is opened, with a
-    /// warning of the `log` crate, and in
-    /// [`BankStats::memory_budget_warning`](crate::BankStats::memory_budget_warning). The slices
-    /// that callers pass in and get filled are theirs.
+    /// bytes. Default: 1 GiB, or a quarter of the memory limit of the process's control group, if
+    /// that is less. If the budget is above that limit, opening the bank warns through the `log`
+    /// crate and in [`BankStats::memory_budget_warning`](crate::BankStats::memory_budget_warning).
+    /// The slices that callers pass in and get filled are not part of it.
     pub memory_budget_bytes: u64,
-    /// Whether [`Bank::open`](crate::Bank::open) makes a bank where there is none. Default: true.
-    /// With false, a mistyped path, or a file system that is not mounted, is an error, and
-    /// training does not begin anew without a word.
+    /// Whether [`Bank::open`](crate::Bank::open) makes a bank if there is no bank. Default: true.
+    /// With false, a mistyped path, or a file system that is not mounted, is an error; otherwise
+    /// training would begin again without notice.
     pub create: bool,
     /// Default: `io_uring` where the system grants it, else a pool of threads.
     pub device: DeviceChoice,

@@ -1,12 +1,12 @@
 //! Who has got rows for training and has not answered yet.
 //!
-//! **Problem.** A Get's counts come down with its answer. If none ever comes, because a thread
-//! hangs or a worker died with its lease in some list, the counts stand for ever and nobody can
+//! **Problem.** A Get's counts come down with its answer. If no answer comes, because a thread
+//! hangs or a worker died with its lease in a list, the counts stand for ever, and no thread can
 //! tell whose they are.
 //!
-//! **Approach.** Each batch that holds counts is one entry of a registry, with its keys. Whoever
-//! waits may declare the old entries expired and give their counts back. The entry's state decides
-//! who that is:
+//! **Approach.** Each batch that holds counts is one entry of a registry, with its keys. A waiting
+//! thread may declare the old entries expired and give their counts back. The entry's state decides
+//! which thread does so:
 //!
 //! | state | meaning | who may leave it, and where to |
 //! |---|---|---|
@@ -19,7 +19,7 @@
 //! owner that comes too late learns so before it has changed a row. An entry is removed once: from
 //! *held* by its expirer, under the shard's lock, else by its owner.
 //!
-//! An entry costs an allocation and two short locks of a shard which threads hardly share, for a
+//! An entry costs an allocation and two short locks of a shard that threads seldom share, for a
 //! batch of any length.
 
 use std::sync::Arc;
@@ -90,8 +90,8 @@ impl<T> Leased<T> {
         self.taken
     }
 
-    /// For its owner, once: from now on it does not expire, and the owner brings the counts down.
-    /// False if it has expired: then the counts are none of the owner's business any more.
+    /// For the owner, once: from now on the entry does not expire, and the owner brings the counts
+    /// down. False if it has expired: then the owner must leave the counts alone.
     #[must_use]
     pub fn begin_answer(&self) -> bool {
         self.leave_held(ANSWERING)

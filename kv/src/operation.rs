@@ -42,7 +42,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// Whether a row with so many Gets outstanding may be used.
+    /// True if a row with `outstanding` Gets outstanding may be used.
     #[inline]
     pub(crate) fn admits(self, outstanding: u32) -> bool {
         match self {
@@ -89,11 +89,11 @@ pub enum Shortage {
 
 /// One operation over a batch of keys; `i` is a key's place in the batch.
 ///
-/// Values are 8-byte aligned and as long as the table says; in a table of variable width each has a
-/// length of its own, which [`value_bytes`](Self::value_bytes) decides when it is written. A method
-/// may be called again for the same place, when the row moved meanwhile: each call must do the
-/// whole work for its place anew, and the last one counts. The methods run while the store holds
-/// the row: they should only compute, and must not call any store.
+/// Values are 8-byte aligned and as long as the table says. In a table of variable width each value
+/// has a length of its own, which [`value_bytes`](Self::value_bytes) decides when the value is
+/// written. The store may call a method again for the same place if the row moved in between: each
+/// call must do the whole work for its place, and the last call counts. The methods run while the
+/// store holds the row: they should only compute, and must not call any store.
 pub trait Operation {
     /// What it does to rows that exist.
     const ACCESS: Access;
@@ -102,8 +102,8 @@ pub trait Operation {
     /// nothing for the others. Default: fixed.
     const WIDTH: Width = Width::Fixed;
 
-    /// Whether nobody waits for its reads yet: then they go behind those of other batches. Default:
-    /// no.
+    /// True if no caller waits for its reads yet: they then go behind the reads of other batches.
+    /// Default: false.
     const AHEAD: bool = false;
 
     /// Whether the rows that `update` and `insert` write count as changed. An operation on rows

@@ -24,7 +24,7 @@ pub struct StoreOptions {
     /// Default: 256 MiB. Space is given back in these units where the file system can't punch
     /// holes, and copies share whole files. A bank keeps the size that it was created with.
     pub segment_size_bytes: Option<u64>,
-    /// Whether a bank is made where there is none. Default true. Without it, a mistyped path and a
+    /// Whether a bank is made if there is no bank. Default true. With false, a mistyped path and a
     /// file system that is not mounted are errors.
     pub create: bool,
     /// How space is given back. Default: only when [`Store::compact`](crate::Store::compact) is

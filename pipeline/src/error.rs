@@ -15,7 +15,8 @@ pub enum Error {
     /// The pipeline itself makes no sense: an operator for another type, a name that is not there.
     #[error("the pipeline can't be run: {0}")]
     Spec(String),
-    /// The inputs can't be run over together: there are none, or their names say different formats.
+    /// The inputs can't be run over together: the list is empty, or their names say different
+    /// formats.
     #[error("{0}")]
     Inputs(String),
     /// A row can't be used, and the pipeline is to fail at those.
@@ -39,7 +40,7 @@ pub enum Error {
         /// The first bad rows, one at least.
         first: Vec<BadRowReport>,
     },
-    /// A text is none that can be read: another encoding or other line ends.
+    /// A text can't be read: it has another encoding or other line ends.
     #[error(
         "{input}:{line}: it is {what}; convert it to UTF-8 with LF or CRLF at line ends (`iconv -t UTF-8`, `tr '\\r' '\\n'`), \
          or say the format that it has"

@@ -18,10 +18,10 @@ pub enum Format {
         separator: Separator,
         /// What the first line of each input is.
         header: Header,
-        /// What encloses fields that hold separators and line ends, as RFC 4180 has it: doubled,
-        /// it stands for itself. Not a separator or line end, and only with a separator of
-        /// one byte. If there is none, quotes mean nothing, and inputs can be read from
-        /// several places at a time.
+        /// The byte that encloses fields with separators and line ends, as in RFC 4180: doubled, it
+        /// stands for itself. Not a separator or line end, and only with a separator of one byte.
+        /// Without it, quotes have no meaning, and inputs can be read from several places at a
+        /// time.
         quote: Option<u8>,
     },
     /// Fields of 32 bits, little-endian, one behind the other, nothing between rows: PIPER's Config

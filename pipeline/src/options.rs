@@ -7,13 +7,13 @@ use crate::decode::Level;
 use crate::error::{Error, Result, refused};
 use crate::format::Format;
 
-/// Of text, so many bytes are a chunk: some thousand rows.
+/// Bytes of a chunk of text: some thousand rows.
 const CHUNK_BYTES: usize = 512 << 10;
 /// More threads than any machine has cores.
 const THREADS_MAX: usize = 4096;
 /// Places in a chunk, and in the longest line after it, are numbers of 32 bits.
 const CHUNK_BYTES_MAX: usize = 1 << 30;
-/// Rows of a batch or a shuffle buffer: so many at most.
+/// Most rows of a batch or a shuffle buffer.
 const ROWS_MAX: usize = 1 << 31;
 
 /// Each place of the channel takes memory, filled or not.
@@ -165,9 +165,9 @@ impl FeedOptions {
 pub struct FlightOptions {
     /// How batches are made. Clients may ask for another seed and another first row.
     pub feed: FeedOptions,
-    /// Values that a message holds at most, in bytes; a larger batch goes out as several. For
-    /// clients that take none of any size, as those in Rust by default: 4 MiB, headers
-    /// included. Default: none, a batch is a message.
+    /// Most bytes of values in a message; a larger batch goes out as several messages. For clients
+    /// that limit the size of a message, as those in Rust do by default: 4 MiB, headers included.
+    /// Default: `None`, a batch is a message.
     pub message_bytes: Option<usize>,
     /// How long a client that comes while another one has the feed waits for it before it is
     /// refused. Default: 10 s.

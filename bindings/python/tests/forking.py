@@ -67,6 +67,13 @@ def loads(bank: embank.Bank) -> dict[str, list[Step]]:
             new.put(np.arange(first, first + 5_000), np.ones((5_000, 1), np.float32))
         bank.drop_table("new")
 
+    def share() -> None:
+        # A batch that the bank's threads share.
+        shared = random.integers(0, ROWS, 5_000)
+        bags = table.get_bags(shared, np.arange(0, 5_001, 20))
+        bags.apply(ones(len(bags)))
+        table.peek(shared)
+
     pipeline = Pipeline(spec(), format="tsv", bank=bank)
 
     def feed() -> None:
@@ -81,6 +88,7 @@ def loads(bank: embank.Bank) -> dict[str, list[Step]]:
         "checkpoint": [bank.checkpoint, apply],
         "compaction": [bank.compact, apply],
         "growth": [grow],
+        "threads": [share],
         "pipeline": [feed],
     }
 
@@ -104,7 +112,8 @@ def main(load: str, forks: int, directory: Path) -> None:
     warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
     stop = threading.Event()
     failures: list[BaseException] = []
-    with embank.Bank(directory / "bank", memory_budget="2MiB", checkpoints_kept=1) as bank:
+    path = directory / "bank"
+    with embank.Bank(path, memory_budget="2MiB", checkpoints_kept=1, threads=2) as bank:
 
         def repeat(step: Step) -> None:
             try:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 FORKS = os.environ.get("EMBANK_TEST_FORKS", "150")
-LOADS = ["lookahead", "get", "apply", "checkpoint", "compaction", "growth", "pipeline"]
+LOADS = ["lookahead", "get", "apply", "checkpoint", "compaction", "growth", "threads", "pipeline"]
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs fork and pidfd_open")

@@ -10,8 +10,8 @@ use crate::bank::Bank;
 use crate::error::Result;
 
 impl Bank {
-    /// The kept checkpoints of the bank in `path`, oldest first, those whose metadata can be read.
-    /// Changes nothing and takes no lock, so it works beside whoever has the bank open.
+    /// The kept checkpoints of the bank in `path` whose metadata can be read, oldest first. Changes
+    /// nothing and takes no lock, so it works beside a process that has the bank open.
     ///
     /// # Errors
     /// [`NotABank`](crate::Error::NotABank); a failure to read.
@@ -69,8 +69,8 @@ impl Bank {
         Ok(self.context().store.unpin(checkpoint)?)
     }
 
-    /// Takes the bank in `path`, which nobody has open for writing, back to an older checkpoint for
-    /// good; returns the numbers of the newer ones, which are gone.
+    /// Takes the bank in `path`, which no process has open for writing, back to an older checkpoint
+    /// for good. Returns the numbers of the newer checkpoints, which are gone.
     ///
     /// # Errors
     /// No such bank or checkpoint; the bank is open, or somebody reads a newer checkpoint; this one
@@ -93,9 +93,9 @@ impl Bank {
         Ok(Store::roll_back(path.as_ref(), checkpoint)?)
     }
 
-    /// Copies a checkpoint, or the newest one, of the bank in `path` to the directory `to`, a bank
-    /// of its own then. Works beside whoever has the bank open. On the same file system, files
-    /// that never change are shared.
+    /// Copies a checkpoint, or the newest one, of the bank in `path` to the directory `to`, which
+    /// becomes a bank of its own. Works beside a process that has the bank open. On one file
+    /// system, files that never change are shared.
     ///
     /// # Errors
     /// No such bank or checkpoint; `to` holds something; a failure to read or write.
@@ -121,9 +121,9 @@ impl Bank {
         Ok(Store::copy_checkpoint(path.as_ref(), checkpoint, to.as_ref())?)
     }
 
-    /// Writes what lies between checkpoints `from` and `to`, or the newest one, of the bank in
-    /// `path` to a file, which a copy that is at `from` takes with
-    /// [`apply_delta`](Self::apply_delta). Works beside whoever has the bank open.
+    /// Writes the changes between checkpoints `from` and `to`, or the newest one, of the bank in
+    /// `path` to a file. A copy that is at `from` takes the file with
+    /// [`apply_delta`](Self::apply_delta). Works beside a process that has the bank open.
     ///
     /// # Errors
     /// No such bank or checkpoints; the file is there; something does not verify; a failure to read
@@ -153,8 +153,8 @@ impl Bank {
         Ok(Store::export_delta(path.as_ref(), from, to, file.as_ref(), &mut |_| ())?)
     }
 
-    /// Takes the bank in `path`, a copy that nobody has open for writing, to the checkpoint that
-    /// the delta in `file` leads to, and keeps the newest `checkpoints_kept`.
+    /// Takes the bank in `path`, a copy that no process has open for writing, to the checkpoint
+    /// that the delta in `file` leads to. Keeps the newest `checkpoints_kept` checkpoints.
     ///
     /// # Errors
     /// [`DeltaMismatch`](crate::Error::DeltaMismatch) if the delta does not follow the bank's

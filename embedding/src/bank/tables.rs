@@ -174,7 +174,7 @@ impl Bank {
     /// # Ok::<(), embank::Error>(())
     /// ```
     pub fn drop_table(&self, name: &str) -> Result<()> {
-        // Held throughout: nobody makes a table of the name in between.
+        // Held throughout, so no other thread makes a table of this name in between.
         let mut tables = self.shared.tables.lock();
         let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
         let context = self.context();
@@ -184,7 +184,7 @@ impl Bank {
         let counts_dropped = beside.iter().try_for_each(|&counts| context.store.drop_table(counts));
         drop(side_tables);
         let time_forgotten = context.times.forget(&context.store, shared.id.number());
-        // After the store: whoever looks ahead from here on is told that the table is gone.
+        // After the store: from now on a lookahead learns that the table is gone.
         context.lookahead.forget(shared.id);
         self.shared.staleness_of_dropped.lock().add(&shared.counters.staleness());
         tables.remove(name);

@@ -140,12 +140,13 @@ impl Bank {
         }
         let shared = self.shared.vocabularies.get(name);
         let shared = shared.ok_or_else(gone)?;
-        // Nobody makes tables of it meanwhile. Without the lock of all, which others would wait
-        // for: this may take as long as a verification.
+        // No other thread makes tables of the vocabulary while this is held. The lock of all
+        // vocabularies is not held, because this may take as long as a verification and other
+        // threads would wait.
         let _writer = shared.writer.lock();
         let mut vocabularies = self.shared.vocabularies.lock();
         if !vocabularies.get(name).is_some_and(|now| Arc::ptr_eq(now, &shared)) {
-            // Somebody else has dropped it meanwhile.
+            // Another thread has dropped the vocabulary.
             return Err(gone());
         }
         store.drop_table(shared.header)?;

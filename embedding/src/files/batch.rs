@@ -10,7 +10,7 @@ use crate::row::layout::RowLayout;
 const BATCH_BYTES: usize = 4 << 20;
 const BATCH_ROWS_MAX: usize = 1 << 16;
 
-/// How many rows of so many bytes are gone through at a time.
+/// How many rows of `row_bytes` bytes are handled together.
 pub(crate) fn rows_per_batch(row_bytes: usize) -> usize {
     (BATCH_BYTES / row_bytes.max(1)).clamp(1, BATCH_ROWS_MAX)
 }

@@ -252,7 +252,7 @@ impl Table {
         match dense {
             None => Ok((self.scan()?, None)),
             Some(DenseRows { rows: Some(rows), .. }) => Ok((self.scan()?, Some(rows))),
-            // Ends: as soon as no checkpoint comes to its end between two calls.
+            // Ends: as soon as no checkpoint completes between two calls.
             Some(DenseRows { rows: None, .. }) => loop {
                 let mut first = self.scan()?;
                 let scan = self.scan()?;

@@ -235,7 +235,7 @@ impl Table {
         Ok((total, with_state.is_some_and(|(state, _)| state)))
     }
 
-    /// Opens a file, and refuses it if its rows are none of this table's. `rows_before` lie in the
+    /// Opens a file, and refuses it if its rows do not fit this table. `rows_before` lie in the
     /// files before it.
     fn open_to_import(
         &self,
@@ -313,7 +313,7 @@ impl Table {
         Taken { state, uses }
     }
 
-    /// Whether the file's rows come with state; an error if they are none of this table's.
+    /// True if the file's rows come with optimizer state. An error if they do not fit this table.
     fn check_fit(
         &self,
         path: &Path,

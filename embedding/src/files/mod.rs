@@ -1,8 +1,8 @@
 //! Tables in files that other programs read: safetensors, npy and Parquet.
 //!
-//! **Problem.** A table is larger than memory, training goes on while it is written out, and
-//! whoever gets the file has no Embank. What comes in was written by others, may be damaged, and
-//! may not fit the memory either.
+//! **Problem.** A table is larger than memory, training continues while it is written out, and the
+//! reader of the file has no Embank. Files that come in were written by other programs, may be
+//! damaged, and may not fit the memory either.
 //!
 //! **Approach.** Out: a scan gives the newest checkpoint's rows, whose number is known before the
 //! first. So the places of all columns in the file are known too, and each batch of rows goes to

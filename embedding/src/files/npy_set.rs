@@ -103,7 +103,7 @@ impl List {
     }
 }
 
-/// Begins the files of a table of so many rows.
+/// Begins the files of a table of `rows` rows.
 pub(crate) fn create(
     path: &Path,
     rows: u64,

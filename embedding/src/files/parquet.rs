@@ -1,9 +1,9 @@
 //! Parquet: columns `key`, `vector`, `state`, `last_used` and `uses`, in row groups of bounded
 //! size.
 //!
-//! Vectors are fixed-size lists of f32 (of f16 where the table stores that), which Polars shows as
-//! arrays. Their bytes hardly compress and repeat nothing, so they are written plain: no
-//! dictionary, no compression.
+//! Vectors are fixed-size lists of f32 (of f16 if the table stores that), which Polars shows as
+//! arrays. Their bytes compress little and do not repeat, so they are written plain: without
+//! dictionary and compression.
 
 mod columns;
 
@@ -396,7 +396,7 @@ impl ParquetRows {
         Ok(())
     }
 
-    /// A column of one value a row, none of them null.
+    /// A column with one value for each row, without nulls.
     fn flat<'b>(&self, batch: &'b RecordBatch, name: &str) -> Result<&'b ArrayRef> {
         let Some(column) = batch.column_by_name(name) else {
             return Err(unreadable(&self.path, format!("column {name:?} is gone")));

@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 /// Beyond that, a header is taken for damage; the reference implementation does so too.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// Begins a file of so many rows.
+/// Begins a file of `rows` rows.
 pub(crate) fn create(
     path: &Path,
     rows: u64,
@@ -199,7 +199,7 @@ impl Contents {
         self.tensors.iter().find(|tensor| tensor.name == name)
     }
 
-    /// The tensor of a name; an error if it is not there, or is none that can be read.
+    /// The tensor of a name. An error if there is no such tensor, or it can't be read.
     fn named(&self, path: &Path, name: &str, cure: &str) -> Result<Tensor> {
         let Some(found) = self.find(name) else {
             let what = format!("there is no tensor {name:?}; there are {}", self.listed());

@@ -1,11 +1,11 @@
 //! Reading ahead: rows that training will want soon come from disk into memory before it asks.
 //!
-//! `announce` only asks the index which keys are on disk or next in line for it, and queues those;
-//! it holds the queue's lock for the time of some hash look-ups and never waits for the disk. One
-//! worker thread takes bursts from the queue and has the store bring them in; it parks when there
-//! is nothing to do. The queue and the set that merges duplicates have a fixed capacity, taken from
-//! the bank's memory budget; what does not fit is dropped and counted, and a Get will read it as if
-//! nobody had looked ahead.
+//! `announce` only asks the index which keys are on disk or will be evicted next, and queues those
+//! keys. It holds the queue's lock for some hash look-ups and never waits for the disk. One worker
+//! thread takes bursts from the queue, and the store brings their rows in; the thread parks while
+//! there is no work. The queue and the set that merges duplicates have a fixed capacity, taken from
+//! the bank's memory budget. A key that does not fit is dropped and counted, and a Get reads it as
+//! without looking ahead.
 //!
 //! A row that is in memory can leave it before the batch comes for which it was announced. So rows
 //! that were announced are remembered where they are in mutable memory (`window`). When the log's
@@ -25,9 +25,9 @@
 //! The worker has the priority of any other thread: a lower one can't be taken back, and cost most
 //! where the disk is the limit (docs/benchmarks.md).
 //!
-//! Late is what a Get overtook, and a key that is in mutable memory when its turn comes: it was not
-//! when it was queued, so somebody wanted it first. The store tells of moved rows whether they were
-//! used in time, by a mark in the records.
+//! A key is late if a Get overtook it, or if its row is in mutable memory when its turn comes: the
+//! row was not there when the key was queued, so another call wanted it first. A mark in the
+//! records tells the store whether a moved row was used in time.
 
 pub(crate) mod depth;
 pub(crate) mod pending;
@@ -55,18 +55,18 @@ use crate::lookahead::requests::{BURST_KEYS_MAX, BURST_KEYS_MIN, Requests, numbe
 use crate::lookahead::window::{Remembered, Window};
 use crate::stats::LookaheadStats;
 
-/// The values of a group's rows are at most one part in so many of the bank's budget, unless it has
-/// few rows anyway (`Requests::groups`): between bursts the worker looks after rows that are about
-/// to leave memory.
+/// The values of a group's rows take at most one part in this many of the bank's budget, unless the
+/// group has few rows (`Requests::groups`). Between bursts the worker looks after rows that leave
+/// memory soon.
 const BURST_BUDGET_SHARE: u64 = 16;
 
-/// One part in so many of the bank's budget goes to the queue, unless the caller says otherwise.
+/// One part in this many of the bank's budget goes to the queue by default.
 const BUDGET_SHARE: u64 = 32;
 /// Enough for 790,000 keys; more would be read too early anyway.
 const MEMORY_BYTES_MAX: u64 = 40 << 20;
 
-/// A Get waits for the burst in hand if it wants one in so many of its keys; else it reads those
-/// few a second time.
+/// A Get waits for the current burst if it wants one key in this many of the burst; otherwise it
+/// reads these few keys a second time.
 const WANTED_SHARE: usize = 4;
 /// The longest that it waits for every 1,024 keys of a burst: a drive that takes longer reads
 /// 10,000 a second.
@@ -74,8 +74,8 @@ const WAIT_PER_1024_KEYS: Duration = Duration::from_millis(100);
 /// Keys that a Get looks up in the queue without a break.
 const OVERTAKEN_AT_ONCE_MAX: usize = 4096;
 
-/// For so many keys of capacity the window remembers one: rows are in it for as long as their batch
-/// is ahead, in the queue only until they have been read.
+/// For this many keys of capacity the window remembers one: rows are in the window as long as their
+/// batch is ahead, and in the queue only until they are read.
 const KEYS_PER_REMEMBERED: usize = 2;
 
 /// Memory per key of capacity, in bytes.
@@ -93,7 +93,7 @@ pub(crate) fn memory_bytes(capacity_keys: usize) -> u64 {
     (capacity_keys as u64).saturating_mul(BYTES_PER_KEY)
 }
 
-/// The smallest budget of which so many bytes are left beside the queue's share.
+/// The smallest budget that leaves `store_bytes` beside the queue's share.
 pub(crate) fn budget_for(store_bytes: u64) -> u64 {
     let share = (store_bytes / (BUDGET_SHARE - 1) + 1).min(MEMORY_BYTES_MAX);
     store_bytes.saturating_add(share)
@@ -202,7 +202,7 @@ impl Lookahead {
         let mut burst = state.bursts;
         let mut wanted = 0;
         for chunk in keys.chunks(OVERTAKEN_AT_ONCE_MAX) {
-            // Whoever else wants the queue gets it in between.
+            // Another thread that wants the queue gets it in between.
             MutexGuard::bump(&mut state);
             let QueueState { pending, in_hand, in_hand_of, bursts, .. } = &mut *state;
             if *bursts != burst {
@@ -319,7 +319,7 @@ impl Lookahead {
     }
 
     pub(crate) fn note_depth(&self, depth: usize) {
-        // Relaxed: for those who look.
+        // Relaxed: only statistics read it.
         self.shared.counters.depth.store(depth as u64, Ordering::Relaxed);
     }
 

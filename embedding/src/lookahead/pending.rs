@@ -4,9 +4,9 @@
 //! bank opens. Removal shifts later entries back, so that no tombstones collect. At most half of
 //! the slots are in use, so every probe ends at an empty one.
 //!
-//! A row can be *overtaken*: it stays in the set, as whoever put it there has it in a queue, and
-//! the mark says that its turn has nothing to do any more. Who asks for it anew takes the mark
-//! away.
+//! A row can be *overtaken*: it stays in the set, because the thread that put it there has it in a
+//! queue, and the mark says that its turn has no work left. A new request for the row removes the
+//! mark.
 
 use std::num::NonZeroU16;
 

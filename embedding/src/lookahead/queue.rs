@@ -130,7 +130,7 @@ impl QueueState {
     }
 }
 
-/// What nobody waits for any more.
+/// Requests that no caller waits for any more.
 #[derive(Debug)]
 pub(crate) enum Cancelled {
     All,
@@ -162,15 +162,15 @@ pub(crate) struct Counters {
     pub(crate) failed: Counter,
     pub(crate) kept: Counter,
     pub(crate) reading_us: Counter,
-    /// An upper bound on the rows that nobody waited for any more when they were being moved or
-    /// had been: so many may leave memory unused for no fault of the depth.
+    /// An upper bound on the rows whose requests were cancelled while they were moved or after
+    /// that. This many rows may leave memory unused without a fault of the depth.
     pub(crate) cancelled_too_late: Counter,
     /// As an `AutoDepth` has chosen it.
     pub(crate) depth: AtomicU64,
 }
 
 impl Shared {
-    /// So many rows of `row_bytes` may be in one group.
+    /// How many rows of `row_bytes` bytes one group may have.
     pub(crate) fn fitting(&self, row_bytes: u64) -> usize {
         (self.burst_bytes_max / row_bytes.max(1)) as usize
     }
@@ -204,7 +204,7 @@ impl Shared {
                 self.has_requests.store(true, Ordering::Relaxed);
                 self.queue.work.notify_one();
             }
-            // Whoever else wants the queue gets it in between.
+            // Another thread that wants the queue gets it in between.
             MutexGuard::bump(&mut state);
         }
     }
@@ -215,7 +215,7 @@ impl Shared {
         self.counters.failed.add(state.pending.len() as u64);
         state.requests.clear();
         state.pending.clear();
-        // Nobody would look after its rows.
+        // No thread would look after the rows of the window.
         state.window.forget(|_, _| true);
         state.look = false;
         state.looking = false;

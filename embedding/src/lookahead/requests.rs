@@ -17,7 +17,8 @@ use embank_kv::TableId;
 
 use crate::lookahead::pending::PendingSet;
 
-/// So many keys are deep enough a queue for any drive: a burst of them takes no further group.
+/// A queue of this many keys is deep enough for any drive: a burst of this size takes no further
+/// group.
 pub(crate) const BURST_KEYS_MIN: usize = 512;
 /// The longest group. A burst is shorter than the two together.
 pub(crate) const BURST_KEYS_MAX: usize = 4096;
@@ -100,8 +101,8 @@ impl Requests {
         passed
     }
 
-    /// Takes a burst off the front, whose first key nobody has overtaken. Returns its table, and
-    /// how many were passed over; `None` if there is none.
+    /// Takes a burst off the front, beginning with the first key that was not overtaken. Returns
+    /// its table, and how many keys were passed over; `None` if no key is left.
     pub(crate) fn take_burst(
         &mut self,
         pending: &mut PendingSet,

@@ -70,7 +70,7 @@ fn what_is_cancelled_while_it_is_in_hand_is_forgotten() {
     assert!(matches!(shared.next_task(&mut burst), Some(Task::Burst(_))));
     shared.finish_burst(table, &burst, &marks[1..2], Ok(Promoted::default()));
     assert_eq!(shared.queue.state.lock().window.take_below(u64::MAX).len(), 1);
-    // Nor do rows come back that are being kept.
+    // Rows that are being kept do not come back either.
     shared.queue.state.lock().window.remember(table, &marks);
     shared.queue.boundaries_moved();
     assert!(matches!(shared.next_task(&mut burst), Some(Task::Look)));

@@ -1,17 +1,17 @@
 //! Announced rows that are in mutable memory, and are to stay in memory until they are used.
 //!
-//! A ring of fixed capacity: the newest pushes the oldest out, whose batch has probably come. Each
-//! row is remembered with its place in the log and its uses so far, so whether one is about to
-//! leave memory is a comparison, and whether it was used meanwhile is told by the row itself when
-//! it comes to that. Nobody who uses a row pays for being watched.
+//! A ring of fixed capacity: the newest row pushes out the oldest one, whose batch has probably
+//! come. Each row is remembered with its place in the log and its uses so far. So a comparison
+//! tells whether it leaves memory soon, and the row itself tells whether it was used since. A use
+//! of a row costs nothing extra.
 
 use std::collections::VecDeque;
 
 use embank_kv::mechanisms::{Mechanism, is_on};
 use embank_kv::{RowMark, TableId};
 
-/// So often a row that nobody uses is kept in memory; then it may go. Each time costs a record in
-/// the log.
+/// A row that is not used is kept in memory at most this many times, each time at the cost of a
+/// record in the log.
 const LAPS_MAX: u8 = 3;
 
 /// An announced row.

@@ -26,7 +26,7 @@ impl Shared {
     /// The worker: burst by burst until the bank goes.
     pub(crate) fn work(&self) {
         let mut burst = Vec::with_capacity(BURST_KEYS_MIN + BURST_KEYS_MAX);
-        /// Should it panic, nobody waits for it in vain.
+        /// If the worker panics, the guard wakes the threads that wait for it.
         struct GiveUpAtTheEnd<'a>(&'a Shared);
         impl Drop for GiveUpAtTheEnd<'_> {
             fn drop(&mut self) {
@@ -47,7 +47,7 @@ impl Shared {
                     marks.clear();
                     burst_keys = burst.len();
                     let promoted = self.store.promote_marking(table, &burst, &mut marks);
-                    // Before whoever waits for the burst is told.
+                    // Counted before the waiting threads learn that the burst is done.
                     count_since(&mut began);
                     self.finish_burst(table, &burst, &marks, promoted);
                 }
@@ -180,9 +180,9 @@ impl Shared {
                 counters.late.add(promoted.resident + promoted.overtaken);
                 counters.missing.add(promoted.missing);
             }
-            // The table was dropped, which is nobody's failure.
+            // The table was dropped; that is no failure.
             Err(embank_kv::Error::NoSuchTable(_)) => counters.cancelled.add(burst.len() as u64),
-            // Whoever gets the rows is told.
+            // The next Get of the rows reports it.
             Err(
                 embank_kv::Error::QuotaExceeded { .. }
                 | embank_kv::Error::DiskFull { .. }

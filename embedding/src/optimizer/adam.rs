@@ -1,9 +1,9 @@
 //! Adam and AdamW, with the steps of each row counted for itself.
 //!
-//! The bias corrections need powers of the betas at the row's step, for each row anew. They come
-//! from two small tables, so that a row of 16 values does not spend its time in `pow`: beta^step =
-//! beta^(step mod 256) * beta^(256 * (step / 256)), two rounded factors. Beyond 65,535 steps the
-//! power is worked out.
+//! The bias corrections need powers of the betas at each row's own step. They come from two small
+//! tables, so that a row of 16 values does not spend its time in `pow`: beta^step = beta^(step mod
+//! 256) * beta^(256 * (step / 256)), two rounded factors. Beyond 65,535 steps the power is
+//! computed.
 
 use super::lanes::{each_value, quotient_or_zero, saturated};
 use super::numbers::{check_learning_rate, check_not_negative};

@@ -1,9 +1,9 @@
 //! Who holds leases of a table, since when, and when the old ones expire.
 //!
-//! Every lease is an entry of `embank_kv::Leases`, whose states decide who brings its counts down.
-//! Leases expire only when somebody looks: a Get looks when the oldest lease may have come of age
-//! since the last look, and a Get that waits looks whenever the oldest comes of age. Nobody looks
-//! at a table that nobody gets rows of, so there a lease may be answered however old it is.
+//! Every lease is an entry of `embank_kv::Leases`, whose states decide which thread brings its
+//! counts down. Leases expire only when a Get looks: it looks if the oldest lease may have come of
+//! age since the last look, and a waiting Get looks whenever the oldest lease comes of age. In a
+//! table without Gets no lease expires, so a lease may be answered however old it is.
 //!
 //! `next_look_us` is not later than when the oldest lease comes of age, but for leases that were
 //! being registered during the look: their time was taken before they could be seen, so they may

@@ -1,12 +1,12 @@
 //! Keeps clocks still while rows that have leases on them are deleted.
 //!
-//! Every call that moves clocks for a lease, up or down, is in the turnstile meanwhile, with the
-//! lease's registration or its answer. Who deletes such rows shuts it: what is under way comes to
-//! its end first, so every count belongs to a lease of the registry, and nobody gets the row anew
-//! before the deletion is over.
+//! Every call that moves clocks for a lease, up or down, is inside the turnstile from then until
+//! the lease is registered or answered. A deletion of rows with leases shuts the turnstile. The
+//! calls inside finish first, so every count belongs to a registered lease, and no call gets the
+//! row again before the deletion is over.
 //!
-//! It is in lanes, so that threads hardly share one: to enter costs an uncontended lock. Nobody is
-//! in it while waiting for a staleness bound, or for another turnstile.
+//! The turnstile has lanes, so that threads seldom share one: entering costs an uncontended lock.
+//! No thread is inside while it waits for a staleness bound, or for another turnstile.
 
 use embank_kv::locks::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -28,7 +28,7 @@ pub(crate) struct Entered<'a> {
     _lane: RwLockReadGuard<'a, ()>,
 }
 
-/// Nobody moves a clock for a lease.
+/// While this exists, no thread moves a clock for a lease.
 #[must_use]
 pub(crate) struct Shut<'a> {
     _lanes: Vec<RwLockWriteGuard<'a, ()>>,

@@ -159,9 +159,9 @@ impl TableConfig {
         self
     }
 
-    /// Says that the keys are ids of this vocabulary of the bank. The table remembers which
-    /// numbering of it, and can be opened with no other: after the vocabulary was renumbered,
-    /// or dropped and made anew, [`Bank::table`](crate::Bank::table) and
+    /// Declares that the keys are ids of this vocabulary of the bank. The table remembers the
+    /// numbering and can be opened with no other: after the vocabulary was renumbered, or dropped
+    /// and made again, [`Bank::table`](crate::Bank::table) and
     /// [`Bank::open_table`](crate::Bank::open_table) fail with [`Error::OtherVocabulary`].
     #[must_use]
     pub fn vocabulary(mut self, name: impl Into<String>) -> Self {
@@ -268,7 +268,7 @@ impl TableConfig {
     }
 }
 
-/// Refuses a longest gradient that is none.
+/// Refuses a longest gradient that is not a finite number above 0.
 pub(crate) fn check_clip_row_norm(norm: Option<f32>) -> std::result::Result<(), String> {
     match norm {
         Some(norm) if !(norm.is_finite() && norm > 0.0) => {

@@ -1,4 +1,4 @@
-//! Rows from their bytes, for whoever reads a bank without opening it.
+//! Rows from their bytes, for programs that read a bank without opening it.
 
 use crate::row::config::TableConfig;
 use crate::row::initializer::Initializer;

@@ -43,7 +43,7 @@ mod tag {
     pub(crate) const CLIP_ROW_NORM: u16 = MAY_BE_SKIPPED | 7;
     pub(crate) const TRACKING: u16 = 8;
     pub(crate) const ADMISSION: u16 = 9;
-    /// Whoever doesn't know it would take other values' rows for those of the ids.
+    /// A reader that does not know this tag would take other values' rows for those of the ids.
     pub(crate) const VOCABULARY: u16 = 12;
     pub(crate) const MAY_BE_SKIPPED: u16 = 1 << 15;
 }
@@ -90,9 +90,9 @@ impl TableConfig {
         metadata::encode(&(EMBEDDING_TABLE, VERSION, metadata::encode(&settings)))
     }
 
-    /// The settings of `table` from the descriptor that the store keeps with it, for whoever looks
-    /// at a bank without opening it ([`inspect`](crate::inspect)). Rates and other settings
-    /// that are not the table's identity are those of its creation.
+    /// The settings of `table` from the descriptor that the store keeps with it, for programs that
+    /// look at a bank without opening it ([`inspect`](crate::inspect)). Rates and other settings
+    /// that are not part of the table's identity are those of its creation.
     ///
     /// # Errors
     /// [`Error::UnreadableTable`] for a table that is no embedding table, or a newer program's.
@@ -132,7 +132,7 @@ impl TableConfig {
 fn from_settings(bytes: &[u8]) -> Parsed<TableConfig> {
     let settings: Vec<(u16, Vec<u8>)> = metadata::decode(bytes)?;
     let mut config = TableConfig::new(0);
-    // A table without one of these is none: each tag is ticked off.
+    // A table must have each of these tags; a tag that was read is removed.
     let mut needed = vec![tag::DIM, tag::DTYPE, tag::OPTIMIZER, tag::INITIALIZER, tag::SEED];
     for (tag, bytes) in &settings {
         let mut bytes = Bytes(bytes);

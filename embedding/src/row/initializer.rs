@@ -152,8 +152,8 @@ impl Initializer {
     }
 }
 
-/// How many standard deviations off the mean a truncated normal may lie: beyond, hardly any draw is
-/// there.
+/// A truncated normal reaches this many standard deviations from the mean; draws beyond are one in
+/// a million.
 const TRUNCATION_REACH: f64 = 5.0;
 
 fn check_bounds(low: f32, high: f32) -> std::result::Result<(), String> {

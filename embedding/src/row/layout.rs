@@ -4,10 +4,10 @@
 //! vector | scale | optimizer state: vectors, single values | count | time of last use, uses | zeros up to 8 bytes
 //! ```
 //!
-//! Each section begins at a multiple of 4 bytes, in this order, where a table has it; a section
-//! more is a line in [`Sections::of`]. The count is of the row's updates: the optimizer's steps,
-//! and what the draws of stochastic rounding depend on. docs/format.md says the same to whoever
-//! reads a bank without this code.
+//! Each section begins at a multiple of 4 bytes, in this order, if a table has it; a new section is
+//! a line in [`Sections::of`]. The count is of the row's updates: the steps of the optimizer, on
+//! which the draws of stochastic rounding depend too. docs/format.md describes the layout for
+//! programs that read a bank without this code.
 
 use std::sync::Arc;
 

@@ -85,7 +85,7 @@ impl TableVocabulary {
         [&id.to_le_bytes(), &generation.to_le_bytes(), self.name.as_bytes()].concat()
     }
 
-    /// `None` for bytes that are none.
+    /// Returns `None` if `bytes` do not encode a `TableVocabulary`.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (id, rest) = bytes.split_first_chunk()?;
         let (generation, name) = rest.split_first_chunk()?;

@@ -118,7 +118,7 @@ impl SeenClocks {
 pub(crate) struct SeenCounters([Counter; BUCKETS]);
 
 impl SeenCounters {
-    /// Adds what a batch of so many rows saw.
+    /// Adds what a batch of `rows` rows saw.
     pub(crate) fn add(&self, seen: &SeenClocks, rows: usize) {
         let mut at_zero = rows as u64;
         if seen.any {

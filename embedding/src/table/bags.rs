@@ -61,9 +61,9 @@ pub enum Pooling {
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Bags<'a> {
-    /// The keys of bag `i` are those at the places `offsets[i]..offsets[i + 1]` of the batch: the
-    /// first offset is 0, the last one is the number of keys, and none is less than the one
-    /// before. A bag may be empty.
+    /// The keys of bag `i` are those at the places `offsets[i]..offsets[i + 1]` of the batch. The
+    /// first offset is 0, the last one is the number of keys, and each is at least as large as the
+    /// one before. A bag may be empty.
     pub offsets: &'a [u64],
     /// How the rows become one.
     pub pooling: Pooling,

@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 /// Ids are below 2^63 - 1.
 const IDS_END_MAX: u64 = (1 << 63) - 1;
 
-/// How often a call on a bank that is open to read only begins anew because the bank has moved on
-/// and the tables of the old checkpoint are gone: each time another refresh has come.
+/// How often a call on a bank that is open to read only starts again because the bank has moved on
+/// and the tables of the old checkpoint are gone. Each time another refresh has come.
 const MOVES_MAX: usize = 8;
 
 impl Vocabulary {

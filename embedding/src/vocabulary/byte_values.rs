@@ -59,7 +59,7 @@ impl<'a> ByteValues<'a> {
         offsets.saturating_sub(1)
     }
 
-    /// Whether there is none.
+    /// True if there is no value.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -130,7 +130,7 @@ impl ByteBuffer {
         self.offsets.len() - 1
     }
 
-    /// Whether there is none.
+    /// True if there is no value.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -200,7 +200,7 @@ impl Values<'_> {
         }
     }
 
-    /// Whether there is none.
+    /// True if there is no value.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

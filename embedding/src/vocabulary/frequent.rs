@@ -34,9 +34,9 @@ pub struct KeptFrequent {
 }
 
 impl Vocabulary {
-    /// Keeps the values that were counted `min_count` times or more and numbers them anew, densely,
-    /// in their old order. The others are unknown from now on; counts stay with their values.
-    /// Nobody may go on with ids from before: embedding tables that were made [for this
+    /// Keeps the values that were counted `min_count` times or more and numbers them again,
+    /// densely, in their old order. The other values are unknown from now on; counts stay with
+    /// their values. Ids from before are no longer valid: embedding tables that were made [for this
     /// vocabulary](crate::TableConfig::vocabulary) can't be opened any more.
     ///
     /// Lookups go on meanwhile, and see all of the old numbering or all of the new one; so does a

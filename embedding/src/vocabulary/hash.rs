@@ -5,8 +5,8 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 /// The fingerprint of a vocabulary without values.
 pub(crate) const EMPTY_FINGERPRINT: u64 = 0;
 
-/// The key under which a byte string's record lies. Seeded by the vocabulary, so nobody can choose
-/// strings that fall on one record.
+/// The key under which a byte string's record lies. The vocabulary seeds the hash, so no caller can
+/// choose strings that fall on one record.
 #[inline]
 pub(crate) fn key_of(seed: u64, value: &[u8]) -> u64 {
     #[cfg(test)]

@@ -286,7 +286,7 @@ impl Vocabulary {
         })
     }
 
-    /// Turns places into ids, value by value; returns where there is none.
+    /// Turns places into ids, value by value. Returns the places of values without an id.
     pub(crate) fn fill_ids(
         &self,
         distinct: &Distinct<'_>,

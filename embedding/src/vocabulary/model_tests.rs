@@ -19,7 +19,7 @@ const FIRST_ID: u64 = 3;
 #[derive(Debug, Clone)]
 enum Step {
     Insert(Vec<u16>),
-    /// So many values from there on.
+    /// A first value, and how many values to insert from there on.
     InsertRange(u16, u16),
     Lookup(Vec<u16>),
     Count(Vec<u8>),

@@ -243,7 +243,7 @@ impl Numbering {
         Ok((found, is_there))
     }
 
-    /// Copies of the records of ids of these keys; empty where there is none.
+    /// Copies of the records of ids of these keys; an empty copy for a key without a record.
     pub(crate) fn read_records(&self, store: &Store, keys: &[u64]) -> StoreResult<Copies> {
         let mut copies = Copies::of(keys.len());
         store.execute(self.ids, keys, Clock::Keep, &mut PeekVariable(&mut copies))?;
@@ -317,7 +317,7 @@ impl Numbering {
         Ok(next)
     }
 
-    /// The first `count` values of block `number`, as bytes; `None` if it has not so many.
+    /// The first `count` values of block `number`, as bytes; `None` if it has fewer values.
     pub(crate) fn block_of_first(
         &self,
         store: &Store,

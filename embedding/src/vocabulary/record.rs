@@ -6,7 +6,7 @@
 //! make blocks too long for small pages is named in its block by length and hash, and its bytes lie
 //! in the record of ids only: that costs one more read and no space.
 
-/// Values in a block of numbers, of 8 bytes each; counts likewise.
+/// Values, or counts, in a block of numbers; 8 bytes each.
 pub(crate) const NUMBERS_PER_BLOCK: u64 = 64;
 /// Bytes of a block of numbers.
 pub(crate) const NUMBER_BLOCK_BYTES: usize = NUMBERS_PER_BLOCK as usize * 8;
@@ -58,7 +58,7 @@ pub(crate) fn push_entry(bytes: &mut Vec<u8>, place: u64, value: &[u8]) {
     bytes.extend_from_slice(value);
 }
 
-/// The strings of a record of ids and their places. Ends early at what is none.
+/// The strings of a record of ids and their places. Ends early at bytes that hold no string.
 #[derive(Debug, Clone)]
 pub(crate) struct Entries<'b>(pub(crate) &'b [u8]);
 
@@ -94,7 +94,7 @@ pub(crate) fn push_blocked(block: &mut Vec<u8>, key: u64, value: &[u8]) {
     }
 }
 
-/// The strings of a block. Ends early at what is none.
+/// The strings of a block. Ends early at bytes that hold no string.
 #[derive(Debug, Clone)]
 pub(crate) struct BlockEntries<'b>(pub(crate) &'b [u8]);
 

@@ -33,9 +33,9 @@ pub(crate) struct Vocabularies {
     pub(crate) context: Context,
     /// Locked after the bank's tables, by who locks both.
     by_name: Mutex<VocabularyMap>,
-    /// Held while a bank that is open to read only is moved on, or what it holds is read anew:
-    /// whoever holds it sees one checkpoint. Locked before the bank's tables and `by_name`,
-    /// and never within a call that reads a vocabulary's tables.
+    /// Held while a bank that is open to read only moves on, or while its content is read again: a
+    /// thread that holds it sees one checkpoint. Locked before the bank's tables and `by_name`, and
+    /// never within a call that reads a vocabulary's tables.
     pub(crate) moving: Mutex<()>,
     /// Vocabularies know no tables: the bank sets this.
     on_renumbered: OnceLock<OnRenumbered>,
@@ -136,8 +136,8 @@ impl Vocabularies {
         Ok(newer.is_some())
     }
 
-    /// After a refresh, while nobody else moves the bank on: takes over the vocabularies of the new
-    /// checkpoint; handles stay those of theirs.
+    /// Called after a refresh, while no other thread moves the bank on: adopts the vocabularies of
+    /// the new checkpoint. Handles stay valid.
     pub(crate) fn refresh(&self, mut now: BTreeMap<String, Arc<VocabularyShared>>) {
         let mut vocabularies = self.by_name.lock();
         for (name, shared) in &mut now {

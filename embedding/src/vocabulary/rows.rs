@@ -1,7 +1,7 @@
 //! What a vocabulary does to rows of its tables, as the store executes it.
 //!
-//! The store may call a method again for the same place when the row moved meanwhile: each call
-//! does its place anew.
+//! The store may call a method again for the same place if the row moved in between: each call does
+//! the whole work for its place.
 
 use embank_kv::{Access, Operation, Shortage, Width};
 

@@ -87,8 +87,8 @@ impl VocabularyShared {
     }
 
     pub(crate) fn len(&self) -> u64 {
-        // Acquire: pairs with the Release of `publish`. Whoever sees the length finds the values
-        // below it.
+        // Acquire: pairs with the Release of `publish`. A thread that sees the length finds the
+        // values below it.
         self.len.load(Ordering::Acquire)
     }
 

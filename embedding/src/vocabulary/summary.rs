@@ -7,8 +7,8 @@ use super::descriptor::{Part, Role, is_of_a_vocabulary, role_of};
 use super::numbering::header_name;
 use crate::row::numbering::renumberings;
 
-/// A vocabulary as a checkpoint's metadata tells of it, for whoever looks at a bank without opening
-/// it ([`inspect`](crate::inspect)).
+/// A vocabulary as a checkpoint's metadata describes it, for programs that look at a bank without
+/// opening it ([`inspect`](crate::inspect)).
 ///
 /// # Examples
 /// ```

@@ -110,7 +110,7 @@ fn a_torn_insertion_leaves_nothing() {
 const ROUNDS_MIN: u64 = 60;
 /// Checkpoints that have to be taken during insertions.
 const CHECKPOINTS_MIN: u32 = 2;
-/// Longest time that insertions go on until there are so many checkpoints.
+/// Longest time that insertions continue until the checkpoints have been taken.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Checkpoints are taken without pause while another thread inserts, counts and renumbers; each one

@@ -111,7 +111,8 @@ impl Vocabulary {
         let store = &self.context().store;
         let moment = || store.reading().map(|at| at.checkpoint);
         let began = moment();
-        // A bank that is open to read only has nobody to keep out, and may be refreshed meanwhile.
+        // In a bank that is open to read only there is no writer to keep out, and the bank may be
+        // refreshed during this.
         let mut held = (!store.is_read_only()).then(|| self.writer());
         if let Some(writer) = &mut held {
             let numbering = self.shared.numbering();

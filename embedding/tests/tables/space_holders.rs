@@ -73,7 +73,7 @@ fn a_reader_of_an_old_checkpoint_is_named_with_its_process() {
     assert_eq!(holders[0].checkpoint, Some(old), "{holders:?}");
     let process = format!("process ({})", std::process::id());
     assert!(text.contains(&format!("checkpoint {old}, which this {process}")), "{text}");
-    assert!(text.contains("have it refresh"), "{text}");
+    assert!(text.contains("let them refresh"), "{text}");
     reader.refresh().unwrap();
     test.bank.checkpoint(b"").unwrap();
     write_all(&table).unwrap();

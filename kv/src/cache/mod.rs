@@ -4,11 +4,11 @@
 //! a row to its tail, and without a cache a hot row on disk would be read again and again.
 //!
 //! **Approach.** A record on disk at address A never changes: an update of its key makes a new
-//! record and leads the index there. So the cache is keyed by *address*, a copy once verified is
-//! good for ever, and there is no invalidation: after an update nobody asks for the old address any
-//! more, and the copy leaves in its turn. It is asked only where a search leads below the log's
-//! head, before a read goes out. Peeks fill it, and records of other keys that a search had to pass
-//! on its way; rows that an operation brings to the tail leave it.
+//! record and leads the index there. So the cache is keyed by *address*, and a verified copy stays
+//! right for ever. There is no invalidation: after an update no search asks for the old address,
+//! and the copy is evicted in time. A search asks the cache only for an address below the log's
+//! head, before it reads the disk. Peeks fill the cache, and so do records of other keys that a
+//! search passed on its way. A row that an operation brings to the tail leaves it.
 //!
 //! **Shards.** Memory comes in shards of a fixed size, each with an index, queues and lock of its
 //! own (`shard`). A table of 4,096 slots leads from an address's hash to a shard, so a shard can be
@@ -16,10 +16,10 @@
 //! lost to the cache and read again. How many shards there are is a matter of the memory budget
 //! (`sizing`).
 //!
-//! **Who may do what.** Lookups and insertions take one shard's lock for the copying of one record.
-//! Slots change under the sizing's lock. A thread that read a slot just before it changed finds
-//! another shard's rows, or a closed shard: it misses, or keeps a row where nobody will look.
-//! Neither is wrong.
+//! **Concurrency.** Lookups and insertions hold one shard's lock while they copy one record. Slots
+//! change under the sizing's lock. A thread that read a slot just before it changed finds another
+//! shard's rows, or a closed shard. It then misses, or keeps a row where no lookup finds it; both
+//! are harmless.
 
 mod ring;
 mod shard;
@@ -36,8 +36,8 @@ pub(crate) use sizing::Demand;
 use sizing::Sizing;
 
 const SLOTS: usize = 4096;
-/// About so many shards share the largest cache: enough that one more or less is a small step, and
-/// that threads seldom meet.
+/// About this many shards share the largest cache: so many that one more or less is a small step,
+/// and that threads seldom meet at one.
 const SHARDS_WANTED: u64 = 128;
 
 /// The cache of a store. See the module's essay.
@@ -68,8 +68,8 @@ impl RowCache {
         let most = budget.cache_bytes_max();
         let wanted = (most / SHARDS_WANTED / page_bytes).max(1) * page_bytes;
         let shard_bytes = wanted.min(SHARD_BYTES_MAX as u64);
-        // One without a slot would be memory that nobody looks into: from 1 TiB on, the rest is the
-        // log's.
+        // A shard without a slot would be memory that no lookup reads: from 1 TiB on, the log gets
+        // the rest.
         let most = if budget.limits().row_cache { most } else { 0 };
         let shards = ((most / shard_bytes) as usize).min(SLOTS);
         RowCache {

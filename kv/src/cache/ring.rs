@@ -29,8 +29,8 @@ impl Ring {
         Ring { base, capacity, head: 0, tail: 0 }
     }
 
-    /// Whether a record of so many words should be kept here: it would not push out half of the
-    /// others.
+    /// True if a record of this many words should be kept here: it would not push out half of the
+    /// other records.
     pub(super) fn suits(&self, words: usize) -> bool {
         words <= self.capacity / 4
     }

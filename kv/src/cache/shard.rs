@@ -201,7 +201,7 @@ impl Shard {
         true
     }
 
-    /// Forgets a record that nobody will look for again.
+    /// Forgets a record that no search will ask for again.
     pub(super) fn remove(&mut self, address: Address, hash: u64) {
         let Some(live) = &mut self.0 else { return };
         if let Some((place, _)) = live.find(address, hash) {

@@ -13,9 +13,9 @@
 //!   one part in [`LEAST_PART`] of its most. While the log has frames that it does not use, the
 //!   cache keeps its memory.
 //!
-//! The cache never has so much that the log would be left with less than a sixteenth of what they
-//! share (`Budget::cache_bytes_max`); when the index grows or a scan begins, first the cache gives
-//! way, then the log.
+//! The log always keeps a sixteenth or more of the memory that log and cache share
+//! (`Budget::cache_bytes_max`). When the index grows or a scan begins, the cache shrinks first,
+//! then the log.
 
 use super::{RowCache, SLOTS};
 use crate::log::Log;
@@ -136,8 +136,8 @@ impl RowCache {
 
     /// Gives memory back if index or scans have grown into it. The caller is not pinned.
     ///
-    /// The log's writer calls it on behalf of all who wait for a frame, so nobody waits for the log
-    /// or for the gate while holding the sizing's lock.
+    /// The log's writer calls it for all threads that wait for a frame, so no thread waits for the
+    /// log or for the gate while it holds the sizing's lock.
     pub(crate) fn give_way(&self, log: &Log) {
         if self.budget.cache_bytes_over() == 0 {
             return;
@@ -349,9 +349,8 @@ mod tests {
         }
     }
 
-    /// Nobody but the writer may be needed to make the cache give way: turning pages, then a
-    /// checkpoint's settling, then a wait for the log to give way, by a thread that never asks
-    /// the cache.
+    /// The writer alone must be able to make the cache shrink: turning pages, then a checkpoint's
+    /// settling, then a wait for frames by a thread that never asks the cache.
     fn the_log_gets_its_frames(log: &Log, cache: &RowCache) {
         let budget = &cache.budget;
         assert!(budget.frames_allowed() < 2, "{} are left", budget.frames_allowed());

@@ -1,8 +1,9 @@
 //! The file that makes a directory a bank.
 //!
-//! `<bank>/BANK` (metadata, see `metadata`) is made with the bank, and made anew when its first
-//! checkpoint is complete. So a directory of other files is not taken for a new bank, and a bank
-//! whose checkpoints were lost is not taken for one that never had any, whose log may be discarded.
+//! `<bank>/BANK` (metadata, see `metadata`) is written when the bank is made, and again when its
+//! first checkpoint is complete. So a directory with other files is not taken for a new bank. And a
+//! bank whose checkpoints were lost is not taken for one that never had any, whose log could be
+//! discarded.
 
 use std::io::{self, Write};
 use std::path::Path;

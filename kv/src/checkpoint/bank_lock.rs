@@ -25,8 +25,8 @@ pub(crate) struct BankLock {
 impl BankLock {
     /// Locks the bank in `dir`. Does not wait.
     pub(crate) fn take(dir: &Arc<Directory>) -> Result<Self> {
-        // The directory first: a process that is refused here must not hold a `LOCK` that the owner
-        // has to make anew.
+        // The directory is locked first: a process that is refused here must not hold a `LOCK` that
+        // the owner has to make again.
         let handle = LockableFile::open(|| dir.reopen());
         let handle = handle.map_err(|e| Error::io("open", dir.path(), e))?;
         let _dir = match FileLock::try_exclusive(handle) {

@@ -11,13 +11,13 @@
 //! of its log (`Pins` goes by the directories that are there). The kernel lets go of a lock with
 //! the process, so a killed reader holds nothing.
 //!
-//! **Why it is right.** The directory loses its name only while the exclusive lock is held. So a
-//! reader that has the shared lock and *then* finds the file that it locked under the checkpoint's
-//! name holds a checkpoint that was whole all along, and stays so. If it finds no file there, or
-//! another, the checkpoint went between listing and locking: it is gone, and the reader takes
-//! another. What lies below a checkpoint's end is never written again, so nothing else of it needs
-//! a lock. A directory that is still `.partial` is never looked at, nor is one with the mark of
-//! `removal`, which the writer makes while it holds the exclusive lock.
+//! **Why it is right.** The directory loses its name only while the exclusive lock is held. A
+//! reader takes the shared lock and *then* looks whether the file that it locked is still under the
+//! checkpoint's name. If it is, the checkpoint was whole all along and stays so. If there is no
+//! file, or another one, the checkpoint went between listing and locking, and the reader takes
+//! another. The log below a checkpoint's end is never written again, so nothing else needs a lock.
+//! A reader never looks at a directory that is still `.partial`, or that has the mark of `removal`,
+//! which the writer makes while it holds the exclusive lock.
 
 use std::fs::TryLockError;
 use std::io::ErrorKind;
@@ -38,7 +38,7 @@ pub(crate) struct Hold {
     _manifest: FileLock,
 }
 
-/// Nobody reads the checkpoint, nor can begin to, until this is dropped.
+/// While this exists, no process reads the checkpoint or can begin to.
 #[derive(Debug)]
 pub(crate) struct Unread {
     _manifest: Option<FileLock>,
@@ -55,7 +55,7 @@ impl Checkpoints {
             }
             Err(e) => return Err(Error::io("open", &path, e)),
         };
-        // Waits for a writer that is taking the checkpoint away, and for nobody else.
+        // Waits only for a writer that is taking the checkpoint away.
         let manifest = FileLock::shared(manifest).map_err(|e| Error::io("lock", &path, e))?;
         let failed = |e| Error::io("stat", &path, e);
         let locked = FileIdentity::of(manifest.file()).map_err(failed)?;
@@ -66,7 +66,7 @@ impl Checkpoints {
         Ok(still_there.then_some(Hold { _manifest: manifest }))
     }
 
-    /// Holds the newest checkpoint; none if there is none.
+    /// Holds the newest checkpoint; `None` if there is no checkpoint.
     pub(crate) fn hold_newest(&self) -> Result<Option<(u64, Hold)>> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(newest) = self.numbers_if_any()?.last().copied() else { return Ok(None) };
@@ -88,13 +88,13 @@ impl Checkpoints {
         (!readers.0.is_empty()).then_some(readers)
     }
 
-    /// Makes sure that nobody reads a checkpoint, which may then be taken away; none if somebody
+    /// Makes sure that no process reads a checkpoint, which may then be taken away. `None` if one
     /// does.
     pub(crate) fn unread(&self, number: u64) -> Result<Option<Unread>> {
         let path = self.manifest_path(number);
         let manifest = match LockableFile::open(|| path.open()) {
             Ok(manifest) => manifest,
-            // Damaged: nobody can open it.
+            // The checkpoint is damaged, so no process can open it.
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 return Ok(Some(Unread { _manifest: None }));
             }

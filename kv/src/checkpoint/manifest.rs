@@ -72,8 +72,8 @@ impl ImageEntry {
 #[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
 pub(crate) struct Manifest {
     pub(crate) number: u64,
-    /// A number that no other checkpoint has (see `store::state`): numbers are given anew after a
-    /// roll back, and a copy of the bank goes on counting by itself.
+    /// A number that no other checkpoint has (see `store::state`). The running numbers don't do for
+    /// that: a roll back gives them again, and a copy of the bank counts on by itself.
     pub(crate) id: u64,
     pub(crate) bank: u64,
     pub(crate) page_bits: u32,

@@ -19,8 +19,8 @@
 //! checkpoint never looks like a whole one: its mark goes when the name of its directory is durably
 //! gone, and until then every open and every pruning go on with the removal.
 //!
-//! **What stays** is noted with the reason (`Checkpoints::left`), for the statistics. A pruning
-//! notes anew what it can't remove, so what went meanwhile is not told any more.
+//! **What stays** is noted with the reason (`Checkpoints::left`), for the statistics. Each pruning
+//! replaces the note, so it shows only what is still there.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

@@ -81,8 +81,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// block-aligned, empty or crosses a segment; nothing has been read then.
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()>;
 
-    /// As [`read_many`](Self::read_many), for reads that nobody waits for: those that somebody
-    /// waits for go first.
+    /// As [`read_many`](Self::read_many), for reads that no caller waits for yet: reads with a
+    /// waiting caller go first.
     ///
     /// # Errors
     /// As [`read_many`](Self::read_many).

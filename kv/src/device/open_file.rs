@@ -82,7 +82,7 @@ pub(super) fn probe_direct(folder: &Arc<Directory>) -> Option<String> {
     }
 }
 
-/// As [`probe_direct`], for whoever may not make a file: tries to read the segment file `path`.
+/// As [`probe_direct`], for a store that may make no file: tries to read the segment file `path`.
 pub(super) fn probe_direct_reads(place: Option<&Place>) -> Option<String> {
     let Some(place) = place else {
         return Some("there was no segment file yet to try direct reads on".to_owned());

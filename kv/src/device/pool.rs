@@ -10,21 +10,21 @@
 //! threads than the device of that burst allows (`DeviceOptions::threads`). Idle threads sleep on a
 //! condition variable. The drop of the last device joins them all.
 //!
-//! **Progress.** The calling thread claims reads of its own burst until none is left. After that it
-//! waits for reads of its own burst alone, which other threads have claimed. So a burst needs no
-//! thread of the pool. A bank on a slow drive can occupy every thread of the pool; bursts of other
-//! banks are then read by their callers alone, and wait for none of the slow reads. The threads
-//! take the oldest burst first, so each burst has its turn whatever another bank asks for.
+//! **Progress.** The calling thread claims reads of its own burst until all are claimed. After that
+//! it waits only for the reads of its burst that other threads have claimed. So a burst needs no
+//! thread of the pool. A bank on a slow drive can occupy every thread of the pool; callers then
+//! read the bursts of other banks alone, and wait for no slow read. The threads take the oldest
+//! burst first, so each burst has its turn whatever another bank asks for.
 //!
 //! **Refusal.** At a limit of threads (`EAGAIN`) the pool goes on with the threads that it has,
 //! with zero too. It asks the system for threads again after [`BURSTS_UNTIL_RETRY`] further bursts
 //! that lacked some.
 //!
-//! **Fork.** A child has none of the pool's threads, and a thread of the parent may hold any of the
+//! **Fork.** A child has no thread of the pool, and a thread of the parent may hold any of the
 //! pool's locks at the fork. So the handler at the fork forgets the parent's pool
 //! (`forget_in_child`), and the first device that is opened in the child makes a new one. The
-//! process id tells a child for which no handler ran. A device of the parent that is dropped in the
-//! child joins nothing.
+//! process id identifies a child for which no handler ran. Dropping a device of the parent in the
+//! child joins no thread.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -216,8 +216,8 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// What a thread of the pool does: works on the oldest burst, sleeps if there is none, ends
-    /// when the queue closes.
+    /// The loop of a thread of the pool: it works on the oldest burst, sleeps if there is no burst,
+    /// and ends when the queue closes.
     fn serve(&self) {
         let mut state = self.state.lock();
         loop {

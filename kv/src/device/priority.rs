@@ -1,4 +1,4 @@
-//! Reads that somebody waits for go first.
+//! Reads with a waiting caller go first.
 //!
 //! A drive serves its queue more or less in turn. So a get that wants two rows waits behind
 //! everything that Lookahead, compaction or a scan has put there: with 256 random reads before it
@@ -33,8 +33,8 @@
 //! Four reads of 256 KiB let it wait for 0.63 ms, of 64 KiB for 0.18 ms, sixteen of those for 0.48
 //! ms.
 //!
-//! With the window moving as above, two reads every 1.5 ms beside streams of 4,096 (medians of
-//! three turns; the drive itself went up and down by a tenth between rows):
+//! With the window moving in this way, two reads every 1.5 ms beside streams of 4,096 (medians of
+//! three turns; the drive itself varied by a tenth between rows):
 //!
 //! | yielding, growth | of the background's rate alone | median of two reads |
 //! |---|---|---|
@@ -116,7 +116,7 @@ pub(super) struct Lane<'t> {
 }
 
 impl Lane<'_> {
-    /// Whether another read may begin. Always, if none is in flight.
+    /// True if another read may begin. Always true if no read is in flight.
     pub(super) fn has_room(&self) -> bool {
         match self.priority {
             Priority::Foreground => true,
@@ -138,7 +138,7 @@ impl Lane<'_> {
         self.in_flight += weight(bytes);
     }
 
-    /// A read of so many bytes, begun before, has brought something or failed.
+    /// A read of `bytes` bytes has brought data or failed.
     pub(super) fn ends(&mut self, bytes: usize) {
         self.in_flight -= weight(bytes);
         if self.priority == Priority::Background {
@@ -152,8 +152,8 @@ impl Lane<'_> {
 
 impl Drop for Lane<'_> {
     fn drop(&mut self) {
-        // First, lest a background call see neither this one nor that it ended just now. Release
-        // and Acquire (in `window`) keep the two in order.
+        // Done first, or a background call could see neither this call nor that it has just ended.
+        // Release and Acquire (in `window`) keep the two stores in order.
         if self.priority == Priority::Foreground {
             self.traffic.undisturbed.store(0, Ordering::Relaxed);
         }
@@ -170,7 +170,7 @@ fn weight(bytes: usize) -> u32 {
 mod tests {
     use super::*;
 
-    /// How many reads of so many bytes a call begins until it has to wait.
+    /// How many reads of `bytes` bytes a call begins until it has to wait.
     fn fill(lane: &mut Lane<'_>, bytes: usize) -> u32 {
         let mut begun = 0;
         while lane.has_room() {

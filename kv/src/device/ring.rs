@@ -1,10 +1,10 @@
 //! One io_uring, and the promise that a buffer handed to it is not let go too early.
 //!
 //! The kernel writes into a read's buffer at any time between the read's submission and its
-//! completion. Returning to the caller in between would hand it memory that changes under its
-//! hands, or that it has freed. So a ring counts what was pushed and not yet reaped, and nobody
-//! gets past [`Ring::drain`] (called by whoever gives the ring back, and on drop, so on unwinding
-//! too) before that count is zero:
+//! completion. A call that returned in between would give its caller memory that changes, or that
+//! is freed. So a ring counts the entries that were pushed and not yet reaped. [`Ring::drain`]
+//! returns only when that count is zero. It is called when the ring is given back, and on drop, so
+//! on unwinding too:
 //!
 //! - Entries that the kernel has not taken from the submission queue are abandoned: without a
 //!   polling thread the kernel takes entries only when it is entered, and an abandoned ring is
@@ -13,14 +13,13 @@
 //! - Where even waiting fails, again and again, the process is aborted with a message. Nothing
 //!   gentler is sound, and no kernel is known to do it.
 //!
-//! A ring can have one *registered* buffer, whose pages the kernel holds in place from then on
-//! instead of looking them up for each read. It is registered once, between streams, and never
+//! A ring can have one *registered* buffer, whose pages the kernel then holds in place instead of
+//! looking them up for each read. The buffer is registered once, between streams, and is never
 //! replaced: it goes with the ring. The kernel holds the pages, not the addresses, so a buffer that
-//! is freed before its ring endangers nothing, but a read that took another buffer at the same
-//! addresses for the registered one would land in pages that nobody looks at. So whoever reads
-//! compares numbers, which are never given twice, not addresses. And registration is left to
-//! kernels of 5.19 and newer: older ones may give a process that forks other pages than those that
-//! they hold.
+//! is freed before its ring does no harm. But a read that took another buffer at equal addresses
+//! for the registered one would land in pages that no thread reads. So a read compares numbers,
+//! which are never given twice, not addresses. Only kernels from 5.19 on register: with older ones
+//! a process that forks may get other pages than those that the kernel holds.
 //!
 //! From Linux 5.11 on, no wait for completions lasts longer than [`WAIT_SLICE`] without a new entry
 //! into the kernel. A kernel that has finished requests but has not woken the thread posts their
@@ -228,7 +227,7 @@ impl Ring {
         }
     }
 
-    /// Returns when the kernel holds none of the memory that was handed to it.
+    /// Returns when the kernel holds no memory that was handed to it.
     ///
     /// Ends: what the kernel has taken it completes, and failures to wait for it are bounded by an
     /// abort.
@@ -278,8 +277,9 @@ impl Ring {
         let slice = Timespec::from(self.wait_slice);
         let argument = WaitArgument { timeout: &raw const slice as u64, ..WaitArgument::default() };
         let flags = waits | EnterFlags::EXT_ARG;
-        // SAFETY: the argument is what the flag announces, and lives, with the time that it names,
-        // until the call has returned. The entries are those of `push`, as above.
+        // SAFETY: the argument is what the flag announces. It lives, with the time that it names,
+        // until the call has returned. The entries come from `push`, whose callers keep memory and
+        // files valid.
         let entered = unsafe { self.enter_with(to_submit, want, flags, Some(&argument)) };
         match entered {
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
@@ -375,7 +375,7 @@ pub(super) mod tests {
         opcode::Read::new(types::Fd(file), buffer.as_mut_ptr(), buffer.len() as u32).build()
     }
 
-    /// Puts a read in flight that completes only when somebody writes to the pipe.
+    /// Starts a read that completes only when the test writes to the pipe.
     fn pending(ring: &mut Ring, pipe: &PipeReader, buffer: &mut [u8]) {
         // SAFETY: each test drains or drops the ring before the buffer and the pipe.
         unsafe { ring.push(&read_of(pipe.as_raw_fd(), buffer).user_data(1)) };

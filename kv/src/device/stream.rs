@@ -3,7 +3,7 @@
 use super::Read;
 use crate::error::{Error, Result};
 
-/// Whether somebody waits for reads.
+/// Whether a caller waits for reads.
 ///
 /// While reads of the foreground are under way, those of the background leave most of the device's
 /// queue to them.
@@ -44,7 +44,7 @@ pub enum Priority {
 /// # Ok::<(), embank_kv::Error>(())
 /// ```
 pub trait ReadStream {
-    /// Whether somebody waits for these reads; asked once, at the start.
+    /// Whether a caller waits for these reads. The device asks once, at the start.
     fn priority(&self) -> Priority {
         Priority::Foreground
     }

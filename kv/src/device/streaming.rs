@@ -5,9 +5,9 @@
 //! handed over one by one, and their memory goes to the next reads. So the disk works while rows
 //! are worked on, and never waits for the last read of a burst.
 //!
-//! What has just come is mostly in no cache, nor is what the caller will touch for it. So
-//! completions are handed over in groups: first the caller has all that it will touch for a group
-//! fetched (`arrived`), so that the cache misses overlap.
+//! Bytes that have just arrived are in no cache, and neither is the memory that the caller will
+//! touch for them. So completions are handed over in groups: first the caller fetches everything
+//! that it will touch for a group (`arrived`), so that the cache misses overlap.
 //!
 //! Memory is lent out as a ring, front to back, and comes back in that order: completions are
 //! nearly in order, and reads may have any length. A read's memory is the kernel's from push to
@@ -34,8 +34,8 @@ use crate::error::{Error, Result};
 /// The most that one request asks for; the rest of a longer read follows as after a short one.
 const REQUEST_BYTES_MAX: usize = 1 << 30;
 
-/// So many completions make a group: what is fetched for them fits the second-level cache, and
-/// mostly the first.
+/// Completions of a group: what is fetched for them fits the second-level cache, and mostly the
+/// first.
 const GROUP_READS: usize = 32;
 
 /// A read whose memory is lent out.
@@ -152,8 +152,8 @@ impl<'a> Streaming<'a> {
             // The rest of a short one is still to come.
             if usize::try_from(result).is_ok_and(|arrived| arrived == self.rest(number)) {
                 let lent = &self.lent[(number - self.first) as usize];
-                // SAFETY: the read is complete, so the kernel is through with its range, and nobody
-                // gets it until it is given back (`complete`).
+                // SAFETY: the read is complete, so the kernel no longer writes to its range, and no
+                // other read gets the range until it is given back (`complete`).
                 let bytes = unsafe { slice::from_raw_parts(self.memory.add(lent.at), lent.len) };
                 self.stream.arrived(number, bytes);
             }
@@ -189,7 +189,7 @@ impl<'a> Streaming<'a> {
             }
             return Ok(None);
         };
-        // SAFETY: the range was just lent, so nobody else uses it; it is within the memory.
+        // SAFETY: the range was just lent, so no other read uses it; it is within the memory.
         let buffer = unsafe { slice::from_raw_parts(self.memory.add(at), len) };
         transfer::check(offset, buffer, self.segments.segment_size_bytes())?;
         let file = self.file(offset, len)?;
@@ -263,8 +263,8 @@ impl<'a> Streaming<'a> {
             Completion::Complete => {
                 lent.done = true;
                 if self.error.is_none() {
-                    // SAFETY: the read is complete, so the kernel is through with its range, and
-                    // nobody gets it until it is given back below.
+                    // SAFETY: the read is complete, so the kernel no longer writes to its range,
+                    // and no other read gets the range until it is given back below.
                     let bytes = unsafe { slice::from_raw_parts(self.memory.add(at), len) };
                     self.error = self.stream.done(number, bytes).err();
                 }

@@ -329,7 +329,8 @@ fn truncation_drops_what_lies_beyond_and_keeps_the_rest() {
         for beyond in [end, 2 * SEGMENT, 3 * SEGMENT] {
             assert!(matches!(read(device, beyond, BLOCK), Err(Error::Truncated { .. })));
         }
-        // What is written anew is there alone; nothing old comes back after it.
+        // A segment that is written again holds only the new bytes; no old bytes come back behind
+        // them.
         device.write(3 * SEGMENT, &stamped(0, 9, BLOCK)).unwrap();
         device.sync().unwrap();
         assert_eq!(*read(device, 3 * SEGMENT, BLOCK).unwrap(), *stamped(0, 9, BLOCK));

@@ -169,7 +169,7 @@ unsafe impl Sync for Destination {}
 pub(super) struct Burst {
     located: Located,
     buffers: Vec<Destination>,
-    /// The next read that nobody has claimed; beyond the last, there is none.
+    /// The next read that no thread has claimed. Beyond the last read, all are claimed.
     next: AtomicUsize,
     finished: Mutex<Finished>,
     changed: Condvar,
@@ -204,7 +204,7 @@ impl Burst {
         self.buffers.len().saturating_sub(self.next.load(Ordering::Relaxed))
     }
 
-    /// Claims and does reads until none is left.
+    /// Claims and does reads until all are claimed.
     pub(super) fn work(&self) {
         loop {
             // Relaxed: it only hands out numbers, each once. The queue's mutex published what they
@@ -223,7 +223,8 @@ impl Burst {
         }
     }
 
-    /// Makes sure that nobody claims another read; how many have not been claimed and never will.
+    /// Makes sure that no thread claims another read. Returns how many reads were not claimed and
+    /// never will be.
     fn stop(&self) -> usize {
         // Relaxed: as in `work`; the counter's own order decides who got which number.
         let claimed = self.next.swap(self.buffers.len(), Ordering::Relaxed);

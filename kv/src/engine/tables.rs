@@ -109,7 +109,7 @@ impl TableState {
 
     /// The table as checkpoint `number` holds it, whose log begins at `log_begin`.
     pub(crate) fn cut(&mut self, number: u64, log_begin: u64) -> TableEntry {
-        // Once none of its records is left, their length is no matter for an open.
+        // Once no record of the table is left, an open does not need the records' length.
         let gone = self.entry.dropped && (self.was_gone || self.has_no_record(log_begin));
         if !gone {
             let oldest = self.named.map_or(number, |(oldest, _)| oldest);
@@ -135,7 +135,7 @@ impl TableState {
         record_bytes(self.entry.value_bytes as usize) as u64
     }
 
-    /// Bytes of the records of so many rows, all that the table has.
+    /// Bytes of the records of `rows` rows, which are all rows of the table.
     pub(crate) fn live_bytes(&self, rows: u64) -> u64 {
         let longest = self.record_bytes_max();
         match self.entry.width() {

@@ -123,7 +123,8 @@ impl Gate {
         }
     }
 
-    /// Holds all batches; returns when none is in memory any more. Ends when the result is dropped.
+    /// Holds all batches; returns when no batch is in memory. The hold ends when the result is
+    /// dropped.
     pub(crate) fn pause(&self) -> Pause<'_> {
         self.paused.store(true, Ordering::SeqCst);
         let pause = Pause(self);
@@ -181,8 +182,9 @@ mod tests {
         });
     }
 
-    /// Whoever pins after a barrier sees what came before it, and the barrier waits for whoever
-    /// may not: a writer changes a cell only when nobody can be reading it any more.
+    /// A thread that pins after a barrier sees what was stored before it, and the barrier waits for
+    /// the threads that may not. So a writer changes a cell only when no thread can still be
+    /// reading it.
     fn a_barrier_separates<P>(rounds: u64, pin: impl Fn() -> P + Sync, barrier: impl Fn()) {
         // The cell that readers use; the other one is the writer's own.
         let current = AtomicU64::new(0);
@@ -263,10 +265,10 @@ mod tests {
         // not.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: as above.
+            // SAFETY: asks for a signal.
             unsafe { libc::alarm(20) };
             barrier();
-            // SAFETY: as above.
+            // SAFETY: ends the process without the parent's unfinished state.
             unsafe { libc::_exit(0) };
         }
         let mut status = 0;

@@ -4,11 +4,11 @@
 //! that was live when it was deferred is gone". It moves its epoch when a thread collects and
 //! offers nothing to wait on, so the barrier collects again and again, ever more slowly.
 //!
-//! **Fork.** The package's own collector would wait in a child for pins of threads that only the
+//! **Fork.** In a child, the package's own collector would wait for pins of threads that only the
 //! parent has. So a child gets a collector of its own: the handler at the fork forgets the parent's
-//! (`renew_in_child`), and a thread registers anew when it finds another collector than its own. A
-//! pin that the forking thread holds then keeps nothing from the child's barriers. It pins a store
-//! of the parent's, which is of no use in the child.
+//! (`renew_in_child`), and a thread registers again when it finds a collector that is not its own.
+//! A pin that the forking thread holds then does not hold up the child's barriers. It pins a store
+//! of the parent, which the child can't use.
 
 use std::cell::RefCell;
 use std::mem;

@@ -1,10 +1,10 @@
 //! Pins that cost two plain stores: the barrier pays instead.
 //!
-//! **Problem.** Whoever pins must announce it before it looks at shared state, which takes a full
-//! fence (or a locked instruction) between a store and a load. In a batch that is nothing. Between
-//! single operations it keeps the processor from starting the next one's cache misses while those
-//! of the last are still under way: reads of one key each took 600 ns, and take a third of that
-//! without it.
+//! **Problem.** A thread that pins must announce it before it looks at shared state, which takes a
+//! full fence (or a locked instruction) between a store and a load. For a batch that costs nothing.
+//! Between single operations it keeps the processor from starting the cache misses of the next
+//! operation while those of the last one are under way. Reads of one key each then take three times
+//! as long.
 //!
 //! **Approach.** An asymmetric fence (as in Linux's RCU for user space and folly's hazard
 //! pointers). A pin is a plain store of the era into the thread's own slot, kept in place by a
@@ -244,7 +244,7 @@ pub(super) fn is_pinned() -> bool {
 
 /// See [`super::barrier`].
 pub(super) fn barrier() {
-    // Release (part of SeqCst): publishes the caller's change to those who pin in this era.
+    // Release (part of SeqCst): publishes the caller's change to the threads that pin in this era.
     let era = ERA.fetch_add(1, Ordering::SeqCst) + 1;
     fence(Ordering::SeqCst);
     membarrier::fence_all_threads();

@@ -52,10 +52,10 @@ impl Store {
     /// `to`, which must not be there or be empty, and which is a bank of its own then. Works
     /// beside a process that writes the bank, and changes nothing of it.
     ///
-    /// On the same file system, files are shared (hard links): the copy takes seconds and little
-    /// space beyond the last segment's, until bank and copy have changed so much that each
-    /// needs files of its own. That is no backup against a bad disk: damage to a shared file is
-    /// damage to both. On another one all is copied.
+    /// On one file system, files are shared (hard links): the copy takes seconds and little space
+    /// beyond that of the last segment, until bank and copy have changed so far that each needs
+    /// files of its own. Such a copy is no backup against a bad disk: damage to a shared file
+    /// damages both. On another file system everything is copied.
     ///
     /// ```
     /// use embank_kv::{Store, StoreOptions};

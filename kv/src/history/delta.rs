@@ -15,9 +15,9 @@
 //! delta is those pages, the images of the index that have come since, blob and manifest; applied,
 //! they make the same checkpoint, to the byte.
 //!
-//! **Lineage.** Numbers do not tell checkpoints apart: a copy goes on counting by itself, and a
-//! roll back gives numbers anew. So a delta names the one that it follows by its random id too, and
-//! a bank takes it only when its newest checkpoint is that one.
+//! **Lineage.** Numbers do not identify checkpoints: a copy counts on by itself, and a roll back
+//! gives numbers again. So a delta also names the checkpoint that it follows by its random id. A
+//! bank takes the delta only if its newest checkpoint has that id.
 //!
 //! **Crashes.** Pages go beyond the newest checkpoint's end, where nothing lies, and the rest into
 //! a partial checkpoint, which gets its name when all is synced: as when a checkpoint is taken.
@@ -242,14 +242,14 @@ impl Store {
         Ok(head.delta(file_bytes))
     }
 
-    /// Takes the bank in `dir`, which nobody has open for writing, to the checkpoint that the delta
-    /// in `file` leads to, and keeps the newest `checkpoints_kept`, fewer if the bank of the
-    /// delta has used the number of a dropped table again which older ones still have. The bank
-    /// must be a copy whose newest checkpoint is the one that the
-    /// delta follows. Those who have the bank open to read only stay where they are until they
+    /// Takes the bank in `dir`, which no process has open for writing, to the checkpoint that the
+    /// delta in `file` leads to. Keeps the newest `checkpoints_kept` checkpoints; fewer if the bank
+    /// of the delta has used the number of a dropped table again that older checkpoints still have.
+    /// The bank must be a copy whose newest checkpoint is the one that the delta follows. Processes
+    /// that have the bank open to read only stay at their checkpoint until they
     /// [`refresh`](Self::refresh). Durable on return. After an error or a crash the bank is where
-    /// it was, unless only the last step failed, making the new checkpoint's name durable: then
-    /// it may be at either, both whole.
+    /// it was, with one exception: if only the last step failed, which makes the new checkpoint's
+    /// name durable, the bank may be at either checkpoint, both whole.
     ///
     /// # Errors
     /// `DeltaMismatch` if it follows another checkpoint, is of another bank or lineage, or was

@@ -18,10 +18,10 @@ use crate::files::directory::Directory;
 use crate::store::{Store, check_bank_file, check_last_page};
 
 impl Store {
-    /// Takes the bank in `dir`, which nobody has open, back to checkpoint `number`, one of those
-    /// that are kept: all newer ones are removed, and the next open is at this one. There is no
-    /// way back. Returns the numbers of those that are gone, the newest first; they are given
-    /// anew.
+    /// Takes the bank in `dir`, which no process has open, back to checkpoint `number`, one of
+    /// those that are kept. All newer checkpoints are removed, and the next open is at this one.
+    /// There is no way back. Returns the numbers of the removed checkpoints, the newest first;
+    /// later checkpoints get these numbers again.
     ///
     /// First makes sure that the checkpoint opens: its manifest, index and blob are read, and its
     /// last page; pages further down are not ([`verify`](crate::inspect::verify) reads those).

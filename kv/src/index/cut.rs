@@ -4,14 +4,14 @@
 //! of it takes hundreds of milliseconds for 100 million rows, and most of it has not changed since
 //! the checkpoint before.
 //!
-//! **Approach.** A *cut* divides time into eras, numbered 0 and 1 by turns. Each bucket has a bit
-//! for each of the two: entries of it changed in that era. Whoever changes a bucket, under its
-//! lock, sets the bit of the era of now. With batches held, the cut does nothing but turn the era
-//! over. Then, with batches going on, the writer of the image goes through all buckets: one without
-//! the old era's bit has not changed since the cut before and is passed over with one look; one
-//! with it is locked, copied, its bit cleared. Whoever wants to change a bucket that still has the
-//! old era's bit first *saves* what it held, for the writer to fetch, and clears the bit itself. So
-//! every bucket that changed in the old era is written exactly once, as it was at the cut.
+//! **Approach.** A *cut* divides time into eras, numbered 0 and 1 in turn. Each bucket has a bit
+//! for each era: its entries changed in that era. A thread that changes a bucket, under its lock,
+//! sets the bit of the present era. While batches are held, the cut only changes the era. Then,
+//! while batches run again, the writer of the image visits all buckets. A bucket without the old
+//! era's bit has not changed since the previous cut, and one look is enough. A bucket with the bit
+//! is locked, copied, and its bit cleared. A batch that wants to change a bucket with the old era's
+//! bit first *saves* its content for the writer, and clears the bit itself. So every bucket that
+//! changed in the old era is written exactly once, as it was at the cut.
 //!
 //! For a *whole* image, all buckets are marked as changed before the cut.
 //!
@@ -47,14 +47,14 @@ const SAMPLE: u64 = 4096;
 /// Who changed what since when.
 #[derive(Debug)]
 pub(super) struct Eras {
-    /// The era of now, 0 or 1. Turns over while nobody is pinned.
+    /// The present era, 0 or 1. Changes while no thread is pinned.
     now: AtomicU64,
     /// An image is being written: what the old era's buckets held must be saved.
     capturing: AtomicBool,
     /// Buckets as they were at the cut, as they go into the image.
     saved: Mutex<Vec<u8>>,
     fetched: Condvar,
-    /// More than so many saved bytes, and batches wait.
+    /// Batches wait while more than this many bytes are saved.
     saved_bytes_max: usize,
 }
 
@@ -70,8 +70,8 @@ impl Eras {
     }
 
     fn now(&self) -> u64 {
-        // Relaxed: it turns over only while nobody is pinned, and who asks is pinned, or the one
-        // who turns it.
+        // Relaxed: the era changes only while no thread is pinned. The caller is pinned, or is the
+        // thread that changes it.
         self.now.load(Ordering::Relaxed)
     }
 }
@@ -154,12 +154,12 @@ impl Index {
         }
     }
 
-    /// Fixes the state that the next image shows. Called while nobody is pinned; the image may be
-    /// written when they go on.
+    /// Fixes the state that the next image shows. Must be called while no thread is pinned; the
+    /// image may be written while batches run again.
     pub(crate) fn cut(&self) -> Cut<'_> {
         let old = self.eras.now();
         let (level, split) = self.state();
-        // Relaxed: the pause's end publishes both to whoever pins after it.
+        // Relaxed: the end of the pause publishes both to every thread that pins after it.
         self.eras.now.store(1 - old, Ordering::Relaxed);
         self.eras.capturing.store(true, Ordering::Relaxed);
         Cut { index: self, old, level, split, overflow: self.overflow_count() }
@@ -182,8 +182,8 @@ impl Index {
     #[cold]
     fn wait_while_capturing(&self) {
         let mut saved = self.eras.saved.lock();
-        // Ends: the image's writer fetches what is saved after so many buckets, and when it ends,
-        // whatever the end.
+        // Ends: the image's writer fetches the saved buckets after each group of buckets, and when
+        // it ends for any reason.
         while saved.len() > self.eras.saved_bytes_max && self.eras.capturing.load(Ordering::Relaxed)
         {
             self.eras.fetched.wait(&mut saved);
@@ -231,8 +231,8 @@ impl Cut<'_> {
                 bytes.clear();
             }
         }
-        // What was saved since the last turn: nobody saves any more, as no bucket has the old era's
-        // bit.
+        // Buckets that were saved since the last round. No more are saved now, because no bucket
+        // has the old era's bit.
         self.fetch(&mut fetched);
         out.write(&fetched)?;
         out.finish()

@@ -22,7 +22,7 @@ fn hash(table: TableNumber, key: u64) -> u64 {
 /// Bytes between records: none lies at address 0.
 const STRIDE: u64 = 64;
 
-/// Records by number; record 0 is none.
+/// Records by number; number 0 stands for no record.
 struct Records {
     keys: Vec<AtomicU64>,
     previous: Vec<AtomicU64>,

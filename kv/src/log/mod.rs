@@ -380,7 +380,7 @@ impl Log {
         Err(PageFull(page))
     }
 
-    /// Opens the page after a full one, waiting for a frame if none is free. The caller is not
+    /// Opens the page after a full one. Waits for a frame if all are in use. The caller is not
     /// pinned.
     ///
     /// # Errors
@@ -459,7 +459,7 @@ impl Log {
         self.tail.store(page << 32 | offset, Ordering::Release);
     }
 
-    /// Sets a frame aside for [`cut`](Self::cut), waiting for one if none is free. The caller is
+    /// Sets a frame aside for [`cut`](Self::cut). Waits for one if all are in use. The caller is
     /// not pinned.
     ///
     /// # Errors

@@ -169,7 +169,7 @@ mod tests {
     fn image() -> (Vec<u8>, u64) {
         let (words, used_bytes) = page();
         let mut image = vec![0xFF; PAGE_BYTES];
-        // SAFETY: the page is whole and nobody else's.
+        // SAFETY: the page is whole, and no other thread has it.
         unsafe { write_image(words.as_ptr().cast(), START, used_bytes, IDENTITY, &mut image) };
         (image, used_bytes)
     }

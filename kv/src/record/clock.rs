@@ -14,10 +14,10 @@
 //!
 //! *Outstanding* counts the Gets of the row that no Put, gradient or release has answered yet: the
 //! staleness clock. *Generation* goes up with every change of the value, so that a reader without
-//! the lock can tell that it read across one; it wraps within its own bits and can't carry into the
-//! flags. A new record may begin with any: that of a row's copy tells how often the row was used
-//! (`ClockWord::uses`, `retention`). *Promoted* marks a row that lookahead brought from disk and
-//! nobody has used yet.
+//! the lock can tell that the value changed during its read. It wraps within its own bits and can't
+//! carry into the flags. A new record may begin with any generation: the generation of a row's copy
+//! tells how often the row was used (`ClockWord::uses`, `retention`). *Promoted* marks a row that
+//! lookahead brought from disk and that no operation has used yet.
 //!
 //! A reader must check the lock as well as the generation: a value under change still carries the
 //! old generation.

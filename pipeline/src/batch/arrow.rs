@@ -13,9 +13,9 @@ use crate::spec::Dtype;
 /// Under this name a column's metadata has the names of its matrix's columns, as a JSON list.
 const COLUMNS: &str = "embank.columns";
 
-/// The Arrow schema of batches of these outputs: a column for each, of lists of as many values as
-/// the matrix has columns, none of them null. A column's metadata has the matrix's columns' names
-/// as `embank.columns`, a JSON list.
+/// The Arrow schema of batches of these outputs: a column for each output, of lists without nulls,
+/// each as long as the matrix has columns. A column's metadata has the names of the matrix's
+/// columns as `embank.columns`, a JSON list.
 ///
 /// # Examples
 /// ```

@@ -76,7 +76,7 @@ impl Batch {
         Self { first_row: 0, input_bytes: 0, rows: 0, infos, matrices }
     }
 
-    /// Room for so many rows; what is there is no longer of use.
+    /// Makes room for `rows` rows. The present content is no longer used.
     pub(crate) fn reserve(&mut self, rows: usize) {
         self.rows = 0;
         for (info, values) in self.infos.iter().zip(&mut self.matrices) {

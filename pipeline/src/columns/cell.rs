@@ -152,7 +152,7 @@ fn decimal<'a>(value: i128, places: i8) -> Cell<'a> {
     }
 }
 
-/// A whole number that a float is; none for NaN.
+/// The whole number that a float stands for; `None` for NaN.
 fn whole(value: f64, kind: FieldKind) -> Result<Option<i128>, BadField> {
     if value.is_nan() {
         return Ok(None);

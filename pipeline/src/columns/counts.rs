@@ -20,8 +20,7 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::pages::PAGE_BYTES_MAX;
 
-/// A page has so many lengths at most: what they take is no more than what a page may. Writers make
-/// pages of a MiB.
+/// Most lengths of a page: they take no more bytes than a page may. Writers make pages of a MiB.
 const LENGTHS_MAX: u64 = PAGE_BYTES_MAX / (2 * size_of::<i32>() as u64);
 /// Writers take 128 values or 2,048; what the crate works out from larger ones could overflow.
 const BLOCK_VALUES_MAX: u64 = 1 << 20;

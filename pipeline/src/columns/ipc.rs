@@ -1,11 +1,11 @@
 //! Arrow files and streams, record batch by record batch, with every size that they declare held
 //! against what is there.
 //!
-//! The `arrow` crates decode a message; where messages are, and how long, is found out here. Theirs
-//! would ask for as much memory as a file says it needs, and a process that asks for too much is
-//! ended. Messages lie within the file, so they are no longer than that; a compressed buffer says
-//! how long it will be, and is not believed beyond what its codec can do. Columns that no field is
-//! named after are not decoded, nor are their dictionaries.
+//! The `arrow` crates decode a message; this module finds out where messages are and how long. The
+//! crates would ask for as much memory as a file says that it needs, and the system ends a process
+//! that asks for too much. Messages lie within the file, so they are no longer than the file. A
+//! compressed buffer states its length, which is not believed beyond what its codec can do. Columns
+//! that no field is named after are not decoded, and neither are their dictionaries.
 
 use std::collections::HashSet;
 use std::io::{Read, Seek, SeekFrom};
@@ -23,7 +23,7 @@ const CONTINUATION: [u8; 4] = [0xFF; 4];
 const PREFIX_BYTES: usize = 8;
 /// A file ends with the length of its footer and its magic.
 const TRAILER_BYTES: u64 = 10;
-/// A byte of LZ4 stands for so many at most.
+/// Most bytes that a byte of LZ4 can stand for.
 const LZ4_RATIO_MAX: u64 = 255;
 /// A byte of zstd stands for fewer: blocks of 128 KiB have four bytes at least.
 const ZSTD_RATIO_MAX: u64 = 1 << 16;
@@ -44,7 +44,7 @@ pub(crate) struct Ipc<R> {
 }
 
 impl<R: Read + Seek> Ipc<R> {
-    /// Opens a file or stream of so many bytes. `project` chooses the columns that are read.
+    /// Opens a file or stream of `bytes` bytes. `project` chooses the columns that are read.
     pub(crate) fn open(
         mut from: R,
         bytes: u64,

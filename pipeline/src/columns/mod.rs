@@ -1,9 +1,9 @@
 //! Parquet and Arrow files: columns, by name, to the fields of a pipeline.
 //!
-//! Whoever claims the next chunk reads it, as of a compressed text ([`crate::input::stream`]); what
-//! it gets is some rows of a record batch. Whether all columns are there, and of types that their
-//! fields can be read from, is checked when an input is begun: what is left for the rows are values
-//! that do not fit.
+//! The thread that claims the next chunk reads it, as with a compressed text
+//! ([`crate::input::stream`]); it gets some rows of a record batch. Whether all columns exist, with
+//! types that their fields can be read from, is checked when an input begins. For the rows, only
+//! values that do not fit are left.
 //!
 //! **Hostile files.** The `parquet` and `arrow` crates give errors for most damage, and panic at
 //! some. A panic of theirs ends here: it is an error that names the input, whose decoder is
@@ -251,7 +251,7 @@ pub(crate) fn read_columns(
     }
 }
 
-/// Puts a value into its place; false if there is none.
+/// Puts a value into its place. False if the column has no such place.
 fn store(
     block: &mut Block,
     slot: Slot,

@@ -1,18 +1,18 @@
 //! A Parquet file of which pages can't ask for more memory than they can fill.
 //!
-//! A page's header says how long the page is, compressed and not, and the `parquet` crate takes
-//! that much memory before it looks at the page. So whoever reads a header reads it here first. The
-//! header is Thrift's compact protocol, of which the first three fields, in the order that every
-//! writer has, are the page's type and the two lengths.
+//! A page's header states the page's length, compressed and not, and the `parquet` crate takes that
+//! much memory before it looks at the page. So each header is read here first. The header is
+//! Thrift's compact protocol. Its first three fields, in the order that every writer has, are the
+//! page's type and the two lengths.
 
 use bytes::Bytes;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{ChunkReader, Length};
 
-/// A page that is not compressed has so many bytes at most. Writers make pages of a MiB.
+/// Most bytes of a page that is not compressed. Writers make pages of a MiB.
 pub(super) const PAGE_BYTES_MAX: u64 = 512 << 20;
-/// A compressed byte stands for fewer than so many: zstd, the densest, has blocks of 128 KiB of
-/// four bytes at least.
+/// Most bytes that a compressed byte can stand for: zstd, the densest codec, has blocks of 128 KiB
+/// in four bytes or more.
 const RATIO_MAX: u64 = 1 << 16;
 /// The three fields.
 const HEADER_BYTES: u64 = 18;

@@ -128,7 +128,7 @@ unsafe fn convert_kind<const SIGNED: bool>(
     let table = if SIGNED { &DECIMAL } else { &HEX };
     // SAFETY: the table has twice 64 bytes.
     let table_low = unsafe { _mm512_loadu_si512(table.as_ptr().cast()) };
-    // SAFETY: as above.
+    // SAFETY: the table has 128 bytes.
     let table_high = unsafe { _mm512_loadu_si512(table.as_ptr().add(64).cast()) };
     // SAFETY: it has 16 bytes.
     let filled = unsafe { _mm_loadu_si128(FILLED.as_ptr().cast()) };

@@ -5,9 +5,9 @@
 
 use super::field::BadField;
 
-/// Of a bad field, so many bytes are kept for the report.
+/// Bytes of a bad field that are kept for the report.
 pub(crate) const SNIPPET_BYTES: usize = 40;
-/// So many bad rows are reported one by one.
+/// Bad rows that are reported one by one.
 pub(crate) const REPORTED_BAD_ROWS: usize = 10;
 
 /// A row that can't be used.
@@ -103,7 +103,7 @@ impl BadList {
         }
     }
 
-    /// All are so many lines further on.
+    /// Moves all reports on by `lines` lines.
     pub(crate) fn shift(&mut self, lines: usize) {
         self.first.iter_mut().for_each(|bad| bad.line += lines);
     }

@@ -90,7 +90,7 @@ macro_rules! vectorised {
                 // SAFETY: a pipeline is made only with a level that the processor has (`RunOptions::check`).
                 $crate::decode::Level::Avx2 => unsafe { avx2($($argument),*) },
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: as above.
+                // SAFETY: the processor has the instructions of this level.
                 $crate::decode::Level::Avx512 => unsafe { avx512($($argument),*) },
             }
         }

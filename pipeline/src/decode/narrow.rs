@@ -1,11 +1,11 @@
 //! Fields that become 32-bit numbers, a handful of neighbours at a time.
 //!
-//! A row's fields are cut into *steps*: up to seven neighbours of one kind, read from one load of
-//! 64 bytes (seven times eight digits and the separators between them are 62). The kernels convert
-//! a step for eight rows and transpose the eight times eight numbers, so that columns come out. A
-//! row that is not as the kernel expects it (a field of more than eight characters, a character
-//! that is no digit, too near the text's ends) is marked, and the reference reads that row's fields
-//! anew ([`super::field`]): so there is one place that knows what is an error.
+//! A row's fields are cut into *steps*: up to seven neighbours of one kind, read by one load of 64
+//! bytes (seven times eight digits and the separators between them are 62). The kernels convert a
+//! step for eight rows and transpose the eight times eight numbers into columns. A row is marked if
+//! it is not as the kernel expects: a field of more than eight characters, a character that is not
+//! a digit, or a field too near the ends of the text. The reference ([`super::field`]) then reads
+//! the fields of that row again, so only one place decides what is an error.
 
 /// Fields of a step at most.
 pub(super) const STEP_FIELDS_MAX: usize = 7;

@@ -10,7 +10,7 @@ use super::level::Level;
 /// Rows and fields of a tile.
 const TILE: usize = 8;
 
-/// Bytes of a row of so many fields.
+/// Bytes of a row of `fields` fields.
 pub(crate) fn row_bytes(fields: usize) -> usize {
     fields * 4
 }

@@ -1,10 +1,10 @@
 //! Quoted fields (RFC 4180), opened; and fields with separators of several bytes between them.
 //!
-//! A text of which fields are quoted is written anew without quotes, and with its index: where each
-//! field ends is known then, so fields may hold separators and line ends, and the kernels convert
-//! it as any other text. So is a text whose separators have several bytes, with the first of them
-//! in their place. It is a walk from field to field, some ten times slower than the kernels' index;
-//! chunks of other texts don't come here.
+//! A text with quoted fields is written again without quotes, together with its index. The end of
+//! each field is then known, so fields may hold separators and line ends, and the kernels convert
+//! the text as any other. A text whose separators have several bytes is written again too, with the
+//! first byte in their place. This is a walk from field to field, some ten times slower than the
+//! kernels' index; chunks of other texts don't take this way.
 
 use super::bad::{BadList, BadRow, Fault, SNIPPET_BYTES};
 use super::field::{BadField, FieldKind};

@@ -1,7 +1,7 @@
 //! Where the fields of a text end.
 //!
-//! **Problem.** Whoever walks a row byte by byte waits, at every field, for the end of the one
-//! before.
+//! **Problem.** A loop that walks a row byte by byte waits, at every field, for the end of the
+//! field before.
 //!
 //! **Approach.** As simdjson does for JSON (Langdale and Lemire 2019): a first pass classifies 64
 //! bytes at a time and writes down where separators and line ends are; it depends on no result but
@@ -51,7 +51,7 @@ impl Structure {
             }
             #[cfg(target_arch = "x86_64")]
             super::Level::Avx2 => {
-                // SAFETY: as above.
+                // SAFETY: the processor has the instructions of this level.
                 unsafe { super::avx2::index(text, separator, &mut self.ends) }
             }
             super::Level::Portable => index_portable(text, separator, &mut self.ends),

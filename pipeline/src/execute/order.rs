@@ -5,17 +5,17 @@
 //! before its own would lose its time, and the system's wake-up (tens of microseconds on a virtual
 //! machine) at every other chunk.
 //!
-//! **Approach.** A reorder buffer, as processors have. A finished chunk is put down, and its thread
-//! takes another one. Whoever puts down the chunk that is next commits it, and all that lie ready
-//! behind it; a thread that comes meanwhile leaves its chunk to that one. So one thread commits at
-//! a time, in order, and nobody waits, but where `window` chunks are under way: then the oldest is
-//! late, or the consumer is slow, and those who would begin another one sleep. They are woken when
-//! half of the window is free: were each commit to wake one for a single chunk, threads would sleep
-//! and wake by turns for good.
+//! **Approach.** A reorder buffer, as processors have. A thread puts down the chunk that it has
+//! finished, and takes another one. The thread that puts down the next chunk in order commits it,
+//! and then all chunks behind it that are ready; a thread that arrives during that leaves its chunk
+//! to the committing one. So one thread commits at a time, in order. A thread waits only if
+//! `window` chunks are under way, because the oldest is late or the consumer is slow. The waiting
+//! threads sleep, and are woken when half of the window is free. If each commit woke one thread for
+//! a single chunk, threads would sleep and wake all the time.
 //!
-//! **No chunk is forgotten.** `committing` is set and cleared under the lock, and cleared only by a
-//! thread that sees, under the same lock, that the next chunk is not there. So whoever puts the
-//! next one down sees it cleared, and commits.
+//! **No chunk is forgotten.** `committing` is set and cleared under the lock, and only a thread
+//! that sees under this lock that the next chunk is missing clears it. So the thread that puts down
+//! the next chunk sees it cleared, and commits.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,7 @@ struct ReorderBuffer<T> {
     finished: VecDeque<Option<T>>,
     committing: bool,
     ended: bool,
-    /// The lowest number that somebody sleeps to begin; `u64::MAX` if nobody does.
+    /// The lowest number that a sleeping thread waits to begin; `u64::MAX` if no thread sleeps.
     nearest_asleep: u64,
 }
 
@@ -65,18 +65,18 @@ impl<T> Order<T> {
         !buffer.ended
     }
 
-    /// Wakes those who wait to begin, if half of the window is free.
+    /// Wakes the threads that wait to begin, if half of the window is free.
     fn wake(&self, buffer: &mut ReorderBuffer<T>) {
-        // Nobody is forgotten: all numbers before the nearest that sleeps are under way, so `next`
-        // comes to it at last.
+        // No thread is forgotten: all numbers before the nearest sleeping one are under way, so
+        // `next` reaches it in the end.
         if buffer.nearest_asleep < buffer.next + self.window.div_ceil(2) {
             buffer.nearest_asleep = u64::MAX;
             self.changed.notify_all();
         }
     }
 
-    /// Puts down what is finished, and commits whatever is next in order, if nobody else does.
-    /// `commit` says whether to go on; after an end nothing more is committed.
+    /// Puts down finished work, and commits the work that is next in order unless another thread
+    /// does. `commit` returns whether to continue; after an end nothing is committed.
     pub(crate) fn finish(&self, number: u64, work: T, mut commit: impl FnMut(T) -> bool) {
         let mut buffer = self.buffer.lock();
         let place = (number - buffer.next) as usize;

@@ -87,8 +87,8 @@ fn first_panic(
     threads: Vec<ScopedJoinHandle<'_, ()>>,
 ) -> Option<Box<dyn Any + Send>> {
     let others = threads.into_iter().map(ScopedJoinHandle::join);
-    // All before the first is looked for: a scope panics itself with a thread that nobody has
-    // joined.
+    // All threads are joined before the first error is looked for: a scope panics by itself if a
+    // thread was not joined.
     let all: Vec<_> = [own].into_iter().chain(others).collect();
     all.into_iter().find_map(std::result::Result::err)
 }

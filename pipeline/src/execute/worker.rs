@@ -29,9 +29,9 @@ pub(super) struct Shared<'a, 'i, 'c> {
     pub(super) committer: Mutex<Committer<'c>>,
 }
 
-/// Ends the run if it is dropped, as unwinding and failures do, so that the others do not wait for
-/// this thread. Whoever comes to its end forgets it: whether the thread unwinds can't be asked,
-/// since a run may be part of a drop that is.
+/// Ends the run if it is dropped, as unwinding and failures do, so that the other threads do not
+/// wait for this one. A thread that reaches its end forgets it. Whether the thread unwinds can't be
+/// asked, because a run may be part of a drop during unwinding.
 struct EndOnPanic<'a, 'i, 'c>(&'a Shared<'a, 'i, 'c>);
 
 impl Drop for EndOnPanic<'_, '_, '_> {

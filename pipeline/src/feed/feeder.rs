@@ -1,4 +1,4 @@
-//! Cuts the batches of a run anew, and sends them off.
+//! Cuts the chunks of a run into batches, and sends them off.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,7 +56,7 @@ impl Feeder {
             return;
         }
         if self.cut.batch.rows > 0 && !self.cut.drop_last {
-            // Whoever does not want it any more has gone.
+            // The receiver has gone if it no longer wants the batch.
             let _ = self.cut.send();
         }
     }
@@ -86,7 +86,7 @@ impl Consumer for Feeder {
     }
 }
 
-/// Nobody waits for batches any more.
+/// No consumer waits for batches any more.
 #[derive(Debug, thiserror::Error)]
 #[error("the feed was closed")]
 pub(super) struct Stopped;
@@ -107,7 +107,7 @@ pub(super) struct BatchCutter {
 }
 
 impl BatchCutter {
-    /// How many of so many next rows are to be skipped.
+    /// How many of the next `rows` rows are to be skipped.
     pub(super) fn skipped(&mut self, rows: usize) -> usize {
         let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(rows);
         self.skip -= skipped as u64;

@@ -1,15 +1,15 @@
 //! Batches of a training loop's size, made in the background.
 //!
-//! **Problem.** A run hands out what a chunk of input happens to hold, inside a call that lasts as
-//! long as the run. A training loop asks for batches, each of so many rows, in another order than
-//! the file's, and may stop at any time.
+//! **Problem.** A run hands out the rows that a chunk of input happens to hold, inside a call that
+//! lasts as long as the run. A training loop asks for batches of a fixed number of rows, in another
+//! order than the file's, and may stop at any time.
 //!
-//! **Approach.** The run goes on in a thread of its own (with its workers beside it). Its consumer,
-//! the [`Feeder`], cuts its chunks anew, through a shuffle buffer if there is to be one, and sends
-//! whole batches through a channel that has room for a few: when it is full, the run stands still,
-//! so memory is bounded. Batches of a run come in the order of the input whatever the number of
-//! threads, and all that follows on them is done in one place, so the feed's batches are a function
-//! of pipeline, input and [`FeedOptions`] alone.
+//! **Approach.** The run works in a thread of its own, with its workers beside it. Its consumer,
+//! the [`Feeder`], cuts the chunks into batches, through a shuffle buffer if there is one. It sends
+//! whole batches through a channel that has room for a few. When the channel is full, the run
+//! stands still, so memory is bounded. Batches of a run come in the order of the input for any
+//! number of threads, and one place does all that follows, so the feed's batches are a function of
+//! pipeline, input and [`FeedOptions`] alone.
 //!
 //! **Ending early.** Dropping the [`Feed`] closes the channel, which ends the consumer's wait, if
 //! it waits, and sets a flag, which ends the run at its next chunk, if it doesn't, and its wait for
@@ -36,7 +36,7 @@ use crate::pipeline::Pipeline;
 use feeder::Feeder;
 pub use input::FeedInput;
 
-/// A run in the background, as an iterator of batches that belong to whoever takes them.
+/// A run in the background, as an iterator of batches that belong to the caller.
 ///
 /// [`Batch::first_row`] of a batch is what [`Feed::next_row`] was before it. Dropping the feed ends
 /// the run at its next chunk; of a pipe that is silent, within 50 ms.

@@ -106,7 +106,7 @@ impl Epochs {
         turn: OwnedSemaphorePermit,
     ) {
         let mut encoder = Encoder::new(&self.schema, self.options.message_bytes);
-        // Whoever asked has gone if it can't be sent; so below.
+        // If the message can't be sent, the client has gone; this holds below too.
         let _ = to.blocking_send(Ok(encoder.schema()));
         // Taken out before the match, which would hold the lock.
         let pipeline = self.served.lock().pipeline.take();

@@ -12,8 +12,8 @@ use crate::batch::{Batch, MatrixInfo};
 use crate::error::{BadRowReport, Error};
 use crate::spec::Dtype;
 
-/// Of a failure's text, so much goes into a status: libraries of gRPC refuse headers above 8 KiB,
-/// and it is in there twice.
+/// Bytes of a failure's text that go into a status: gRPC libraries refuse headers above 8 KiB, and
+/// the text is in there twice.
 const TEXT_BYTES_MAX: usize = 2000;
 
 /// What Arrow's own libraries call an I/O error. With this header they keep a status's details.
@@ -110,7 +110,7 @@ impl Encoder {
     }
 }
 
-/// What a client is told of a failure: the error's own words, and where a bad row is.
+/// The report of a failure for a client: the error's own words, and where a bad row is.
 pub(super) fn status(error: &Error) -> Status {
     let code = match error {
         Error::BadRow(_)

@@ -16,8 +16,8 @@
 //! A batch is one message, whatever its size, unless [`FlightOptions::message_bytes`] says
 //! otherwise. With each goes the position behind it ([`message`]).
 //!
-//! All connections are served by one thread, with a runtime that lives and dies in it: whoever uses
-//! this needs no asynchronous program, and stopping the server drops every connection at once.
+//! One thread serves all connections, with a runtime that lives in that thread. So a program that
+//! uses this need not be asynchronous, and stopping the server drops every connection at once.
 //!
 //! The technique, preprocessing attached to the network, is PIPER's; the protocol is
 //! [Arrow Flight](https://arrow.apache.org/docs/format/Flight.html).
@@ -43,7 +43,7 @@ use crate::pipeline::Pipeline;
 use epoch::Epochs;
 use service::Service;
 
-/// So much is asked of a client by its ticket, and no more is read.
+/// Most bytes of a client's ticket; no more is read.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// How often a client that sends nothing is asked whether it is still there.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
@@ -163,7 +163,7 @@ impl FlightServer {
 
     fn end(&mut self) {
         if let Some(stop) = self.stop.take() {
-            // Whoever does not hear it has ended.
+            // If the server does not receive it, the server has ended.
             let _ = stop.send(());
         }
         if let Some(thread) = self.thread.take() {

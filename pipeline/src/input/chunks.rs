@@ -133,7 +133,7 @@ struct Piece<'a> {
 }
 
 impl<'a> Chunks<'a> {
-    /// The inputs of a run, of which none is opened yet. A thread that waits for a pipe fails with
+    /// The inputs of a run, all still closed. A thread that waits for a pipe fails with
     /// [`Error::Stopped`] once `stop` is true.
     ///
     /// # Errors

@@ -65,7 +65,7 @@ impl<'a> Input<'a> {
     pub(crate) fn is_pipe(&self) -> bool {
         match &self.from {
             Origin::Memory(_) => false,
-            // A folder is none either: opening it says what is wrong.
+            // A folder is no input; opening it gives the error.
             Origin::File(path) => {
                 path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
             }

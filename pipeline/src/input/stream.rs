@@ -5,10 +5,10 @@
 //! all before it; and whether a line end ends a row or stands in a quoted field, only to who has
 //! seen the quotes before it.
 //!
-//! **Approach.** Whoever claims the next chunk reads it, under the claim's lock: as many bytes as a
-//! chunk has, cut behind the last row that is whole; what is left over begins the next one.
-//! Everything else is done side by side, as with ranges. A buffer never holds more than a chunk and
-//! the longest line, whatever a text expands to.
+//! **Approach.** The thread that claims the next chunk reads it, under the claim's lock: as many
+//! bytes as a chunk has, cut behind the last whole row; the rest begins the next chunk. Everything
+//! else is done by several threads, as with ranges. A buffer never holds more than a chunk and the
+//! longest line, however far a text expands.
 //!
 //! **Quotes.** A quote opens where a field begins and nowhere else, and closes at the next one that
 //! is not doubled. One at another place is wrong, and opens nothing: so a bad row ends where its
@@ -23,15 +23,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// A line has so many bytes at most, its end (LF) not counted, whatever a chunk has.
+/// Most bytes of a line without its end (LF), for any chunk size.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;
 /// First bytes that tell how a text is compressed.
 pub(crate) const MAGIC_BYTES: usize = 4;
 /// What a text in UTF-8 may begin with, as programs on Windows write it. It is no part of the text.
 pub(crate) const UTF8_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
-/// How often whoever waits for a pipe looks whether the run is to stop.
+/// Interval at which a thread that waits for a pipe looks whether the run is to stop.
 const PIPE_LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// A buffer without a line end grows by so much at least.
+/// A buffer without a line end grows by at least this many bytes.
 const GROWTH_BYTES: usize = 4 << 10;
 
 /// How rows end.
@@ -41,7 +41,7 @@ pub(crate) enum RowEnds {
     Lines,
     /// At line ends outside of quotes.
     Quoted { separator: u8, quote: u8 },
-    /// All have so many bytes.
+    /// All rows have this many bytes.
     Rows(usize),
     /// It is no text: columns of Parquet or Arrow.
     Columns,
@@ -121,7 +121,7 @@ impl Read for Pipe {
                 Err(error) => return Err(error.into()),
             }
             match self.file.read(buffer) {
-                // Somebody else has read it.
+                // Another thread has read it.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
             }
@@ -151,7 +151,7 @@ impl std::fmt::Debug for Stream<'_> {
 #[derive(Debug)]
 pub(crate) enum Broken {
     Io(io::Error),
-    /// A line is too long, and so many are before it in the piece.
+    /// A line is too long; the piece has this many lines before it.
     TooLong {
         lines_before: usize,
     },

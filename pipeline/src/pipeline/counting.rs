@@ -43,10 +43,10 @@ impl Pipeline {
         Ok(report)
     }
 
-    /// Keeps the values that came so often, numbered anew in their old order, and freezes: in all
-    /// vocabularies that count and are not frozen yet. Other values get the vocabulary's
-    /// [id for them](crate::VocabularySpec::unknown_id). Ids from before are worth nothing
-    /// afterwards.
+    /// In all vocabularies that count and are not frozen yet: keeps the values that were counted
+    /// `min_count` times or more, numbers them again in their old order, and freezes the
+    /// vocabulary. Other values get the vocabulary's [id for
+    /// them](crate::VocabularySpec::unknown_id). Ids from before are no longer valid.
     ///
     /// [`run`](Self::run) does it by itself where there is a
     /// [`min_count`](crate::VocabularySpec::min_count).

@@ -220,7 +220,7 @@ impl Pipeline {
         )))
     }
 
-    /// Later runs use so many threads, one at least and 4,096 at most.
+    /// Later runs use this many threads, from 1 to 4,096.
     pub fn set_threads(&mut self, threads: usize) {
         self.options.set_threads(threads);
     }

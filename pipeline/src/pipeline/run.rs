@@ -43,7 +43,7 @@ impl Pipeline {
         let started = Instant::now();
         consumer.begin(inputs)?;
         let begun = self.begun.take();
-        // First: somebody else may have frozen one, or let it grow again.
+        // Done first: another program may have frozen a vocabulary, or let it grow again.
         self.refresh()?;
         let to_make = self.to_make();
         if let (false, Some(&place)) = (self.learns, to_make.first()) {
@@ -95,7 +95,7 @@ impl Pipeline {
             trace: self.options.trace,
             stop: Arc::clone(&self.stop),
         };
-        // For as long as the run, no longer: so it is lent anew.
+        // Lent again for each run, because the borrow must not last longer than the run.
         let consumer = consumer.map(|consumer| &mut *consumer as &mut dyn Consumer);
         let committer = Committer::new(&self.numberings, consumer, options);
         let outcome = execute::run(&setup, committer)?;

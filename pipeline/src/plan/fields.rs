@@ -35,7 +35,7 @@ impl<'a> Fields<'a> {
     /// columns of fields that do not exist or are read in two ways.
     pub(super) fn new(spec: &'a Spec, format: Format) -> Result<Self> {
         let separator = match format {
-            // Texts with separators of several bytes are written anew, with the first of them in
+            // Texts with separators of several bytes are written again, with the first byte in
             // their place.
             Format::Text { separator, .. } => separator.first(),
             Format::Packed | Format::Columns | Format::ByName(_) => b'\t',

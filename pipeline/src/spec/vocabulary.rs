@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How a vocabulary of the pipeline numbers. One that has none of these is as
-/// [`VocabularySpec::new`] makes it, or, in a bank, as it is there.
+/// How a vocabulary of the pipeline numbers its values. A vocabulary without these settings is as
+/// [`VocabularySpec::new`] makes it, or, in a bank, as the bank has it.
 ///
 /// # Examples
 /// ```

@@ -129,16 +129,16 @@ impl Trace {
         self.times[stage as usize]
     }
 
-    /// What holds the run back, and the best that `cores` cores could do, with an input that comes
-    /// as fast as it came while somebody read.
+    /// The part that holds the run back, and the best that `cores` cores could do, with an input
+    /// that comes as fast as it came while a thread was reading.
     #[must_use]
     pub fn explain(&self, cores: usize) -> Explanation {
         Explanation::new(self, cores, self.reading.as_secs_f64() / (self.rows as f64).max(1.0))
     }
 
-    /// The same with an input of so many bytes a second, as
-    /// [`Pipeline::read_rate`](crate::Pipeline::read_rate) measures it. Drives that make up for
-    /// idle times read faster in between than they would all the time.
+    /// As [`explain`](Self::explain), with an input of this many bytes a second, as
+    /// [`Pipeline::read_rate`](crate::Pipeline::read_rate) measures it. A drive that makes up for
+    /// idle times reads faster in between than it would all the time.
     #[must_use]
     pub fn explain_with_input(&self, cores: usize, bytes_per_s: f64) -> Explanation {
         Explanation::new(self, cores, self.bytes as f64 / bytes_per_s / (self.rows as f64).max(1.0))

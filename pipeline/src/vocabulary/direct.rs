@@ -1,9 +1,9 @@
 //! Ids of values from a small range, by one load.
 //!
-//! Where a modulus bounds the values, a vocabulary's forward map is an array with a slot for each
+//! If a modulus bounds the values, a vocabulary's forward map is an array with a slot for each
 //! possible value. An id is final at its first appearance, so a slot changes once, from 0 to id +
-//! 1, and whoever reads it needs no lock: a reader sees the id, or 0, and asks again when it may
-//! add values ([`crate::execute`]).
+//! 1, and a reader needs no lock. A reader sees the id, or 0; then it asks again when it may add
+//! values ([`crate::execute`]).
 //!
 //! The slots lie in an anonymous map that is advised for huge pages: random loads over 100 MiB of
 //! small pages would miss the processor's address translation nearly every time.
@@ -125,7 +125,7 @@ impl DirectTable {
     /// from `first_id` on. One thread at a time: `values` are the table's own.
     #[inline]
     pub(crate) fn id_or_insert(&self, value: u32, first_id: u32, values: &mut Vec<u32>) -> u32 {
-        // Relaxed: whoever wrote it did so while committing, as this thread does now.
+        // Relaxed: the thread that wrote it was committing, as this thread is now.
         let known = self.slots()[value as usize].load(Ordering::Relaxed);
         if known != 0 {
             return known - 1;

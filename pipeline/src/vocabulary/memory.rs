@@ -224,8 +224,8 @@ impl MemoryNumbering {
         &self.values[self.kept_in.as_ref().map_or(0, |kept_in| kept_in.saved)..]
     }
 
-    /// Takes over what somebody else has done to the bank's vocabulary, if nothing of this one
-    /// would be lost.
+    /// Adopts the changes that another program has made to the bank's vocabulary, if this one loses
+    /// no value by it.
     pub(super) fn refresh(&mut self) -> Result<()> {
         self.settle()?;
         let Some(what) = self.change() else { return Ok(()) };
@@ -308,7 +308,8 @@ impl MemoryNumbering {
         counted.add_to(counts, &self.values);
     }
 
-    /// Keeps the values that came so often, numbered anew in their old order, and takes no more.
+    /// Keeps the values that were counted `min_count` times or more, numbered again in their old
+    /// order, and takes no new values.
     pub(super) fn keep_frequent(&mut self, min_count: u64) -> Result<Kept> {
         self.save()?;
         if let Some(kept_in) = &self.kept_in {

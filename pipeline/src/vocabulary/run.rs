@@ -23,7 +23,7 @@ pub(crate) struct RunNumbering {
 /// Where a run looks ids up.
 #[derive(Debug)]
 pub(crate) enum RunIds {
-    /// Of values below some number. Ids from `limit` on are none for this run.
+    /// For values below some number. Ids from `limit` on do not count for this run.
     Direct { table: Arc<DirectTable>, limit: u32 },
     /// Of values of any kind.
     Bank(BankIds),
@@ -33,7 +33,7 @@ pub(crate) enum RunIds {
 #[derive(Debug)]
 pub(crate) struct BankIds {
     pub(crate) vocabulary: Vocabulary,
-    /// Ids from here on are none for this run.
+    /// Ids from here on do not count for this run.
     pub(crate) limit: u64,
 }
 

@@ -89,7 +89,7 @@ struct FreedFiles {
     first: u64,
     /// Lower segments that could not be removed, with the reason.
     left: BTreeMap<u64, String>,
-    /// Likewise, unfinished files.
+    /// The names of unfinished files.
     unfinished: Vec<String>,
 }
 
@@ -314,7 +314,7 @@ impl Segments {
         let next = state.first..last.max(state.first);
         for number in again.into_iter().chain(next) {
             let place = self.place(number);
-            // Handles first, so that nobody finds one of a file that is gone.
+            // The handles go first, so no thread finds one of a file that is gone.
             self.open.write().remove(&number);
             self.unsynced.lock().remove(&number);
             match place.remove_file() {
@@ -472,8 +472,8 @@ impl Segments {
         }
     }
 
-    /// Keeps a handle open, and closes another where there are too many. Whoever uses that one, or
-    /// has yet to sync it, holds it open until then.
+    /// Keeps a handle open, and closes another one if there are too many. A thread that uses that
+    /// one, or has yet to sync it, holds it open until then.
     fn keep(
         &self,
         open: &mut BTreeMap<u64, Arc<Segment>>,
@@ -509,7 +509,8 @@ impl Segments {
         self.folder.names().map_err(|e| Error::io("list", self.folder.path(), e))
     }
 
-    /// Segment numbers and file lengths, ascending. Files of other names are none of the log's.
+    /// Segment numbers and file lengths, ascending. Files with other names do not belong to the
+    /// log.
     fn on_disk(&self) -> Result<Vec<(u64, u64)>> {
         let mut found = Vec::new();
         for name in self.names()? {
@@ -567,8 +568,8 @@ fn is_another_users(place: &Place) -> bool {
     opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// Removes a file beyond the log's end. One that can't be removed is cut to nothing: it will be
-/// written anew.
+/// Removes a file beyond the log's end. A file that can't be removed is cut to length 0, because it
+/// will be written again.
 fn remove_or_empty(place: &Place) -> io::Result<()> {
     place.remove_file().or_else(|refused| {
         let file = place.open_with(OFlags::RDWR).map_err(|_| refused)?;

@@ -1,18 +1,16 @@
 //! The io_uring device: bursts of direct reads, many in flight from one thread.
 //!
 //! A burst or a stream takes a ring from a small pool, keeps it filled up to its depth, and reaps
-//! what has completed in one go: a system call per eighth of the depth, rather than one per read.
-//! Whoever calls does the work; there is no thread of its own.
+//! the completions together: one system call for an eighth of the depth, not one for each read. The
+//! calling thread does the work; there is no other thread.
 //!
 //! A stream into a buffer made for it ([`AlignedBuffer::for_streams`]) reads into *registered*
-//! pages, which the kernel need not look up for each read. That saves a tenth of the thread's time:
-//! whole streams of 4,096 reads took 1.16 us a read instead of 1.20 to 1.41 with 512 bytes, 1.10
-//! instead of 1.29 with 4 KiB, and with both cores busy otherwise 2.61 instead of 2.75 and 2.64
-//! instead of 2.90 (medians of nine turns). Reads a second stay the same: the drive is the limit. A
-//! buffer is registered with one ring at most, and a ring has one at most, so that the pool's
-//! buffers are pinned once. A stream gets the ring that knows its buffer where that is idle. Where
-//! it isn't, or the kernel refuses to register, reads are plain ones, and nobody is told: the tenth
-//! is all that is lost.
+//! pages, which the kernel need not look up for each read. That saves about a tenth of the thread's
+//! time a read; the reads a second stay equal, because the drive is the limit. A buffer is
+//! registered with one ring at most, and a ring has one registered buffer at most, so the pool's
+//! buffers are pinned once. A stream gets the ring that knows its buffer if that ring is idle. If
+//! it is not, or if the kernel refuses to register, the reads are plain ones, without a report:
+//! only the tenth is lost.
 //!
 //! Not used, and why:
 //! - The ring for writes. The log writes pages of megabytes, a system call each; a ring would save

@@ -50,7 +50,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         Ok(record)
     }
 
-    /// A key that is in none of the `searched` chains.
+    /// Inserts a key that no searched chain holds.
     pub(super) fn on_missing(
         &mut self,
         i: usize,

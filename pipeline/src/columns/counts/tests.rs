@@ -21,7 +21,7 @@ fn header(count: u64, first: i32) -> Vec<u8> {
     bytes
 }
 
-/// So many times a number, in blocks without bits.
+/// `count` copies of a number, in blocks without bits.
 fn same(count: u64, number: i32) -> Vec<u8> {
     let mut bytes = header(count, number);
     for _ in 0..count.saturating_sub(1).div_ceil(128) {
