@@ -1,15 +1,15 @@
-//! Decoding of text, and looking values up in a vocabulary of a bank.
+//! Benchmarks of decoding text, and of looking values up in a vocabulary of a bank.
 //!
 //! ```sh
 //! cargo bench --package embank-bench --bench decoding            # half a minute
 //! ```
 //!
-//! `embank-bench pipeline` holds whole pipelines over more rows than a cache has against their
-//! peers, and `embank-bench pipeline vocabulary` a vocabulary larger than memory.
+//! `embank-bench pipeline` compares whole pipelines with their peers, over more rows than a cache
+//! holds. `embank-bench pipeline vocabulary` measures a vocabulary larger than memory.
 //!
 //! Estimates, written before measuring: a row of the Criteo format, 230 bytes, takes 45 ns with
-//! AVX-512, 100 ns with AVX2 and 400 ns without, and its operators 30 ns. A value is looked up in
-//! 100 ns, of which hashing takes 5, and a miss costs as much.
+//! AVX-512, 100 ns with AVX2 and 400 ns without vector instructions, and its operators 30 ns. A
+//! look-up of a value takes 100 ns, of which hashing takes 5, and a miss costs as much as a hit.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -68,7 +68,7 @@ fn rows(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Values number `first` on, of 8 to 24 bytes, distinct by their first eight.
+/// The values of these numbers, of 8 to 24 bytes. Their first eight bytes differ.
 fn batch_of(numbers: impl Iterator<Item = u64>) -> ByteBuffer {
     let mut batch = ByteBuffer::default();
     for number in numbers {

@@ -1,15 +1,15 @@
-//! Micro-benchmarks of the store's inside: what each piece costs alone.
+//! Benchmarks of the store's inner parts, each alone.
 //!
 //! ```sh
 //! cargo bench --package embank-bench              # a minute
 //! cargo bench --package embank-bench -- --quick   # a rough answer in seconds
 //! ```
 //!
-//! Estimates, written before measuring: hashing and probing a bucket in cache 3 ns, of which the
-//! match of seven tags is one; with the buckets in memory 15 to 20 ns a key, overlapped; a clock up
-//! and down two locked instructions, 12 ns; appending a record of 96 bytes 10 ns; a page's image 3
-//! GB/s (copy and two checksums of it); a burst of 128 direct reads 1 ms where the drive does
-//! 130,000 a second.
+//! Estimates, written before measuring: hashing and probing a bucket in cache take 3 ns, one of
+//! them for matching seven tags. With the buckets in memory a key takes 15 to 20 ns, overlapped.
+//! Moving a clock up and down is two locked instructions, 12 ns. Appending a record of 96 bytes
+//! takes 10 ns. A page's image is made at 3 GB/s (a copy and two checksums). A burst of 128 direct
+//! reads takes 1 ms on a drive with 130,000 reads a second.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -20,7 +20,7 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use embank_kv::bench::{Clock, FirstPage, Probing};
 use embank_kv::device::{self, AlignedBuffer, DeviceChoice, DeviceOptions, MemoryDevice, Read};
 
-/// Keys of a group: as many as the store probes at a time.
+/// Keys of a group, the number that the store probes at a time.
 const GROUP: usize = 32;
 const PAGE_BITS: u32 = 20;
 const VALUE_BYTES: usize = 64;

@@ -1,4 +1,4 @@
-//! Batches of a table's operations in memory: what each costs over row lengths, value types and
+//! Benchmarks of a table's operations in memory, in batches, over row lengths, value types and
 //! optimizers.
 //!
 //! ```sh
@@ -6,13 +6,14 @@
 //! cargo bench --package embank-bench --bench tables -- 'peek/'   # one operation
 //! ```
 //!
-//! `embank-bench in-memory` holds the same operations against bare loops over the same memory, in
-//! turns. Here each stands alone, so that a change of one shows.
+//! `embank-bench in-memory` compares these operations with bare loops over the same memory, by
+//! turns. Here each runs alone, so that a change of one shows.
 //!
-//! Estimates, written before measuring, for a row of 16 f32: a peek 25 ns, of which the copy takes
-//! two; a get with its release 80 ns, for a clock that goes up and down; a put 60 ns. Half floats
-//! cost 5 ns a row more in each direction, int8 10 ns for the row's scale. A gradient costs a get,
-//! 10 ns for its sum in a sorted batch, and the optimizer's state in bytes over 5 GB/s.
+//! Estimates, written before measuring, for a row of 16 f32: a peek takes 25 ns, of which the copy
+//! takes two; a get with its release 80 ns, for a clock that moves up and down; a put 60 ns. Half
+//! floats take 5 ns more for each row in each direction, int8 10 ns for the row's scale. A gradient
+//! takes a get, 10 ns for its sum in a sorted batch, and the bytes of the optimizer's state at 5
+//! GB/s.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -25,10 +26,11 @@ use tempfile::TempDir;
 const ROWS: u64 = 50_000;
 /// Keys of a batch.
 const BATCH: usize = 4096;
-/// Batches that take turns, so that a batch's rows are not in the processor's cache.
+/// Number of different batches. With that many, the rows of a batch are not in the processor's
+/// cache when it comes again.
 const BATCHES: usize = 32;
 const DIMS: [usize; 2] = [16, 128];
-/// More than the rows of any table here with their state need.
+/// Memory budget, more than the rows and states of any table here need.
 const MEMORY_BUDGET_BYTES: u64 = 256 << 20;
 
 /// A table whose rows are all in memory, with batches of uniform keys.
@@ -65,7 +67,7 @@ impl Rows {
         Self { table, batches, next: 0, values, _bank: bank, _folder: folder }
     }
 
-    /// The table, the next batch, and room for its rows.
+    /// The table, the next batch, and room for the batch's rows.
     fn turn(&mut self) -> (&Table, &[u64], &mut [f32]) {
         self.next = (self.next + 1) % BATCHES;
         (&self.table, &self.batches[self.next], &mut self.values)
@@ -116,7 +118,7 @@ fn value_types(criterion: &mut Criterion) {
     }
 }
 
-/// Gradients with every optimizer: its kernel and its state.
+/// Gradients with every optimizer, whose kernels and states differ.
 fn optimizers(criterion: &mut Criterion) {
     for dim in DIMS {
         for optimizer in [

@@ -1,10 +1,23 @@
-//! `embank-bench`: measurements that check their answers and stand beside a limit of the machine.
+//! `embank-bench`: measurements that check their answers and compare the results with a limit of
+//! the machine.
 //!
-//! Every subcommand prints the machine, the commit and its own command line, then a table with the
-//! median and the spread, and takes `--json`, `--markdown` and `--plot FILE` for the same figures.
-//! `cargo xtask bench` is the front door.
+//! Every subcommand prints the machine, the commit, its command line, and a table with the median
+//! and the spread. `--json`, `--markdown` and `--plot FILE` write the same figures to a file. Users
+//! start it by `cargo xtask bench`.
 //!
-//! A further subcommand is a module with an `Args` and a `run`, and one line in [`Command`].
+//! # Where to look
+//!
+//! | folder or file | what is there |
+//! |---|---|
+//! | `ground/` | what the measurements share: data, bare loops, contenders, rounds, reports |
+//! | `measure/store/` | tables and the store in memory, index growth, cache policy, mechanisms, the soak |
+//! | `measure/drive/` | the drive, tables larger than memory, checkpoints, opening, damage |
+//! | `measure/serving/` | a read-only bank beside a process that trains it |
+//! | `measure/pipeline/` | preprocessing |
+//! | `../python/` | measurements of training, and those beside Python libraries |
+//! | `../results/` | the newest results, from which `docs/benchmarks.md` is made |
+//!
+//! A new subcommand is a module with an `Args` and a `run`, and one line in [`Command`].
 
 mod ground;
 mod measure;
@@ -16,7 +29,7 @@ use measure::store::{batch_get, cache_policy, footprint, growth, in_memory, mech
 use measure::store::{single_op, soak, staleness_cost};
 use measure::{pipeline, serving};
 
-/// Measurements of Embank beside the machine's own limits.
+/// Measurements of Embank beside the limits of the machine.
 #[derive(Debug, Parser)]
 #[command(name = "embank-bench", version)]
 struct Cli {
@@ -28,26 +41,28 @@ struct Cli {
 enum Command {
     /// What memory and drive can do without a store: random gathers, reads and writes
     Roofline(roofline::Args),
-    /// The Rust side of `bench/python/store/overhead.py`, which starts it: batches on demand, timed
-    /// one by one
+    /// The Rust side of `bench/python/store/overhead.py`, which starts it: times one batch after
+    /// another on request
     BatchGet(batch_get::Args),
     /// Rows/s of get, get + put and peek in memory, beside bare loops over the same memory
     InMemory(in_memory::Args),
-    /// One key a call: reads, peeks, half updates; uniform and Zipf; beside another store's figures
+    /// Calls with one key each: reads, peeks, half updates; uniform and Zipf; beside the figures of
+    /// another store
     SingleOp(single_op::Args),
-    /// Two threads against one in memory, beside how the bare loops scale
+    /// Two threads against one in memory, beside two threads of the bare loops
     Scaling(scaling::Args),
-    /// Everything at once for an hour, against a model: no wrong answer, memory, space, stalls
+    /// An hour of all operations at once, checked against a model: wrong answers, memory, space,
+    /// stalls
     Soak(soak::Args),
     /// Tables larger than memory, beside other stores and the drive's own limit
     OutOfCore(out_of_core::Args),
     /// Index bytes a row and bytes written to disk for each row loaded or updated
     Footprint(footprint::Args),
-    /// How long a batch of inserts takes at most while the index grows under it
+    /// The longest batch of inserts while the index grows
     Growth(growth::Args),
-    /// What a checkpoint costs the batches that go on meanwhile, and the bytes that it writes
+    /// What a checkpoint costs the batches beside it, and the bytes that it writes
     Checkpoint(checkpoint::Args),
-    /// What verifying every row that comes from disk takes of the throughput
+    /// What the checksums of rows read from disk cost
     ChecksumCost(checksum_cost::Args),
     /// Seconds to open a bank, after one checkpoint and after many
     Recovery(recovery::Args),
@@ -58,12 +73,12 @@ enum Command {
     ServingWriter,
     /// The share of peeks that the row cache serves, beside the ideal and simple policies
     CachePolicy(cache_policy::Args),
-    /// Single bits flipped and files cut, one at a time: reported, never data, and what repair
-    /// brings back
+    /// Files with one bit flipped or cut short: the damage is reported, and repair brings back the
+    /// rest
     Damage(damage::Args),
-    /// The staleness clock moved against left alone: gets and puts, uniform and Zipf
+    /// The cost of the staleness clock: gets and puts that move it against ones that do not
     StalenessCost(staleness_cost::Args),
-    /// What each mechanism gains that decides which rows are in memory: one off at a time
+    /// The gain of each mechanism that keeps rows in memory: one turned off at a time
     Mechanisms(mechanisms::Args),
     /// Preprocessing: rows/s from text and packed rows, threads
     Pipeline(pipeline::Args),

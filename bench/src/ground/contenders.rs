@@ -1,6 +1,7 @@
-//! A table's operations as they are measured: get, get + put, peek, gradients. For the store below
-//! it see [`crate::ground::kv_contenders`], for the bare loops [`crate::ground::gather`] and
-//! [`crate::ground::index_loop`].
+//! A table's operations as [`Contender`]s: get, get + put, peek, gradients.
+//!
+//! Those of the store below the tables are in [`crate::ground::kv_contenders`], the bare loops in
+//! [`crate::ground::gather`] and [`crate::ground::index_loop`].
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -11,8 +12,8 @@ use embank::{Missing, Table};
 use crate::ground::content;
 use crate::ground::rounds::Contender;
 
-/// `Table::get`. Its lease is given back without an update, which is a batch of its own, timed or
-/// not.
+/// `Table::get`, then the release of its lease without an update. The release is a batch of its own
+/// in the store; `release` says whether it is timed.
 pub(crate) struct Get<'a> {
     pub(crate) table: &'a Table,
     pub(crate) release: bool,
@@ -32,8 +33,8 @@ impl Contender for Get<'_> {
     }
 }
 
-/// `Table::get`, then a put of the same rows through the lease. What is put is the negated row, so
-/// that a put that does nothing is found out; negating them is not timed.
+/// `Table::get`, then a put of the negated rows through the lease. A put that does nothing is
+/// detected, because its row keeps its sign. Negating the rows is not timed.
 pub(crate) struct GetPut<'a> {
     pub(crate) table: &'a Table,
     pub(crate) flips: Mutex<Flips>,
@@ -101,7 +102,7 @@ impl Contender for Gradients<'_> {
         for (&key, gradient) in keys.iter().zip(rows.chunks_exact_mut(dim)) {
             let factor = match (flips.flip(key), flips.negated(key)) {
                 (false, _) => 0.0,
-                // `flips` is ahead of the step: the row is not negated yet.
+                // `flips` already has this step, but the row itself is not negated yet.
                 (true, true) => 2.0,
                 (true, false) => -2.0,
             };
@@ -118,13 +119,14 @@ impl Contender for Gradients<'_> {
 /// Which rows the puts and gradients have left negated.
 #[derive(Debug)]
 pub(crate) struct Flips {
-    /// For each key: the number of the batch that touched it last, times two, plus one if negated.
+    /// For each key: twice the number of the last batch with the key, plus one if the row is
+    /// negated.
     marks: Vec<u32>,
     batches: u32,
 }
 
 impl Flips {
-    /// No row of `rows` is negated.
+    /// Marks of `rows` rows, of which none is negated yet.
     pub(crate) fn new(rows: u64) -> Self {
         Self { marks: vec![0; rows as usize], batches: 0 }
     }
@@ -153,13 +155,13 @@ impl Flips {
         first
     }
 
-    /// Whether the puts have left this key's row negated.
+    /// True if the puts so far leave this key's row negated.
     fn negated(&self, key: u64) -> bool {
         self.marks[key as usize] & 1 == 1
     }
 
     /// # Errors
-    /// The row was found otherwise than the puts left it.
+    /// The row does not have the sign that the puts left.
     pub(crate) fn check(&self, key: u64, found_negated: bool) -> Result<()> {
         ensure!(
             found_negated == self.negated(key),

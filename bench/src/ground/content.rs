@@ -1,13 +1,13 @@
 //! Keys and row contents as pure functions, so that every answer can be checked.
 //!
-//! Column `c` of the row of key `k` is a fixed pseudo-random number in (0, 1). A row may have been
-//! negated as a whole by the get + put measurement; its sign tells how often, modulo two.
-//! Which keys are drawn is in [`KeyStream`].
+//! Column `c` of the row of key `k` is a fixed pseudo-random number in (0, 1). The get + put
+//! measurement negates whole rows, so a row's sign says whether it was put an even or an odd number
+//! of times. [`KeyStream`] draws the keys.
 
 use anyhow::{Result, bail};
 use fastrand::Rng;
 
-/// A finaliser that turns any 64-bit number into a well mixed one (SplitMix64's).
+/// Mixes the bits of a 64-bit number, by the finaliser of SplitMix64.
 fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -17,7 +17,7 @@ fn mix(mut x: u64) -> u64 {
 /// The value of one column of one key's row: a multiple of 2^-24 in (0, 1), never zero.
 pub(crate) fn value(key: u64, column: usize) -> f32 {
     let bits = mix(key.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(column as u64 + 1));
-    // 23 random bits and a set lowest one: exact in an f32, and not zero.
+    // 23 random bits, and a lowest bit that is set. The result is exact in an f32 and not zero.
     ((bits >> 41) * 2 + 1) as f32 / (1u64 << 24) as f32
 }
 
@@ -30,10 +30,10 @@ pub(crate) fn fill(keys: &[u64], dim: usize, rows: &mut [f32]) {
     }
 }
 
-/// Whether the row was read negated.
+/// True if the row is the negation of the key's row.
 ///
 /// # Errors
-/// The row is not the key's row, nor its negation.
+/// The row is neither the key's row nor its negation.
 pub(crate) fn sign(key: u64, row: &[f32]) -> Result<bool> {
     let negated = row[0] < 0.0;
     for (column, &found) in row.iter().enumerate() {
@@ -46,7 +46,7 @@ pub(crate) fn sign(key: u64, row: &[f32]) -> Result<bool> {
     Ok(negated)
 }
 
-/// Eight bytes as a function of their place in a bare loop's memory.
+/// The eight bytes at a place of a bare loop's memory.
 #[inline]
 pub(crate) fn word(place: usize) -> u64 {
     mix((place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1))
@@ -55,9 +55,10 @@ pub(crate) fn word(place: usize) -> u64 {
 /// How often each key is asked for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Popularity {
-    /// All alike.
+    /// Every key has the same share.
     Uniform,
-    /// By YCSB's Zipf distribution of this exponent (below 1), the popular keys scattered.
+    /// YCSB's Zipf distribution with this exponent (below 1). Popular keys do not have neighbouring
+    /// numbers.
     Zipf(f64),
 }
 
@@ -120,7 +121,7 @@ impl KeyStream {
         Self { random: Self::start(seed), first, stride, count, zipf: None }
     }
 
-    /// By `popularity` over `0..count`.
+    /// Keys of `0..count`, drawn by `popularity`.
     pub(crate) fn of(popularity: Popularity, seed: u64, count: u64) -> Self {
         let zipf = match popularity {
             Popularity::Uniform => None,
@@ -129,13 +130,14 @@ impl KeyStream {
         Self { zipf, ..Self::new(seed, 0, 1, count) }
     }
 
-    /// The same keys with the same popularity, drawn in another order. (What a Zipf distribution
-    /// needs is costly to compute, and is kept.)
+    /// A stream with equal keys and popularity, drawn in another order. It copies the constants of
+    /// the Zipf distribution, which are costly to compute.
     pub(crate) fn reseeded(&self, seed: u64) -> Self {
         Self { random: Self::start(seed), ..self.clone() }
     }
 
-    /// Mixed, so that streams of neighbouring seeds have nothing in common.
+    /// The generator for a seed. Mixing the seed makes the streams of neighbouring seeds
+    /// independent.
     fn start(seed: u64) -> Rng {
         Rng::with_seed(mix(seed ^ 0x5851_f42d_4c95_7f2d))
     }
@@ -160,8 +162,8 @@ impl KeyStream {
     }
 }
 
-/// A permutation of `0..count`, so that popular keys do not lie side by side: the multiplier is a
-/// prime above any count that is measured.
+/// A permutation of `0..count` that puts popular keys apart. Its multiplier is a prime above the
+/// number of keys of any measurement.
 pub(crate) fn scattered(place: u64, count: u64) -> u64 {
     const PRIME: u128 = 0x9e37_79b9_7f4a_7c55;
     (u128::from(place) * PRIME % u128::from(count)) as u64

@@ -1,9 +1,9 @@
-//! What the drive does at a given depth of its queue, without any store: `O_DIRECT` through one
-//! `io_uring` a thread, with registered buffers and a registered file, kept full.
+//! Requests a second of the drive at a given queue depth, without a store.
 //!
-//! A file of its own is written once and then read and overwritten. Each 512-byte block begins with
-//! its own number, and every block that is read is checked, so a drive that answers with another
-//! block, or a loop that reads one place again and again by mistake, is found out.
+//! Each thread uses `O_DIRECT` through one `io_uring` with registered buffers and a registered
+//! file, and keeps the queue full. The file is written once, and then read and overwritten. Each
+//! 512-byte block begins with its own number, and every block that is read is checked. So the check
+//! detects a drive that returns another block, and a loop that reads one place again and again.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -18,13 +18,13 @@ use io_uring::{IoUring, opcode, types};
 
 use crate::ground::content::KeyStream;
 
-/// The unit that begins with its number.
+/// Bytes of a block, which begins with its number.
 const BLOCK_BYTES: u64 = 512;
 /// Bytes of one request while the file is filled.
 const FILL_BYTES: u64 = 1 << 20;
 const FILL_DEPTH: u32 = 8;
 
-/// What is asked of the drive.
+/// The requests of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) random: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// What the report calls it.
+    /// The name in the report.
     pub(crate) fn name(&self) -> String {
         let order = if self.random { "random" } else { "sequential" };
         let what = if self.write { "writes" } else { "reads" };
@@ -110,9 +110,9 @@ impl DriveFile {
         })
     }
 
-    /// How many nanoseconds each burst of as many requests as the queue is deep takes, one burst
-    /// after another, over about `duration`, by one thread. What the memory of the requests
-    /// costs, and checking them, is in it.
+    /// Nanoseconds of each burst, one burst after another, by one thread, over about `duration`. A
+    /// burst is as many requests as the queue is deep. The time includes preparing the requests and
+    /// checking the blocks.
     ///
     /// # Errors
     /// As [`measure`](Self::measure).
@@ -145,12 +145,12 @@ impl DriveFile {
     }
 }
 
-/// Where requests go, in units of a request.
+/// The places of the requests, in units of one request.
 enum Places {
     Random(KeyStream),
-    /// From here on and around the end.
+    /// From this place on, and on from the beginning after the end.
     Around(u64),
-    /// From here to the end.
+    /// From this place to the end, once.
     Once(u64),
 }
 
@@ -171,11 +171,12 @@ impl Places {
     }
 }
 
-/// A ring and the memory of its requests, which outlives them: see `drop`.
+/// A ring and the memory of its requests. `drop` waits for the requests, so the memory outlives
+/// them.
 struct Queue<'a> {
     ring: IoUring,
     buffers: Vec<AlignedBuffer>,
-    /// Where each buffer's request goes.
+    /// The offset of each buffer's request.
     offsets: Vec<u64>,
     in_flight: u32,
     load: Load,
@@ -203,8 +204,8 @@ impl<'a> Queue<'a> {
         Ok(Self { ring, buffers, offsets, in_flight: 0, load, file })
     }
 
-    /// Keeps the queue full until `go_on`, which is asked once a request, says no or places run
-    /// out. Returns how many requests were completed.
+    /// Keeps the queue full. Ends when `go_on`, which is called before each request, returns false,
+    /// or when the places run out. Returns the number of completed requests.
     fn run(&mut self, places: &mut Places, go_on: impl Fn(u64) -> bool) -> Result<u64> {
         let count = self.file.bytes / self.load.request_bytes;
         let mut done = 0;
@@ -237,7 +238,7 @@ impl<'a> Queue<'a> {
         let buffer = &mut self.buffers[slot];
         let numbers = offset / BLOCK_BYTES..;
         for (block, number) in buffer.chunks_exact_mut(BLOCK_BYTES as usize).zip(numbers) {
-            // What a read is to bring must not be there before.
+            // Before a read, the buffer must not hold the block's number already.
             let number: u64 = if self.load.write { number } else { !0 };
             block[..8].copy_from_slice(&number.to_le_bytes());
         }
@@ -298,7 +299,7 @@ mod tests {
 
     #[test]
     fn every_load_reads_back_what_was_written() {
-        // Not in /tmp, which may be a file system of memory without direct I/O.
+        // The file is not in /tmp, which may be in memory and without direct I/O.
         let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let file = match DriveFile::filled(&directory.path().join("file"), 2 << 20) {
             Ok(file) => file,

@@ -1,9 +1,9 @@
-//! The bare random-gather loop: what this machine's memory gives when there is no store at all.
+//! The bare random-gather loop: the limit of this machine's memory without a store.
 //!
-//! One anonymous map, advised for huge pages; row numbers at random; each row is asked for some
-//! rows ahead of its use with a software prefetch and then copied into the output of its batch,
-//! which stays in the core's own cache. No hashing, no index, no locks. Distance, hint and the
-//! number of cache lines asked for are found by a short sweep: the fastest counts.
+//! Rows lie in one anonymous map that asks for huge pages. The loop takes row numbers at random,
+//! prefetches each row some rows ahead, and copies it to the output of its batch, which stays in
+//! the core's own cache. It has no hashing, index or locks. A short sweep finds the fastest
+//! distance, hint and number of cache lines to prefetch.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use crate::ground::rounds::Contender;
 /// Bytes of a cache line.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// Whether the map asks the kernel for 2 MiB pages.
+/// The pages that a map asks the kernel for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pages {
-    /// 2 MiB pages where the kernel has them.
+    /// 2 MiB pages, if the kernel has them.
     Huge,
     /// 4 KiB pages only.
     Small,
@@ -37,7 +37,7 @@ impl Ground {
     /// Maps and fills at least `bytes` bytes; see [`content::word`].
     ///
     /// # Errors
-    /// The map can't be had.
+    /// The memory can't be mapped.
     pub(crate) fn filled(bytes: usize, pages: Pages) -> Result<Self> {
         let mut map = map(bytes.next_multiple_of(LINE_BYTES), pages)?;
         let words: &mut [u64] = bytemuck::cast_slice_mut(&mut map);
@@ -47,15 +47,15 @@ impl Ground {
         Ok(Self { map })
     }
 
-    /// All of it.
+    /// The whole memory.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.map
     }
 
-    /// Whether `row` is what lies at `offset`, a multiple of four.
+    /// Checks that `row` holds the bytes at `offset`, which is a multiple of four.
     ///
     /// # Errors
-    /// It is not.
+    /// It holds other bytes.
     pub(crate) fn check(key: u64, offset: usize, row: &[f32]) -> Result<()> {
         for (column, found) in row.iter().enumerate() {
             let cell = offset / size_of::<f32>() + column;
@@ -69,10 +69,10 @@ impl Ground {
     }
 }
 
-/// An anonymous map of zeros, advised for the pages that are wanted.
+/// An anonymous map of zeros, with the advice to use `pages`.
 ///
 /// # Errors
-/// The map can't be had.
+/// The memory can't be mapped.
 pub(crate) fn map(bytes: usize, pages: Pages) -> Result<MmapMut> {
     let map = MmapOptions::new()
         .len(bytes)
@@ -87,14 +87,14 @@ pub(crate) fn map(bytes: usize, pages: Pages) -> Result<MmapMut> {
     Ok(map)
 }
 
-/// Which cache a prefetch asks for.
+/// The cache levels that a prefetch fills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hint {
     /// All levels.
     T0,
     /// The second level and beyond.
     T1,
-    /// Near the core, without filling the levels between.
+    /// Near the core, without the levels between.
     NonTemporal,
 }
 
@@ -106,9 +106,9 @@ impl Hint {
 /// How the loop prefetches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ahead {
-    /// Rows between a prefetch and its use; zero is no prefetch at all.
+    /// Rows between a prefetch and its use; 0 means no prefetch.
     pub(crate) distance: usize,
-    /// Cache lines of a row that are asked for; the processor's own prefetcher finds the rest.
+    /// Cache lines to prefetch of each row. The processor's own prefetcher fetches the rest.
     pub(crate) lines: usize,
     pub(crate) hint: Hint,
 }
@@ -122,7 +122,7 @@ impl fmt::Display for Ahead {
     }
 }
 
-/// The prefetch distances worth trying, in rows.
+/// The prefetch distances that the sweep tries, in rows.
 const DISTANCES: [usize; 8] = [0, 4, 8, 16, 32, 64, 96, 128];
 
 /// The gather loop: row `k` lies at `k * row_bytes`.
@@ -135,7 +135,7 @@ pub(crate) struct Gather<'a> {
 }
 
 impl<'a> Gather<'a> {
-    /// The loop with the prefetch that is fastest here.
+    /// The loop with the prefetch that is fastest on this machine.
     pub(crate) fn tuned(ground: &'a Ground, rows: u64, row_bytes: usize, batch: usize) -> Self {
         assert!(rows as usize * row_bytes <= ground.bytes().len(), "the ground holds the rows");
         let lines_all = row_bytes.div_ceil(LINE_BYTES);
@@ -154,7 +154,7 @@ impl<'a> Gather<'a> {
         with(best)
     }
 
-    /// How it prefetches.
+    /// The loop's prefetch.
     pub(crate) fn ahead(&self) -> Ahead {
         self.ahead
     }
@@ -201,7 +201,7 @@ impl<'a> Gather<'a> {
         for &key in &keys[..first] {
             prefetch::<HINT>(row(key), lines);
         }
-        // The last rows have nothing ahead of them.
+        // The last `distance` rows have no rows ahead of them to prefetch.
         let last = if distance == 0 { 0 } else { keys.len() - first };
         let mut out = out.chunks_exact_mut(row_bytes);
         for ((&key, &ahead), to) in keys[..last].iter().zip(&keys[first..]).zip(&mut out) {
@@ -235,8 +235,8 @@ impl Contender for Gather<'_> {
     }
 }
 
-/// The candidate whose best of three turns is the shortest. The turns alternate, so that a slow
-/// moment of the machine falls on all.
+/// The candidate with the shortest best time of three turns. The candidates take turns, so a slow
+/// moment of the machine slows all of them.
 pub(crate) fn fastest<T: Copy>(
     candidates: impl IntoIterator<Item = T>,
     time: impl Fn(T) -> Duration,
@@ -270,8 +270,9 @@ pub(crate) mod hint {
     pub(crate) use numbers::{NON_TEMPORAL, T0, T1};
 }
 
-/// Asks for the first `lines` cache lines of `bytes`, and for the last where all are asked for and
-/// they lie askew. Does nothing where there is no such instruction.
+/// Prefetches the first `lines` cache lines of `bytes`. If that is all of them and the bytes do not
+/// begin at a cache line, it also prefetches the last line. Does nothing on processors without such
+/// an instruction.
 #[inline(always)]
 pub(crate) fn prefetch<const HINT: i32>(bytes: &[u8], lines: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -285,7 +286,7 @@ pub(crate) fn prefetch<const HINT: i32>(bytes: &[u8], lines: usize) {
         if lines * LINE_BYTES >= bytes.len()
             && let Some(last) = bytes.last()
         {
-            // SAFETY: as above.
+            // SAFETY: a prefetch never faults, and the pointer is that of a live byte.
             unsafe { _mm_prefetch::<HINT>(std::ptr::from_ref(last).cast()) };
         }
     }
@@ -293,8 +294,8 @@ pub(crate) fn prefetch<const HINT: i32>(bytes: &[u8], lines: usize) {
     let _ = (bytes, lines);
 }
 
-/// How much of this process's anonymous memory lies in huge pages, in bytes; `None` where the
-/// kernel does not say.
+/// Bytes of this process's anonymous memory that lie in huge pages. `None` if the kernel does not
+/// say.
 pub(crate) fn huge_page_bytes() -> Option<u64> {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
     let line = rollup.lines().find(|line| line.starts_with("AnonHugePages:"))?;

@@ -1,19 +1,19 @@
-//! The bare index + record loop: the floor of any store with a hash index, on this machine.
+//! The bare index + record loop: the limit of any store with a hash index on this machine.
 //!
-//! A plain gather touches one place in memory a row. A store touches two: the bucket that says
-//! where the record is, and the record, which is longer than the row by its header. On a virtual
-//! machine whose host backs it with 4 KiB pages, each of the two also costs a nested page walk,
-//! even inside a huge page of the guest (see `roofline`). So the gather alone can't be reached by
-//! any store, and this loop, without hashing, tags, locks or a check of the key, says how much of
-//! the gap is the machine's.
+//! A plain gather touches one place in memory for each row. A store touches two: the bucket with
+//! the record's address, and the record, which is longer than the row by its header. On a virtual
+//! machine whose host backs it with 4 KiB pages, each of the two places also costs a nested page
+//! walk, even inside a huge page of the guest (see `roofline`). So no store can reach the gather.
+//! This loop has no hashing, tags, locks or key checks, so it shows which part of the gap is due to
+//! the machine.
 //!
-//! The index: 16 bytes a row, four slots to a 64-byte line; the line of a key is as random as the
-//! key. A slot says which record is its key's, a random one: the second access depends on the
-//! first, as in any index. The records: 32 bytes and the row, at a stride of that rounded up to 8.
+//! The index has 16 bytes for each row, four slots in a 64-byte line. The line of a key is random.
+//! A slot has the number of its key's record, which is also random, so the second access depends on
+//! the first, as in any index. A record is 32 bytes and the row, rounded up to 8 bytes.
 //!
-//! Two ways to overlap the misses are tried: key by key with two distances (line of key `i + 2d`,
-//! record of key `i + d`, copy of key `i`), and in stages of a group (all lines, all records, all
-//! copies).
+//! The loop tries two ways to overlap the misses. *Key by key*, it fetches the line of key `i + 2d`
+//! and the record of key `i + d`, and copies key `i`. *In stages of a group*, it fetches all lines,
+//! then all records, then copies all rows.
 
 use std::fmt;
 use std::hint::black_box;
@@ -26,19 +26,19 @@ use crate::ground::content::{KeyStream, scattered};
 use crate::ground::gather::{Ground, Hint, LINE_BYTES, Pages, fastest, hint, map, prefetch};
 use crate::ground::rounds::Contender;
 
-/// Bytes of index a row.
+/// Bytes of index for each row.
 const SLOT_BYTES: usize = 16;
 /// Bytes of a record before its row.
 const HEADER_BYTES: usize = 32;
-/// Rows of a group at most.
+/// Most rows of a group.
 const GROUP_ROWS_MAX: usize = 256;
 
-/// How the loop overlaps its misses.
+/// The way to overlap misses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Overlap {
-    /// Key by key, so many keys between one stage and the next.
+    /// Key by key, with this number of keys between one stage and the next.
     Distance(usize),
-    /// Stage by stage over groups of so many keys.
+    /// Stage by stage over groups of this number of keys.
     Group(usize),
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct IndexAndRecord<'a> {
 }
 
 impl<'a> IndexAndRecord<'a> {
-    /// The loop with the overlap that is fastest here.
+    /// The loop with the overlap that is fastest on this machine.
     pub(crate) fn tuned(
         index: &'a BareIndex,
         records: &'a Ground,
@@ -109,7 +109,7 @@ impl<'a> IndexAndRecord<'a> {
         with(overlap, hint)
     }
 
-    /// How it overlaps its misses.
+    /// The loop's overlap, for the report.
     pub(crate) fn how(&self) -> String {
         format!("{}, {:?}", self.overlap, self.hint)
     }
@@ -157,7 +157,7 @@ impl<'a> IndexAndRecord<'a> {
         }
     }
 
-    /// One group, stage by stage.
+    /// Serves one group, stage by stage.
     fn group<const BYTES: usize, const HINT: i32>(&self, keys: &[u64], out: &mut [u8]) {
         let row_bytes = if BYTES == 0 { self.row_bytes } else { BYTES };
         let mut found = [0; GROUP_ROWS_MAX];
@@ -173,7 +173,7 @@ impl<'a> IndexAndRecord<'a> {
         }
     }
 
-    /// Key by key, the three stages `distance` keys apart.
+    /// Serves key by key, with the three stages `distance` keys apart.
     fn by_distance<const BYTES: usize, const HINT: i32>(
         &self,
         keys: &[u64],
@@ -181,7 +181,8 @@ impl<'a> IndexAndRecord<'a> {
         out: &mut [u8],
     ) {
         let row_bytes = if BYTES == 0 { self.row_bytes } else { BYTES };
-        // Records found and not copied yet; a power of two, so that the place is a mask.
+        // Records that are found but not copied yet. Their number is a power of two, so a mask
+        // gives the place.
         let mut found = [0; GROUP_ROWS_MAX];
         let mut out = out.chunks_exact_mut(row_bytes);
         for i in 0..keys.len() + 2 * distance {
@@ -219,7 +220,7 @@ impl<'a> IndexAndRecord<'a> {
         &self.records.bytes()[record as usize * bytes..][..bytes]
     }
 
-    /// A store reads the header too, at least to see whose record it is.
+    /// Copies a row and reads its header, as a store does to compare the key.
     #[inline(always)]
     fn copy(&self, record: u64, row_bytes: usize, to: &mut [u8]) {
         let record = self.record(record, row_bytes);

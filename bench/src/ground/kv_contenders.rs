@@ -1,5 +1,5 @@
-//! The store below the tables as it is measured: a batch goes to [`Store::execute`] as it is,
-//! duplicates and all.
+//! The store's operations as [`Contender`]s. A batch goes to [`Store::execute`] with its
+//! duplicates.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -13,7 +13,8 @@ use crate::ground::content;
 use crate::ground::loading::for_all_rows;
 use crate::ground::rounds::Contender;
 
-/// A bound that admits whatever is measured and is looked at all the same, as a table's would be.
+/// A staleness bound that no measurement reaches. The store still checks it, as it does for a
+/// table.
 pub(crate) const BOUND: Clock = Clock::Acquire { bound: Some(1 << 20) };
 
 /// A store with one table of `rows` rows.
@@ -40,7 +41,7 @@ impl KvRows {
         Self::load_with(path, rows, dim, &options)
     }
 
-    /// As `load`, with other options.
+    /// Makes a store with other options, and puts every row.
     ///
     /// # Errors
     /// What the store reports.
@@ -93,8 +94,8 @@ impl KvRows {
         Ok(())
     }
 
-    /// Peeks at every row and holds it against what the puts left; without `flips`, any sign will
-    /// do.
+    /// Peeks at every row and checks that it is as the puts left it. Without `flips`, either sign
+    /// is right.
     ///
     /// # Errors
     /// A wrong answer, or what the store reports.
@@ -112,8 +113,8 @@ impl KvRows {
     }
 }
 
-/// Copies a value out. A length that the compiler knows makes the common row a few wide moves, as
-/// in the bare loops.
+/// Copies a value out. Common lengths are constants, so that the compiler copies them with a few
+/// wide moves, as in the bare loops.
 #[inline(always)]
 fn read_row(rows: &mut [f32], dim: usize, i: usize, value: &[u8]) {
     let row: &mut [u8] = bytemuck::cast_slice_mut(&mut rows[i * dim..][..dim]);
@@ -124,7 +125,7 @@ fn read_row(rows: &mut [f32], dim: usize, i: usize, value: &[u8]) {
     }
 }
 
-/// Copies rows out of the store, as a `Get`.
+/// Copies rows out of the store by a `Get`.
 struct GetRows<'a> {
     rows: &'a mut [f32],
     dim: usize,
@@ -139,7 +140,7 @@ impl Operation for GetRows<'_> {
     }
 }
 
-/// Copies rows out of the store, as a `Peek`.
+/// Copies rows out of the store by a `Peek`.
 struct PeekRows<'a> {
     rows: &'a mut [f32],
     dim: usize,
@@ -220,14 +221,15 @@ impl Contender for KvPeek<'_> {
     }
 }
 
-/// A batch of gets, then a batch of puts of the same rows, negated (which is not timed).
+/// A batch of gets, then a batch of puts of the negated rows. Negating them is not timed.
 #[derive(Debug)]
 pub(crate) struct KvGetPut<'a> {
     pub(crate) name: String,
     pub(crate) rows: &'a KvRows,
-    /// Whether the clock moves: up with the get, down with the put.
+    /// True if the clock moves: up with the get, down with the put.
     pub(crate) clock: bool,
-    /// Shared by all that put into these rows; `None` where threads put into the same rows.
+    /// The signs of the rows, shared by all contenders that put into them. `None` if several
+    /// threads put into the same rows.
     pub(crate) flips: Option<&'a Mutex<Flips>>,
 }
 

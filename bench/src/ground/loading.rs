@@ -1,12 +1,12 @@
-//! Going through every row once: to load them, to check them.
+//! Calls a function for every row once, to load or to check the rows.
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Rows that go through at a time.
+/// Rows of one call.
 const BATCH_ROWS: u64 = 4096;
 
-/// Calls `each` with all keys in ascending order, batch by batch, and room for their rows.
+/// Calls `each` with all keys in ascending order, in batches, and with room for their rows.
 ///
 /// # Errors
 /// What `each` returns.
@@ -29,7 +29,7 @@ pub(crate) fn for_all_rows(
     Ok(())
 }
 
-/// A bar on stderr; nothing is drawn where stderr is not a terminal.
+/// A progress bar on stderr. Nothing is drawn if stderr is not a terminal.
 pub(crate) fn bar(what: &'static str, length: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix:24} {bar:40} {human_pos}/{human_len} {msg}")
         .expect("the template is well formed");

@@ -1,4 +1,4 @@
-//! What measurements stand on: data, bare loops, contenders, rounds, and reports of what was found.
+//! What the measurements share: data, bare loops, contenders, rounds, and reports.
 
 pub(crate) mod contenders;
 pub(crate) mod content;

@@ -1,4 +1,4 @@
-//! Options that measurements have in common, flattened into theirs.
+//! Options that measurements have in common. Each measurement flattens them into its own.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,10 @@ use crate::ground::report::Output;
 /// Options of a measurement that draws keys and keeps files while it runs.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Common {
-    /// Seed of everything that is drawn
+    /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Where stores and files lie while this runs; they are removed at the end
+    /// Folder of the stores and files of this run; they are removed at the end
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     pub(crate) directory: PathBuf,
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub(crate) struct Threads {
 
 #[cfg(test)]
 impl Common {
-    /// Options of a test: files lie in `directory`, and so does `rows.json` with the figures.
+    /// Options of a test, with its files and `rows.json`, the figures, in `directory`.
     pub(crate) fn of_test(seed: u64, directory: &std::path::Path) -> Self {
         let output = Output { json: Some(directory.join("rows.json")), ..Output::default() };
         Self { seed, directory: directory.to_owned(), output, quick: false }

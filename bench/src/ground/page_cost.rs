@@ -1,12 +1,11 @@
-//! What a second line costs, by where it lies: in the same 4 KiB page as the first, in another of
-//! the same 2 MiB page, or in another 2 MiB page.
+//! The cost of a second cache line, by its place: in the first line's 4 KiB page, in another page
+//! of its 2 MiB page, or in another 2 MiB page.
 //!
-//! On bare metal with huge pages the first two cost the same, since one TLB entry covers 2 MiB. On
-//! a virtual machine whose host backs it with 4 KiB pages, the TLB holds the product of both
-//! mappings, 4 KiB at a time: a line in another 4 KiB page then costs a nested page walk. It shows
-//! here as the third figure being far above the second, and it is why a store, which touches a
-//! bucket and a record, can't come near a loop that touches one place a row; see
-//! [`crate::ground::index_loop`].
+//! On bare metal with huge pages the first two cost the same, because one TLB entry covers 2 MiB.
+//! On a virtual machine whose host backs it with 4 KiB pages, a TLB entry covers only 4 KiB of both
+//! mappings. A line in another 4 KiB page then costs a nested page walk, and the second figure is
+//! as high as the third. A store touches a bucket and a record, so on such a machine it cannot come
+//! near a loop that touches one place for each row; see [`crate::ground::index_loop`].
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -18,10 +17,10 @@ use crate::ground::rounds::Contender;
 
 /// Rows between a prefetch and its use.
 const DISTANCE: usize = 32;
-/// Lines of the units in which a footprint is rounded down, so that each line has its second.
+/// A footprint is a multiple of this number of lines, so that each line has its second line.
 const UNIT_LINES: usize = 1 << 17;
 
-/// Where the second line of a row lies.
+/// The place of a row's second line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Second {
     Nowhere,
@@ -35,8 +34,8 @@ impl Second {
     pub(crate) const ALL: [Second; 4] =
         [Second::Nowhere, Second::SameSmallPage, Second::SameHugePage, Second::OtherHugePage];
 
-    /// What to flip in the first line's number. Not the lowest bit: the processor fetches
-    /// neighbours in pairs.
+    /// The bits to flip in the first line's number. The lowest bit stays, because the processor
+    /// fetches lines in pairs.
     fn flip(self) -> usize {
         match self {
             Second::Nowhere => 0,
@@ -56,7 +55,7 @@ pub(crate) struct PageCost<'a> {
 }
 
 impl<'a> PageCost<'a> {
-    /// Over `bytes` of the ground, rounded down to 8 MiB; none if that is nothing.
+    /// The loop over `bytes` of the ground, rounded down to 8 MiB. `None` if that is 0.
     pub(crate) fn new(ground: &'a Ground, bytes: usize, second: Second) -> Option<Self> {
         let lines = bytes.min(ground.bytes().len()) / LINE_BYTES / UNIT_LINES * UNIT_LINES;
         (lines > 0).then_some(Self { ground, lines, second })

@@ -1,4 +1,4 @@
-//! The medians of a table as horizontal bars, with the spread as a line over each.
+//! Draws the medians of a table as horizontal bars, with the spread as a line over each bar.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -16,7 +16,8 @@ const TITLE_HEIGHT: i32 = 40;
 const UNIT_HEIGHT: i32 = 30;
 const BAR: RGBColor = RGBColor(60, 110, 170);
 
-/// Writes an SVG: one block a unit, since bars of different units have no common scale.
+/// Writes an SVG with one block for each unit, because bars of different units have no common
+/// scale.
 ///
 /// # Errors
 /// The file can't be written.

@@ -1,23 +1,22 @@
-//! Policies of a cache of equal rows, as plain as they can be: what the store's own is held
-//! against.
+//! Simple cache policies for rows of one size, to compare the store's own policy with.
 
 use std::collections::{HashMap, VecDeque};
 
-/// A cache that is asked for one row after another and keeps what it likes.
+/// A cache that gets one request after another and decides which rows to keep.
 pub(crate) trait Policy {
     fn name(&self) -> &'static str;
-    /// Whether the row was there.
+    /// Requests a row. Returns true if the cache has it.
     fn ask(&mut self, key: u64) -> bool;
 }
 
-/// Holds the rows that are asked for most often, from the start: what no policy that learns can
-/// pass for long on requests that are independent of each other.
+/// Holds the most requested rows from the start. No policy that learns can do better for long if
+/// the requests are independent of each other.
 pub(crate) struct Ideal {
     held: Vec<bool>,
 }
 
 impl Ideal {
-    /// `trace` is all that will be asked for.
+    /// `trace` has all requests to come.
     pub(crate) fn new(rows: u64, capacity: usize, trace: &[u64]) -> Self {
         let mut counts = vec![0_u32; rows as usize];
         for &key in trace {
@@ -42,12 +41,12 @@ impl Policy for Ideal {
     }
 }
 
-/// The least recently used row leaves.
+/// Evicts the least recently used row (LRU).
 pub(crate) struct Lru {
     capacity: usize,
-    /// When a row was asked for last.
+    /// The time of each row's last request.
     last: HashMap<u64, u64>,
-    /// Every request, oldest first; those that are not a row's last mean nothing.
+    /// Every request, oldest first. Only a row's last request counts.
     requests: VecDeque<(u64, u64)>,
     now: u64,
 }
@@ -76,7 +75,7 @@ impl Policy for Lru {
     }
 }
 
-/// First in, first out, with another round for what was used (CLOCK).
+/// First in, first out, with another round for rows that were used (CLOCK).
 pub(crate) struct Clock {
     capacity: usize,
     used: HashMap<u64, bool>,
@@ -124,11 +123,12 @@ struct Sieved {
     newer: Option<usize>,
 }
 
-/// Rows stay where they entered; a hand goes from the oldest to the newest, spares what was used
-/// once, and evicts the first that was not (SIEVE, Zhang et al., NSDI 2024).
+/// Rows stay at the place where they entered. A hand moves from the oldest to the newest row. It
+/// clears the mark of a used row and evicts the first row without a mark (SIEVE, Zhang et al., NSDI
+/// 2024).
 pub(crate) struct Sieve {
     capacity: usize,
-    /// Where each row is in `list`.
+    /// The place of each row in `list`.
     places: HashMap<u64, usize>,
     list: Vec<Sieved>,
     oldest: Option<usize>,
@@ -143,10 +143,10 @@ impl Sieve {
         Self { capacity, places: HashMap::new(), list: Vec::new(), oldest, newest, hand }
     }
 
-    /// Takes a row out of the list and returns its place, which is free then.
+    /// Takes a row out of the list. Returns its place, which is then free.
     fn evict(&mut self) -> usize {
         let mut place = self.hand.or(self.oldest).expect("a full cache has rows");
-        // Ends: each round clears a mark, and without marks the first row goes.
+        // Ends because each turn clears a mark, and a row without a mark is evicted.
         while std::mem::take(&mut self.list[place].used) {
             place = self.list[place].newer.or(self.oldest).expect("a full cache has rows");
         }
@@ -190,12 +190,12 @@ impl Policy for Sieve {
     }
 }
 
-/// The store's own policy without its memory: a small queue, a main queue, and as many forgotten
-/// keys as the main queue has rows (S3-FIFO, Yang et al., SOSP 2023).
+/// The store's own policy, counted in rows: a small queue, a main queue, and the keys of evicted
+/// rows, as many as the main queue has rows (S3-FIFO, Yang et al., SOSP 2023).
 pub(crate) struct S3Fifo {
     small_capacity: usize,
     main_capacity: usize,
-    /// Uses of the rows that are here, at most 3.
+    /// Uses of each row in the cache, at most 3.
     uses: HashMap<u64, u8>,
     small: VecDeque<u64>,
     main: VecDeque<u64>,
@@ -267,7 +267,7 @@ impl Policy for S3Fifo {
             && let Some(oldest) = self.small.pop_front()
         {
             let used = self.uses.get(&oldest).is_some_and(|&uses| uses > 0);
-            // A main queue that has never been full takes what there is.
+            // Until the main queue is full, every row enters it.
             if used || self.main.len() < self.main_capacity {
                 self.uses.insert(oldest, 0);
                 self.push_main(oldest);
@@ -307,8 +307,8 @@ mod tests {
 
     #[test]
     fn sieve_spares_what_was_used_and_keeps_its_place() {
-        // For 4 the hand passes 1, which was used, and takes 2; for 5 it goes on from there and
-        // takes 3.
+        // For key 4 the hand passes 1, which was used, and evicts 2. For key 5 it continues there
+        // and evicts 3.
         assert_eq!(
             hits(&mut Sieve::new(3), &[1, 2, 3, 1, 4, 5, 1, 3]),
             [false, false, false, true, false, false, true, false]

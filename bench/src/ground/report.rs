@@ -1,4 +1,4 @@
-//! What a measurement prints: machine, commit and command, a table, and the same for `--json`,
+//! The output of a measurement: machine, commit, command and a table, and its figures for `--json`,
 //! `--markdown` and `--plot`.
 
 use std::fs;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::ground::plot;
 use crate::ground::rounds::Spread;
 
-/// One figure, beside what it is measured against.
+/// One figure, with the peer or limit that it is compared with.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
     /// What was measured, unique in its file.
@@ -22,13 +22,13 @@ pub(crate) struct Row {
     pub(crate) unit: &'static str,
     /// The peer or limit measured in the same run.
     pub(crate) against: Option<String>,
-    /// The peer's median.
+    /// The median of `against`.
     pub(crate) against_value: Option<f64>,
     /// `value / against_value`.
     pub(crate) ratio: Option<f64>,
-    /// A second thing of this run to stand beside: what no store with an index can pass.
+    /// A second figure of this run to compare with: the limit of any store with an index.
     pub(crate) floor: Option<String>,
-    /// Its median.
+    /// The median of `floor`.
     pub(crate) floor_value: Option<f64>,
     /// `value / floor_value`.
     pub(crate) floor_ratio: Option<f64>,
@@ -39,7 +39,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// A figure in some unit: `spread` times `scale`.
+    /// A figure: `spread` times `scale`, in `unit`.
     pub(crate) fn of(
         name: impl Into<String>,
         unit: &'static str,
@@ -66,7 +66,7 @@ impl Row {
         Self::of(name, "million rows/s", spread, 1e-6)
     }
 
-    /// The time of a row, for a spread of rows a second.
+    /// The time for one row, from a spread of rows a second.
     pub(crate) fn nanoseconds(name: impl Into<String>, spread: Spread) -> Self {
         let Spread { median, min, max } = spread;
         let spread = Spread { median: 1.0 / median, min: 1.0 / max, max: 1.0 / min };
@@ -86,7 +86,7 @@ impl Row {
         Self::of(format!("{}, scaling", many.name), "x one thread", spread, 1.0)
     }
 
-    /// The same, beside another row of this run.
+    /// This figure, compared with another figure of this run.
     pub(crate) fn beside(mut self, peer: &Row) -> Self {
         self.against = Some(peer.name.clone());
         self.against_value = Some(peer.value);
@@ -94,7 +94,7 @@ impl Row {
         self
     }
 
-    /// The same, beside a second row of this run.
+    /// This figure, also compared with a second figure of this run.
     pub(crate) fn over_floor(mut self, floor: &Row) -> Self {
         self.floor = Some(floor.name.clone());
         self.floor_value = Some(floor.value);
@@ -103,7 +103,7 @@ impl Row {
     }
 }
 
-/// Where the figures go besides the terminal.
+/// The files that get the figures.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Output {
     /// Write the figures to this file as JSON rows
@@ -138,7 +138,7 @@ impl Output {
     }
 }
 
-/// Prints where, from which commit and how this run was made.
+/// Prints the machine, the commit and the command of this run.
 pub(crate) fn print_provenance() {
     println!("machine   {}", machine());
     println!("commit    {}", commit());
@@ -150,7 +150,7 @@ fn command() -> String {
     std::env::args().collect::<Vec<_>>().join(" ")
 }
 
-/// Prints the rows as a table; names are padded, numbers stand under one another.
+/// Prints the rows as a table with aligned columns.
 fn print_table(rows: &[Row]) {
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max("measurement".len());
     println!(
@@ -170,9 +170,9 @@ fn print_table(rows: &[Row]) {
     }
 }
 
-/// What a row is measured against, in words.
+/// A row's ratios, in words.
 fn ratios(row: &Row) -> String {
-    // What both names begin with is said once.
+    // The beginning that both names share is left out of the second.
     let shared = row.name.find(": ").map_or("", |end| &row.name[..end + 2]);
     let ratio = |ratio: Option<f64>, of: &Option<String>| {
         let (ratio, of) = ratio.zip(of.as_deref())?;
@@ -183,7 +183,7 @@ fn ratios(row: &Row) -> String {
     if all.is_empty() { "-".to_owned() } else { all.join("; ") }
 }
 
-/// The table as Markdown, ready for `docs/benchmarks.md`.
+/// The table as Markdown.
 fn markdown(title: &str, rows: &[Row]) -> String {
     let mut text = format!(
         "### {title}\n\n`{}`\n\n{}, commit {}.\n\n| | median | spread | unit | ratio |\n\
@@ -210,8 +210,8 @@ fn write_json(path: &Path, rows: &[Row]) -> Result<()> {
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Processor, cores, last-level cache, memory, huge pages, kernel. The cache matters: a machine
-/// whose last level holds most of a table gathers from it far faster than from memory.
+/// Processor, cores, last-level cache, memory, huge pages, kernel. The cache matters: if the last
+/// level holds most of a table, gathers are much faster than from memory.
 fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = field(&cpuinfo, "model name").unwrap_or(std::env::consts::ARCH);

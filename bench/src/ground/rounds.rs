@@ -1,10 +1,9 @@
-//! Contenders measured in alternation: one pass each, round after round, on the same keys.
+//! Measures contenders by turns: one pass each, round after round, on the same keys.
 //!
-//! A machine's speed drifts (other guests, frequency, page placement). Alternating within one run
-//! puts the drift on every contender alike, so ratios hold where absolute numbers do not. The
-//! median over the rounds is the figure; the slowest and the fastest round are its spread.
-//!
-//! Only what a contender times counts; drawing keys and checking answers happen outside.
+//! The speed of a machine changes (other guests, frequency, page placement). Turns within one run
+//! slow all contenders alike, so ratios hold where absolute numbers do not. A figure is the median
+//! over the rounds; the slowest and the fastest round are its spread. Only the time that a
+//! contender reports counts. Drawing keys and checking answers are not timed.
 
 use std::borrow::Cow;
 use std::sync::Barrier;
@@ -17,23 +16,23 @@ use crate::ground::content::{self, KeyStream, Popularity};
 
 /// One way of serving a batch of keys.
 pub(crate) trait Contender: Sync {
-    /// What the report calls it.
+    /// The name in the report.
     fn name(&self) -> &str;
 
-    /// Keys that it has, from 0, if those are fewer than the plan's; keys are then drawn from
-    /// these.
+    /// Number of its keys, which begin at 0, if it has fewer than the plan. Its keys are then drawn
+    /// from these.
     fn rows(&self) -> Option<u64> {
         None
     }
 
-    /// Serves one batch and returns how long the measured part of it took. `rows` holds the keys'
-    /// rows afterwards (`keys.len() * dim`), so that they can be checked.
+    /// Serves one batch and returns the time of the measured part. Afterwards `rows` holds the
+    /// keys' rows (`keys.len() * dim`), for the check.
     ///
     /// # Errors
-    /// Whatever the store reports.
+    /// What the store reports.
     fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration>;
 
-    /// Whether `row` is an answer for `key`.
+    /// Checks that `row` is the right answer for `key`.
     ///
     /// # Errors
     /// It is not; the message begins with "wrong answer".
@@ -41,13 +40,13 @@ pub(crate) trait Contender: Sync {
         content::sign(key, row).map(|_| ())
     }
 
-    /// Told the keys of each finished pass, one list a thread, in batches of `batch`.
+    /// Called after each pass with its keys: one list for each thread, in batches of `batch`.
     fn after_pass(&self, keys: &[Vec<u64>], batch: usize) {
         let _ = (keys, batch);
     }
 }
 
-/// How much is measured.
+/// The extent of a measurement.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     /// Keys to draw from.
@@ -56,7 +55,7 @@ pub(crate) struct Plan {
     pub(crate) dim: usize,
     /// Keys of a batch.
     pub(crate) batch: usize,
-    /// Numbers of threads to measure with, in turn within each round.
+    /// Numbers of threads. Each round measures with all of them, one after another.
     pub(crate) threads: Vec<usize>,
     /// Which keys the threads ask for.
     pub(crate) draw: Draw,
@@ -73,9 +72,10 @@ pub(crate) struct Plan {
 /// Which keys threads ask for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Draw {
-    /// Uniform, each thread from its own share, so that what it has written can be foretold.
+    /// Uniform, each thread from a share of its own. So the rows that a thread has written are
+    /// known.
     Apart,
-    /// All threads from all keys.
+    /// Every thread draws from all keys.
     Together(Popularity),
 }
 
@@ -107,16 +107,16 @@ impl Spread {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Check {
     Every,
-    /// One row in [`SAMPLE_STRIDE`], beginning elsewhere in each batch.
+    /// One row in [`SAMPLE_STRIDE`]. Each batch begins at another row.
     Sampled,
 }
 
-/// Prime, so that the sampled places wander over batches of a power of two.
+/// A prime, so that the sampled places differ between batches whose length is a power of two.
 const SAMPLE_STRIDE: usize = 61;
 
-/// Warms every contender up (checking every row), then measures them in turn, `plan.rounds` times.
-/// Returns a [`Spread`] of rows a second for each number of threads and, within, each contender, in
-/// their order.
+/// Warms every contender up and checks every row of that, then measures the contenders by turns,
+/// `plan.rounds` times. Returns a [`Spread`] of rows a second for each number of threads and each
+/// contender, in their order.
 ///
 /// # Errors
 /// A wrong answer, or what a contender reports.
@@ -129,7 +129,8 @@ pub(crate) fn alternate(
     Ok(alternate_samples(plan, contenders, progress)?.into_iter().map(of_threads).collect())
 }
 
-/// As [`alternate`], with each round's rate, for comparing contenders round by round.
+/// As [`alternate`], but returns the rate of each round. With it, contenders are compared round by
+/// round.
 ///
 /// # Errors
 /// As [`alternate`].
@@ -169,7 +170,7 @@ pub(crate) fn alternate_samples(
     Ok(samples)
 }
 
-/// A stream for each thread.
+/// A stream of keys for each thread.
 fn streams(plan: &Plan, threads: usize) -> Vec<KeyStream> {
     let seed = |thread: u64| plan.seed.wrapping_add(thread);
     let threads = threads as u64;
@@ -187,8 +188,8 @@ fn streams(plan: &Plan, threads: usize) -> Vec<KeyStream> {
     }
 }
 
-/// The keys, folded into those that the contender has. (With a number of rows that is a multiple of
-/// the number of threads, each thread's share stays its own.)
+/// The keys modulo the contender's number of rows. If that number is a multiple of the number of
+/// threads, each thread's share stays its own.
 fn keys_for<'k>(
     contender: &dyn Contender,
     plan: &Plan,
@@ -202,8 +203,8 @@ fn keys_for<'k>(
     }
 }
 
-/// One pass of one contender over its keys, all threads starting together; rows a second, summed
-/// over the threads.
+/// Runs one pass of a contender over its keys. All threads start together. Returns rows a second,
+/// summed over the threads.
 fn pass(plan: &Plan, contender: &dyn Contender, keys: &[Vec<u64>], check: Check) -> Result<f64> {
     let barrier = Barrier::new(keys.len());
     std::thread::scope(|scope| {
@@ -225,7 +226,7 @@ fn pass(plan: &Plan, contender: &dyn Contender, keys: &[Vec<u64>], check: Check)
     })
 }
 
-/// Serves `keys` batch by batch on this thread; rows a second of the measured parts.
+/// Serves `keys` batch by batch on this thread. Returns rows a second of the measured parts.
 fn serve(
     contender: &dyn Contender,
     keys: &[u64],

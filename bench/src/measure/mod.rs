@@ -1,4 +1,5 @@
-//! The measurements, by what they measure. Measurements of training are in `bench/python/training`.
+//! The measurements, in folders by what they measure. Those of training are in
+//! `bench/python/training`.
 
 pub(crate) mod drive;
 pub(crate) mod pipeline;

@@ -1,18 +1,19 @@
-//! `checkpoint`: what a checkpoint costs those who go on meanwhile, and what it writes.
+//! `checkpoint`: what a checkpoint costs the batches beside it, and the bytes that it writes.
 //!
-//! A bank is loaded, and threads peek at and put batches of its rows by turns, as YCSB's workload A
-//! does, while checkpoints are taken, the first of which finds all of it new: how long the longest
-//! batch took, and how fast they were, beside the time just before. Then 1% of the rows is changed,
-//! and the bytes that the next checkpoint writes stand beside those of the first.
+//! The load peeks at and puts batches of rows of a bank by turns, as YCSB's workload A does, while
+//! checkpoints are taken. The rate and the longest batch during a checkpoint are compared with
+//! those just before. For the first checkpoint, all of the bank is new. Then 1% of the rows
+//! changes, and the bytes of the next checkpoint are compared with all bytes written up to the end
+//! of the first.
 //!
-//! Estimate, written before measuring: batches are held while those in memory finish their stretch
-//! of up to 1,024 rows, 0.1 to 1 ms, and longer where a thread is off the processor. After the
-//! moment each put of a settled row makes a new record: some 100 ns in place of 50, and new pages
-//! to touch, a fault of 2 MiB each (0.1 to 0.5 ms). The thread that writes pages takes a part of a
-//! processor for their checksums, at 1.5 GB/s. So with as many processors as threads, 0.5 to 0.8 of
-//! the rate before, and batches of 5 ms at most, for as long as the budget has room for the new
-//! records. Bytes of the second: a record for each changed row, and 5 entries for each changed
-//! bucket, 50 bytes.
+//! Estimate, written before measuring: a checkpoint holds batches until each thread has finished
+//! its chunk of up to 1,024 rows in memory, 0.1 to 1 ms, or longer if a thread is off the
+//! processor. After that, the first put of each row makes a new record: about 100 ns instead of 50,
+//! and new pages to touch, with a page fault for each 2 MiB (0.1 to 0.5 ms). The thread that writes
+//! pages needs a part of a processor for their checksums, at 1.5 GB/s. So with as many processors
+//! as threads, the rate is 0.5 to 0.8 of the rate before, and batches take 5 ms at most, while the
+//! budget has room for the new records. The second checkpoint writes a record for each changed row,
+//! and 5 entries, 50 bytes, for each changed bucket.
 
 use std::fs;
 use std::path::Path;
@@ -39,15 +40,14 @@ pub(crate) struct Args {
     /// Columns (f32) of a row, each measured by itself
     #[arg(long, value_delimiter = ',', default_value = "16,128")]
     dims: Vec<usize>,
-    /// Memory budget over the bank's rows and index: 2 has room for a next version of each row, 3
-    /// for one more
+    /// Memory budget divided by the bank's rows and index: 2 has room for a second version of each
+    /// row, 3 for a third
     #[arg(long, value_delimiter = ',', default_value = "3.5,0.5")]
     budgets: Vec<f64>,
-    /// Exponents of the Zipf distribution that the load follows, each measured by itself; 0:
-    /// uniform
+    /// Exponents of the load's Zipf distribution, each measured by itself; 0: uniform
     #[arg(long, value_delimiter = ',', default_value = "0.99,0")]
     zipf: Vec<f64>,
-    /// Compact in the background meanwhile, which a bank does when it is asked to
+    /// Compact in the background during the run
     #[arg(long)]
     compaction: bool,
     /// Threads of the load
@@ -93,35 +93,36 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     args.common.output.publish("Checkpoint", &figures)
 }
 
-/// What the threads of the load have done.
+/// The progress of the load's threads.
 #[derive(Default)]
 struct Load {
     stop: AtomicBool,
     rows: AtomicU64,
-    /// The longest batch since it was last asked for, in nanoseconds.
+    /// The longest batch since the last reset, in nanoseconds.
     longest: AtomicU64,
 }
 
-/// Rows a second and the longest batch of a stretch of time.
+/// The load's rows a second and longest batch in a stretch of time.
 struct Stretch {
     rate: f64,
     longest: Duration,
 }
 
 impl Load {
-    /// What the load does while `work` runs.
+    /// Runs `work`, and returns the load's stretch during it.
     fn during<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, Stretch)> {
         self.longest.store(0, Ordering::Relaxed);
         let (began, rows) = (Instant::now(), self.rows.load(Ordering::Relaxed));
         let done = work()?;
         let rows = self.rows.load(Ordering::Relaxed) - rows;
         let rate = rows as f64 / began.elapsed().as_secs_f64();
-        // A batch that is longer than all of `work` still counts, when it has ended.
+        // A batch counts in the stretch in which it ends, so a batch that is still running does not
+        // count here.
         let longest = Duration::from_nanos(self.longest.load(Ordering::Relaxed));
         Ok((done, Stretch { rate, longest }))
     }
 
-    /// Peeks and puts by turns until it is told to stop.
+    /// Peeks and puts by turns until `stop` is set.
     fn run(&self, kv: &KvRows, batch: usize, mut keys: KeyStream) -> Result<()> {
         let mut rows = vec![0.0; batch * kv.dim];
         for number in 0u64.. {
@@ -177,7 +178,7 @@ fn measure(args: &Args, dim: usize, budget: f64, zipf: f64, figures: &mut Vec<Ro
     let mut first_bytes = 0;
     let load = Load::default();
     std::thread::scope(|s| -> Result<()> {
-        // Also when this fails, the threads end.
+        // Ends the threads, also if this function fails.
         let _stops = Stops(&load.stop);
         let threads: Vec<_> = (0..args.threads)
             .map(|thread| {
@@ -198,7 +199,8 @@ fn measure(args: &Args, dim: usize, budget: f64, zipf: f64, figures: &mut Vec<Ro
                 Ok(began.elapsed())
             })?;
             if round == 0 {
-                // Since the bank was made: some pages had been written before.
+                // All bytes since the bank was made, because loading wrote some pages before the
+                // checkpoint.
                 first_bytes = kv.store.stats().disk_write_bytes + own_bytes(&kv, &path)?;
             }
             let stats = kv.store.stats();
@@ -216,7 +218,7 @@ fn measure(args: &Args, dim: usize, budget: f64, zipf: f64, figures: &mut Vec<Ro
             thread.join().map_err(|_| anyhow::anyhow!("a thread of the load panicked"))?
         })
     })?;
-    // What the load has left: nothing that compaction would still want to copy.
+    // Compacts what the load has left, so that compaction copies nothing during the next step.
     kv.store.compact()?;
     kv.store.checkpoint(&[])?;
     let written = kv.store.stats().disk_write_bytes;
@@ -243,7 +245,7 @@ fn measure(args: &Args, dim: usize, budget: f64, zipf: f64, figures: &mut Vec<Ro
     Ok(())
 }
 
-/// Ends the load, also of a measurement that fails.
+/// Ends the load when it is dropped, also if the measurement fails.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -252,7 +254,7 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Writes random rows anew.
+/// Puts random rows.
 fn change(kv: &KvRows, rows: u64, seed: u64) -> Result<()> {
     let mut keys = KeyStream::new(seed ^ 0xC4, 0, 1, kv.rows);
     let mut values = vec![0.0; 1024 * kv.dim];
@@ -269,8 +271,8 @@ fn change(kv: &KvRows, rows: u64, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of the newest checkpoint's own files: what it shares with the one before is not among
-/// them.
+/// Bytes of the newest checkpoint's own files, without the files that it shares with the checkpoint
+/// before.
 fn own_bytes(kv: &KvRows, path: &Path) -> Result<u64> {
     let number = kv.store.stats().checkpoints;
     let image = format!("index.{number:010}");

@@ -1,13 +1,13 @@
-//! `checksum-cost`: what verifying every row that comes from disk takes of the throughput.
+//! `checksum-cost`: what the checksums of rows read from disk cost.
 //!
-//! There is no way to turn it off, so it is measured by doing more of it: batches of rows that are
-//! on disk are peeked at, with each record verified once and, in turn, five times. A quarter of the
-//! difference is what once costs.
+//! Checksums cannot be turned off, so this measures more of them. Batches of rows on disk are
+//! peeked at, with each record verified once and five times by turns. A quarter of the difference
+//! is the cost of one checksum.
 //!
-//! Estimate, written before measuring: CRC-32C runs at 10 GB/s and more; a record of 96 bytes takes
-//! 20 ns with its seed, one of 544 bytes 60 ns. A row from disk takes the drive 5 to 10 us, and 1
-//! to 2 us of the processor. So below 1% where the drive is the limit, and 3% at most where the
-//! processor is.
+//! Estimate, written before measuring: CRC-32C runs at 10 GB/s and more. A record of 96 bytes takes
+//! 20 ns with its seed, one of 544 bytes 60 ns. A row from disk takes 5 to 10 us of the drive and 1
+//! to 2 us of the processor. So the cost is below 1% if the drive is the limit, and 3% at most if
+//! the processor is.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use crate::ground::report::{Row, print_provenance};
 use crate::ground::rounds::Spread;
 use crate::measure::store::in_memory::scratch_in;
 
-/// How many times more each record is verified in every other pass.
+/// Additional verifications of each record in every other pass.
 const EXTRA: u64 = 4;
 /// Keys of a batch.
 const BATCH_KEYS: usize = 4096;
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Columns (f32) of a row, each measured by itself
     #[arg(long, value_delimiter = ',', default_value = "16,128")]
     dims: Vec<usize>,
-    /// The memory budget is one part in so many of the data
+    /// The memory budget is the data divided by this number
     #[arg(long, default_value_t = 8)]
     part: u64,
     /// Seconds of a pass

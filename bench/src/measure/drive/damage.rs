@@ -1,16 +1,16 @@
-//! `damage`: flips single bits and cuts files of a bank, one at a time, and asks three things of
-//! each: does `verify` name it, does the store return none of it as data, does `salvage` bring back
-//! every row that was off the page?
+//! `damage`: flips single bits and cuts files of a bank, one at a time. Each time it checks three
+//! things: `verify` reports the damage, the store returns no damaged row, and `salvage` brings back
+//! every row outside the damaged page.
 //!
-//! A small bank with two checkpoints is made once: tables of fixed and variable width, deleted
-//! rows, a dropped table. Each case strikes one file, drawn by kind first, so that metadata gets as
-//! much of it as the log. What is not reported must be harmless: a byte of the log that no kept
-//! checkpoint names. Where a row's newest record lies is read from the segments as docs/format.md
-//! describes them.
+//! A small bank with two checkpoints is made once. It has tables of fixed and variable width,
+//! deleted rows and a dropped table. Each case damages one file. The kind of the file is drawn
+//! first, so that metadata is damaged as often as the log. Damage that is not reported must be
+//! harmless: a byte of the log that no kept checkpoint names. The place of a row's newest record is
+//! read from the segments, by their description in docs/format.md.
 //!
-//! Estimate, written before measuring: every checkpointed byte is under a checksum, so nothing goes
-//! unreported; 5 to 20 ms for a verify and an open of 2 MB, 30 to 60 ms for a salvage and its
-//! syncs: 5,500 cases in 5 to 8 minutes.
+//! Estimate, written before measuring: every checkpointed byte has a checksum, so all damage is
+//! reported. A verify and an open of 2 MB take 5 to 20 ms, a salvage with its syncs 30 to 60 ms:
+//! 5,500 cases take 5 to 8 minutes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -36,10 +36,10 @@ const BYTES_MAX: [u32; 3] = [8, 96, 200];
 #[derive(Debug, clap::Args)]
 #[command(after_help = "With --quick, within a minute: 300 flips, 60 cuts")]
 pub(crate) struct Args {
-    /// Single bits that are flipped, one a case
+    /// Cases that flip a single bit
     #[arg(long, default_value_t = 5000)]
     count: u64,
-    /// Files that are cut short, one a case
+    /// Cases that cut a file short
     #[arg(long, default_value_t = 500)]
     cuts: u64,
     /// Rows of each of the three tables
@@ -149,7 +149,7 @@ impl Pristine {
         Ok(Pristine { dir: dir.to_owned(), files, rows, pages, summary })
     }
 
-    /// Puts every file back, and takes away what was not there.
+    /// Puts every file back, and removes files that were not there.
     fn restore(&self) -> Result<()> {
         for (path, found) in read_all(&self.dir)? {
             match self.files.get(&path) {
@@ -161,7 +161,7 @@ impl Pristine {
         Ok(())
     }
 
-    /// The files that can be struck, by kind, each once however many names it has.
+    /// The files that can be damaged, by kind. A file with several names is there once.
     fn kinds(&self) -> Result<Vec<(&'static str, Vec<PathBuf>)>> {
         let mut seen = BTreeSet::new();
         let mut kinds: BTreeMap<&str, Vec<PathBuf>> = BTreeMap::new();
@@ -185,7 +185,7 @@ impl Pristine {
 
 fn read_all(dir: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     let (mut all, mut folders) = (BTreeMap::new(), vec![dir.to_owned()]);
-    // Ends: a bank's folders lie two deep.
+    // Ends because a bank's folders are two levels deep.
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
@@ -217,7 +217,7 @@ fn pages_of_rows(log: &[u8], page_bytes: usize) -> BTreeMap<(u16, u64), u64> {
     pages
 }
 
-/// Counts of a kind of file.
+/// The counts of one kind of file.
 #[derive(Debug, Default)]
 struct Tally {
     cases: u64,
@@ -233,7 +233,7 @@ struct Tally {
 struct Case<'a> {
     path: &'a Path,
     is_log: bool,
-    /// The first byte that is not what it was.
+    /// The first damaged byte.
     at: u64,
     is_cut: bool,
 }
@@ -241,7 +241,7 @@ struct Case<'a> {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Damage that is not reported and not harmless, data that is wrong, a row that does not come back.
+/// Damage that is neither reported nor harmless, a wrong row, a row that does not come back.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     if args.common.quick {
         (args.count, args.cuts) = (args.count.min(300), args.cuts.min(60));
@@ -313,7 +313,7 @@ fn examine(bank: &Pristine, case: &Case<'_>, new: &Path, tally: &mut Tally) -> R
     tally.reported += u64::from(reported);
     tally.harmless += u64::from(harmless);
 
-    // Repaired before it is opened, which may cut the log.
+    // Salvages before opening the bank, because opening may cut the log.
     let salvaged = salvage(
         &bank.dir,
         new,
@@ -344,7 +344,7 @@ fn examine(bank: &Pristine, case: &Case<'_>, new: &Path, tally: &mut Tally) -> R
     read_rows(bank, tally)
 }
 
-/// Opens the bank and reads every row: right, or an error.
+/// Opens the bank and reads every row. Each must be right or an error.
 fn read_rows(bank: &Pristine, tally: &mut Tally) -> Result<()> {
     let Ok(store) = Store::open(&bank.dir, &options()) else {
         tally.refused += 1;
@@ -354,7 +354,7 @@ fn read_rows(bank: &Pristine, tally: &mut Tally) -> Result<()> {
         let table = store.tables().iter().find(|table| table.name == NAMES[i]).map(|t| t.id);
         let table = table.context("a table is gone")?;
         if let Ok(mut scan) = store.scan(table) {
-            // Ends: at the end or at the first error.
+            // Ends at the last row or at the first error.
             while let Ok(Some(row)) = scan.next_row() {
                 let right = rows.get(&row.key).is_some_and(|value| value == row.value);
                 ensure!(right, "a scan of {} returned a wrong row {}", NAMES[i], row.key);
@@ -374,7 +374,7 @@ fn read_rows(bank: &Pristine, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Gets rows and compares them; false if the store says that it can't.
+/// Gets rows and compares them. False if the store returns an error.
 fn get(store: &Store, table: TableId, i: usize, keys: &[u64], rows: &Rows) -> Result<bool> {
     let mut values = vec![Vec::new(); keys.len()];
     let got = match i {

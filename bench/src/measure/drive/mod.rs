@@ -1,4 +1,4 @@
-//! The drive: what it can do, and what the store makes of it with tables larger than memory.
+//! The drive: its limits, and the store with tables larger than memory.
 
 pub(crate) mod checkpoint;
 pub(crate) mod checksum_cost;

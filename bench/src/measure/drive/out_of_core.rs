@@ -1,18 +1,19 @@
-//! `out-of-core`: tables several times larger than memory, beside other stores and the drive's own
-//! limit.
+//! `out-of-core`: tables several times larger than memory, compared with other stores and with the
+//! drive's limit.
 //!
-//! The stores are measured by `embank-ycsb compare`, which gives each a process of its own and
-//! takes turns; this runs it for every length of rows and every budget, measures what the drive
-//! does at full depth before and after, and gathers everything in one table: rows/s beside each
-//! peer, and for Embank the reads that reach the drive beside the drive's own rate.
+//! `embank-ycsb compare` measures the stores: each has a process of its own, and they take turns.
+//! This program runs it for every row length and every budget, and measures the drive at full depth
+//! before and after. One table has the rows/s beside each peer, and Embank's reads from the drive
+//! beside the drive's own rate.
 //!
-//! Estimate, written before measuring: uniform reads at a quarter miss three times in four, a read
-//! each, so the drive's 100,000 to 140,000 reads a second carry 130,000 to 190,000 rows/s at 64 and
-//! 512 bytes alike, and 110,000 to 160,000 at a tenth. Under Zipf 0.99 a quarter of the rows gets
-//! some 90% of the requests: 5 to 8 times as much, where the processor begins to count. RocksDB,
-//! one MultiGet of many blocks, a quarter of that uniform. Updates add the log's writing, a tenth
-//! of the reads' bytes. 64-byte rows at a tenth leave less memory than an index of 15 bytes a row
-//! takes, so rows share entries there, and a miss costs several reads.
+//! Estimate, written before measuring: at a budget of a quarter, three of four uniform reads miss,
+//! and each miss is one read. So the drive's 100,000 to 140,000 reads a second allow 130,000 to
+//! 190,000 rows/s at 64 and at 512 bytes, and 110,000 to 160,000 at a tenth. Under Zipf 0.99 a
+//! quarter of the rows gets about 90% of the requests: 5 to 8 times as many rows/s, and the
+//! processor begins to matter. RocksDB with one MultiGet of many blocks does a quarter of Embank's
+//! uniform rate. Updates add the writes of the log, a tenth of the bytes read. At a tenth, 64-byte
+//! rows leave less memory than an index of 15 bytes for each row takes. Rows then share entries,
+//! and a miss costs several reads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,16 +32,16 @@ use crate::measure::store::in_memory::scratch_in;
 /// Options of `out-of-core`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Bytes of all rows' values; the number of rows follows
+    /// Bytes of all rows' values; divided by --row-bytes, it is the number of rows
     #[arg(long, value_name = "BYTES", default_value_t = 2_000_000_000)]
     data: u64,
     /// Bytes of a row, each length measured by itself
     #[arg(long, value_delimiter = ',', default_value = "64,512")]
     row_bytes: Vec<u64>,
-    /// Budgets: one part in so many of the data
+    /// Budgets: the data divided by each of these numbers
     #[arg(long, value_delimiter = ',', default_value = "4,10")]
     parts: Vec<u64>,
-    /// Stores; the first is the one that the others stand beside
+    /// Stores; the first is the one that the others are compared with
     #[arg(long, default_value = "embank,rocksdb,lmdb,redb,fjall")]
     engines: String,
     /// YCSB's workloads: c reads, a half updates, f half read-modify-writes
@@ -49,7 +50,7 @@ pub(crate) struct Args {
     /// Request distributions
     #[arg(long, default_value = "uniform,scrambled")]
     distribution: String,
-    /// Operations of a call
+    /// Operations in a call
     #[arg(long, default_value_t = 4096)]
     batch: usize,
     /// Numbers of threads
@@ -61,10 +62,10 @@ pub(crate) struct Args {
     /// Rounds; the median counts
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Features that embank-ycsb is built with; the peers stand behind theirs
+    /// Features to build embank-ycsb with; each peer has a feature
     #[arg(long, default_value = "peers")]
     features: String,
-    /// Where stores and files lie while this runs; they are removed at the end
+    /// Folder of the stores and files of this run; they are removed at the end
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     directory: PathBuf,
     #[command(flatten)]
@@ -74,7 +75,7 @@ pub(crate) struct Args {
     quick: bool,
 }
 
-/// What `embank-ycsb compare --json` writes, as far as it is wanted here.
+/// The part of the output of `embank-ycsb compare --json` that is used here.
 #[derive(Debug, Deserialize)]
 struct Document {
     rows: Vec<ComparedRow>,
@@ -131,8 +132,8 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     args.output.publish("Larger than memory", &figures)
 }
 
-/// Builds `embank-ycsb` with the peers, in a folder of its own: they are heavy, and a plain build
-/// must not lose or gain their features.
+/// Builds `embank-ycsb` with the peers, in a target folder of its own. The peers take long to
+/// build, and a plain build must not lose or gain their features.
 fn build(args: &Args) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/peers");
@@ -186,7 +187,7 @@ fn compare(
     serde_json::from_str(&text).context("understanding what compare wrote")
 }
 
-/// A row of the comparison under this table's names. Its rates are in rows a second.
+/// A row of the comparison with the names of this table. Its rates are in rows a second.
 fn compared(label: &str, row: &ComparedRow) -> Row {
     let spread = Spread { median: row.value, min: row.min, max: row.max };
     let mut figure = Row::of(format!("{label}: {}", row.name), "rows/s", spread, 1.0);
@@ -195,8 +196,7 @@ fn compared(label: &str, row: &ComparedRow) -> Row {
     figure
 }
 
-/// Reads that reached the drive, beside what the drive does; none for stores that do not count
-/// them.
+/// Reads from the drive, compared with the drive's limit. `None` for stores that do not count them.
 fn disk_reads(label: &str, measurement: &Measurement, drive: &Row) -> Option<Row> {
     let rates: Option<Vec<f64>> = measurement.rounds.iter().map(reads_per_second).collect();
     let spread = Spread::of(rates.filter(|rates| !rates.is_empty())?);
@@ -204,7 +204,7 @@ fn disk_reads(label: &str, measurement: &Measurement, drive: &Row) -> Option<Row
     Some(Row::of(name, "thousand/s", spread, 1e-3).beside(drive))
 }
 
-/// The store's own counter of disk reads over the time of a round.
+/// The store's own count of disk reads, divided by the time of the round.
 fn reads_per_second(round: &Value) -> Option<f64> {
     let counters = round.get("counters")?.as_array()?;
     let reads = counters.iter().find(|pair| pair[0] == "disk_reads")?[1].as_f64()?;

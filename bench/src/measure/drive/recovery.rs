@@ -1,12 +1,13 @@
 //! `recovery`: how long opening a bank takes, after one checkpoint and after many.
 //!
-//! A bank is loaded, checkpointed and closed; then it is opened, with nothing of it in the system's
-//! page cache. Then many checkpoints follow, each after some rows have changed, and it is opened
-//! again. A sequential read of the same files stands beside it.
+//! A bank is loaded, checkpointed and closed. Then it is opened while the system's page cache has
+//! nothing of it. After many more checkpoints, each of some changed rows, it is opened again. A
+//! sequential read of the same files is the limit.
 //!
-//! Estimate, written before measuring: opening reads the index's images, 10 bytes a row, and lays
-//! 14 out: for 100 million rows 1 GB at 0.5 to 1 GB/s of one processor (checksum, entry by entry,
-//! first touch of memory), 1 to 2 s. After many checkpoints a quarter more at most.
+//! Estimate, written before measuring: opening reads the index's images, 10 bytes for each row, and
+//! lays out 14 bytes in memory. For 100 million rows that is 1 GB at 0.5 to 1 GB/s of one processor
+//! (checksums, entries, first touch of memory): 1 to 2 s. After many checkpoints it takes a quarter
+//! more at most.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -28,7 +29,7 @@ use crate::measure::store::in_memory::scratch_in;
 
 /// Keys of a batch.
 const BATCH_KEYS: usize = 4096;
-/// Rows that are looked at after each open.
+/// Rows that are checked after each open.
 const CHECKED_ROWS: usize = 100_000;
 
 /// Options of `recovery`.
@@ -44,7 +45,7 @@ pub(crate) struct Args {
     /// Checkpoints before the second measurement
     #[arg(long, default_value_t = 100)]
     checkpoints: u64,
-    /// Part of the rows that changes before each of them
+    /// Part of the rows that changes before each of these checkpoints
     #[arg(long, default_value_t = 0.002)]
     changed: f64,
     /// Times that the bank is opened for each figure; the median counts
@@ -154,7 +155,8 @@ fn images(bank: &Path) -> Result<Vec<(PathBuf, u64)>> {
 fn forget(files: &[(PathBuf, u64)]) -> Result<()> {
     for (path, _) in files {
         let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
-        // SAFETY: advice on a file that is open here; it touches no memory of this process.
+        // SAFETY: this advises the kernel about a file that is open here. It touches no memory of
+        // this process.
         let refused =
             unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
         ensure!(refused == 0, "the system keeps {} in its cache", path.display());
@@ -162,7 +164,7 @@ fn forget(files: &[(PathBuf, u64)]) -> Result<()> {
     Ok(())
 }
 
-/// Reads files from end to end, from the drive; how long that took in seconds.
+/// Reads whole files from the drive. Returns the seconds.
 fn read_plainly(files: &[(PathBuf, u64)]) -> Result<f64> {
     forget(files)?;
     let mut buffer = vec![0; 1 << 20];

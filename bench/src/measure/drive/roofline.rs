@@ -1,18 +1,19 @@
-//! `roofline`: what the machine can do without any store.
+//! `roofline`: the limits of the machine, without a store.
 //!
-//! Memory: random gathers of 8 to 512 bytes by one and two threads, the same behind an index (the
-//! floor of any store with a hash index: [`crate::ground::index_loop`]), 4 KiB pages beside huge
-//! ones, and what a second cache line costs ([`crate::ground::page_cost`]). Drive: random and
-//! sequential reads and writes over the depth of the queue ([`crate::ground::device_limit`]).
+//! In memory: random gathers of 8 to 512 bytes by one and two threads; the loop behind an index,
+//! which is the limit of any store with a hash index ([`crate::ground::index_loop`]); 4 KiB pages
+//! beside huge ones; the cost of a second cache line ([`crate::ground::page_cost`]). On the drive:
+//! random and sequential reads and writes at several queue depths
+//! ([`crate::ground::device_limit`]).
 //!
 //! Estimate, written before measuring. A dependent miss costs about 100 ns, and a core keeps 12 to
-//! 16 in flight, so a random line comes at 7 to 20 ns: 50 to 60 million rows/s at 8 and 64 bytes
-//! where much of the table is in a large last-level cache. 512 bytes are eight lines, which the
-//! fill buffers take in turn: 50 to 80 ns, 6 to 10 GB/s. Behind an index a row touches two places
-//! and, with a header of 32 bytes, one line more: about half of the gather at 8 and 64 bytes, 0.8
-//! of it at 512. Without huge pages, two thirds. Two threads do twice as much as long as memory
-//! bandwidth holds. The drive is virtual: some 10,000 reads a second one at a time and ten times
-//! that at depth 64, 512 bytes no faster than 4 KiB.
+//! 16 misses in flight, so a random line takes 7 to 20 ns. With much of the table in a large
+//! last-level cache, that is 50 to 60 million rows/s at 8 and 64 bytes. A row of 512 bytes is eight
+//! lines, one after another through the fill buffers: 50 to 80 ns, 6 to 10 GB/s. Behind an index, a
+//! row touches two places and, with a header of 32 bytes, one more line: about half of the gather
+//! at 8 and 64 bytes, 0.8 of it at 512. Without huge pages the rate is two thirds. Two threads are
+//! twice as fast until memory bandwidth is the limit. The drive is virtual: about 10,000 reads a
+//! second at depth 1 and ten times as many at depth 64, for 512 bytes as for 4 KiB.
 
 use std::time::Duration;
 
@@ -27,9 +28,9 @@ use crate::ground::page_cost::{PageCost, Second};
 use crate::ground::report::{Row, print_provenance};
 use crate::ground::rounds::{Contender, Draw, Plan, Spread, alternate};
 
-/// Depths at which random reads are measured.
+/// Queue depths of the random reads.
 const DEPTHS: [u32; 7] = [1, 4, 16, 64, 128, 256, 512];
-/// The depth of random writes and of two threads together.
+/// Queue depth of the random writes and of two threads together.
 const DEPTH_FULL: u32 = 256;
 const SEQUENTIAL_DEPTH: u32 = 16;
 
@@ -42,7 +43,7 @@ pub(crate) struct Args {
     /// Rows to gather from
     #[arg(long, default_value_t = 10_000_000)]
     rows: u64,
-    /// Bytes to gather from in place of --rows: as many rows of each length as fit
+    /// Bytes to gather from, instead of --rows: as many rows of each length as fit
     #[arg(long, value_name = "BYTES")]
     bytes: Option<u64>,
     /// Bytes of a row
@@ -56,13 +57,13 @@ pub(crate) struct Args {
     /// Measured rounds; the median counts
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Only one half of it
+    /// Only one half of the measurements
     #[arg(long, value_enum)]
     only: Option<Half>,
-    /// Size of that file in MiB
+    /// Size of the drive's file in MiB
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     file: u64,
-    /// Milliseconds that each figure of the drive is measured in each round
+    /// Milliseconds of each figure of the drive in each round
     #[arg(long, default_value_t = 500)]
     milliseconds: u64,
     #[command(flatten)]
@@ -118,7 +119,7 @@ fn memory(args: &Args, figures: &mut Vec<Row>) -> Result<()> {
         gathers(args, &ground, rows_of(row_bytes), row_bytes, figures)?;
     }
     let plan = |rows: u64, dim| plan(args, rows, dim);
-    // 64-byte rows once more, with small pages.
+    // Gathers 64-byte rows again, from small pages.
     let rows = rows_of(64);
     let small = Ground::filled(rows as usize * 64, Pages::Small)?;
     let mut contenders = Vec::new();
@@ -191,7 +192,7 @@ fn gathers(
     Ok(())
 }
 
-/// Nanoseconds a row for one line and for two, by where the second lies.
+/// Nanoseconds for each row with one line and with two, by the place of the second.
 fn page_costs(plan: &Plan, ground: &Ground, bytes: usize, figures: &mut Vec<Row>) -> Result<()> {
     let loops: Vec<PageCost<'_>> =
         Second::ALL.iter().filter_map(|&second| PageCost::new(ground, bytes, second)).collect();
@@ -240,7 +241,7 @@ fn drive(args: &Args, figures: &mut Vec<Row>) -> Result<()> {
     Ok(())
 }
 
-/// Everything that is asked of the drive.
+/// The loads of the drive.
 fn loads() -> Vec<Load> {
     let read = |request_bytes, depth| Load {
         random: true,

@@ -1,10 +1,9 @@
-//! `explain`: pipelines with a slow stage that is known, and what the trace of a short run says of
-//! them.
+//! `explain`: checks what the trace of a short run says about pipelines with a known slow stage.
 //!
-//! By turns, each pipeline is traced over a quarter of the rows (from disk over all) with two
-//! threads, and runs untraced over all of them with as many threads as the explanation says. Each
-//! explanation must name the stage that was made slow; and where it says that the processor or the
-//! disk is the limit, the median speed must be within 20% of the median of what was predicted.
+//! By turns, each pipeline is traced with two threads over a quarter of the rows (over all rows if
+//! it reads from disk), and runs untraced over all rows with the explanation's number of threads.
+//! Each explanation must name the stage that was made slow. If it says that the processor or the
+//! disk is the limit, the median speed must be within 20% of the median prediction.
 
 use std::fs::File;
 use std::io::Write;
@@ -23,18 +22,18 @@ use super::slow_drive::SlowDrive;
 use crate::ground::report::{Row, print_provenance};
 use crate::ground::rounds::Spread;
 
-/// How far a measured speed may be from the predicted one.
+/// Largest difference of a measured speed from the predicted one, as a part of it.
 const WITHIN: f64 = 0.2;
-/// The part of the rows that is traced.
+/// A trace covers the rows divided by this number.
 const TRACED_PART: usize = 4;
-/// What the slow consumer waits for each batch.
+/// The time that the slow consumer waits in each batch.
 const CONSUMER_WAITS: Duration = Duration::from_millis(4);
-/// What the slow drive reads; a tenth of what the processor can take.
+/// Bytes a second of the slow drive, a tenth of what the processor can take.
 const DRIVE_BYTES_PER_S: u64 = 300_000_000;
-/// Boundaries of the slow operator.
+/// Number of boundaries of the slow operator.
 const BOUNDARIES: u16 = 5000;
 
-/// What the consumer does with a batch.
+/// The consumer of the batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Consumer {
     Takes,
@@ -75,7 +74,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Every integer is put among thousands of boundaries.
+/// A specification that buckets every integer by [`BOUNDARIES`] boundaries.
 fn bucketized() -> Spec {
     let mut spec = Spec::criteo(5000);
     let boundaries: Vec<f32> = (0..BOUNDARIES).map(f32::from).collect();
@@ -86,7 +85,7 @@ fn bucketized() -> Spec {
     spec
 }
 
-/// Look-ups alone, in tables that no cache holds.
+/// A specification with only look-ups, in tables larger than any cache.
 fn scattered() -> Spec {
     let name = |i: usize| format!("C{i}");
     let skipped = (0..14).map(|i| Field::new(format!("skipped {i}"), FieldKind::Skip));
@@ -170,7 +169,7 @@ fn measure(
         if case.from_disk { Input::file(path) } else { Input::memory("rows", text) }
     };
     let mut traced = pipeline(case, 2, true)?;
-    // The tables are full, as they are for most of a long run; and files have been read once.
+    // Fills the tables, as they are for most of a long run, and reads the files once.
     consume(case, &mut traced, &[Input::memory("rows", text)])?;
     forget(path)?;
     consume(case, &mut traced, &[input(path, text)])?;
@@ -218,12 +217,12 @@ fn consume(case: &Case, pipeline: &mut Pipeline, inputs: &[Input<'_>]) -> Result
     })?)
 }
 
-/// Takes a file out of the system's cache, so that reading it is reading the disk.
+/// Takes a file out of the system's cache, so that a read comes from the disk.
 fn forget(path: &Path) -> Result<()> {
     use std::os::fd::AsRawFd;
     let file = File::open(path)?;
     file.sync_all()?;
-    // SAFETY: the descriptor is open for the call, which changes nothing but what is cached.
+    // SAFETY: the descriptor is open during the call, which changes only the system's cache.
     let result = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     ensure!(result == 0, "posix_fadvise: {}", std::io::Error::from_raw_os_error(result));
     Ok(())

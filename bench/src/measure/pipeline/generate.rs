@@ -1,9 +1,9 @@
-//! Rows in the format of the Criteo Kaggle set: its cardinalities, scaled, skewed as categories
-//! are.
+//! Generates rows in the format of the Criteo Kaggle set, with its cardinalities, scaled, and with
+//! skewed categories.
 //!
-//! The same distributions as the training examples' generator, without a label that can be learned:
-//! here only the speed of reading counts. Everything follows from the seed and the row's number, so
-//! threads make parts of it side by side.
+//! The distributions are those of the training examples' generator. The label cannot be learned,
+//! because only the speed of reading counts here. A row follows from the seed and its number, so
+//! threads can make parts of the rows side by side.
 
 use std::io::Write;
 
@@ -12,20 +12,20 @@ const KAGGLE_CARDINALITIES: [u32; 26] = [
     1460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5683, 8_351_593, 3194, 27,
     14_992, 5_461_306, 10, 5652, 2173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
 ];
-/// How often an integer is empty.
+/// The part of each integer's values that are empty.
 const MISSING_INTEGER: [f64; 13] =
     [0.45, 0.0, 0.2, 0.2, 0.03, 0.2, 0.04, 0.001, 0.04, 0.45, 0.04, 0.75, 0.2];
 const INTEGER_MEDIAN: [f64; 13] =
     [1.0, 3.0, 7.0, 5.0, 1500.0, 40.0, 4.0, 10.0, 50.0, 1.0, 2.0, 1.0, 5.0];
-/// Spread of the integers' logarithms.
+/// Standard deviation of the integers' logarithms.
 const INTEGER_SPREAD: f64 = 1.3;
-/// The second integer is negative so often.
+/// The part of the second integer's values that are negative.
 const NEGATIVE: f64 = 0.1;
 const MISSING_CATEGORY: f64 = 0.03;
-/// Zipf's exponent.
+/// Exponent of the categories' Zipf distribution.
 const SKEW: f64 = 1.05;
 
-/// A row's fields, as numbers: label, integers, categories; none where a field is empty.
+/// A row's fields, as numbers: label, integers, categories. `None` for an empty field.
 pub(super) type Fields = [Option<u32>; 40];
 
 /// Draws rows.
@@ -33,7 +33,7 @@ pub(super) struct Generator {
     seed: u64,
 }
 
-/// Numbers that look random, by counting (SplitMix64).
+/// A generator of pseudo-random numbers from a counter (SplitMix64).
 struct Draws(u64);
 
 impl Draws {
@@ -42,7 +42,7 @@ impl Draws {
         mix(self.0)
     }
 
-    /// From 0 to below 1.
+    /// A number from 0 to below 1.
     fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -68,7 +68,7 @@ impl Generator {
             if draws.unit() < MISSING_INTEGER[i] {
                 continue;
             }
-            // A sum of four is near enough to a normal distribution of variance 1/3.
+            // A sum of four uniform numbers is close to a normal distribution of variance 1/3.
             let sum: f64 = (0..4).map(|_| draws.unit()).sum();
             let normal = (sum - 2.0) * 3.0_f64.sqrt();
             let value = (INTEGER_MEDIAN[i] * (INTEGER_SPREAD * normal).exp()) as i32;
@@ -86,7 +86,7 @@ impl Generator {
     }
 }
 
-/// A rank from 0 to below `n` by Zipf's law, from a number from 0 to below 1: the inverse of the
+/// A rank below `n` by Zipf's law, from a number from 0 to below 1. It is the inverse of the
 /// continuous law.
 fn zipf(unit: f64, n: u32) -> u32 {
     let exponent = 1.0 - SKEW;
@@ -117,7 +117,7 @@ pub(super) fn write_packed(fields: &Fields, into: &mut Vec<u8>) {
     }
 }
 
-/// All rows as one piece of memory, made by two threads.
+/// All rows as one vector, made by two threads.
 pub(super) fn rows(seed: u64, rows: u64, write: fn(&Fields, &mut Vec<u8>)) -> Vec<u8> {
     let part = |range: std::ops::Range<u64>| {
         let generator = Generator::new(seed);

@@ -1,4 +1,4 @@
-//! `pipeline`: preprocessing beside peers and the machine's own limits.
+//! `pipeline`: the speed of preprocessing, compared with peers and with the machine's limits.
 
 mod explain;
 mod generate;
@@ -29,15 +29,16 @@ enum Measurement {
     Utf8(Common),
     /// Packed rows in memory, beside copying the same bytes
     Binary(Common),
-    /// Writes the generated rows as text to a file, for measurements that are not in this program
+    /// Write the generated rows as text to a file, for measurements outside of this program
     #[command(hide = true)]
     Generate(GenerateArgs),
     /// Two threads against one, and beside a process that keeps a core busy
     Threads(Common),
-    /// Five pipelines with a slow stage each: is it named, and is the speed as predicted?
+    /// Five pipelines, each with a slow stage: checks that the explanation names it and predicts
+    /// the speed
     Explain(Common),
-    /// A bank's vocabulary of byte strings, larger than memory: build, look up, reverse, verify,
-    /// memory, disk
+    /// A bank's vocabulary of byte strings that is larger than memory: build, look up, reverse,
+    /// verify, memory, disk
     Vocabulary(vocabulary::Args),
 }
 
@@ -50,7 +51,7 @@ struct GenerateArgs {
     /// Seed of the rows
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where they go
+    /// The file to write
     file: PathBuf,
 }
 
@@ -69,20 +70,20 @@ struct Common {
     /// A rough answer within a minute: a million rows, three rounds
     #[arg(long)]
     quick: bool,
-    /// Moduli of the categories, and so the most values of a vocabulary; PIPER's are these
+    /// Moduli of the categories, which bound the values of a vocabulary; the defaults are PIPER's
     #[arg(long, value_delimiter = ',', default_value = "5000,1000000")]
     moduli: Vec<u32>,
-    /// KiB of a chunk, what a thread works on at a time
+    /// KiB of a chunk, the part of the input that a thread works on at a time
     #[arg(long, default_value_t = 512)]
     chunk_kib: usize,
     /// Measure decoding without vector instructions too
     #[arg(long)]
     portable: bool,
-    /// Hold every row against a plain reference, before measuring
+    /// Before measuring, check every row against a simple reference
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
     check: bool,
-    /// And so many of the first against one in Python (`bench/python/pipeline/reference.py`); 0
-    /// needs no python3
+    /// Number of first rows that are also checked against a reference in Python
+    /// (`bench/python/pipeline/reference.py`); 0 needs no python3
     #[arg(long, default_value_t = 20_000)]
     python_rows: u64,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! Rows that came out, held against a reference in plain Python, which shares no line with what it
-//! checks.
+//! Checks the rows of a pipeline against a reference in plain Python, which shares no code with the
+//! pipeline.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::generate;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/pipeline/reference.py");
 
-/// Holds the first `rows` rows that came of this format and seed against what Python makes of the
+/// Compares the first `rows` rows of a format and a seed with the rows that Python makes of the
 /// same input.
 ///
 /// # Errors
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use crate::measure::pipeline::generate::Generator;
 
-    /// What must come out, made here without a pipeline.
+    /// The expected rows, made here without a pipeline.
     fn made(rows: u64, modulus: u32) -> Vec<u32> {
         let generator = Generator::new(5);
         let mut ids = vec![HashMap::new(); 26];

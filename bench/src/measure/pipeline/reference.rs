@@ -1,5 +1,5 @@
-//! What a pipeline must make of the generated rows, slowly and plainly: field by field, with a
-//! `HashMap` a column.
+//! The expected output of a pipeline for the generated rows, made field by field with a `HashMap`
+//! for each column.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,10 @@ use anyhow::{Result, ensure};
 
 use super::generate::{Fields, Generator};
 
-/// How far a logarithm may be from the exact one, relative, beside half a unit in the last place of
-/// f32.
+/// Largest relative error of a logarithm, besides half a unit in the last place of f32.
 const LOGARITHM_ERROR: f64 = 2.5e-7;
 
-/// Rows in order, as they must come out.
+/// The expected rows, in order.
 pub(super) struct Reference {
     generator: Generator,
     modulus: u32,
@@ -24,7 +23,7 @@ impl Reference {
         Self { generator: Generator::new(seed), modulus, ids: vec![HashMap::new(); 26], next: 0 }
     }
 
-    /// Holds the next rows against what they must be.
+    /// Checks the next rows.
     pub(super) fn check(&mut self, rows: &[u32]) -> Result<()> {
         for row in rows.chunks_exact(40) {
             let fields = self.generator.row(self.next);
@@ -34,7 +33,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Rows that were checked.
+    /// Number of checked rows.
     pub(super) fn checked(&self) -> u64 {
         self.next
     }

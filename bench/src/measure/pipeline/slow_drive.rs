@@ -1,9 +1,9 @@
-//! A drive that is slow for this process, so that reading is the slowest stage on any machine.
+//! Makes a drive slow for this process, so that reading is the slowest stage on any machine.
 //!
-//! Virtual drives whose host holds the file in memory give as many bytes as two cores can copy;
-//! then a pipeline that reads from disk is bound by the processor, and no disk-bound one could be
-//! shown. So the kernel is asked to throttle: by the controller `blkio` of control groups, or `io`
-//! of version 2. Both need root.
+//! A virtual drive whose host holds the file in memory is as fast as two cores can copy. Then a
+//! pipeline that reads from disk is bound by the processor, and no disk-bound pipeline could be
+//! measured. So the kernel throttles the drive, by the controller `blkio` of control groups, or
+//! `io` of version 2. Both need root.
 
 use std::fs;
 use std::os::linux::fs::MetadataExt;
@@ -13,15 +13,15 @@ use anyhow::{Context, Result, bail};
 
 const GROUP: &str = "embank-bench";
 
-/// This process, in a control group with a slow drive. Dropping it puts the process back.
+/// A control group with a slow drive that this process is in. Dropping it puts the process back.
 pub(super) struct SlowDrive {
     group: PathBuf,
-    /// Where the process was.
+    /// The control group that the process was in before.
     home: PathBuf,
 }
 
 impl SlowDrive {
-    /// Lets this process read so many bytes a second from the drive that `path` is on.
+    /// Limits this process to `bytes_per_s` bytes a second from the drive with `path`.
     pub(super) fn new(path: &Path, bytes_per_s: u64) -> Result<Self> {
         let drive = drive_of(path)?;
         let mine = fs::read_to_string("/proc/self/cgroup").context("reading one's own groups")?;
@@ -74,7 +74,7 @@ fn own_id() -> String {
     std::process::id().to_string()
 }
 
-/// `major:minor` of the whole drive; limits are not for partitions.
+/// `major:minor` of the whole drive, because a partition has no limits of its own.
 fn drive_of(path: &Path) -> Result<String> {
     let device = fs::metadata(path).with_context(|| format!("{}", path.display()))?.st_dev();
     let (major, minor) = (libc::major(device), libc::minor(device));

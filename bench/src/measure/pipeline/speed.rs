@@ -1,12 +1,12 @@
 //! `utf8`, `binary` and `threads`: rows/s of PIPER's nine operators over rows of the Criteo format
 //! in memory.
 //!
-//! Estimates, written before measuring, for two cores of 3 to 4 GHz: a row of text is 230 bytes,
-//! and decoding it with AVX-512 takes 45 ns of a core (10 to find its separators, 35 to make
-//! numbers), with AVX2 100 ns; its operators 10 ns, 26 look-ups 15 ns where the tables are in the
-//! second-level cache and 60 ns where they are not, and putting the row together 10 ns. So 20 to 25
-//! million rows/s with vocabularies of 5,000, and 13 to 16 million with a million. Packed rows have
-//! no decoding but 10 ns of turning rows into columns: 40 and 20 million.
+//! Estimates, written before measuring, for two cores of 3 to 4 GHz. A row of text is 230 bytes.
+//! Decoding it takes 45 ns of a core with AVX-512 (10 to find its separators, 35 to make numbers)
+//! and 100 ns with AVX2. Its operators take 10 ns, and putting the row together 10 ns. Its 26
+//! look-ups take 15 ns if the tables are in the second-level cache, and 60 ns if not. So 20 to 25
+//! million rows/s with vocabularies of 5,000 values, and 13 to 16 million with a million values.
+//! Packed rows have no decoding, but take 10 ns to be turned into columns: 40 and 20 million.
 
 use std::time::Instant;
 
@@ -20,16 +20,16 @@ use super::reference::Reference;
 use crate::ground::report::{Row, print_provenance};
 use crate::ground::rounds::Spread;
 
-/// What becomes of the batches.
+/// What the consumer does with the batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kept {
-    /// Their memory is used again.
+    /// Gives each batch back, so that its memory is used again.
     Nothing,
-    /// Each in fresh memory.
+    /// Keeps all batches, so that each has new memory.
     All,
 }
 
-/// One way to run.
+/// A way to run the pipeline.
 #[derive(Debug, Clone, Copy)]
 struct Way {
     modulus: u32,
@@ -68,7 +68,7 @@ impl Way {
         Ok(rows as f64 / elapsed.as_secs_f64())
     }
 
-    /// Holds every row against the reference, and the first ones against the one in Python.
+    /// Checks every row against the reference, and the first ones against the reference in Python.
     fn check(&self, bytes: &[u8], common: &Common) -> Result<()> {
         let (rows, python_rows) = (common.rows, common.rows.min(common.python_rows));
         let mut reference = Reference::new(common.seed, self.modulus);
@@ -87,7 +87,7 @@ impl Way {
     }
 }
 
-/// Measures ways in turns, round by round; the first round warms up and does not count.
+/// Measures the ways by turns, round after round. The first round warms up and does not count.
 fn measure(ways: &[(String, Way)], bytes: &[u8], common: &Common) -> Result<Vec<Row>> {
     let mut rates = vec![Vec::new(); ways.len()];
     for round in 0..=common.rounds {
@@ -102,7 +102,7 @@ fn measure(ways: &[(String, Way)], bytes: &[u8], common: &Common) -> Result<Vec<
     Ok(rows.map(|((name, _), rates)| Row::rate(name, Spread::of(rates))).collect())
 }
 
-/// Holds the rows of each way against the references, if that is asked for.
+/// Checks the rows of each way against the references, if `--check` is set.
 fn check(ways: &[(String, Way)], bytes: &[u8], common: &Common) -> Result<()> {
     for (name, way) in ways.iter().filter(|(_, way)| common.check && way.kept == Kept::Nothing) {
         way.check(bytes, common)?;
@@ -122,7 +122,8 @@ fn named(moduli: &[u32]) -> Vec<(u32, String)> {
     moduli.iter().map(|&modulus| (modulus, name(modulus))).collect()
 }
 
-/// The best first; the portable one, which is slow, only where it is all there is or is asked for.
+/// The instruction levels, the best first. The portable level is slow, so it is there only if it is
+/// the only one or `--portable` is set.
 fn levels(common: &Common) -> Vec<Level> {
     let mut levels = Level::available();
     levels.reverse();
@@ -184,8 +185,8 @@ pub(super) fn binary(common: &Common) -> Result<()> {
     common.output.publish("Pipeline, packed rows", &figures)
 }
 
-/// What memory alone would allow: the same bytes read by two threads and written as many, into
-/// memory that is used again.
+/// The limit of memory: two threads read the bytes and write as many, into memory that is used
+/// again.
 fn copy_rate(packed: &[u8], common: &Common) -> Result<Row> {
     const PART: usize = 256 << 10;
     let mut rates = Vec::new();
@@ -234,7 +235,7 @@ pub(super) fn threads(common: &Common) -> Result<()> {
         figures.extend(rows);
         figures.extend([scaling, busy]);
     }
-    // What the machine itself gains by a second thread, at work that touches no memory.
+    // The gain of a second thread for work that touches no memory.
     figures.push(arithmetic_scaling(common)?);
     common.output.publish("Pipeline, threads", &figures)
 }

@@ -1,16 +1,15 @@
-//! `pipeline vocabulary`: a bank's vocabulary of byte strings, larger than memory, beside one that
-//! fits.
+//! `pipeline vocabulary`: a bank's vocabulary of byte strings that is larger than memory, compared
+//! with one that fits.
 //!
 //! The strings have 8 to 24 bytes, 16 on average, and are all different. They are inserted in
-//! batches, looked up with uniform and Zipf popularity, turned back, and verified. Every answer is
-//! checked: value `i` has id `i`. The same with a tenth of the values under the same budget is what
-//! it stands beside; it runs afterwards, so that the peak of the resident memory is that of the
-//! large one.
+//! batches, looked up with uniform and Zipf popularity, looked up by id, and verified. Every answer
+//! is checked: value `i` has id `i`. Afterwards a tenth of the values runs under the same budget.
+//! It runs last, so that the peak of the resident memory is that of the large vocabulary.
 //!
-//! Estimate, written before measuring, for two cores and a budget of 40 bytes a value: building 1
-//! million values/s in memory, half of that where pages go to disk meanwhile; looking up 3
-//! million/s in memory, and where three of four strings are on disk as many as the drive reads: 0.3
-//! to 0.5 million/s uniform, 1 million Zipf.
+//! Estimate, written before measuring, for two cores and a budget of 40 bytes for each value.
+//! Building: 1 million values/s in memory, half of that while pages are written to disk. Looking
+//! up: 3 million/s in memory. With three of four strings on disk it is as fast as the drive reads:
+//! 0.3 to 0.5 million/s uniform, 1 million Zipf.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -25,7 +24,7 @@ use crate::measure::store::in_memory::scratch_in;
 
 /// Values of a batch.
 const BATCH_VALUES: usize = 1 << 16;
-/// Values that are looked up in each way, at most.
+/// Most values that are looked up in each way.
 const LOOKED_UP_MAX: u64 = 10_000_000;
 
 /// Options of `vocabulary`.
@@ -40,10 +39,10 @@ pub(super) struct Args {
     /// Exponent of the Zipf distribution, below 1
     #[arg(long, default_value_t = 0.99)]
     zipf: f64,
-    /// Seed of what is looked up
+    /// Seed of the look-ups
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where the banks go, on the drive that counts
+    /// Folder of the banks, on the drive to measure
     #[arg(long, default_value = ".")]
     directory: PathBuf,
     /// A rough answer within a minute: 2 million values, 82 MiB
@@ -103,7 +102,8 @@ struct Measured {
     disk_bytes: u64,
 }
 
-/// String `i`: its first bytes are a one-to-one mix of `i`, so that no two are equal.
+/// Appends string `i`. Its first eight bytes are a one-to-one function of `i`, so all strings
+/// differ.
 fn push_value(i: u64, batch: &mut ByteBuffer) {
     let mut x = i.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -147,7 +147,7 @@ fn measure(args: &Args, count: u64) -> Result<Measured> {
     Ok(Measured { rates, disk_bytes })
 }
 
-/// Inserts all values; the seconds that took, without making and checking them.
+/// Inserts all values. Returns the seconds, without making and checking the values.
 fn build(vocabulary: &Vocabulary, count: u64) -> Result<f64> {
     let (mut batch, mut ids, mut seconds) = (ByteBuffer::default(), Vec::new(), 0.0);
     let mut first = 0;
@@ -201,7 +201,7 @@ fn reverse(vocabulary: &Vocabulary, stream: &mut KeyStream, wanted: u64) -> Resu
     Ok(seconds)
 }
 
-/// The most memory that this process has had, by the kernel's own account.
+/// The most resident memory of this process so far, by the kernel's count.
 fn peak_resident_bytes() -> Result<u64> {
     let status =
         std::fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?;
@@ -216,7 +216,7 @@ fn bytes_below(path: &Path) -> Result<u64> {
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
         let metadata = entry.metadata()?;
-        // What is allocated: files may be as long as their segments, with holes.
+        // Counts allocated bytes, because files are as long as their segments and may have holes.
         bytes +=
             if metadata.is_dir() { bytes_below(&entry.path())? } else { metadata.blocks() * 512 };
     }

@@ -1,18 +1,19 @@
-//! What rows hold at a checkpoint: a pure function of the batches that had been trained by then.
+//! The rows of each checkpoint, as a pure function of the batches that were trained before it.
 //!
-//! The writer trains batches of keys from a seeded stream, and each update takes a row from one
-//! known content to the next. A checkpoint's blob says how many batches it holds. So a reader that
-//! draws the same stream knows every row of every checkpoint to the bit, without a word from the
+//! The writer trains batches of keys from a seeded stream, and each update changes a row from one
+//! known content to the next. A checkpoint's blob has the number of its batches. So a reader that
+//! draws the same stream knows every bit of every row of every checkpoint, without asking the
 //! writer.
 
 use crate::ground::content::{self, KeyStream, Popularity};
 
-/// Keys are below `1 << KEY_BITS`; above them lies the number of a row's updates.
+/// Keys are below `1 << KEY_BITS`. The higher bits have the number of a row's updates.
 const KEY_BITS: u32 = 40;
-/// A key comes once in a batch, so so many batches can be told apart: days of training.
+/// Most updates of a row that can be told apart. A key is in a batch once, so this is also a number
+/// of batches: days of training.
 const UPDATES_MAX: u32 = (1 << (u64::BITS - KEY_BITS)) - 1;
 
-/// The batches that are trained, in their order.
+/// The batches of the training, in order.
 #[derive(Debug)]
 pub(super) struct Training {
     keys: KeyStream,
@@ -24,7 +25,7 @@ impl Training {
     /// Batches of up to `batch` distinct keys below `rows`.
     pub(super) fn new(rows: u64, zipf: f64, batch: usize, seed: u64) -> Self {
         assert!(rows >> KEY_BITS == 0, "keys have {KEY_BITS} bits here");
-        // Not the stream of the peeks.
+        // A seed that differs from that of the peeks.
         let keys = KeyStream::of(Popularity::Zipf(zipf), seed ^ 0x7E, rows);
         Self { keys, batch, batches: 0 }
     }
@@ -38,28 +39,28 @@ impl Training {
         keys
     }
 
-    /// How many there have been.
+    /// Number of batches so far.
     pub(super) fn batches(&self) -> u64 {
         self.batches
     }
 }
 
-/// How often each row has been updated.
+/// The number of updates of each row.
 #[derive(Debug)]
 pub(super) struct Updates(Vec<u32>);
 
 impl Updates {
-    /// Rows as they were loaded.
+    /// No updates, as after loading `rows` rows.
     pub(super) fn none(rows: u64) -> Self {
         Self(vec![0; rows as usize])
     }
 
-    /// How many rows there are.
+    /// Number of rows.
     pub(super) fn rows(&self) -> u64 {
         self.0.len() as u64
     }
 
-    /// Each of these keys has been updated once more.
+    /// Counts an update of each of these keys.
     pub(super) fn note(&mut self, keys: &[u64]) {
         for &key in keys {
             let updates = &mut self.0[key as usize];
@@ -68,14 +69,14 @@ impl Updates {
         }
     }
 
-    /// Fills `rows` (`keys.len() * dim`) with what the keys' rows hold.
+    /// Fills `rows` (`keys.len() * dim`) with the keys' rows after their updates.
     pub(super) fn fill(&self, keys: &[u64], dim: usize, rows: &mut [f32]) {
         for (&key, row) in keys.iter().zip(rows.chunks_exact_mut(dim)) {
             content::fill(&[self.content(key)], dim, row);
         }
     }
 
-    /// The first of the keys whose row is not what it should be, bit by bit.
+    /// The first key whose row differs from the expected one in any bit.
     pub(super) fn wrong(&self, keys: &[u64], dim: usize, rows: &[f32]) -> Option<u64> {
         let right = |key: u64, row: &[f32]| {
             let content = self.content(key);
@@ -85,7 +86,7 @@ impl Updates {
         pairs.find(|&(&key, row)| !right(key, row)).map(|(&key, _)| key)
     }
 
-    /// A number for this key after its updates, no two alike.
+    /// A number that differs for every key and number of updates.
     fn content(&self, key: u64) -> u64 {
         key | u64::from(self.0[key as usize]) << KEY_BITS
     }

@@ -1,4 +1,4 @@
-//! What the machine does without a store, request by request: gathers from memory and bursts of
+//! The machine's limits for the same requests, without a store: gathers from memory and bursts of
 //! reads from the drive.
 
 use std::path::Path;
@@ -14,12 +14,12 @@ use crate::ground::gather::{Gather, Ground};
 use crate::ground::report::Row;
 use crate::ground::rounds::Contender;
 
-/// The drive's file is no larger.
+/// Largest size of the drive's file.
 const DRIVE_BYTES_MAX: u64 = 2 << 30;
-/// Bytes of a read: what a row takes is in one of these, or in two.
+/// Bytes of a read. A row lies in one such block, or in two.
 const READ_BYTES: u64 = 4096;
 
-/// Memory and drive, and their figures so far.
+/// The memory and the drive to measure, and their figures so far.
 #[derive(Debug)]
 pub(super) struct Limits<'a> {
     gathers: Vec<(Kind, Gather<'a>, KeyStream, Percentiles)>,
@@ -29,9 +29,9 @@ pub(super) struct Limits<'a> {
 }
 
 impl<'a> Limits<'a> {
-    /// Gathers of these kinds from rows of `dim` columns that fill `ground`, and as many reads at
-    /// once of a file in `directory`. Where the drive can't be measured, which is said, its
-    /// figures are left out.
+    /// For each kind: gathers from rows of `dim` columns that fill `ground`, and as many reads at
+    /// once of a file in `directory`. If the drive can't be measured, this prints so, and the
+    /// drive's figures are left out.
     pub(super) fn new(
         ground: &'a Ground,
         kinds: &[(Kind, KeyStream)],
@@ -70,7 +70,7 @@ impl<'a> Limits<'a> {
         }
     }
 
-    /// Measures each for about `duration`.
+    /// Measures each kind for about `duration`.
     ///
     /// # Errors
     /// A wrong answer; a failed read.
@@ -112,8 +112,8 @@ impl<'a> Limits<'a> {
         figures
     }
 
-    /// The figures that peeks of this kind stand beside: the gather, or the drive's if those are
-    /// wanted and there.
+    /// The figures that peeks of this kind are compared with: the drive's if `drive` is set and
+    /// they were measured, else the gather's.
     ///
     /// # Panics
     /// There was no round.

@@ -1,32 +1,31 @@
-//! `serving`: what latency a bank that is opened read-only gives to serving and evaluation.
+//! `serving`: the latencies of a bank that is open read-only, for serving and evaluation.
 //!
-//! A process trains a bank and checkpoints it; this one has it open read-only and peeks, request
-//! after request: one key and some tens, Zipf and uniform, with a memory budget that holds the
-//! whole bank and with one that holds a quarter. First while the writer rests, then while it
-//! trains, with a thread that refreshes the reader after each checkpoint. Every row of every peek
-//! is held against the checkpoint (`reader`). Beside it stand a bare gather of as many rows
+//! A process trains a bank and takes checkpoints. This process has the bank open read-only and
+//! peeks: at one key and at some tens, Zipf and uniform, with a memory budget that holds the whole
+//! bank and with one that holds a quarter. It peeks first while the writer rests, and then while
+//! the writer trains and a thread refreshes the reader after each checkpoint. Every row of every
+//! peek is compared with the checkpoint (`reader`). The limits are a bare gather of as many rows
 //! from memory, and as many random reads at once from the drive (`limits`).
 //!
-//! A round measures all of it one after another: the limits, opening, every kind of request alone,
-//! every kind beside the writer, from its first refresh on: each then lasts for a refresh or more,
-//! or it would show only what comes before. A figure is the median of the rounds' percentiles, with
-//! the least and the largest. The next request begins when the last one has ended and been checked,
-//! so a request that had to wait for a processor counts once: these are a caller's latencies, not
-//! those of a queue of callers.
+//! A round measures the limits, opening, every kind of request alone, and every kind beside the
+//! writer. Beside the writer, a kind begins after the first refresh and lasts for one more at
+//! least, because it would show only the state before a refresh otherwise. A figure is the median
+//! of the rounds' percentiles, with the least and the largest. A request begins when the one before
+//! has ended and has been checked. So a request that waited for a processor counts once: these are
+//! a caller's latencies, not those of a queue of callers.
 //!
-//! Estimate, written before measuring. Alone, with all of it in memory: a row of a read-only bank
-//! is a copy in the row cache, behind index and a shard's lock, so 3 dependent misses and 256
-//! bytes, 0.5 to 0.8 us for one key; 64 keys 8 to 12 us, as their misses overlap only in part;
-//! p99.9 5 to 30 us, and at most what a processor of a shared machine is away for, 1 to 10 ms. A
-//! quarter of it in memory: index and pages leave the cache a sixth of the rows, so a uniform key
-//! costs what the drive takes for a read plus 10 us, and 64 keys its burst of 53 reads; half of all
-//! Zipf keys are in memory, so p50 of one key lies on the edge between the two, and a request of 64
-//! always waits for the drive. Beside a writer on a machine of two processors, p50 of what the
-//! processor bounds is 1.2 to 2 times that alone, p99.9 the scheduler's 3 to 10 ms. **A refresh
-//! begins with an empty row cache**, so beside a writer a bank that fits is as slow as one that
-//! does not, until its rows have been asked for again. Opening and refreshing read 10
-//! bytes of index a row and lay them out: 2 million rows in 20 to 60 ms, twice that beside a
-//! writer.
+//! Estimate, written before measuring. Alone, with the whole bank in memory: a row of a read-only
+//! bank is a copy in the row cache, behind the index and a shard's lock. That is 3 dependent misses
+//! and 256 bytes, 0.5 to 0.8 us for one key. 64 keys take 8 to 12 us, because their misses overlap
+//! only in part. p99.9 is 5 to 30 us, or the time that another guest has the processor, 1 to 10 ms
+//! at most. With a quarter in memory: index and pages leave the cache room for a sixth of the rows,
+//! so a uniform key takes a read of the drive and 10 us, and 64 keys a burst of 53 reads. Half of
+//! all Zipf keys are in memory, so p50 of one key may be either, and 64 keys always wait for the
+//! drive. Beside a writer on two processors, p50 of requests from memory is 1.2 to 2 times that
+//! alone, and p99.9 is the scheduler's 3 to 10 ms. **A refresh begins with an empty row cache.** So
+//! beside a writer a bank that fits is as slow as one that does not, until its rows have been
+//! requested again. Opening and refreshing read 10 bytes of index for each row and lay them out: 2
+//! million rows take 20 to 60 ms, and twice that beside a writer.
 
 mod history;
 mod limits;
@@ -59,11 +58,11 @@ use reader::{Expected, Followed, Reader, follow};
 pub(crate) use writer::run as write;
 use writer::{Order, Task, Writer};
 
-/// The limits are steadier than what stands beside them: a part of the time will do.
+/// The limits vary less than the requests, so they get this part of the requests' time.
 const LIMIT_TIME_PART: f64 = 0.25;
-/// Times that a bank which fits is peeked through at most, until all of it is in memory.
+/// Most passes over all rows of a bank that fits, until all of it is in memory.
 const WARM_UPS_MAX: usize = 4;
-/// It is in memory when less than this part comes from the drive.
+/// The bank counts as in memory if less than this part of a pass comes from the drive.
 const COLD_PART_MAX: f64 = 0.001;
 
 /// Options of `serving`.
@@ -76,7 +75,7 @@ pub(crate) struct Args {
     /// Columns (f32) of a row
     #[arg(long, default_value_t = 64)]
     dim: usize,
-    /// Memory budgets, of the reader and of the writer, over the bank's rows and index, each
+    /// Memory budgets of the reader and of the writer, divided by the bank's rows and index, each
     /// measured by itself
     #[arg(long, value_delimiter = ',', default_value = "2,0.25")]
     budgets: Vec<f64>,
@@ -101,7 +100,7 @@ pub(crate) struct Args {
     common: Common,
 }
 
-/// One way of asking.
+/// A kind of request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Kind {
     popularity: Popularity,
@@ -165,7 +164,7 @@ fn check(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// All ways of asking, each with its keys.
+/// All kinds of requests, each with its keys.
 fn kinds(args: &Args) -> Vec<(Kind, KeyStream)> {
     let mut kinds = Vec::new();
     for popularity in [Popularity::Zipf(args.skew.zipf), Popularity::Uniform] {
@@ -178,28 +177,31 @@ fn kinds(args: &Args) -> Vec<(Kind, KeyStream)> {
     kinds
 }
 
-/// What one kind of request gave, round by round.
+/// The results of one kind of request, round by round.
 #[derive(Debug, Default)]
 struct Requests {
     took: Percentiles,
     from_drive: Vec<f64>,
 }
 
-/// What one budget gave.
+/// The results at one budget.
 #[derive(Debug)]
 struct Measured {
     kinds: Vec<(Kind, KeyStream)>,
-    /// Of each kind.
+    /// The requests alone, one entry for each kind.
     alone: Vec<Requests>,
     beside: Vec<Requests>,
-    /// Seconds, how often in a round, and rows a second.
+    /// Seconds of each opening.
     opened: Vec<f64>,
+    /// Seconds of each refresh.
     refreshed: Vec<f64>,
+    /// Refreshes in each round.
     refreshes: Vec<f64>,
+    /// Rows a second that the writer trained, in each round.
     trained: Vec<f64>,
 }
 
-/// Both processes at one budget, round after round.
+/// Measures both processes at one budget, round after round.
 fn measure(
     args: &Args,
     budget: f64,
@@ -255,14 +257,14 @@ fn measure(
     Ok(measured)
 }
 
-/// Holds every row against the last checkpoint.
+/// Compares every row with the last checkpoint.
 fn finish(progress: &ProgressBar, path: &Path, task: &Task, expected: &mut Expected) -> Result<()> {
     progress.finish_and_clear();
     let mut reader = Reader::open(path, task.memory_budget_bytes, expected)?;
     reader.peek_at_all().map(|_| ())
 }
 
-/// Every kind of request in turn.
+/// Measures every kind of request, one after another.
 fn requests(
     reader: &mut Reader<'_>,
     kinds: &mut [(Kind, KeyStream)],
@@ -281,8 +283,8 @@ fn requests(
     Ok(())
 }
 
-/// The same while the writer trains and a thread refreshes the reader, which leaves nothing of a
-/// warm-up.
+/// Measures every kind of request while the writer trains and a thread refreshes the reader. A
+/// refresh empties the cache, so there is no warm-up.
 fn beside(
     args: &Args,
     reader: &mut Reader<'_>,
@@ -302,10 +304,10 @@ fn beside(
         let moved = |reader: &Reader<'_>| reader.checkpoint() > first || follower.is_finished();
         let passed = peek_until(reader, &mut kinds[0], moved)
             .and_then(|()| requests(reader, kinds, beside, (duration, false)));
-        // Also after an error, so that the thread ends.
+        // This also runs after an error, so that the thread ends.
         let rested = orders.give(Order::Rest);
-        // Peeks go on meanwhile, so that each refresh meets some. The writer's last checkpoint ends
-        // it.
+        // Peeks continue, so that each refresh happens beside peeks. They end with the writer's
+        // last checkpoint.
         let went_on =
             passed.and_then(|()| peek_until(reader, &mut kinds[0], |_| follower.is_finished()));
         let followed = follower.join().map_err(|_| anyhow!("the refreshing thread panicked"))?;
@@ -321,13 +323,13 @@ fn beside(
     Ok(())
 }
 
-/// Requests that do not count.
+/// Peeks without counting the requests, until `done`.
 fn peek_until(
     reader: &mut Reader<'_>,
     (kind, keys): &mut (Kind, KeyStream),
     done: impl Fn(&Reader<'_>) -> bool,
 ) -> Result<()> {
-    // Ends: the writer takes checkpoints until it rests, and is watched for its end.
+    // Ends because the writer takes checkpoints until it rests, and its end is noticed.
     while !done(reader) {
         reader.peek(&keys.draw(kind.keys))?;
     }
@@ -335,11 +337,11 @@ fn peek_until(
 }
 
 impl Measured {
-    /// Adds the figures.
+    /// Adds the figures of this budget.
     fn publish(&self, args: &Args, budget: f64, limits: &Limits<'_>, figures: &mut Vec<Row>) {
         let row_bytes = args.dim * size_of::<f32>();
         let label = format!("{} rows of {row_bytes} B, budget {budget}", args.rows);
-        // Of what does not fit, most comes from the drive.
+        // Most rows of a bank that does not fit come from the drive.
         let drive = budget < 1.0;
         let kinds = self.kinds.iter().map(|(kind, _)| *kind);
         for ((kind, alone), beside) in kinds.zip(&self.alone).zip(&self.beside) {

@@ -6,13 +6,13 @@ use hdrhistogram::Histogram;
 use crate::ground::report::Row;
 use crate::ground::rounds::Spread;
 
-/// What is published of a round's latencies.
+/// The published percentiles of a round's latencies.
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
-/// Nanoseconds, to three digits.
+/// An empty histogram of nanoseconds, with three digits.
 ///
 /// # Errors
-/// None in fact.
+/// None, because the number of digits is valid.
 pub(super) fn histogram() -> Result<Histogram<u64>> {
     Histogram::new(3).context("a histogram of three digits")
 }
@@ -22,7 +22,7 @@ pub(super) fn histogram() -> Result<Histogram<u64>> {
 pub(super) struct Percentiles([Vec<f64>; QUANTILES.len()]);
 
 impl Percentiles {
-    /// One round more.
+    /// Adds a round.
     pub(super) fn note(&mut self, round: &Histogram<u64>) {
         for ((_, quantile), samples) in QUANTILES.iter().zip(&mut self.0) {
             samples.push(round.value_at_quantile(*quantile) as f64);

@@ -1,13 +1,14 @@
-//! The bank as it is served: opened read-only, peeked at, refreshed by a thread beside the one that
-//! peeks.
+//! The served bank: open read-only, peeked at by one thread, refreshed by another.
 //!
-//! **What is checked.** Each peek's rows, all of them, against one checkpoint: that at which the
-//! bank was before the call, or one at which it was up to the call's end. Rows of two checkpoints
-//! in one answer, a row of an older one, a row that is missing: each ends the run.
+//! **What is checked.** All rows of each peek are compared with one checkpoint: the bank's
+//! checkpoint before the call, or one that the bank moved to before the call's end. The run ends
+//! with an error if one answer has rows of two checkpoints, a row of an older checkpoint, or a
+//! missing row.
 //!
-//! **How it is known.** The thread that refreshes draws the batches that the new checkpoint's blob
-//! counts and hands their keys over, a [`Move`] for each checkpoint that was gone to. The thread
-//! that peeks notes them when it finds the bank there. Both happen outside of what is timed.
+//! **How the rows are known.** After each refresh, the thread that refreshes draws the batches that
+//! the new checkpoint's blob counts. It sends their keys in a [`Move`]. The thread that peeks
+//! counts these updates when it finds the bank at that checkpoint. Both happen outside of the
+//! measured time.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender};
@@ -23,10 +24,10 @@ use super::writer::{News, TABLE};
 use crate::ground::content::KeyStream;
 use crate::ground::loading::for_all_rows;
 
-/// Keys of a batch that only warms up.
+/// Keys of a warm-up batch.
 const WARM_UP_KEYS: usize = 4096;
 
-/// What the reader is to find: the rows of a checkpoint.
+/// The rows that the reader must find: those of one checkpoint.
 #[derive(Debug)]
 pub(super) struct Expected {
     checkpoint: u64,
@@ -34,25 +35,26 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// `rows` rows as they were loaded, at this checkpoint.
+    /// The rows of the first checkpoint, which has `rows` rows as they were loaded.
     pub(super) fn loaded(rows: u64, checkpoint: u64) -> Self {
         Self { checkpoint, updates: Updates::none(rows) }
     }
 }
 
-/// The bank went from one checkpoint to the next that it shows.
+/// A move of the bank from one shown checkpoint to the next.
 #[derive(Debug)]
 pub(super) struct Move {
     checkpoint: u64,
-    /// Keys of the batches in between, each as often as it was trained.
+    /// Keys of the batches between the two checkpoints, each as often as it was trained.
     trained: Vec<u64>,
 }
 
 impl Move {
-    /// To where `bank` is now. `training` has drawn what was shown before.
+    /// The move to the checkpoint that `bank` shows now. `training` has drawn the batches of the
+    /// checkpoint before.
     ///
     /// # Errors
-    /// The checkpoint's blob is not what the writer gives.
+    /// The checkpoint's blob is not the writer's.
     pub(super) fn to(bank: &Bank, training: &mut Training) -> Result<Self> {
         let at = bank.reading().context("the bank is open read-only")?;
         let blob = at.blob.as_slice().try_into();
@@ -72,12 +74,12 @@ pub(super) struct Reader<'a> {
     bank: Bank,
     table: Table,
     expected: &'a mut Expected,
-    /// Where it has gone to; none while nobody refreshes it.
+    /// The moves of the bank. `None` while no thread refreshes it.
     pub(super) moves: Option<Receiver<Move>>,
     rows: Vec<f32>,
 }
 
-/// What some seconds of requests took.
+/// The results of some seconds of requests.
 #[derive(Debug)]
 pub(super) struct Pass {
     /// Nanoseconds of each request.
@@ -102,7 +104,7 @@ impl<'a> Reader<'a> {
         Ok(Self { bank, table, expected, moves: None, rows: Vec::new() })
     }
 
-    /// A handle of the bank, for who refreshes it.
+    /// A handle of the bank, for the thread that refreshes it.
     pub(super) fn bank(&self) -> Bank {
         self.bank.clone()
     }
@@ -112,21 +114,21 @@ impl<'a> Reader<'a> {
         self.expected.checkpoint
     }
 
-    /// Peeks at keys and checks every row; how long the peek took.
+    /// Peeks at keys and checks every row. Returns the time of the peek.
     ///
     /// # Errors
-    /// What the bank reports, a missing row among it; rows that no one checkpoint holds.
+    /// What the bank reports, such as a missing row; rows that are not those of one checkpoint.
     pub(super) fn peek(&mut self, keys: &[u64]) -> Result<Duration> {
         self.catch_up()?;
         let dim = self.table.dim();
         self.rows.resize(keys.len() * dim, 0.0);
-        // What was read before must not pass for what is read now.
+        // Clears the buffer, so that rows of an earlier peek cannot pass the check.
         self.rows.fill(0.0);
         let began = Instant::now();
         self.table.peek(keys, &mut self.rows, Missing::Error)?;
         let took = began.elapsed();
         let last = self.at()?;
-        // Ends: each turn goes to a later checkpoint, up to the one that the bank is at.
+        // Ends because each turn moves to a later checkpoint, up to the bank's.
         while let Some(key) = self.expected.updates.wrong(keys, dim, &self.rows) {
             let first = self.expected.checkpoint;
             ensure!(
@@ -160,7 +162,7 @@ impl<'a> Reader<'a> {
         Ok(Pass { took, from_drive })
     }
 
-    /// Peeks at keys for about `duration`, for the cache's sake.
+    /// Peeks at keys for about `duration`, to fill the cache.
     ///
     /// # Errors
     /// As [`peek`](Self::peek).
@@ -168,8 +170,7 @@ impl<'a> Reader<'a> {
         self.pass(keys, WARM_UP_KEYS, duration).map(|_| ())
     }
 
-    /// Peeks at every row, in the order in which they were loaded. Returns the part that came from
-    /// the drive.
+    /// Peeks at every row, in the order of loading. Returns the part that came from the drive.
     ///
     /// # Errors
     /// As [`peek`](Self::peek).
@@ -180,13 +181,13 @@ impl<'a> Reader<'a> {
         Ok((self.rows_from_drive() - before) as f64 / rows as f64)
     }
 
-    /// Goes to the checkpoint that the bank is at.
+    /// Moves the expected rows to the checkpoint that the bank shows.
     ///
     /// # Errors
-    /// It has gone there unseen.
+    /// The bank moved there without a refresh.
     pub(super) fn catch_up(&mut self) -> Result<()> {
         let at = self.at()?;
-        // Ends: the moves lead there.
+        // Ends because the moves lead to that checkpoint.
         while self.expected.checkpoint < at {
             self.follow_one()?;
         }
@@ -201,7 +202,7 @@ impl<'a> Reader<'a> {
         let Some(moves) = &self.moves else {
             bail!("wrong answer: the bank left its checkpoint without a refresh");
         };
-        // It comes right after the refresh.
+        // The move is sent right after the refresh, so this waits for a short time.
         let next = moves.recv().context("the thread that refreshes has ended")?;
         self.expected.updates.note(&next.trained);
         self.expected.checkpoint = next.checkpoint;
@@ -217,19 +218,20 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What the thread that refreshes has seen.
+/// The results of the thread that refreshes.
 #[derive(Debug)]
 pub(super) struct Followed {
-    /// How long each refresh took.
+    /// The time of each refresh.
     pub(super) refreshes: Vec<Duration>,
-    /// Rows that the writer trained a second, its checkpoints included.
+    /// Rows that the writer trained in a second, with the time of its checkpoints.
     pub(super) trained_per_second: f64,
 }
 
-/// Refreshes `bank` after each checkpoint of the writer, until that rests.
+/// Refreshes `bank` after each checkpoint of the writer, until the writer rests.
 ///
 /// # Errors
-/// What the bank reports; a checkpoint that a refresh does not reach; the writer's end.
+/// What the bank reports; a checkpoint that a refresh does not reach; the end of the writer's
+/// process.
 pub(super) fn follow(
     bank: &Bank,
     news: &Receiver<News>,
@@ -238,7 +240,7 @@ pub(super) fn follow(
 ) -> Result<Followed> {
     let (began, mut refreshes) = (Instant::now(), Vec::new());
     let mut at = 0;
-    // Ends: the writer is told to rest, and if it has died the news are closed.
+    // Ends because the writer gets an order to rest, and its news are closed if its process ends.
     loop {
         match news.recv().context("the writer's process has ended; its error is above")? {
             News::Checkpoint(number) if number > at => {
@@ -246,10 +248,10 @@ pub(super) fn follow(
                 at = bank.refresh()?;
                 refreshes.push(refreshing.elapsed());
                 ensure!(at >= number, "wrong answer: a refresh led to {at}, not to {number}");
-                // Who peeks may have come to its end, with a message of its own.
+                // The thread that peeks may have ended, with an error of its own.
                 let _ = moves.send(Move::to(bank, training)?);
             }
-            // An earlier refresh found it already.
+            // An earlier refresh has already reached this checkpoint.
             News::Checkpoint(_) => {}
             News::Resting { rows } => {
                 let trained_per_second = rows as f64 / began.elapsed().as_secs_f64();
@@ -300,7 +302,7 @@ mod tests {
             assert_eq!(pass.took.len(), 1);
             reader.peek_at_all().unwrap();
         }
-        // One batch more than the reader is told of.
+        // Trains one batch more than the reader knows of.
         trainer.step().unwrap();
         trainer.step().unwrap();
         trainer.checkpoint().unwrap();

@@ -1,9 +1,9 @@
-//! The process that trains: a bank of its own in the same program, started once more.
+//! The process that trains: the same program, started again, with the bank.
 //!
-//! A process and not a thread, because that is how a bank is served beside its training: what the
-//! two share is the machine and the files. It gets its task and then its orders by standard input,
-//! a line each, and tells its news on standard output, so neither side ever waits for a moment in
-//! time.
+//! It is a process and not a thread because a bank is served beside its training like that: the two
+//! share only the machine and the files. The process reads its task and then its orders from
+//! standard input, one in each line, and writes its news to standard output. So neither side
+//! depends on timing.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Write};
@@ -20,13 +20,13 @@ use serde::{Deserialize, Serialize};
 use super::history::{Training, Updates};
 use crate::ground::loading::for_all_rows;
 
-/// The table that is trained and served.
+/// Name of the table that is trained and served.
 pub(super) const TABLE: &str = "rows";
 
-/// What is to be trained.
+/// The task of the writer's process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Task {
-    /// Where the bank is to be; it must not be there yet.
+    /// Folder of the bank; it must not exist yet.
     pub(super) bank: PathBuf,
     pub(super) rows: u64,
     pub(super) dim: usize,
@@ -38,19 +38,19 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// The batches that it makes.
+    /// The batches of the task.
     pub(super) fn training(&self) -> Training {
         Training::new(self.rows, self.zipf, self.batch, self.seed)
     }
 }
 
-/// What the writer tells.
+/// The news of the writer.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) enum News {
     /// The checkpoint of this number is complete.
     Checkpoint(u64),
-    /// It waits for orders; since the last one it has trained so many rows, and a checkpoint holds
-    /// them all.
+    /// The writer waits for orders. Since the last order it has trained `rows` rows, and a
+    /// checkpoint holds all of them.
     Resting { rows: u64 },
 }
 
@@ -83,7 +83,8 @@ impl Trainer {
         let options = BankOptions { memory_budget_bytes, ..BankOptions::default() };
         let bank = Bank::open(&task.bank, options)?;
         let dim = u32::try_from(task.dim).context("the rows are too long")?;
-        // At this rate a gradient is the difference between a row and its next content.
+        // With a learning rate of 1, a gradient is the difference between a row and its next
+        // content.
         let config = TableConfig::new(dim).optimizer(Optimizer::sgd(1.0));
         let table = bank.table(TABLE, config)?;
         let updates = Updates::none(task.rows);
@@ -96,11 +97,11 @@ impl Trainer {
         Ok(Self { bank, table, training, updates, dim, rows: room.clone(), next: room })
     }
 
-    /// A step of training: gets the rows of the next batch and applies their gradients. Returns how
-    /// many rows that were.
+    /// Does a step of training: gets the rows of the next batch and applies their gradients.
+    /// Returns the number of rows.
     ///
     /// # Errors
-    /// What the bank reports; a row that is not as the last step left it.
+    /// What the bank reports; a row that differs from what the last step left.
     pub(super) fn step(&mut self) -> Result<u64> {
         let keys = self.training.next_batch();
         let rows = &mut self.rows[..keys.len() * self.dim];
@@ -111,13 +112,14 @@ impl Trainer {
         }
         self.updates.note(&keys);
         self.updates.fill(&keys, self.dim, next);
-        // Multiples of 2^-24 below 1: their differences are exact, and so is the step.
+        // The values are multiples of 2^-24 below 1, so their differences are exact, and so is the
+        // step.
         rows.iter_mut().zip(next.iter()).for_each(|(row, next)| *row -= next);
         lease.apply(rows)?;
         Ok(keys.len() as u64)
     }
 
-    /// Takes a checkpoint that says how many batches it holds; returns its number.
+    /// Takes a checkpoint whose blob has the number of batches. Returns the checkpoint's number.
     ///
     /// # Errors
     /// What the bank reports.
@@ -125,11 +127,11 @@ impl Trainer {
         Ok(self.bank.checkpoint(&self.training.batches().to_le_bytes())?)
     }
 
-    /// Trains until an order comes, checkpointing every so often, and once more in the end. Whether
-    /// there was an order, and not the end of all.
+    /// Trains until an order comes. Takes a checkpoint after each time of `every`, and one at the
+    /// end. Returns true if an order came, and false if standard input ended.
     fn train(&mut self, every: Duration, orders: &Receiver<Order>) -> Result<bool> {
         let (mut rows, mut last) = (0, Instant::now());
-        // Ends with the next order, or with those who give them.
+        // Ends with the next order, or when the sender of the orders ends.
         let told = loop {
             rows += self.step()?;
             match orders.try_recv() {
@@ -156,11 +158,11 @@ impl Trainer {
     }
 }
 
-/// The writer's program: loads the bank, takes a checkpoint, and trains whenever it is told to,
+/// The writer's program: loads the bank, takes a checkpoint, and trains when it is ordered to,
 /// until standard input ends.
 ///
 /// # Errors
-/// What the bank reports; lines that are no task or no orders.
+/// What the bank reports; a line that is not a task or an order.
 pub(crate) fn run() -> Result<()> {
     let mut line = String::new();
     io::stdin().read_line(&mut line).context("reading the writer's task")?;
@@ -170,8 +172,8 @@ pub(crate) fn run() -> Result<()> {
     let mut trainer = Trainer::begin(&task)?;
     tell(News::Checkpoint(trainer.checkpoint()?))?;
     let (give, orders) = mpsc::channel();
-    // Reads ahead, so that training can look for an order without waiting; ends with standard
-    // input.
+    // A thread reads the orders, so that training can look for one without waiting. It ends with
+    // standard input.
     thread::spawn(move || {
         for line in io::stdin().lines().map_while(Result::ok) {
             let Ok(order) = serde_json::from_str(&line) else { break };
@@ -180,7 +182,7 @@ pub(crate) fn run() -> Result<()> {
             }
         }
     });
-    // Ends with standard input, and that with the process which gives the orders.
+    // Ends with standard input, which ends with the process that gives the orders.
     while let Ok(order) = orders.recv() {
         ensure!(order == Order::Train, "the writer is told to {order:?} while it rests");
         if !trainer.train(every, &orders)? {
@@ -195,22 +197,23 @@ fn tell(news: News) -> Result<()> {
     writeln!(io::stdout(), "{line}").context("telling the reader's process")
 }
 
-/// The writer's process as the reader's sees it. It ends when this is dropped.
+/// The writer's process, as a handle of the reader's process. Dropping it ends the process.
 #[derive(Debug)]
 pub(super) struct Writer {
     child: Child,
     pub(super) orders: Orders,
     /// Closed when the process ends.
     pub(super) news: Receiver<News>,
-    /// The checkpoint that it has begun with.
+    /// Number of the writer's first checkpoint.
     pub(super) first_checkpoint: u64,
 }
 
 impl Writer {
-    /// Starts it and waits until its bank is loaded and checkpointed. It rests then.
+    /// Starts the process and waits until its bank is loaded and has a checkpoint. The writer rests
+    /// then.
     ///
     /// # Errors
-    /// It can't be started, or has failed.
+    /// The process can't be started, or has failed.
     pub(super) fn start(task: &Task) -> Result<Self> {
         let program = env::current_exe().context("finding this program to start it once more")?;
         let mut child = Command::new(program)
@@ -222,7 +225,7 @@ impl Writer {
         let orders = Orders(child.stdin.take().context("its standard input is a pipe")?);
         let output = BufReader::new(child.stdout.take().context("its output is a pipe")?);
         let (tell, news) = mpsc::channel();
-        // Ends with the process.
+        // The thread ends with the process.
         thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 let Ok(news) = serde_json::from_str(&line) else { break };
@@ -241,7 +244,7 @@ impl Writer {
     }
 }
 
-/// The way to the writer's process.
+/// The writer's standard input.
 #[derive(Debug)]
 pub(super) struct Orders(ChildStdin);
 
@@ -262,7 +265,7 @@ impl Orders {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Its bank goes with the directory, so it may end anywhere.
+        // The bank is removed with its directory, so the process may end at any point.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,14 +1,14 @@
-//! `batch-get`: the Rust side of what Python's batch get costs; `bench/python/store/overhead.py`
-//! starts it.
+//! `batch-get`: the Rust side of the cost of a batch get from Python.
+//! `bench/python/store/overhead.py` starts it.
 //!
-//! Two programs, each with a table of its own of the same rows, take turns on the same keys: this
-//! one calls the crate, the other one the package. A line on standard input, `get 50` or `peek 50`,
-//! asks for so many calls, and a line of numbers answers, the nanoseconds of each. Rows go to one
-//! buffer that lives as long as the program, as a caller in Rust would have it; a get's lease is
-//! given back within the time, as in Python.
+//! Two programs, each with its own table of equal rows, take turns on the same keys. This program
+//! calls the crate, the other one the Python package. A line on standard input, `get 50` or `peek
+//! 50`, requests that number of calls. The answer is a line with the nanoseconds of each call. Rows
+//! are written to one buffer that is kept for the whole run, as a caller in Rust does it. The time
+//! of a get includes the release of its lease, as in Python.
 //!
-//! A loop within the extension would spare the second process, and would be code that nobody but a
-//! measurement needs, in every wheel.
+//! A loop in the extension module would need no second process. But every wheel would then have
+//! code that only this measurement uses.
 
 use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Keys of a batch
     #[arg(long, default_value_t = 4096)]
     batch: usize,
-    /// Batches that take turns
+    /// Number of different batches
     #[arg(long, default_value_t = 64)]
     batches: usize,
     /// Seed of the keys
@@ -38,15 +38,15 @@ pub(crate) struct Args {
     /// Memory of the bank, in bytes
     #[arg(long, default_value_t = 1 << 29)]
     memory_budget_bytes: u64,
-    /// Where the bank lies; it must not be there yet
+    /// Folder of the bank; it must not exist yet
     #[arg(long, value_name = "DIR")]
     directory: PathBuf,
 }
 
-/// Loads the table, says "ready", and answers until standard input ends.
+/// Loads the table, prints "ready", and answers until standard input ends.
 ///
 /// # Errors
-/// The bank can't be made, or a line is none of the two.
+/// The bank can't be made, or a line is neither `get N` nor `peek N`.
 pub(crate) fn run(args: Args) -> Result<()> {
     let options =
         BankOptions { memory_budget_bytes: args.memory_budget_bytes, ..BankOptions::default() };
@@ -88,7 +88,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// Uniform keys; `overhead.py` has the same function.
+/// Uniform keys. `overhead.py` computes the same keys.
 fn keys_of(seed: u64, first: usize, count: usize, rows: u64) -> Vec<u64> {
     (first..first + count)
         .map(|place| {
@@ -103,7 +103,7 @@ fn keys_of(seed: u64, first: usize, count: usize, rows: u64) -> Vec<u64> {
 /// The increment of splitmix64.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The timed calls give the rows that they should.
+/// Checks that the timed calls give the right rows.
 fn check(table: &Table, keys: &[u64], rows: &mut [f32]) -> Result<()> {
     let mut wanted = vec![0.0; rows.len()];
     table.initial(keys, &mut wanted)?;

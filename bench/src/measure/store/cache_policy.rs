@@ -1,14 +1,15 @@
-//! `cache-policy`: the share of peeks that the row cache serves, beside the ideal, LRU, CLOCK,
-//! S3-FIFO and SIEVE.
+//! `cache-policy`: the share of peeks that the row cache serves, compared with the ideal, LRU,
+//! CLOCK, S3-FIFO and SIEVE.
 //!
-//! A store is loaded with several times its memory and peeked at by a trace: Zipf at three
-//! exponents, a hotspot, and a hotspot again after a scan over all rows. The same trace goes
-//! through simple policies with room for as many rows as the store's memory holds records, index,
-//! buffers and other overhead apart. What the store serves from its log's frames counts as served
-//! from memory.
+//! A store with several times its memory in rows is peeked at by a trace: Zipf with three
+//! exponents, a hotspot, and a hotspot before and after a scan over all rows. The same trace runs
+//! through simple policies. They have room for as many rows as the store's memory holds records,
+//! without index, buffers and other overhead. Rows that the store serves from its log's frames
+//! count as served from memory.
 //!
-//! Estimate, written before measuring: within 3 points of the ideal at Zipf 0.99 and 1.2, 5 to 10
-//! above LRU at 0.8 and 0.99; after a scan the hotspot is still there, where LRU has lost it.
+//! Estimate, written before measuring: within 3 points of the ideal at Zipf 0.99 and 1.2, and 5 to
+//! 10 points above LRU at 0.8 and 0.99. After a scan the hotspot is still in memory, while LRU has
+//! lost it.
 
 use std::path::PathBuf;
 
@@ -34,27 +35,27 @@ pub(crate) struct Args {
     /// Columns (f32) of a row
     #[arg(long, default_value_t = 16)]
     dim: usize,
-    /// Memory for rows, as parts of all rows
+    /// Memory for rows, as a part of all rows
     #[arg(long, value_delimiter = ',', default_value = "0.1,0.25")]
     share: Vec<f64>,
     /// Peeks of each trace; the second half counts
     #[arg(long, default_value_t = 4_000_000)]
     peeks: usize,
-    /// Without these mechanisms of the store: names as in `kv/src/testing/mechanisms.rs`, joined
+    /// Turn these mechanisms of the store off: names as in `kv/src/testing/mechanisms.rs`, joined
     /// by +
     #[arg(long, value_name = "NAME+NAME")]
     without: Option<String>,
     /// Seed of the traces
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where the store lies while this runs; it is removed at the end
+    /// Folder of the store; it is removed at the end
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     directory: PathBuf,
     #[command(flatten)]
     output: Output,
 }
 
-/// What is asked for, and from where on it counts.
+/// The requested keys, and the index from which on they count.
 struct Trace {
     name: String,
     keys: Vec<u64>,
@@ -99,13 +100,14 @@ fn traces(args: &Args) -> Vec<Trace> {
     let mut keys = hotspot(args.seed, args.peeks);
     keys.extend(0..args.rows);
     let counted_from = keys.len();
-    // Little enough that a policy which lost the hotspot can't make up for it.
+    // The second part of the hotspot is short, so that a policy which lost the hotspot cannot load
+    // it again in time.
     keys.extend(hotspot(args.seed + 1, (args.rows / 8) as usize));
     traces.push(Trace { name: "hotspot after a scan".into(), keys, counted_from });
     traces
 }
 
-/// Ranks by the distribution's own sums, for any exponent.
+/// Ranks of a Zipf distribution, from its cumulative sums, which works for any exponent.
 fn zipf(args: &Args, theta: f64, count: usize) -> Vec<u64> {
     let mut sum = 0.0;
     let sums: Vec<f64> = (1..=args.rows)
@@ -124,7 +126,7 @@ fn zipf(args: &Args, theta: f64, count: usize) -> Vec<u64> {
         .collect()
 }
 
-/// Nine of ten requests fall on a twentieth of the rows.
+/// A twentieth of the rows gets nine of ten requests.
 fn hotspot(rows: u64, seed: u64, count: usize) -> Vec<u64> {
     let mut random = KeyStream::new(seed, 0, 1, rows);
     (0..count)
@@ -138,7 +140,8 @@ fn hotspot(rows: u64, seed: u64, count: usize) -> Vec<u64> {
 fn measure(args: &Args, share: f64, trace: &Trace, figures: &mut Vec<Row>) -> Result<()> {
     let record = record_bytes(args.dim * size_of::<f32>());
     let for_rows = (args.rows * record as u64) as f64 * share;
-    // Index, and a sixteenth for reading with a page for writing.
+    // The budget has the rows' records, 15 bytes of index for each row, and a tenth for read and
+    // write buffers.
     let budget_bytes = ((for_rows + args.rows as f64 * 15.0) * 1.1) as u64;
     let scratch = scratch_in(&args.directory)?;
     let kv = KvRows::load(&scratch.path().join("kv"), args.rows, args.dim, budget_bytes)?;

@@ -1,16 +1,16 @@
-//! `footprint`: what a row costs besides itself. Index memory a row, and bytes written to disk for
-//! each row that is loaded or updated.
+//! `footprint`: the index memory of a row, and the bytes written to disk for each row that is
+//! loaded or updated.
 //!
-//! A store is loaded with a budget of its index and a quarter of its log, checkpointed, and then
-//! updated (get, then put of the negated row) in uniform and in Zipf batches, each phase ending
+//! A store is loaded with a budget of its index and a quarter of its log, and checkpointed. Then it
+//! is updated (get, then put of the negated row) in uniform and in Zipf batches. Each phase ends
 //! with a checkpoint.
 //!
-//! Estimate, written before measuring: buckets of seven entries in 64 bytes at a load of 0.6 to
-//! 0.65 are 14 to 15 bytes of index a row, at any number of rows. A row of 8 bytes is a record of
-//! 40; loading writes each once: 40 bytes, and a page header in 16,000. A uniform update of a
-//! settled row writes one new record, 40 bytes again, and rarely a second when the row comes up
-//! twice: 38 to 40 an update. Under Zipf most updates fall on rows that are in mutable memory
-//! already: 10 to 15 bytes an update.
+//! Estimate, written before measuring: an index of buckets of seven entries in 64 bytes, at a load
+//! of 0.6 to 0.65, takes 14 to 15 bytes for each row, with any number of rows. A row of 8 bytes has
+//! a record of 40 bytes. Loading writes each record once: 40 bytes, and a page header for each
+//! 16,000 records. A uniform update of a settled row writes one new record of 40 bytes, and rarely
+//! a second one, if the row is drawn twice: 38 to 40 bytes for each update. Under Zipf most updated
+//! rows are in mutable memory already: 10 to 15 bytes for each update.
 
 use anyhow::{Result, ensure};
 use embank_kv::{Clock, StoreStats};
@@ -25,7 +25,7 @@ use crate::measure::store::in_memory::scratch_in;
 
 /// Keys of a batch.
 const BATCH_KEYS: usize = 4096;
-/// Rows that are peeked at in the end.
+/// Most rows that are checked at the end.
 const CHECKED_ROWS_MAX: usize = 1 << 20;
 
 /// Options of `footprint`.
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Columns (f32) of a row
     #[arg(long, default_value_t = 2)]
     dim: usize,
-    /// Updates of each phase at most; a quarter of the rows if that is less
+    /// Most updates of each phase; a quarter of the rows if that is less
     #[arg(long, default_value_t = 2_000_000)]
     updates: u64,
     #[command(flatten)]
@@ -109,7 +109,7 @@ fn footprint(args: &Args, rows: u64, figures: &mut Vec<Row>) -> Result<()> {
     Ok(())
 }
 
-/// Gets rows and puts them negated; returns how many.
+/// Gets rows and puts the negated rows. Returns the number of updates.
 fn update(args: &Args, kv: &KvRows, popularity: Popularity) -> Result<u64> {
     let updates = args.updates.min(kv.rows / 4).max(1);
     let batches = updates.div_ceil(BATCH_KEYS as u64);

@@ -1,16 +1,15 @@
-//! `growth`: how long a batch of inserts takes at most while the index grows under it.
+//! `growth`: the longest batch of inserts while the index grows.
 //!
-//! A store is filled from nothing by one thread, in batches of 4,096 rows, with a budget that holds
-//! all of it and with one that holds a part, so that its pages leave memory for the index
-//! meanwhile. Every batch is timed, by the wall clock and by the thread's own processor time: on a
-//! machine that others use, a batch that took long and ran for short was off the processor, or
-//! waited.
+//! One thread fills an empty store in batches of 4,096 rows: with a budget that holds all of it,
+//! and with a budget that holds a part, so that pages leave memory to make room for the index.
+//! Every batch is timed by the wall clock and by the thread's processor time. If a batch is long by
+//! the wall clock but has little processor time, the thread waited or was off the processor.
 //!
-//! Estimate, written before measuring: a chunk of 1,024 new rows splits 205 buckets at some 60 ns,
-//! 12 us; a new unit of 2 MiB is zeroed by the kernel at its first touch, 100 to 500 us, once in
-//! 150,000 rows. So the longest step is below 1 ms of processor time whatever the number of rows
-//! and whether the budget holds them, and the longest batch is a page that can't be turned before
-//! the drive has taken another (4 MiB: 2 to 10 ms), or a few of them, where the budget does not.
+//! Estimate, written before measuring: a chunk of 1,024 new rows splits 205 buckets at about 60 ns,
+//! 12 us. A new unit of 2 MiB is zeroed by the kernel at its first touch, which takes 100 to 500
+//! us, once in 150,000 rows. So the longest step takes less than 1 ms of processor time, for any
+//! number of rows and either budget. If the budget holds only a part, the longest batch waits for a
+//! page until the drive has taken another (4 MiB: 2 to 10 ms), or for a few pages.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -26,11 +25,11 @@ use crate::ground::loading::for_all_rows;
 use crate::ground::report::{Output, Row, print_provenance};
 use crate::measure::store::in_memory::scratch_in;
 
-/// Keys of a batch that checks.
+/// Keys of a batch of the final check.
 const BATCH_KEYS: usize = 4096;
-/// Rows that are peeked at in the end.
+/// Most rows that are checked at the end.
 const CHECKED_ROWS_MAX: usize = 1 << 20;
-/// Of the machine's available memory, what a run may ask for.
+/// The part of the machine's available memory that a run may use. Larger runs are left out.
 const MEMORY_PART_MAX: f64 = 0.85;
 
 /// Options of `growth`.
@@ -42,10 +41,11 @@ pub(crate) struct Args {
     /// Columns (f32) of a row, each measured by itself
     #[arg(long, value_delimiter = ',', default_value = "2,16")]
     dims: Vec<usize>,
-    /// Parts of the whole that the budget holds: 1 for all, 4 for a quarter
+    /// The budget is the memory for the whole store divided by this number: 1 for all, 4 for a
+    /// quarter
     #[arg(long, value_delimiter = ',', default_value = "1,4")]
     parts: Vec<u64>,
-    /// Where the store lies while this runs; it is removed at the end
+    /// Folder of the store; it is removed at the end
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     directory: PathBuf,
     #[command(flatten)]
@@ -77,7 +77,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     args.output.publish("Growth", &figures)
 }
 
-/// What batches took.
+/// The times of the batches.
 struct Batches {
     wall: Histogram<u64>,
     processor: Duration,
@@ -86,7 +86,7 @@ struct Batches {
 
 fn growth(args: &Args, rows: u64, dim: usize, part: u64, figures: &mut Vec<Row>) -> Result<()> {
     let row_bytes = dim * size_of::<f32>();
-    // Record and index, what a page's end and buffers take, and some to spare.
+    // Records and index, a tenth for the ends of pages, and 64 MiB for buffers.
     let whole = rows * (record_bytes(row_bytes) as u64 + 16) * 11 / 10 + (64 << 20);
     let budget_bytes = whole / part;
     let holds = if part == 1 { "all".to_owned() } else { format!("1/{part}") };
@@ -154,15 +154,15 @@ fn check(kv: &KvRows) -> Result<()> {
     Ok(())
 }
 
-/// The processor time that this thread has had.
+/// The processor time of this thread so far.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a timespec of this frame, which the call fills or leaves alone.
+    // SAFETY: the pointer is to a timespec of this frame. The call fills it or leaves it unchanged.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32)
 }
 
-/// Memory that the machine could give without swapping; none if it does not say.
+/// Memory that the machine can give without swapping. `None` if the kernel does not say.
 fn available_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -173,10 +173,10 @@ fn available_bytes() -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Parts of the rows that the budgets of a small run hold.
+    /// The parts of the rows that the two budgets of a small run hold.
     const PARTS: [&str; 2] = ["all", "1/4"];
 
-    /// The figures of a run over a million rows, by what stands after the budget in their names.
+    /// The figures of a run over a million rows, by the part of their name behind the budget.
     fn small_run() -> impl Fn(&str) -> f64 {
         let directory = tempfile::tempdir().unwrap();
         let json = directory.path().join("rows.json");
@@ -198,8 +198,8 @@ mod tests {
         }
     }
 
-    /// The processor time of a thread has some of the machine's interrupts in it. A growth step
-    /// that is slow by itself is slow in each of three runs.
+    /// The processor time of a thread includes some of the machine's interrupts. A growth step that
+    /// is slow by itself is slow in each of three runs.
     #[test]
     fn a_small_run_inserts_every_row_in_either_budget() {
         let quick = (0..3).any(|_| {

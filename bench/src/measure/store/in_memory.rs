@@ -1,20 +1,21 @@
-//! `in-memory`: the store and its tables with every row in memory, beside the machine's own limits.
+//! `in-memory`: the store and its tables with every row in memory, compared with the machine's
+//! limits.
 //!
-//! Two limits stand in the same run: the bare random gather, which touches one place a row, and the
-//! bare loop behind an index, which touches two, as every store with a hash index must. The first
-//! is the one that is asked for; the second tells how much of the gap is the machine's.
+//! The same run measures two limits. The bare random gather touches one place for each row. The
+//! bare loop behind an index touches two, as every store with a hash index must. The targets refer
+//! to the gather, and the loop shows which part of the gap is due to the machine.
 //!
-//! Estimate, written before measuring. Memory-bound, `kv get` should come within 0.8 of the loop
-//! behind an index at 64 bytes (it adds some 15 ns of hashing, tags and headers to 45 to 50 ns of
-//! misses, not all of them hidden) and 0.9 at 512 bytes, where copying counts for more: 0.3 to 0.4
-//! of the plain gather at 64 bytes, 0.7 at 512. get + put finds the put's rows still in the core's
-//! own cache (a batch of 64 bytes a row) or in the next level (512): 0.6 of the get. A table's get
-//! also removes duplicates and moves clocks: 0.9 of the store's. 100 million rows of 8 bytes weigh
-//! 5.6 GB, far more than any cache and TLB: 0.75 of the rate at 10 million where the machine's
-//! caches are small, less where they hold most of the ten.
+//! Estimate, written before measuring. At 64 bytes `kv get` does 0.8 of the loop behind an index:
+//! it adds about 15 ns of hashing, tags and headers to 45 to 50 ns of misses, and not all of these
+//! are hidden. At 512 bytes it does 0.9, because copying counts for more. Of the plain gather that
+//! is 0.3 to 0.4 at 64 bytes and 0.7 at 512. The put of get + put finds its rows in the core's own
+//! cache (a batch of 64 bytes a row) or in the next level (512): 0.6 of the get. A table's get also
+//! removes duplicates and moves clocks: 0.9 of the store's. 100 million rows of 8 bytes take 5.6
+//! GB, far more than any cache and TLB: 0.75 of the rate with 10 million rows on machines with
+//! small caches, and less if the caches hold most of the 10 million.
 //!
-//! Everything is checked: see [`crate::ground::rounds`] for the answers while measuring; at the end
-//! every row is read once more and must stand as the puts left it.
+//! All answers are checked: while measuring by [`crate::ground::rounds`], and at the end by reading
+//! every row, which must be as the puts left it.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +36,7 @@ use crate::ground::report::{self, Row};
 use crate::ground::rounds::{Contender, Draw, Plan, Spread, alternate};
 use crate::measure::store::threads_a_batch;
 
-/// Columns of the rows with which sizes of tables are compared: 8 bytes.
+/// Columns of the rows of the comparison of table sizes: 8 bytes.
 const SIZES_DIM: usize = 2;
 
 /// Options of `in-memory`.
@@ -51,11 +52,10 @@ pub(crate) struct Args {
     /// Columns (f32) of a row, each length measured by itself
     #[arg(long, value_delimiter = ',', default_value = "16,128,1024")]
     dims: Vec<usize>,
-    /// Most MiB of values in a table: where --rows of that length exceed it, the table has fewer
-    /// rows
+    /// Most MiB of values in a table; if --rows of a length exceed it, the table has fewer rows
     #[arg(long, value_name = "MIB", default_value_t = 5 << 10)]
     table_mib: u64,
-    /// Rows of a larger table of 8-byte rows, beside one of --rows; 0 leaves that out
+    /// Rows of a larger table of 8-byte rows, to compare with one of --rows; 0 leaves it out
     #[arg(long, value_name = "ROWS", default_value_t = 100_000_000)]
     pub(crate) large_rows: u64,
     /// Only the store or only the tables above it
@@ -66,8 +66,8 @@ pub(crate) struct Args {
     batch: usize,
     #[command(flatten)]
     pub(crate) threads: Threads,
-    /// In place of the rest: tables alone, one calling thread, batches of 256, 4,096 and 32,768
-    /// keys, each with these numbers of the bank's threads beside one
+    /// Measure this instead: tables alone, one calling thread, batches of 256, 4,096 and 32,768
+    /// keys, with these numbers of the bank's threads compared with one
     #[arg(long, value_name = "N[,M..]", value_delimiter = ',', conflicts_with_all = ["only", "batch", "threads"])]
     pub(crate) threads_a_batch: Vec<usize>,
     /// Measured rounds; the median counts
@@ -114,14 +114,14 @@ impl Args {
     }
 }
 
-/// A budget that holds every row in mutable memory: records and at most 16 bytes of index a row,
-/// and half as much again. What is not used is not resident.
+/// A budget that holds every row in mutable memory: one and a half times the records and 16 bytes
+/// of index for each row. The unused part is not resident.
 pub(crate) fn whole_budget_bytes(rows: u64, dim: usize) -> u64 {
     let row_bytes = record_bytes(dim * size_of::<f32>()) as u64 + 16;
     rows * row_bytes * 3 / 2 + (64 << 20)
 }
 
-/// A directory of its own for stores, removed when it is dropped.
+/// A new directory for stores, which is removed when it is dropped.
 ///
 /// # Errors
 /// It can't be made.
@@ -183,7 +183,7 @@ pub(crate) fn measure(mut args: Args) -> Result<Vec<Row>> {
     Ok(figures)
 }
 
-/// Everything for rows of one length.
+/// Measures rows of one length.
 fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
     let directory = scratch_in(&args.common.directory)?;
     let rows = args.rows_of(dim);
@@ -224,7 +224,7 @@ fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
         contenders.extend([get as &dyn Contender, get_put, peek]);
     }
 
-    // The bare loops beside it have one processor for each calling thread.
+    // A batch has one thread, because the bare loops have one processor for each calling thread.
     let options =
         BankOptions { memory_budget_bytes: budget_bytes, threads: 1, ..BankOptions::default() };
     let bank = (args.only != Some(Level::Store))
@@ -259,9 +259,9 @@ fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
     }
 }
 
-/// One row a contender and number of threads: beside the first, which is the gather, and over the
-/// second, which is the loop behind an index. Where several numbers of threads begin with one, each
-/// also has its scaling.
+/// Makes a figure for each contender and number of threads. It is compared with the first
+/// contender, the gather, and with the second, the loop behind an index. If the first of several
+/// numbers of threads is one, each figure also has its scaling.
 fn beside_limits(
     label: &str,
     threads: &[usize],
@@ -302,7 +302,7 @@ fn beside_limits(
     }
 }
 
-/// Rows of 8 bytes: a large table beside one of `--rows`.
+/// Measures a large table of 8-byte rows beside one of `--rows`.
 fn sizes(args: &Args, figures: &mut Vec<Row>) -> Result<()> {
     let directory = scratch_in(&args.common.directory)?;
     let row_bytes = SIZES_DIM * size_of::<f32>();
@@ -342,7 +342,7 @@ fn sizes(args: &Args, figures: &mut Vec<Row>) -> Result<()> {
     Ok(())
 }
 
-/// Prints where the rows were found; refuses a run that read the disk.
+/// Prints where the rows were found, and fails if the store read the disk.
 ///
 /// # Errors
 /// The store read the disk.
@@ -389,7 +389,7 @@ pub(crate) fn load_table(
     Ok(table)
 }
 
-/// Reads every row once and holds it against what the puts left.
+/// Reads every row once and compares it with what the puts left.
 ///
 /// # Errors
 /// A wrong answer, or what the table reports.

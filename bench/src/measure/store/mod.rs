@@ -1,4 +1,4 @@
-//! Tables and the store below them: throughput, latency, memory, cache, and all of it at once.
+//! Tables and the store below them: throughput, latency, memory, cache, and the soak.
 
 pub(crate) mod batch_get;
 pub(crate) mod cache_policy;

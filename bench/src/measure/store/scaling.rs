@@ -1,12 +1,12 @@
-//! `scaling`: two threads against one, in memory, beside how the machine's memory itself scales.
+//! `scaling`: two threads against one, in memory, compared with how the machine's memory scales.
 //!
-//! The same measurement as `in-memory`, of the store alone: what counts here is each contender's
-//! rate with two threads over its rate with one, and that over the plain gather's own.
+//! It is `in-memory` for the store alone. A figure is a contender's rate with two threads over its
+//! rate with one, compared with the same of the plain gather.
 //!
-//! Estimate, written before measuring: threads share nothing but the counters (once a batch) and
-//! the epoch (once a chunk), so the store should scale as the loops do: 1.9 where memory bandwidth
-//! holds, less for 512-byte rows if one core nearly fills it. Two virtual processors on one
-//! physical core would scale alike badly.
+//! Estimate, written before measuring: threads share only the counters (once for each batch) and
+//! the epoch (once for each chunk), so the store scales as the loops do: 1.9 while memory bandwidth
+//! allows it, less for 512-byte rows if one core nearly uses all of it. Two virtual processors on
+//! one physical core scale badly for the store and the loops alike.
 
 use anyhow::{Result, ensure};
 

@@ -1,22 +1,22 @@
-//! `single-op`: one key a call, as YCSB asks and as single-key stores work.
+//! `single-op`: one key in each call, as in YCSB and in stores without batches.
 //!
-//! Reads (a `Get`, the clock kept), peeks, and half reads and half blind updates, of 8 and 64
-//! bytes, uniform and Zipf, by one and two threads over the same keys. Figures of another store,
-//! measured beside this on the same machine, can be given as `--peer-json FILE`:
+//! It measures reads (a `Get` that keeps the clock), peeks, and half reads and half blind updates,
+//! with 8 and 64 bytes, uniform and Zipf, by one and two threads over the same keys. `--peer-json
+//! FILE` gives the figures of another store that was measured on the same machine:
 //!
 //! ```json
 //! {"peer": "C++ FASTER, -O3", "rows": [{"name": "64 B x 1 thread: uniform, reads", "value": 3.5}]}
 //! ```
 //!
-//! with names as this prints them and values in million operations a second; `--list` prints the
-//! names.
+//! The names are those that this program prints, and `--list` prints them. Values are in million
+//! operations a second.
 //!
-//! Estimate, written before measuring: a call does one dependent miss for the bucket and one for
-//! the record, 100 ns each where the table is not in cache, of which the processor can overlap
-//! little with the next call's; a pin, a tally and the scratch are 30 to 40 ns more. So 4 million a
+//! Estimate, written before measuring: a call has one dependent miss for the bucket and one for the
+//! record. Each takes 100 ns if the table is not in a cache, and the processor overlaps little of
+//! it with the next call. A pin, a tally and the scratch take 30 to 40 ns more. So 4 million a
 //! second uniform, and 10 to 15 under Zipf, where most rows are in some cache. Updates cost as much
-//! as reads. Two threads do twice as much uniform; under Zipf the most popular rows' lines go back
-//! and forth between the cores.
+//! as reads. Two threads are twice as fast uniform. Under Zipf, the lines of the most popular rows
+//! move between the cores.
 
 use std::collections::HashMap;
 use std::fs;
@@ -34,7 +34,7 @@ use crate::ground::report::{Row, print_provenance};
 use crate::ground::rounds::{Contender, Draw, Plan, Spread, alternate};
 use crate::measure::store::in_memory::{check_in_memory, scratch_in, whole_budget_bytes};
 
-/// Keys that go by between two looks at the clock.
+/// Keys between two looks at the clock.
 const BATCH_KEYS: usize = 4096;
 
 /// Options of `single-op`.
@@ -69,7 +69,7 @@ pub(crate) struct Args {
     common: Common,
 }
 
-/// What is done with each key.
+/// The operation on each key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mix {
     Reads,
@@ -89,7 +89,7 @@ impl Mix {
     }
 }
 
-/// One key a call.
+/// The contender, with one key in each call.
 #[derive(Debug)]
 struct Single<'a> {
     rows: &'a KvRows,
@@ -103,8 +103,8 @@ impl Contender for Single<'_> {
 
     fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
         let dim = self.rows.dim;
-        // A toss for each key, and what is to be put; a row that is to be read must not be there
-        // yet.
+        // Draws the operation of each key, and prepares the rows to put. The buffer of a row to
+        // read must not hold that row already.
         let mut toss = KeyStream::new(keys[0], 0, 1, 2);
         let updates: Vec<bool> =
             keys.iter().map(|_| self.mix == Mix::HalfUpdates && toss.next_key() == 1).collect();
@@ -165,7 +165,7 @@ impl Peer {
     }
 }
 
-/// The name of a figure, which a peer's file must have too.
+/// The name of a figure, in the report and in a peer's file.
 fn figure_name(dim: usize, threads: usize, popularity: Popularity, mix: &str) -> String {
     let plural = if threads == 1 { "" } else { "s" };
     format!("{} B x {threads} thread{plural}: {popularity}, {mix}", dim * size_of::<f32>())
@@ -174,8 +174,8 @@ fn figure_name(dim: usize, threads: usize, popularity: Popularity, mix: &str) ->
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Options that do not fit together, a peer's file that can't be read or names what is not
-/// measured, what the store reports, a wrong answer, a read from disk.
+/// Options that do not fit together, a peer's file that can't be read or has unknown names, what
+/// the store reports, a wrong answer, a read from disk.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     ensure!(args.rows > 0 && args.operations > 0, "--rows and --operations must be positive");
     ensure!(args.dims.iter().all(|&dim| dim > 0), "--dims must be positive");
@@ -257,7 +257,7 @@ fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
     rows.check_every_row(None)
 }
 
-/// The figures, each that the peer has too beside the peer's.
+/// The figures. A figure that the peer has too is compared with the peer's.
 fn beside_peer(figures: Vec<Row>, peer: &Peer) -> Vec<Row> {
     let values: HashMap<&str, f64> =
         peer.rows.iter().map(|row| (row.name.as_str(), row.value)).collect();

@@ -1,17 +1,18 @@
-//! `staleness-cost`: what the staleness clock costs, moved against left alone.
+//! `staleness-cost`: the cost of the staleness clock, as gets and puts that move it against ones
+//! that do not.
 //!
-//! With the clock, a get takes it up (after a look at the bound) and a put brings it down, as a
-//! training step does. Without, the same gets and puts keep it. Two workloads, uniform and Zipf:
-//! batches of gets, each followed by a put of the same rows; and batches half of which is read and
-//! the other half updated, as in YCSB A.
+//! With the clock, a get moves it up, after a check of the bound, and a put moves it down, as in a
+//! training step. Without, the same gets and puts leave it unchanged. There are two workloads,
+//! uniform and Zipf: batches of gets, each followed by a put of the same rows; and batches of which
+//! half is read and half updated, as in YCSB A.
 //!
-//! Estimate, written before measuring: a get and a put lock the record's word and write it back
-//! anyway, and the clock is in the same word. What is left is a comparison and an addition a row,
-//! below 1 ns of 50 to 100: within 2% uniform. Under Zipf most rows are in the core's own cache and
-//! a row costs 15 to 30 ns: 5%. A release also looks for waiters, once a batch.
+//! Estimate, written before measuring: a get and a put lock the record's word and write it back in
+//! any case, and the clock is in that word. The clock adds a comparison and an addition for each
+//! row, less than 1 ns of 50 to 100: within 2% uniform. Under Zipf most rows are in the core's own
+//! cache, and a row costs 15 to 30 ns: 5%. A release also looks for waiters, once for each batch.
 //!
-//! The cost is taken round by round, on against off on the same keys one right after the other, and
-//! the median of these is the figure: a slow moment of the machine falls on both.
+//! A figure is the median of the rounds' costs. In a round, on and off run one right after the
+//! other on the same keys, so a slow moment of the machine slows both.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +51,7 @@ pub(crate) struct Args {
     common: Common,
 }
 
-/// Half of a batch read, the other half updated.
+/// Reads half of a batch and updates the other half.
 #[derive(Debug)]
 struct HalfAndHalf<'a> {
     name: &'static str,
@@ -101,7 +102,8 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     let half = |clock, name| HalfAndHalf { name, rows: &rows, clock };
     let half_with = half(true, "50/50 read and update, clock on");
     let half_without = half(false, "50/50 read and update, clock off");
-    // A third of each kind, so that off against off shows how far two equal things differ.
+    // Runs each kind without the clock a second time. Off against off shows how much two equal
+    // things differ.
     let (without_again, half_again) = (
         KvGetPut { name: format!("{}, again", without.name), ..get_put(false) },
         half(false, "50/50 read and update, clock off, again"),
@@ -144,7 +146,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     args.common.output.publish("The staleness clock on against off", &figures)
 }
 
-/// By how much each round was slower than its counterpart.
+/// How much slower each round was than its counterpart.
 fn slower(samples: &[f64], than: &[f64]) -> Vec<f64> {
     samples.iter().zip(than).map(|(rate, than)| than / rate - 1.0).collect()
 }

@@ -2,14 +2,14 @@
 //!
 //! One thread calls a table's get, get + release, peek and gradients, with batches of three
 //! lengths. For each number of threads there is a bank ([`BankOptions::threads`]) with equal rows,
-//! all in memory. The banks take turns on the same keys, and each figure stands beside that of the
-//! bank with one thread.
+//! all in memory. The banks take turns on the same keys, and each figure is compared with that of
+//! the bank with one thread.
 //!
 //! Estimate, written before measuring: a batch of 256 keys stays on the calling thread, so its
-//! ratio is 1. A batch of 4,096 rows of 64 bytes takes some 250 us on one thread; starting and
-//! joining the parts costs some 10 us, so two free processors come to 1.8, four to 3. At 32,768
-//! keys two come to 1.9. The distinct keys of a get's batch are found before the parts begin, so
-//! gets gain less than peeks.
+//! ratio is 1. A batch of 4,096 rows of 64 bytes takes about 250 us on one thread. Starting and
+//! joining the parts takes about 10 us, so two free processors gain 1.8 and four gain 3. At 32,768
+//! keys two gain 1.9. The distinct keys of a get's batch are found before the parts begin, so gets
+//! gain less than peeks.
 //!
 //! Every answer is checked, as in the rest of `in-memory`.
 
@@ -37,15 +37,15 @@ struct Shared {
     flips: Mutex<Flips>,
 }
 
-/// The rows of the report for tables with `dim` columns.
+/// Measures tables with `dim` columns and adds their figures.
 ///
 /// # Errors
 /// What the store reports, a wrong answer, a read from disk.
 pub(crate) fn measure(args: &in_memory::Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
     let counts = counts(&args.threads_a_batch)?;
     let directory = scratch_in(&args.common.directory)?;
-    // A key has a row in the table of each bank. Together these tables keep to the bytes of one
-    // table.
+    // Each bank has a table with a row for each key. Together these tables have no more bytes than
+    // one table may have.
     let rows = args.rows_of(dim * counts.len());
     ensure!(rows > 0, "--table-mib does not hold a row in each of {} tables", counts.len());
     let memory_budget_bytes = args.budget_bytes(rows, dim);
@@ -73,7 +73,7 @@ pub(crate) fn measure(args: &in_memory::Args, dim: usize, figures: &mut Vec<Row>
     Ok(())
 }
 
-/// One thread, then the other numbers in their order, each once.
+/// The number 1, then the other numbers of threads in their order, each once.
 fn counts(asked: &[usize]) -> Result<Vec<usize>> {
     ensure!(asked.iter().all(|&threads| threads > 0), "--threads-a-batch must be positive");
     let mut counts = vec![1];
@@ -85,7 +85,7 @@ fn counts(asked: &[usize]) -> Result<Vec<usize>> {
     Ok(counts)
 }
 
-/// All banks with batches of one length.
+/// Measures all banks with batches of one length.
 fn one_length(
     args: &in_memory::Args,
     banks: &[Shared],

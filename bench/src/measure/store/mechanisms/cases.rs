@@ -1,4 +1,4 @@
-//! The cases: what a run does without.
+//! The cases: the mechanisms that a run turns off.
 
 use std::borrow::Cow;
 
@@ -7,12 +7,12 @@ use embank_kv::mechanisms::Mechanism;
 
 use super::models::Kind;
 
-/// What a run does without.
+/// A case: the mechanisms that a run turns off.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(super) name: Cow<'static, str>,
     pub(crate) off: Cow<'static, [Mechanism]>,
-    /// In place of an `AutoDepth`.
+    /// A fixed depth of Lookahead in place of an `AutoDepth`.
     pub(super) depth: Option<usize>,
     pub(super) family: Family,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Case {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
     Training,
-    /// Also where rows are mostly read.
+    /// Cases that also run for the models that mostly read.
     Reading,
 }
 
@@ -35,7 +35,7 @@ const fn at_depth(name: &'static str, depth: usize) -> Case {
     Case { name, off, depth: Some(depth), family: Family::Training }
 }
 
-/// The first two have all mechanisms.
+/// The cases. The first two have all mechanisms.
 pub(super) const CASES: [Case; 11] = [
     case(Family::Reading, "all", &[]),
     case(Family::Reading, "all again", &[]),
@@ -50,7 +50,7 @@ pub(super) const CASES: [Case; 11] = [
     at_depth("no lookahead", 0),
 ];
 
-/// The mechanisms by their names in the code.
+/// The mechanisms that can be turned off.
 const MECHANISMS: [Mechanism; 6] = [
     Mechanism::Window,
     Mechanism::Retention,
@@ -64,18 +64,18 @@ impl Case {
     /// The case without several mechanisms, whose names in the code are joined by `+`.
     ///
     /// # Errors
-    /// A name that is none.
+    /// A name that is not in [`MECHANISMS`].
     pub(crate) fn without(names: &str) -> Result<Self> {
         let named = |name: &str| {
             let found = MECHANISMS.into_iter().find(|known| format!("{known:?}") == name);
-            found.with_context(|| format!("{name} is none of {MECHANISMS:?}"))
+            found.with_context(|| format!("{name} is not one of {MECHANISMS:?}"))
         };
         let off: Vec<Mechanism> = names.split('+').map(named).collect::<Result<_>>()?;
         let name = Cow::Owned(format!("without {names}"));
         Ok(Self { name, off: Cow::Owned(off), depth: None, family: Family::Reading })
     }
 
-    /// True if the other case has all mechanisms and this one is compared with it.
+    /// True if `all` has all mechanisms and this case is compared with it.
     pub(super) fn is_beside(&self, all: &Case) -> bool {
         all.off.is_empty() && all.depth.is_none()
     }

@@ -1,12 +1,13 @@
-//! `mechanisms`: what each mechanism gains that decides what is in memory and when it is read.
+//! `mechanisms`: the gain of each mechanism that decides which rows are in memory and when they are
+//! read.
 //!
-//! Three models that the drive limits (DLRM, a knowledge graph, a GNN) and two readers are run at
-//! several times the memory budget: with all mechanisms, twice in each turn, and with one off at a
-//! time, in an order that is drawn for each turn. Each run begins with the same bank, at the same
-//! checkpoint, and takes the same batches; a checksum of all rows that it read, and of a part of
-//! those that it left, must be the same in all runs. Bytes read and written depend little on what
-//! else the machine does; time does. Each figure stands beside the mean of the two runs of its turn
-//! that had all mechanisms.
+//! Three models that the drive limits (DLRM, a knowledge graph, a GNN) and two readers run at
+//! several times the memory budget. In each turn a model runs twice with all mechanisms, and once
+//! with each mechanism off, in random order. Each run begins with the same bank at the same
+//! checkpoint, and has the same batches. A checksum of all rows that a run read, and of a part of
+//! the rows that it left, must be equal in all runs. Bytes read and written depend little on the
+//! load of the machine, but times do. Each figure is compared with the mean of the two runs of its
+//! turn that had all mechanisms.
 
 mod cases;
 mod models;
@@ -27,9 +28,9 @@ pub(crate) use cases::Case;
 use models::{Kind, Model};
 use training::{Figures, Plan};
 
-/// Steps before the measured ones, of a run and of a bank's first training.
+/// Unmeasured first steps: of a run, and of a bank's first training.
 const WARM_UP: (usize, usize) = (48, 192);
-/// Measured steps, at least: with them a bank's memory is written several times over.
+/// Fewest measured steps. With them, a bank's memory is written several times over.
 const STEPS_MIN: usize = 96;
 
 /// Options of `mechanisms`.
@@ -38,7 +39,7 @@ pub(crate) struct Args {
     /// Memory budget of each bank, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 16)]
     budget: u64,
-    /// The tables' records over the budget, each measured by itself
+    /// The bytes of the tables' records divided by the budget, each measured by itself
     #[arg(long, value_delimiter = ',', default_value = "4,16")]
     sizes: Vec<u64>,
     /// Models
@@ -54,40 +55,40 @@ pub(crate) struct Args {
     /// No further turn begins after this number of minutes
     #[arg(long)]
     minutes: Option<u64>,
-    /// Seconds that a run is to take; its steps follow from the rate of the first
+    /// Seconds of a run; its number of steps follows from the rate of the first run
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Cases whose name has one of these parts, beside those with all mechanisms
+    /// Only cases with one of these texts in their name, and those with all mechanisms
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Further cases, each without several mechanisms: names as in
+    /// Additional cases, each without several mechanisms: names as in
     /// `kv/src/testing/mechanisms.rs`, joined by +
     #[arg(long, value_name = "NAME+NAME", value_delimiter = ',')]
     without: Vec<String>,
-    /// Milliseconds that each step of training sleeps, in place of a model's computing
+    /// Milliseconds that each step of training sleeps, which stand for the computing of a model
     #[arg(long, default_value_t = 0.0)]
     compute_ms: f64,
     /// Seed of the order of cases
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where the banks lie while this runs; they are removed at the end
+    /// Folder of the banks; they are removed at the end
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     directory: PathBuf,
     #[command(flatten)]
     output: Output,
-    /// A rough answer: one turn of a second a run, at the first size
+    /// A rough answer: one turn, a second for each run, at the first size
     #[arg(long)]
     quick: bool,
 }
 
-/// A loaded bank and the figures of its runs.
+/// A model with its loaded bank, and the figures of its runs.
 struct Subject {
     label: String,
     model: Model,
     path: PathBuf,
     plan: Plan,
     cases: Vec<(Case, Vec<Figures>)>,
-    /// Of the rows in every run.
+    /// The checksum of the rows, which is equal in every run.
     checksum: Option<u64>,
 }
 
@@ -161,7 +162,7 @@ fn prepare(args: &Args, directory: &Path) -> Result<Vec<Subject>> {
 }
 
 impl Subject {
-    /// Runs each case once, in an order that is drawn.
+    /// Runs each case once, in random order.
     fn turn(&mut self, order: &mut KeyStream) -> Result<()> {
         let mut places: Vec<usize> = (0..self.cases.len()).collect();
         for left in (1..places.len()).rev() {
@@ -189,7 +190,7 @@ impl Subject {
         training::run(&self.path, &self.model, &Plan { depth: case.depth, ..self.plan })
     }
 
-    /// The report's rows: each figure of each case beside the runs with all mechanisms.
+    /// The report's rows: each figure of each case, compared with the runs with all mechanisms.
     fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for (case, figures) in &self.cases {
@@ -219,7 +220,7 @@ impl Subject {
     }
 }
 
-/// A figure: its name, its unit, and where it is.
+/// A figure: its name, its unit, and its value in [`Figures`].
 type Figure = (&'static str, &'static str, fn(&Figures) -> f64);
 
 const FIGURES: [Figure; 9] = [

@@ -1,28 +1,28 @@
-//! The models: tables, and which of their keys each batch wants.
+//! The models: their tables, and the keys of each batch.
 //!
-//! A model's batches are a pure function of a seed, so that each case trains and evaluates with the
-//! same.
+//! A model's batches are a pure function of a seed, so every case trains and evaluates with equal
+//! batches.
 
 use embank::{Optimizer, TableConfig};
 
 use crate::ground::content::{KeyStream, Popularity};
 use crate::ground::index_loop::record_bytes;
 
-/// Seed of the training batches; that of the evaluation's is one more.
+/// Seed of the training batches. The seed of the evaluation batches is one more.
 const SEED: u64 = 11;
 
-/// What is trained, or read.
+/// A kind of model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Kind {
-    /// DLRM: eight tables of one value a sample, Zipf 0.95
+    /// DLRM: eight tables, one value of each in a sample, Zipf 0.95
     Clicks,
     /// Knowledge graph: triples whose entities follow Zipf 0.9, with as many uniform negatives
     Triples,
     /// GNN: two hops of sampled neighbours in a power-law graph, the features trained
     Neighbours,
-    /// Mostly peeks: the batches of `clicks`, of which one in eleven is trained
+    /// Mostly peeks at the batches of `clicks`; one batch in eleven is trained
     Serving,
-    /// Peeks alone at the batches of `clicks`, after some training
+    /// Only peeks at the batches of `clicks`, after some training
     Reading,
 }
 
@@ -37,12 +37,12 @@ impl Kind {
         }
     }
 
-    /// Batches that are trained in a row, and batches that are then only read.
+    /// Number of batches trained one after another, and number of batches then only read.
     pub(super) fn blocks(self) -> (usize, usize) {
         match self {
             Kind::Clicks | Kind::Triples | Kind::Neighbours => (40, 8),
             Kind::Serving => (4, 40),
-            // The warm-up trains.
+            // The 48 trained batches are the warm-up.
             Kind::Reading => (48, usize::MAX - 48),
         }
     }
@@ -51,7 +51,7 @@ impl Kind {
         if matches!(self, Kind::Triples | Kind::Neighbours) { 128 } else { 64 }
     }
 
-    /// The tables' parts of all rows.
+    /// The part of all rows in each table.
     fn parts(self) -> &'static [f64] {
         match self {
             Kind::Clicks | Kind::Serving | Kind::Reading => {
@@ -70,7 +70,7 @@ pub(super) struct TablePlan {
     pub(super) rows: u64,
 }
 
-/// A kind at a size.
+/// A model of a kind, at a size.
 #[derive(Debug, Clone)]
 pub(super) struct Model {
     pub(super) kind: Kind,
@@ -79,7 +79,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// With records of `bytes` in all.
+    /// A model whose records have `bytes` bytes in all.
     pub(super) fn new(kind: Kind, bytes: u64) -> Self {
         let dim = kind.dim();
         let rows = bytes / record_bytes_of(dim);
@@ -105,13 +105,13 @@ impl Model {
         Batches::new(self, SEED)
     }
 
-    /// Others like them, to evaluate with.
+    /// The batches to evaluate with.
     pub(super) fn evaluation(&self) -> Batches {
         Batches::new(self, SEED + 1)
     }
 }
 
-/// Values and as many of Adagrad's sums, with the header.
+/// Bytes of a record: the header, the values, and a sum of Adagrad for each value.
 fn record_bytes_of(dim: usize) -> u64 {
     record_bytes(2 * dim * size_of::<f32>()) as u64
 }
@@ -123,9 +123,9 @@ pub(super) type Keys = Vec<Vec<u64>>;
 #[derive(Debug)]
 pub(super) struct Batches {
     kind: Kind,
-    /// One for each table.
+    /// The Zipf stream of each table.
     popular: Vec<KeyStream>,
-    /// Of the largest table.
+    /// A uniform stream of the largest table's keys.
     uniform: KeyStream,
 }
 
@@ -156,7 +156,7 @@ impl Batches {
         }
     }
 
-    /// Seeds, up to 8 neighbours of each, and up to 4 of each of those.
+    /// Draws seeds, up to 8 neighbours of each seed, and up to 4 neighbours of each of those.
     fn neighbourhood(&mut self) -> Vec<u64> {
         let mut nodes = self.uniform.draw(32);
         let mut from = 0;
@@ -173,8 +173,8 @@ impl Batches {
         nodes
     }
 
-    /// A random neighbour. Edges lead to nodes by their popularity, so degrees follow a power law
-    /// both ways.
+    /// Draws a neighbour. Edges lead to nodes by their popularity, so both in- and out-degrees
+    /// follow a power law.
     fn neighbour(&mut self, node: u64) -> u64 {
         let uniform = KeyStream::new(node, 0, 1, 1 << 20).next_key() as f64 / f64::from(1 << 20);
         let degree = (3.0 * (1.0 - uniform).powf(-0.7)).min(200.0) as u64;

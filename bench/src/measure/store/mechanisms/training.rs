@@ -1,4 +1,4 @@
-//! One run: a bank as its last checkpoint has it, trained and read for a number of steps.
+//! One run: opens a bank at its last checkpoint, then trains and reads it for a number of steps.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -12,14 +12,14 @@ use super::models::{Batches, Keys, Model};
 use crate::ground::content;
 use crate::ground::loading::for_all_rows;
 
-/// Stats are looked at once in this number of steps, for the most that the log takes on disk.
+/// Statistics are read once in this number of steps, for the largest size of the log on disk.
 const STEPS_BETWEEN_LOOKS: usize = 16;
-/// Of the final rows one in this number is looked at.
+/// One row in this number is part of the final checksum.
 const ROWS_PER_LOOK: usize = 61;
-/// Ticks of the processor time that the system counts a process.
+/// Ticks a second in which the kernel counts a process's processor time.
 const TICKS_PER_S: f64 = 100.0;
 
-/// How a run goes.
+/// The plan of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub(super) budget_bytes: u64,
@@ -28,28 +28,28 @@ pub(super) struct Plan {
     pub(super) steps: usize,
     /// Batches to look ahead; `None` leaves it to an `AutoDepth`.
     pub(super) depth: Option<usize>,
-    /// What each step of training sleeps.
+    /// The time that each step of training sleeps.
     pub(super) compute: Duration,
 }
 
-/// What a run took.
+/// The figures of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Figures {
     pub(super) rows_per_s: f64,
-    /// Without the time that the training thread was ready to run and did not.
+    /// Rows a second without the time in which the training thread was ready but did not run.
     pub(super) undisturbed_rows_per_s: f64,
-    /// What batches waited for a free frame.
+    /// Milliseconds of each step in which batches waited for a free frame.
     pub(super) page_wait_ms_per_step: f64,
     pub(super) cpu_ms_per_step: f64,
     pub(super) read_kib_per_step: f64,
     pub(super) written_kib_per_step: f64,
-    /// Bytes of log for each byte of rows that were trained.
+    /// Bytes of the log for each byte of trained rows.
     pub(super) log_amplification: f64,
-    /// The most that the log took on disk.
+    /// Largest size of the log on disk, in MiB.
     pub(super) disk_mib_max: f64,
-    /// The depth at the end.
+    /// The depth of Lookahead at the end.
     pub(super) depth: f64,
-    /// Of all rows that were read, trained and left behind.
+    /// The checksum of the rows that were read and trained, and of a part of the final rows.
     pub(super) checksum: u64,
 }
 
@@ -57,8 +57,8 @@ fn options(plan: &Plan) -> BankOptions {
     BankOptions { memory_budget_bytes: plan.budget_bytes, ..BankOptions::default() }
 }
 
-/// Fills a new bank, trains it for `plan.warm_up` steps, compacts it and takes a checkpoint.
-/// Returns the steps a second of as many more, which are lost.
+/// Fills a new bank, trains it for `plan.warm_up` steps, compacts it and takes a checkpoint. Then
+/// trains as many steps again, which no checkpoint holds, and returns their steps a second.
 ///
 /// # Errors
 /// What the bank reports.
@@ -73,7 +73,7 @@ pub(super) fn prepare(path: &Path, model: &Model, plan: &Plan) -> Result<f64> {
     }
     let mut trainer = Trainer::new(&bank, tables, model, plan);
     trainer.run(plan.warm_up, |_| Ok(()))?;
-    // Loading left each row's first record behind.
+    // Compaction removes each row's first record, which loading wrote.
     bank.compact()?;
     bank.checkpoint(&[])?;
     let began = Instant::now();
@@ -81,7 +81,8 @@ pub(super) fn prepare(path: &Path, model: &Model, plan: &Plan) -> Result<f64> {
     Ok(plan.warm_up as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Opens the bank at its last checkpoint and runs the plan. The bank stays as it was.
+/// Opens the bank at its last checkpoint and runs the plan. Takes no checkpoint, so the bank stays
+/// as it was.
 ///
 /// # Errors
 /// What the bank reports.
@@ -128,17 +129,17 @@ fn open_tables(bank: &Bank, model: &Model) -> Result<Vec<Table>> {
     model.tables.iter().map(open).collect()
 }
 
-/// Processor time of this process, all of its threads.
+/// Processor time of all threads of this process.
 fn cpu_s() -> Result<f64> {
     let text = fs::read_to_string("/proc/self/stat").context("reading the processor time")?;
-    // After the name, which may have any characters: state is the third field, the times are 14 and
-    // 15.
+    // The program's name may have any characters, so this splits behind it. The state is the third
+    // field, and the times are fields 14 and 15.
     let fields = text.rsplit(") ").next().unwrap_or_default();
     let ticks: u64 = fields.split(' ').skip(11).take(2).map_while(|n| n.parse::<u64>().ok()).sum();
     Ok(ticks as f64 / TICKS_PER_S)
 }
 
-/// How long this thread has waited for a processor; 0 where the system does not say.
+/// The time that this thread has waited for a processor. 0 if the system does not say.
 fn run_delay_s() -> Result<f64> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").context("reading waits")?;
     Ok(text.split(' ').nth(1).and_then(|ns| ns.parse::<f64>().ok()).unwrap_or_default() / 1e9)
@@ -151,14 +152,14 @@ struct Trainer<'b> {
     tables: Vec<Table>,
     training: Batches,
     evaluation: Batches,
-    /// Batches that are announced.
+    /// The announced batches.
     ahead: VecDeque<Keys>,
     auto: AutoDepth,
     fixed_depth: Option<usize>,
     compute: Duration,
     /// Steps so far.
     step: usize,
-    /// Rows asked for, and distinct rows trained.
+    /// Requested rows, and distinct trained rows.
     rows: u64,
     trained: u64,
     checksum: u64,
@@ -189,7 +190,7 @@ impl<'b> Trainer<'b> {
         self.fixed_depth.unwrap_or_else(|| self.auto.depth())
     }
 
-    /// Runs `steps` steps. Before each, `before` is called with its number.
+    /// Runs `steps` steps. Calls `before` with the number of each step before it.
     fn run(&mut self, steps: usize, mut before: impl FnMut(usize) -> Result<()>) -> Result<()> {
         let (trains, evaluates) = self.model.kind.blocks();
         for number in 0..steps {
@@ -249,7 +250,7 @@ impl<'b> Trainer<'b> {
         Ok(())
     }
 
-    /// Of what was read in all steps, and of a part of the rows as they are now.
+    /// The checksum of the rows read in all steps, and of a part of the rows as they are now.
     fn final_checksum(&mut self) -> Result<u64> {
         for (table, of) in self.tables.iter().zip(&self.model.tables) {
             let keys: Vec<u64> = (0..of.rows).step_by(ROWS_PER_LOOK).collect();
@@ -261,7 +262,7 @@ impl<'b> Trainer<'b> {
     }
 }
 
-/// Four sums that depend on each value's bits and place.
+/// A checksum of four sums. It depends on each value's bits and place.
 fn checksum(before: u64, values: &[f32]) -> u64 {
     const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut sums = [before, 1, 2, 3];
@@ -273,7 +274,8 @@ fn checksum(before: u64, values: &[f32]) -> u64 {
     sums.into_iter().fold(0, |all, sum| (all ^ sum).wrapping_mul(PRIME))
 }
 
-/// Turns rows into the gradients of a loss that draws each to a point of its key and step.
+/// Turns rows into gradients of a loss that moves each row to a point given by its key and the
+/// step.
 fn to_gradients(keys: &[u64], step: usize, dim: usize, rows: &mut [f32]) {
     for (&key, row) in keys.iter().zip(rows.chunks_exact_mut(dim)) {
         let target = content::value(key, step) - 0.5;

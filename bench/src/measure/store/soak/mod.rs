@@ -1,25 +1,25 @@
-//! `soak`: everything at once, for as long as one likes, against a model.
+//! `soak`: all operations at once for any time, checked against a model.
 //!
 //! Two workers put, update, get, peek at and delete rows of a table several times larger than its
-//! budget, in batches of 1 to 4,096 keys, uniform and skewed; the keys in use grow over the first
-//! half, so that the index grows under load; checkpoints are taken meanwhile. Every row that is
-//! read is held against the model ([`model`]), and the first wrong answer ends the run. At the end
-//! the store is checkpointed, reopened, and every key read once more.
+//! budget, in batches of 1 to 4,096 keys, uniform and skewed. The number of keys in use grows over
+//! the first half, so the index grows under load, and checkpoints are taken all the time. Every row
+//! that is read is compared with the model ([`model`]), and the first wrong answer ends the run. At
+//! the end the store is checkpointed and reopened, and every key is read again.
 //!
-//! Memory is what the process has resident beyond what it had before the store was opened. Space
-//! amplification is the bytes that the log's files take on the drive over the bytes of the records
-//! that are there. Both come from outside of the store, so they hold its own statistics to account.
-//! Old versions of rows that two kept checkpoints name are there on purpose, as those of a snapshot
-//! are anywhere; how many depends on how much is rewritten between checkpoints, here most rows. So
-//! amplification is also given without what was appended since the older of them, and without what
-//! the store says that they hold (`StoreStats::log_held_bytes`). Both are asked for: neither space
-//! that never comes back nor compaction that lags behind goes unseen.
+//! *Memory* is the process's resident memory beyond that before the store was opened. *Space
+//! amplification* is the bytes of the log's files on the drive over the bytes of the records of
+//! present rows. Both are measured from outside of the store, so they check its own statistics. Two
+//! kept checkpoints hold old versions of rows. Their number depends on how much is written between
+//! checkpoints, which is most rows here. So amplification is also given without the bytes appended
+//! since the older checkpoint, and without the bytes that the store says the checkpoints hold
+//! (`StoreStats::log_held_bytes`). Both have a limit. One shows space that is never given back, the
+//! other compaction that is too slow.
 //!
-//! Estimate, written before measuring: no wrong answer. Memory within 1.02 of the budget (what a
-//! batch takes besides is not in it, below 2 MiB a thread). Space amplification 1.3 to 1.4 once
-//! compaction keeps up, 1.5 at its worst; without compaction it only grows. A batch of 4,096 keys
-//! with most rows on disk is 3,000 reads, 30 ms; p99.9 twice that; the longest stall is a wait for
-//! a page, while the drive takes what a checkpoint has settled: 100 to 300 ms for 256 MiB.
+//! Estimate, written before measuring: no wrong answer. Memory stays within 1.02 of the budget; a
+//! batch uses less than 2 MiB for each thread outside of the budget. Space amplification is 1.3 to
+//! 1.4 once compaction is fast enough, 1.5 at worst; without compaction it only grows. A batch of
+//! 4,096 keys with most rows on disk is 3,000 reads, 30 ms; p99.9 is twice that. The longest stall
+//! is a wait for a page while the drive takes the pages of a checkpoint: 100 to 300 ms for 256 MiB.
 
 mod model;
 mod worker;
@@ -41,11 +41,11 @@ use crate::measure::store::in_memory::scratch_in;
 use model::{Model, ROW_BYTES};
 use worker::{Harvest, Worker, check_all};
 
-/// Memory that is asked for at most, of the budget.
+/// Largest allowed memory, as a part of the budget.
 const MEMORY_MAX: f64 = 1.05;
-/// Space amplification that is asked for at most, in steady state.
+/// Largest allowed space amplification, in steady state.
 const AMPLIFICATION_MAX: f64 = 1.5;
-/// How often memory and space are looked at.
+/// Time between two samples of memory and space.
 const SAMPLE_EVERY: Duration = Duration::from_millis(500);
 /// The part of the keys that is in use at the beginning.
 const PART_FIRST: f64 = 0.1;
@@ -56,10 +56,10 @@ const PART_FIRST: f64 = 0.1;
     after_help = "With --quick: half a minute with 1 million keys in 48 MiB; nothing is asked of space amplification"
 )]
 pub(crate) struct Args {
-    /// How long
+    /// Length of the run in minutes
     #[arg(long, default_value_t = 60.0)]
     minutes: f64,
-    /// Keys; some nine tenths have a row in the end, of 64 bytes
+    /// Keys; about nine tenths of them have a row at the end, of 64 bytes
     #[arg(long, default_value_t = 8_000_000)]
     keys: u64,
     /// Memory budget in MiB
@@ -71,7 +71,7 @@ pub(crate) struct Args {
     /// Seconds from one checkpoint to the next
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     checkpoint_every: f64,
-    /// The run ends with an error when the log takes so many GiB on the drive
+    /// The run ends with an error if the log takes more than this many GiB on the drive
     #[arg(long, value_name = "GIB", default_value_t = 40)]
     disk: u64,
     #[command(flatten)]
@@ -97,16 +97,16 @@ impl Args {
     }
 }
 
-/// What was seen from outside.
+/// The samples taken from outside of the store.
 #[derive(Debug, Default)]
 struct Samples {
-    /// Resident bytes beyond those from before the open, over the budget.
+    /// Resident bytes, without those before the open, over the budget.
     memory: Vec<f64>,
     /// Bytes of the log's files over bytes of live records, in the second half.
     amplification: Vec<f64>,
-    /// The same without what is held only for kept checkpoints.
+    /// `amplification` without the bytes that only kept checkpoints hold.
     beside_held: Vec<f64>,
-    /// The same without what was appended since the older of the two kept checkpoints.
+    /// `amplification` without the bytes appended since the older of the two kept checkpoints.
     before_checkpoints: Vec<f64>,
     checkpoints: u64,
 }
@@ -114,7 +114,7 @@ struct Samples {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// A wrong answer, what the store reports, more memory, space or drive than is asked for.
+/// A wrong answer, what the store reports, more memory, space or drive than is allowed.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     if args.common.quick {
         args.minutes = args.minutes.min(0.5);
@@ -133,7 +133,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     let model = Model::new(args.keys);
     let (harvest, samples, mut figures) = soak(&args, &path, &model)?;
 
-    // The last checkpoint holds everything.
+    // The last checkpoint holds every row, so this compares the reopened store with the model.
     let store = Store::open(&path, &args.options())?;
     let table = store.tables().first().context("wrong answer: the table is lost")?.id;
     check_all(&store, table, &model).context("after the reopen")?;
@@ -169,14 +169,14 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     Ok(())
 }
 
-/// The run itself, up to the last checkpoint.
+/// Runs the soak, up to the last checkpoint.
 fn soak(args: &Args, path: &Path, model: &Model) -> Result<(Harvest, Samples, Vec<Row>)> {
     let baseline = resident_bytes()?;
     let store = Store::open(path, &args.options())?;
     let table = store.create_table("rows", ROW_BYTES as u32, &[])?;
     let (started, length) = (Instant::now(), args.length());
     let stop = AtomicBool::new(false);
-    // What part of the keys is in use now; none when it is over.
+    // The part of the keys that is in use now. `None` when the run is over.
     let now = || {
         let passed = started.elapsed().as_secs_f64() / length.as_secs_f64();
         let part = PART_FIRST + (1.0 - PART_FIRST) * (passed * 2.0).min(1.0);
@@ -190,7 +190,7 @@ fn soak(args: &Args, path: &Path, model: &Model) -> Result<(Harvest, Samples, Ve
                 let (now, stop) = (&now, &stop);
                 scope.spawn(move || {
                     let harvest = worker.run(now);
-                    // One that failed ends the others' work too.
+                    // Stops the other workers too if one has failed.
                     stop.store(true, Ordering::Relaxed);
                     harvest
                 })
@@ -220,7 +220,7 @@ fn watch(
     now: impl Fn() -> Option<f64>,
 ) -> Result<Samples> {
     let mut samples = Samples::default();
-    // The log's ends at the kept checkpoints.
+    // The log's end at each kept checkpoint.
     let mut kept = [0_u64; 2];
     let (started, mut checkpointed, mut printed) = (Instant::now(), Instant::now(), Instant::now());
     while now().is_some() || samples.amplification.is_empty() {
@@ -268,7 +268,7 @@ fn watch(
     Ok(samples)
 }
 
-/// What the store counted.
+/// The figures that the store counted.
 fn counted(store: &Store, harvest: &Harvest, samples: &Samples, took: Duration) -> Vec<Row> {
     let stats = store.stats();
     let keys = harvest.keys as f64 / took.as_secs_f64() / 1e6;
@@ -293,7 +293,7 @@ fn latencies(what: &str, histogram: &hdrhistogram::Histogram<u64>) -> Vec<Row> {
     ]
 }
 
-/// Anonymous memory that this process has resident.
+/// Resident anonymous memory of this process.
 fn resident_bytes() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?;
     let line = status.lines().find(|line| line.starts_with("RssAnon:"));
@@ -301,7 +301,7 @@ fn resident_bytes() -> Result<u64> {
     Ok(kib.context("the kernel does not say how much memory is resident")? << 10)
 }
 
-/// Bytes that the log's files take on the drive. A file may go away while this looks.
+/// Bytes of the log's files on the drive. A file may be removed during this call.
 fn log_bytes(path: &Path) -> Result<u64> {
     let mut bytes = 0;
     let log = path.join("log");
@@ -336,7 +336,7 @@ mod tests {
         let store = Store::open(&path, &args.options()).unwrap();
         let table = store.tables()[0].id;
         check_all(&store, table, &model).unwrap();
-        // And a wrong one is found: a row that the model does not know of.
+        // The check finds a wrong row: this deletes a row that the model still has.
         let key = (0..args.keys).find(|&key| model.word(key).is_present()).unwrap();
         store.delete(table, &[key]).unwrap();
         let error = check_all(&store, table, &model).unwrap_err();

@@ -1,9 +1,10 @@
-//! What a soaked store must answer: the version of every key, a word each.
+//! The expected state of the store: a word with the version of every key.
 //!
-//! A key belongs to one worker, which alone changes its row; so that worker knows exactly what a
-//! read must bring. Others peek at the row too: what they see must be a row of that key, and if the
-//! key's word was the same and at rest before and after, exactly the version in it. Versions only
-//! grow, over deletions too, so an old row that comes back is found out.
+//! A key belongs to one worker, and only that worker changes its row. So the worker knows exactly
+//! which row a read must return. Other workers peek at the row too. They must see a row of that
+//! key. If the key's word was equal before and after the peek, and no change was in progress, they
+//! must see exactly its version. Versions only grow, also over deletions, so an old row that comes
+//! back is detected.
 //!
 //! | bits | meaning |
 //! |---|---|
@@ -19,7 +20,7 @@ const PRESENT: u32 = 1;
 const CHANGING: u32 = 2;
 const VERSION_SHIFT: u32 = 2;
 
-/// Words of a row: its key, its version, and what follows from both.
+/// Words of a row: its key, its version, and words that follow from both.
 pub(super) const ROW_WORDS: usize = 8;
 /// Bytes of a row.
 pub(super) const ROW_BYTES: usize = ROW_WORDS * 8;
@@ -50,7 +51,8 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// No key has a row. The memory is written to, so that it counts from the beginning.
+    /// A model in which no key has a row. It writes to all of its memory, so that the memory is
+    /// resident from the beginning.
     pub(super) fn new(keys: u64) -> Self {
         Self { words: (0..keys).map(|_| AtomicU32::new(0)).collect(), present: AtomicU64::new(0) }
     }
@@ -59,13 +61,14 @@ impl Model {
         self.words.len() as u64
     }
 
-    /// Rows that are there.
+    /// Number of rows that are there.
     pub(super) fn present(&self) -> u64 {
         self.present.load(Ordering::Relaxed)
     }
 
     pub(super) fn word(&self, key: u64) -> Word {
-        // Acquire: pairs with the Releases below, so that a peek's row is not older than this word.
+        // Acquire: pairs with the Release of `begin_change` and `end_change`, so that a peek's row
+        // is not older than this word.
         Word(self.words[key as usize].load(Ordering::Acquire))
     }
 
@@ -73,11 +76,11 @@ impl Model {
     pub(super) fn begin_change(&self, key: u64) {
         let word = &self.words[key as usize];
         word.store(word.load(Ordering::Relaxed) | CHANGING, Ordering::Release);
-        // The mark must be seen by whoever sees the change.
+        // A thread that sees the changed row must also see the mark.
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 
-    /// Called by the key's worker when the row has its next version, or is gone.
+    /// Called by the key's worker when the row has its next version, or is deleted.
     pub(super) fn end_change(&self, key: u64, present: bool) {
         let word = &self.words[key as usize];
         let before = Word(word.load(Ordering::Relaxed));
@@ -90,13 +93,13 @@ impl Model {
         };
     }
 
-    /// The change is not to be: the row was not there.
+    /// Called by the key's worker if it changed nothing, because the row was not there.
     pub(super) fn cancel_change(&self, key: u64) {
         let word = &self.words[key as usize];
         word.store(word.load(Ordering::Relaxed) & !CHANGING, Ordering::Release);
     }
 
-    /// Holds what the key's own worker read against the model.
+    /// Compares what the key's own worker read with the model.
     ///
     /// # Errors
     /// A wrong answer.
@@ -117,7 +120,7 @@ impl Model {
         Ok(())
     }
 
-    /// Holds what another worker peeked at against the words before and after.
+    /// Compares what another worker peeked at with the words before and after.
     ///
     /// # Errors
     /// A wrong answer.
@@ -141,7 +144,7 @@ impl Model {
     }
 }
 
-/// Fills a row.
+/// Fills the row of a key and version.
 pub(super) fn fill(key: u64, version: u32, row: &mut [u64]) {
     for (place, word) in row.iter_mut().enumerate() {
         *word = expected_word(key, version, place);
@@ -159,10 +162,10 @@ fn expected_word(key: u64, version: u32, place: usize) -> u64 {
     }
 }
 
-/// The version of a row that must be the key's and whole.
+/// The version of a row, after checking that the row is the key's and whole.
 ///
 /// # Errors
-/// It is another key's, or torn.
+/// The row is another key's, or torn.
 pub(super) fn check_row(key: u64, row: &[u64]) -> Result<u32> {
     ensure!(row[0] == key, "wrong answer: the row of key {key} is that of key {}", row[0]);
     let version = row[1] as u32;

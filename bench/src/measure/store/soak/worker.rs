@@ -1,4 +1,5 @@
-//! One thread of a soak: batches of every kind over its own keys, and peeks at the others'.
+//! One thread of a soak: batches of every kind over its own keys, and peeks at the keys of other
+//! workers.
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +10,13 @@ use hdrhistogram::Histogram;
 use super::model::{Model, ROW_BYTES, ROW_WORDS, check_row, fill};
 use crate::ground::content::{KeyStream, scattered};
 
-/// Sizes of batches, drawn alike.
+/// Sizes of batches, each drawn equally often.
 const BATCH_KEYS: [usize; 4] = [1, 32, 1024, 4096];
 
-/// Latencies beyond an hour count as an hour.
+/// Longest latency of the histograms, an hour. A longer one counts as an hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// What a batch does; the weights are those of [`Kind::draw`].
+/// The operation of a batch. [`Kind::draw`] has the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Get,
@@ -39,7 +40,7 @@ impl Kind {
     }
 }
 
-/// What a worker brings home.
+/// The results of a worker.
 #[derive(Debug)]
 pub(super) struct Harvest {
     /// Latencies of single keys, in nanoseconds.
@@ -50,10 +51,10 @@ pub(super) struct Harvest {
 }
 
 impl Harvest {
-    /// Nothing yet.
+    /// Empty results.
     ///
     /// # Errors
-    /// Not with these digits.
+    /// None, because the number of digits is valid.
     pub(super) fn new() -> Result<Self> {
         let histogram =
             || Histogram::new_with_max(LONGEST_NS, 3).map_err(|e| anyhow!("a histogram: {e}"));
@@ -66,10 +67,10 @@ impl Harvest {
         self.keys += keys as u64;
     }
 
-    /// Adds another's.
+    /// Adds the results of another worker.
     ///
     /// # Errors
-    /// Not between equal histograms.
+    /// None, because all histograms have equal limits.
     pub(super) fn add(&mut self, other: &Harvest) -> Result<()> {
         self.single.add(&other.single).context("adding histograms")?;
         self.batch.add(&other.batch).context("adding histograms")?;
@@ -78,7 +79,7 @@ impl Harvest {
     }
 }
 
-/// One thread's part.
+/// A worker thread.
 #[derive(Debug)]
 pub(super) struct Worker<'a> {
     pub(super) store: &'a Store,
@@ -90,7 +91,8 @@ pub(super) struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Works until `now` says that it is over; it also says how large a part of the keys is in use.
+    /// Works until `now` returns `None`, which means that the run is over. Otherwise `now` returns
+    /// the part of the keys that is in use.
     ///
     /// # Errors
     /// A wrong answer, or what the store reports.
@@ -112,7 +114,7 @@ impl Worker<'_> {
         Ok(harvest)
     }
 
-    /// Distinct keys: half of the batches uniform, half heavily skewed.
+    /// Draws distinct keys: half of the batches uniform, half heavily skewed.
     fn draw(&self, stream: &mut KeyStream, kind: Kind, size: usize, part: f64) -> Vec<u64> {
         let share = self.model.keys() / self.workers;
         let used = ((share as f64 * part) as u64).clamp(1, share);
@@ -123,8 +125,8 @@ impl Worker<'_> {
         };
         let mut keys: Vec<u64> = (0..size)
             .map(|_| {
-                // The product of three uniform numbers: a tenth of the keys get over half of the
-                // draws.
+                // The product of three uniform numbers, which gives a tenth of the keys over half
+                // of the draws.
                 let bound = if skewed {
                     let bound = stream.below(used) + 1;
                     stream.below(bound) + 1
@@ -169,7 +171,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The rows, where they are there, and how long it took.
+    /// Reads rows. Returns each row, or `None` if it is missing, and the time.
     fn read<'r, const HOW: u8>(
         &self,
         keys: &[u64],
@@ -241,7 +243,7 @@ impl Worker<'_> {
     }
 }
 
-/// Reads every row of the model, whoever's it is, while nobody changes any.
+/// Reads every row of the model while no worker changes any.
 ///
 /// # Errors
 /// A wrong answer, or what the store reports.
@@ -289,7 +291,8 @@ impl Operation for Put<'_> {
     }
 }
 
-/// Takes each row from its version to the next; a call again for the same row counts alone.
+/// Changes each row from its version to the next. The store may call it again for a row; only the
+/// last call counts.
 struct Update<'a> {
     keys: &'a [u64],
     wrong: Vec<Option<String>>,
