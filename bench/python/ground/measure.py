@@ -1,4 +1,4 @@
-"""What every training measurement shares: the demo's modules, rows with their circumstances."""
+"""What the measurements share: the demo's modules, the figures, and what is printed with them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ SCRATCH = REPOSITORY / "target" / "bench"
 
 @dataclass(frozen=True)
 class Measured:
-    """A figure with the spread of its runs (largest less smallest, in the figure's unit).
+    """A figure with the spread of its runs: the largest less the smallest, in the figure's unit.
 
-    `passed` is whether it keeps what is asked of it; None where nothing is asked. `invalid` is
-    for a figure whose circumstances do not let it say anything.
+    `passed` is True if the figure meets its target, and None without a target. `invalid` marks a
+    figure that says nothing because a condition of its measurement did not hold.
     """
 
     figure: Figure
@@ -41,7 +41,8 @@ class Measured:
 
 
 def parser(about: str, thread_counts: Sequence[int] = ()) -> argparse.ArgumentParser:
-    """The options of every measurement. With `thread_counts`, by default these, `--threads` takes several."""
+    """The options of every measurement. With `thread_counts`, `--threads` takes several numbers,
+    and these are the default."""
     options = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -63,7 +64,7 @@ def report(
 ) -> int:
     """Prints the table, writes the JSON, and returns the exit status: 1 if anything failed.
 
-    `more` are circumstances beyond command, commit and machine.
+    `more` has conditions of the run besides command, commit and machine.
     """
     circumstances = {
         "command": command(), "commit": COMMIT, "machine": machine(), **(more or {})
@@ -79,9 +80,10 @@ def report(
 
 
 def each_alone(script: str, models: Sequence[str], given: argparse.Namespace) -> int:
-    """Runs the program for each model in a process of its own; the JSON has the rows of all.
+    """Runs the program for each model in a process of its own. The JSON has the rows of all models.
 
-    The modules of the examples share names, and what one run leaves in memory must not slow the next.
+    Processes are separate because the examples' modules share names, and because the memory that
+    one run leaves must not slow the next.
     """
     taken = [argument for argument in without(sys.argv[1:], "--model", "--json")]
     rows: list[dict[str, Any]] = []
@@ -135,7 +137,8 @@ def cells(row: Measured) -> tuple[str, ...]:
 
 
 def number(value: float) -> str:
-    """Six decimals for small values such as an AUC, none for large ones."""
+    """The value with six decimals if it is small, as an AUC is, and without decimals if it is
+    large."""
     return f"{value:,.6f}" if abs(value) < 10 else f"{value:,.0f}"
 
 
@@ -166,7 +169,7 @@ def commit() -> str:
 
 
 COMMIT = commit()
-"""As the program begins: a checkout may move on while it measures."""
+"""The commit at the start of the program, because the checkout may change during a measurement."""
 
 
 def machine() -> str:

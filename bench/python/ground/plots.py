@@ -1,4 +1,4 @@
-"""The figures of the evaluation as SVG files."""
+"""Draws the figures of the evaluation as SVG files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def figure(title: str, x: str, y: str) -> Any:
 
 
 def save(made: Any, path: Path) -> None:
-    """Without the date, so that equal figures are equal files."""
+    """Saves a figure without the date, so that equal figures are equal files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made.savefig(path, metadata={"Date": None})
     pyplot.close(made)
@@ -34,7 +34,7 @@ def save(made: Any, path: Path) -> None:
 def convergence(
     path: Path, model: str, metric: str, runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]
 ) -> None:
-    """The metric on the validation data against the epoch; a pair (memory, bank) a seed."""
+    """Draws the validation metric against the epoch; each seed has a pair (memory, bank)."""
     made, axes = figure(f"{model}: in memory and out of core", "epoch", f"validation {metric}")
     for number, pair in enumerate(runs):
         for outcome, (name, colour), style in zip(pair, COLOURS.items(), ("-", "--")):
@@ -50,7 +50,8 @@ def sweep(
     path: Path, title: str, x: str, y: str, places: Sequence[str],
     lines: dict[str, Sequence[float]], quality: tuple[str, Sequence[float], float] | None = None,
 ) -> None:
-    """Lines over named places; `quality` is a second axis: its name, values, and reference."""
+    """Draws lines over named places. `quality` is a second axis: its name, values, and reference.
+    """
     made, axes = figure(title, x, y)
     at = range(len(places))
     axes.set_xticks(list(at), list(places))

@@ -1,13 +1,14 @@
-"""Runs the preprocessing of a clone of facebookresearch/dlrm on a file, and says how long it took.
+"""Runs the preprocessing of a clone of facebookresearch/dlrm on a file, and prints its time.
 
     dlrm_script.py CLONE FILE MODULUS PROCESSES OUTPUT
 
-`PROCESSES` is 1, or more for the script's own `--dataset-multiprocessing`, which takes a process a
-day. Its functions are called as its Kaggle data set does (`dlrm_data_pytorch.CriteoDataset`): count
-the lines and part the file in seven days, parse, collect a dictionary a column, number, put the
-days together in one file; then load that, and take logarithms. Unshuffled, so that rows can be told
-apart. What it prints, a line a row, goes nowhere. Writes label, logarithms and ids to `OUTPUT`, and
-prints the seconds without starting Python and without that.
+`PROCESSES` is 1, or more for the script's own `--dataset-multiprocessing`, which uses a process for
+each day. This program calls the script's functions as its Kaggle data set does
+(`dlrm_data_pytorch.CriteoDataset`). They count the lines, split the file into seven days, parse,
+collect a dictionary for each column, number the values, and join the days in one file. Then they
+load that file and take logarithms. Rows are not shuffled, so that they can be compared. The script
+prints a line for each row, which is discarded. This program writes labels, logarithms and ids to
+`OUTPUT`. It prints the seconds without Python's start and without that writing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def main() -> int:
     assert spec is not None and spec.loader is not None
     data_utils = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(data_utils)
-    # It writes beside what it reads.
+    # The script writes its files beside its input.
     with tempfile.TemporaryDirectory(dir=text.parent) as folder:
         copy = Path(folder) / "train.txt"
         shutil.copyfile(text, copy)

@@ -1,9 +1,10 @@
-"""How long does training wait for data, from raw text on disk to trained batches?
+"""Measures how long training waits for data, from raw text on disk to trained batches.
 
-Runs `examples/dlrm/stream.py` on generated rows of the Criteo format, each time on a new bank: with the pipeline in
-the training process, and with `embank serve` in another one. The text is not in the page cache. Asked, of the median
-over the runs: at most 5% of the time waiting for the pipeline in the process, and at most 10% for the one that is
-served; and the same AUC and rows from both.
+Runs `examples/dlrm/stream.py` on generated rows of the Criteo format, each time on a new bank: with
+the pipeline in the training process, and with `embank serve` in another process. The text is not in
+the page cache. Targets, for the median over the runs: the pipeline in the process makes training
+wait for at most 5% of the time, and the served one for at most 10%. Both must give equal AUC and
+rows.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def main() -> int:
 def trained(
     given: argparse.Namespace, scratch: Path, text: Path, arguments: list[str]
 ) -> dict[str, Any]:
-    """What one run of the example says of itself."""
+    """Runs the example once and returns its figures."""
     forget(text)
     out, bank = scratch / "outcome.json", scratch / "clicks.bank"
     shutil.rmtree(bank, ignore_errors=True)
@@ -87,7 +88,7 @@ def trained(
 
 @contextmanager
 def served(given: argparse.Namespace, scratch: Path, text: Path) -> Iterator[str]:
-    """`embank serve` over the text, and its address."""
+    """Starts `embank serve` over the text, and gives its address."""
     server = subprocess.Popen(
         [str(SERVER), "serve", str(scratch / "criteo.json"), str(text), "--batch-rows",
          str(given.batch_size), "--threads", "1"],

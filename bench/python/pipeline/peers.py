@@ -1,23 +1,23 @@
-"""Criteo rows from text to numbers: Embank beside Polars and Meta's DLRM script, on the same cores.
+"""Compares Embank with Polars and Meta's DLRM script: Criteo rows from text to numbers.
 
-The same generated rows of the Criteo format, in a file that is in the page cache or in memory
-(`--memory`), through all operators of `embank.pipeline.criteo(modulus)`:
+All ways read the same generated rows of the Criteo format, from a file in the page cache or from
+memory (`--memory`), on the same cores, and run all operators of `embank.pipeline.criteo(modulus)`:
 
-- Embank: `Pipeline.feed`, batches of 4,096 rows;
-- Polars, `scan_csv` and expressions for all but the ids; those by look-up tables in NumPy that go
-  on from batch to batch (`collect_batches`, the streaming engine), or over whole columns, or by
-  joins with the unique values in order of appearance;
-- Meta's script, the user's own clone of facebookresearch/dlrm (`--dlrm`), see `dlrm_script.py`;
-  on fewer rows: what it takes for a row does not depend on their number.
+- Embank: `Pipeline.feed`, batches of 4,096 rows.
+- Polars: `scan_csv` and expressions for everything but the ids. Ids come from look-up tables in
+  NumPy that continue from batch to batch (`collect_batches`, the streaming engine), from tables
+  over whole columns, or from joins with the unique values in order of appearance.
+- Meta's script: the user's own clone of facebookresearch/dlrm (`--dlrm`), see `dlrm_script.py`. It
+  runs on fewer rows, because its time for a row does not depend on their number.
 
-Where batches come, they are let go, or kept ("all kept"); what makes whole columns keeps all.
-Polars and the script need not bring their ids into rows side by side: columns will do.
+Ways that make batches give them back, or keep all of them ("all kept"). Ways that make whole
+columns keep all. Polars and the script may leave their ids in columns.
 
-A first round holds every row of each way against Embank's: ids and labels must be equal, logarithms
-equal within 4e-7 of their value. Meta's ids are in order of first appearance too, so they are
-compared as they are. Asked: 8 times the best form of Polars, and of those that keep all; 200 times
-the best of Meta's. Rows by second of processor time are shown too: what else runs on the machine
-changes those less.
+A first round compares every row of each way with Embank's: ids and labels must be equal, logarithms
+equal within 4e-7 of their value. Meta's ids are in order of first appearance too, so they can be
+compared directly. Targets: 8 times the best form of Polars, and 8 times the best form that keeps
+all; 200 times the best of Meta's. Rows for each second of processor time are shown too, because
+other programs on the machine change those less.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ CATEGORIES = [f"C{i}" for i in range(1, 27)]
 AT_LEAST_POLARS, AT_LEAST_META = 8, 200
 BATCH_ROWS = 4096
 POLARS_BATCH_ROWS = 65_536
-"""The fastest of some powers of four."""
+"""The power of four that was fastest."""
 ROUNDING = 4e-7
-"""How far two logarithms may be apart: two units in the last place of the one, a rounding of the
-other."""
+"""Largest relative difference of two logarithms: two units in the last place of one, and a rounding
+of the other."""
 
 Rows = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]
-"""Some rows: labels, logarithms `(rows, 13)` and ids `(rows, 26)`."""
+"""Rows: labels, logarithms `(rows, 13)` and ids `(rows, 26)`."""
 Source = Union[Path, bytes]
 
 
@@ -62,7 +62,7 @@ def main() -> int:
     options.add_argument("--modulus", type=int, default=5000)
     options.add_argument("--count", type=int, default=3, help="rounds; the median counts")
     options.add_argument(
-        "--no-check", dest="check", action="store_false", help="do not hold rows against each other"
+        "--no-check", dest="check", action="store_false", help="do not compare the rows of the ways"
     )
     options.add_argument("--memory", action="store_true", help="read from memory, not from a file")
     options.add_argument("--dlrm", type=Path, help="a clone of facebookresearch/dlrm")
@@ -101,7 +101,7 @@ def main() -> int:
 
 
 class Ways:
-    """What is measured: each hands out rows, in one piece or many, in order."""
+    """The ways to measure. Each yields its rows in order, in one piece or in many."""
 
     def __init__(self, given: Any, folder: Path) -> None:
         text = generated(given.rows, folder / "rows.tsv")
@@ -122,7 +122,7 @@ class Ways:
             self.named["Meta's script, 7 processes"] = lambda: self.dlrm.by_processes(7)
 
     def compared(self) -> set[str]:
-        """The ways with rows that are not Embank's; says which."""
+        """Compares all rows. Returns the ways whose rows differ from Embank's, and prints which."""
         expected: Rows = (
             np.empty((self.rows, 1), np.float32), np.empty((self.rows, 13), np.float32),
             np.empty((self.rows, 26), np.int64),
@@ -172,7 +172,7 @@ class Ways:
         return count / seconds
 
     def warm(self) -> None:
-        """Reads the file, in case that something has pushed it out of the page cache."""
+        """Reads the file, so that it is in the page cache."""
         if isinstance(self.source, Path):
             with self.source.open("rb", buffering=0) as file:
                 while file.read(16 << 20):
@@ -206,7 +206,8 @@ class Ways:
         )
 
     def by_tables(self) -> Iterator[Rows]:
-        """Ids by an array of `modulus` places a column; -1 where a value has none yet."""
+        """Makes ids with an array of `modulus` places for each column. -1 stands for a value
+        without an id."""
         tables = [np.full(self.modulus, -1, dtype=np.int64) for _ in CATEGORIES]
         given_out = [0] * len(CATEGORIES)
         batches = self.scanned().collect_batches(
@@ -216,7 +217,7 @@ class Ways:
             ids = np.empty((len(CATEGORIES), len(batch)), dtype=np.int64)
             for column, name in enumerate(CATEGORIES):
                 values = batch[name].to_numpy()
-                # "clip" spares `take` a copy; no value is out of range.
+                # "clip" saves `take` a copy. No value is out of range.
                 np.take(tables[column], values, out=ids[column], mode="clip")
                 unknown = np.flatnonzero(ids[column] < 0)
                 if len(unknown):
@@ -229,7 +230,8 @@ class Ways:
             yield labels_of(batch), batch.select(INTEGERS).to_numpy(), ids.T
 
     def by_whole_tables(self) -> Iterator[Rows]:
-        """The same over whole columns, by as many threads as cores: NumPy takes without the GIL."""
+        """Makes ids as `by_tables` does, but over whole columns, with a thread for each core.
+        NumPy's `take` runs without the GIL."""
         done = self.scanned().collect(engine="streaming")
         ids = np.empty((len(CATEGORIES), len(done)), dtype=np.int64)
 
@@ -245,9 +247,10 @@ class Ways:
         yield labels_of(done), done.select(INTEGERS).to_numpy(), ids.T
 
     def by_joins(self) -> Iterator[Rows]:
-        """Each column's unique values in order of appearance, numbered and joined.
+        """Numbers each column's unique values in order of appearance and joins them with the
+        column.
 
-        The joins in the in-memory engine, which took a third of the streaming one's time.
+        The joins run in the in-memory engine, which is faster here than the streaming engine.
         """
         import polars as pl
 
@@ -263,7 +266,7 @@ class Ways:
 
 
 class Dlrm:
-    """Meta's script, on its own rows, in a process of its own."""
+    """Meta's script, in a process of its own, on rows of its own number."""
 
     def __init__(self, given: Any, text: Path) -> None:
         self.clone = given.dlrm
@@ -273,7 +276,7 @@ class Dlrm:
         self.seconds = 0.0
 
     def by_processes(self, processes: int) -> Iterator[Rows]:
-        """All rows in one piece; `seconds` is what the latest run took."""
+        """Yields all rows in one piece. `seconds` is the time of the latest run."""
         output = self.text.with_suffix(".npz")
         script = Path(__file__).with_name("dlrm_script.py")
         done = subprocess.run(
@@ -289,7 +292,7 @@ class Dlrm:
 
 
 def pieces(all_rows: Iterator[Rows]) -> Iterator[Rows]:
-    """The same in smaller pieces, so that comparing takes little memory."""
+    """Yields the rows in smaller pieces, so that a comparison takes little memory."""
     for labels, logarithms, ids in all_rows:
         for first in range(0, len(ids), POLARS_BATCH_ROWS):
             part = slice(first, first + POLARS_BATCH_ROWS)
@@ -302,7 +305,7 @@ def labels_of(frame: Any) -> NDArray[np.float32]:
 
 
 def processor_seconds() -> float:
-    """Of this process and of those that it has waited for."""
+    """Processor time of this process and of the child processes that have ended."""
     whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     usages = [resource.getrusage(who) for who in whose]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
@@ -311,9 +314,9 @@ def processor_seconds() -> float:
 def judged(
     rates: dict[str, list[float]], wrong: set[str], quick: bool, unit: str = "rows/s"
 ) -> list[Measured]:
-    """Each rate with the peer that it is held against, the best of its kind.
+    """The figures: each rate, and its ratio to the best peer of its kind.
 
-    A quick run has too few rows for what is asked; only wrong rows make it fail.
+    A quick run has too few rows for the targets, so it fails only if rows are wrong.
     """
     medians = {name: median_and_spread(values)[0] for name, values in rates.items()}
 
@@ -343,7 +346,7 @@ def judged(
 
 
 def generated(rows: int, file: Path) -> Path:
-    """A file of generated rows, in the page cache; the first rows of a longer one are the same."""
+    """Makes a file of generated rows, in the page cache. A longer file begins with equal rows."""
     subprocess.run(
         [
             os.environ.get("CARGO", "cargo"), "run", "--quiet", "--release", "--package",
@@ -351,7 +354,7 @@ def generated(rows: int, file: Path) -> Path:
         ],
         cwd=measure.REPOSITORY, check=True,
     )
-    # Nothing shall be left to write while it is measured.
+    # Writes the file to the drive now, so that nothing is written during the measurement.
     with file.open("rb") as written:
         os.fsync(written.fileno())
     return file

@@ -1,10 +1,10 @@
-"""What the Criteo pipeline must make of rows, plainly: a field at a time, no package, no tricks.
+"""The expected output of the Criteo pipeline, made field by field, without any package.
 
     python3 reference.py text|packed MODULUS INPUT OUTPUT
 
-holds `OUTPUT`, rows of forty little-endian numbers of 32 bits as `Spec::criteo(MODULUS)` makes
-them, against the rows of `INPUT`, one by one; `cargo xtask bench pipeline utf8` and `binary` run it
-on the first of their rows. Status 1 if a row differs; it says which and how.
+compares `OUTPUT` with the rows of `INPUT`. `OUTPUT` has rows of forty little-endian numbers of 32
+bits, as `Spec::criteo(MODULUS)` makes them. `cargo xtask bench pipeline utf8` and `binary` run it
+on the first of their rows. It exits with status 1 if a row differs, and prints which row and how.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Row = list[Union[int, float]]
 """The label, 13 logarithms, 26 ids."""
 
 RELATIVE_ERROR = 2.5e-7
-"""How far a logarithm in f32 may be from the exact one: two units in its last place."""
+"""Largest relative error of a logarithm in f32: two units in its last place."""
 
 
 def text_fields(text: bytes) -> Iterator[list[int]]:
-    """The forty numbers of each line; a missing one is 0."""
+    """The forty numbers of each line. A missing number is 0."""
     for line in text.decode("ascii").splitlines():
         fields = line.split("\t")
         assert len(fields) == 40, f"{len(fields)} fields: {line!r}"
@@ -41,7 +41,7 @@ def packed_fields(packed: bytes) -> Iterator[list[int]]:
 
 
 def expected(rows: Iterator[list[int]], modulus: int) -> Iterator[Row]:
-    """What must come out, row by row."""
+    """The expected rows, one by one."""
     ids: list[dict[int, int]] = [{} for _ in range(26)]
     for fields in rows:
         row: Row = [fields[0]]
@@ -58,7 +58,7 @@ def expected(rows: Iterator[list[int]], modulus: int) -> Iterator[Row]:
 
 
 def difference(wanted: Row, got: Row) -> str:
-    """The first field that differs, in words; empty if none does."""
+    """The first field that differs, in words. An empty string if the rows are equal."""
     for field in range(40):
         if 1 <= field <= 13:
             same = abs(got[field] - wanted[field]) <= RELATIVE_ERROR * wanted[field]

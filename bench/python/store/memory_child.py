@@ -28,7 +28,7 @@ SKEW = 1.05
 
 
 class ConstantBag(nn.Module):
-    """An embedding bag over a tensor that stays the same: all of torch's work, and no rows."""
+    """An embedding bag over a constant tensor. It does all of torch's work, without rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,9 +41,9 @@ class ConstantBag(nn.Module):
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--bank", type=Path, help="without it: constant tensors")
+    options.add_argument("--bank", type=Path, help="the bank; without it, constant tensors")
     options.add_argument("--budget", type=int, default=0)
-    options.add_argument("--table-bytes", type=int, default=0, help="of all tables together")
+    options.add_argument("--table-bytes", type=int, default=0, help="bytes of all tables together")
     options.add_argument("--steps", type=int, required=True)
     options.add_argument("--threads", type=int, required=True)
     options.add_argument("--device", default="auto")
@@ -103,7 +103,7 @@ def batches(steps: int, rows: int) -> Iterator[Batch]:
 
 
 def zipf(rng: np.random.Generator, rows: int) -> NDArray[np.int64]:
-    """One key a row of the batch; popular keys lie anywhere in the table."""
+    """A key for each row of the batch. Popular keys lie anywhere in the table."""
     power = 1.0 - SKEW
     uniform = rng.random(BATCH_ROWS)
     ranks = (1.0 + uniform * ((rows + 1.0) ** power - 1.0)) ** (1.0 / power) - 1.0
@@ -112,7 +112,7 @@ def zipf(rng: np.random.Generator, rows: int) -> NDArray[np.int64]:
 
 
 def train(bags: list[nn.Module], loader: Iterable[Batch]) -> None:
-    """Trains, and evaluates now and then, as the demo does."""
+    """Trains, and evaluates at intervals, as the demo does."""
     model = ClickModel(ModelShape(DENSE, TABLES, DIM, bottom=(64,), top=(64,)), bags, seed=0)
     optimizer = torch.optim.Adam(model.dense_parameters(), lr=1e-3)
     criterion = nn.BCEWithLogitsLoss()
@@ -128,7 +128,7 @@ def train(bags: list[nn.Module], loader: Iterable[Batch]) -> None:
 
 
 def peak_resident_bytes() -> int:
-    """VmHWM of this process: the most that was ever resident, files' pages included."""
+    """VmHWM of this process: its largest resident memory so far, with the pages of files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     kibibytes = next(line.split()[1] for line in lines if line.startswith("VmHWM:"))
     return int(kibibytes) * 1024

@@ -1,13 +1,15 @@
-"""What a batch get costs through Python and NumPy, beside the same call in Rust.
+"""Measures what a batch get costs through Python and NumPy, compared with the call in Rust.
 
-Two programs, each with a table of its own that holds the same rows in memory, take turns on the same keys: this
-one through the package, `embank-bench batch-get` through the crate, which writes to one buffer that it keeps. A
-round asks each for some calls; what counts is the median of the calls' times, and over the rounds the median of
-Python's over Rust's. The default, a new array for each batch and the lease given back, must stay within 1.15;
-the other lines tell what `out=` spares and what a peek costs.
+Two programs, each with its own table of equal rows in memory, take turns on the same keys. This
+program calls the package. `embank-bench batch-get` calls the crate, and writes rows to one buffer
+that it keeps. A round has some calls of each. Its figure is the median time of a call, and the
+result is the median over the rounds of Python's time over Rust's. Target: the default call, with a
+new array for each batch and the release of the lease, takes at most 1.15 times as long. The other
+lines show what `out=` saves and what a peek costs.
 
-Estimate, written before measuring: 4,096 uniform rows take some 400 us. Python adds 2 us for the calls and the lease's
-entry, 10 us for a new array of 256 KiB (a page fault for each 4 KiB, unless malloc keeps the memory): 1.03.
+Estimate, written before measuring: 4,096 uniform rows take about 400 us. Python adds 2 us for the
+calls and the lease's entry, and 10 us for a new array of 256 KiB (a page fault for each 4 KiB,
+unless malloc keeps the memory): 1.03.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ BUDGET_BYTES = 512 << 20
 def main() -> int:
     options = measure.parser(__doc__ or "")
     options.add_argument("--runs", type=int, help="pairs of programs; 3 by default, 1 with --quick")
-    options.add_argument("--seeds", type=int, help="the same as --runs: each has keys of its own")
+    options.add_argument("--seeds", type=int, help="another name of --runs: each run has keys of its own")
     options.add_argument("--rounds", type=int, help="turns of each; 30 by default, 10 with --quick")
     options.add_argument("--calls", type=int, default=40, help="calls in a turn")
     given = options.parse_args()
@@ -82,7 +84,7 @@ COUNTS = "get, a new array"
 def one_run(
     binary: Path, folder: Path, rows: int, seed: int, rounds: int, calls: int
 ) -> list[tuple[str, list[tuple[float, float]]]]:
-    """For each way to call, microseconds in Python and in Rust, a pair a round."""
+    """For each way to call: microseconds in Python and in Rust, a pair for each round."""
     command = [
         str(binary), "batch-get", "--rows", str(rows), "--dim", str(ROW_COLUMNS),
         "--batch", str(BATCH), "--batches", str(BATCHES), "--seed", str(seed),
@@ -130,7 +132,7 @@ def timed(call: Callable[[Any], object], batches: list[Any], calls: int) -> list
 
 
 def keys_of(seed: int, first: int, count: int, rows: int) -> Any:
-    """Uniform keys; `bench/src/measure/store/batch_get.rs` has the same function."""
+    """Uniform keys. `bench/src/measure/store/batch_get.rs` computes the same keys."""
     places = np.arange(first + 1, first + count + 1, dtype=np.uint64)
     mixed = (np.uint64(seed << 32) + places) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

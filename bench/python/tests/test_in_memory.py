@@ -1,4 +1,5 @@
-"""`bench training in-memory` on small tables: its figures, and a wrong answer that it must find."""
+"""Tests `bench training in-memory` on small tables: its figures, and a wrong answer that it must
+find."""
 
 from __future__ import annotations
 

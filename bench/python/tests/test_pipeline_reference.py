@@ -1,4 +1,5 @@
-"""The Criteo pipeline from Python, row by row against the plain reference; text and packed rows."""
+"""Tests the Criteo pipeline from Python against the plain reference, row by row, for text and
+packed rows."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ DATA = Path(os.environ.get("EMBANK_DATA", REPOSITORY / "shared" / "data"))
 
 
 def generated(rows: int, seed: int) -> bytes:
-    """Lines with missing fields, negative and large integers, categories rare and frequent."""
+    """Makes lines with missing fields, negative and large integers, and rare and frequent
+    categories."""
     draw = random.Random(seed)
     lines = []
     for _ in range(rows):
@@ -43,14 +45,14 @@ def packed(text: bytes) -> bytes:
 
 
 def side_by_side(modulus: int) -> Spec:
-    """As `Spec::criteo` in Rust has it: the forty values of a row as 32 bits each."""
+    """The specification of `Spec::criteo` in Rust: the forty values of a row, each as 32 bits."""
     spec = criteo(modulus)
     names = [column.name for column in spec.columns]
     return dataclasses.replace(spec, outputs=[Output("row", names, "bits32")])
 
 
 def check(text: bytes, modulus: int, threads: int) -> None:
-    """Both forms of the input, both forms of the output."""
+    """Checks both forms of the input and both forms of the output."""
     for form, rows in (("tsv", text), ("packed", packed(text))):
         expected = reference.expected(reference.text_fields(text), modulus)
         pipeline = Pipeline(criteo(modulus), format=form, threads=threads)
@@ -58,7 +60,7 @@ def check(text: bytes, modulus: int, threads: int) -> None:
         bits = b"".join(batch["row"].tobytes() for batch in raw.feed(rows, batch_rows=1000))
         others = struct.iter_unpack("<i13f26I", bits)
         for batch in pipeline.feed(rows, batch_rows=777):
-            # Everything as Python's own numbers from here on.
+            # From here on, all values are Python's own numbers.
             matrices = [batch[name].tolist() for name in ("label", "dense", "sparse")]
             for label, dense, sparse in zip(*matrices):
                 wanted = next(expected)
@@ -99,5 +101,5 @@ def test_the_reference_on_rows_worked_out_by_hand() -> None:
     text = "".join("\t".join(line) + "\n" for line in lines).encode()
     first, second = reference.expected(reference.text_fields(text), 10)
     assert first == [1, 0.0, 0.0, pytest.approx(0.6931471805599453), *[0.0] * 10, *[0] * 26]
-    # 11 and 1 are both 1 modulo 10, a missing one and 10 both 0.
+    # Modulo 10, 11 and 1 are both 1, and a missing number and 10 are both 0.
     assert second == [0, pytest.approx(1.3862943611198906), *[0.0] * 12, 0, 0, *[1] * 24]

@@ -1,24 +1,23 @@
-"""What does training out of core cost, and what does Lookahead give back?
+"""Measures what training out of core costs, and what Lookahead gains.
 
-Criteo-format rows, tables of at least 4 times the budget, in two configurations:
+Rows have the Criteo format, and tables have at least 4 times the budget, in two configurations:
 
   model   a model of ordinary size: most of the time goes into its matrix products. Out of core
-          with Lookahead must reach 0.80 of the samples/s of the same run fully in memory.
+          with Lookahead must reach 0.80 of the samples/s of the run fully in memory.
   disk    a tiny model and small batches: every batch waits for 26 short bursts of reads, far
           from filling the disk's queue, so the disk is the bottleneck. Lookahead, which reads
           for many batches at once, must reach 1.3 times the run without it.
 
-The variants train in turns, an interval of some batches each, round and round, and each interval is
-compared with the same one of the others: seconds apart, on the same batches, so that a machine whose
-speed changes from minute to minute meets all of them. A turn ends when what was announced has come
-in. Medians over all intervals but the first fifth of a run are shown, with the distance between
-their quartiles. All banks must end with the same AUC, whatever their budget, and in-memory torch,
-which rounds in another order, with nearly the same.
---quick takes a third of the rows, once, and only shows the ratios: small tables in a small budget
-leave no room to look ahead.
+The variants train by turns. A turn is an interval of some batches, and each interval is compared
+with those of the other variants on the same batches. They lie seconds apart, so a change of the
+machine's speed affects all variants alike. A turn ends when all announced rows have been read. The
+figures are medians over all intervals but the first fifth of a run, with the distance between their
+quartiles. All banks must end with equal AUC at any budget. In-memory torch rounds in another order,
+so its AUC must be nearly equal. --quick takes a third of the rows, once, and has no targets for the
+ratios: small tables in a small budget leave no room to look ahead.
 
-The device of the banks and its notes (reads that the kernel's cache may answer, say) are printed
-and stand in the JSON; with notes, the gain of the disk configuration is marked invalid and fails.
+The output has the device of the banks and its notes, for example that the kernel's cache may answer
+reads. With notes, the gain of the disk configuration is marked invalid and fails.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ CONFIGURATIONS = {
 
 @dataclass
 class Rates:
-    """Samples/s of every interval of one variant, the AUCs that it ended with, and the device."""
+    """The samples/s of every interval of one variant, the AUCs of its runs, and the device."""
 
     samples_per_second: list[float] = field(default_factory=list)
     aucs: list[float] = field(default_factory=list)
@@ -69,14 +68,14 @@ class Rates:
 
 
 class Turns:
-    """Lets one of several threads at a time go on, round and round."""
+    """Lets several threads run by turns, one at a time."""
 
     def __init__(self, threads: int) -> None:
         self._waiting = list(range(threads))
         self._changed = threading.Condition()
 
     def run(self, number: int, work: Callable[[Callable[[], None]], Outcome]) -> Outcome:
-        """Does `work` while it is this thread's turn; what `work` is given ends the turn."""
+        """Does `work` while it is this thread's turn. `work` gets a function that ends the turn."""
         try:
             self._await(number)
             return work(lambda: self._end(number))
@@ -127,7 +126,7 @@ def main() -> int:
 
 
 def rates(name: str, experiment: Experiment, lookahead: int, runs: int) -> dict[str, Rates]:
-    """Runs all variants beside each other, in turns, `runs` times."""
+    """Runs all variants by turns, `runs` times."""
     variants = criteo_variants(experiment, quarter_budget(experiment), lookahead)
     measured = {variant.name: Rates() for variant in variants}
     for number in range(runs):
@@ -160,7 +159,8 @@ def in_turns(experiment: Experiment, variants: Sequence[Variant]) -> list[Outcom
 
 
 def interval_rates(outcome: Outcome) -> list[float]:
-    """Samples/s of each whole interval after the warm-up; the last one may be shorter."""
+    """The samples/s of each whole interval after the warm-up, without the last one, which may be
+    shorter."""
     history = outcome.history[:-1]
     ends = [int(sample["samples"]) for sample in history]
     counts = [end - begin for begin, end in zip([0, *ends], ends)]
@@ -175,7 +175,7 @@ def compared(rates: Rates, against: Rates) -> tuple[float, float]:
 
 
 def judge(name: str, measured: dict[str, Rates], asked: bool) -> list[Measured]:
-    """The rows of one configuration; what is asked, if so, differs between the two."""
+    """The rows of one configuration. Its target, if `asked`, depends on the configuration."""
     medians = {variant: median_and_quartiles(seen.samples_per_second)
                for variant, seen in measured.items()}
     torch_rate = next(iter(medians.values()))[0]

@@ -1,13 +1,13 @@
-"""What rows below f32 save, and what they cost.
+"""Measures what rows below f32 save, and what they cost.
 
-Bytes: a table of each dtype, without an optimizer and with row-wise Adagrad, is checkpointed and read back in random
-order under a budget that holds little of it. Bytes on disk are those of a row's record, its header of 32 and
-stochastic rounding's count included; beside them what the vector alone would come to. Bytes a read are what the
-drive was asked for, in its own units: with direct I/O no read is shorter than a block, and a row that straddles
-two takes both.
+Bytes: a table of each dtype, without an optimizer and with row-wise Adagrad, is checkpointed and
+read in random order under a budget that holds little of it. Bytes on disk are the bytes of a row's
+record, with its header of 32 bytes and the count of stochastic rounding; the table also shows the
+bytes of the vector alone. Bytes of a read are the bytes requested from the drive. With direct I/O
+no read is shorter than a block, and a row that lies in two blocks takes both.
 
-Quality: MovieLens-100K through examples/dlrm out of core, each dtype against f32 with the same seeds; nothing is
-asked of it, because that is what the reader is to judge.
+Quality: MovieLens-100K through examples/dlrm out of core, each dtype against f32 with the same
+seeds. It has no target; the reader decides.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ SEEDS = 3
 
 
 def expected_bytes(dtype: str, dim: int, row_wise: bool) -> int:
-    """A record: header, vector, scale, sum, count, in whole 8 bytes (docs/format.md)."""
+    """Bytes of a record: header, vector, scale, sum, count, rounded up to 8 bytes (docs/format.md).
+    """
     vector = -(-dim * VALUE_BYTES[dtype] // 4) * 4
     extra = (8 if dtype == "int8" else 0) + (4 if row_wise else 0)
     return HEADER_BYTES + -(-(vector + extra) // 8) * 8
@@ -61,7 +62,8 @@ def measured_bytes(dtype: Dtype, dim: int, row_wise: bool, rows: int, given: Any
             on_disk = space["live_bytes"] / space["live_rows"]
         with embank.Bank(folder, **options) as bank:
             table = bank.open_table("rows")
-            # A few at a time, so that hardly two lie so near to each other that one read brings both.
+            # Reads a few rows at a time, so that two rows of a call rarely lie near enough for one
+            # read.
             for _ in range(1280):
                 table.peek(random.integers(0, rows, 4))
             disk = bank.stats()["disk"]
@@ -73,7 +75,7 @@ def bytes_rows(given: Any) -> list[Measured]:
     for dim in DIMS if not given.quick else (64, 128):
         for row_wise in (False, True):
             name = f"dim {dim}{', row-wise Adagrad' if row_wise else ''}"
-            # Several budgets of f32 rows, so that reads go to the drive.
+            # The f32 rows take several times the budget, so that reads go to the drive.
             count = (2 if given.quick else 8) * BUDGET_BYTES // (dim * 4)
             base = (0.0, 0.0)
             for dtype in DTYPES:

@@ -52,24 +52,26 @@ import embank.torch
 
 LEARNING_RATE = 0.05
 DIFFERENCE_MAX = 0.001
-"""Of the learning rate. A row's first step moves a value by about the learning rate, its 600th by
-about a 25th of that, so a step that is left out shows. Rounding comes to 0.00002 in 700 steps."""
+"""Largest difference of a value, as a part of the learning rate. A row's first step moves a value
+by about the learning rate, and its 600th step by about a 25th of it, so a missing step shows.
+Rounding errors add up to 0.00002 in 700 steps."""
 INITIAL_SUM = 0.1
-"""Of Adagrad's squares. With 0 the first step is the gradient's sign. Rounding may change that sign
-where the gradients of a key that stands in the batch several times nearly cancel."""
+"""Initial sum of Adagrad's squares. With 0 the first step would be the gradient's sign, and
+rounding may change that sign if the gradients of a repeated key nearly cancel."""
 ROW_WISE_EPS = 1e-8
 ZIPF_EXPONENT = 1.05
 ROWS, ROWS_QUICK = 1_000_000, 100_000
 ROUNDS, ROUNDS_QUICK = 7, 3
 QUICK_STEPS_SHARE = 5
-"""With --quick a turn has the steps of a whole one divided by this number."""
+"""With --quick, a turn has the usual number of steps divided by this number."""
 WARM_UP_STEPS = 5
 CHUNK_ROWS = 1 << 16
 """Rows of a put, and of a comparison."""
 SAMPLE_SHARE = 64
-"""The formula follows the first rows: the number of rows divided by this number."""
+"""The formula computes only the first rows: the number of rows divided by this number."""
 RECORD_EXTRA_BYTES = 48
-"""Of a row in memory, beside its values and state, at most: its header, its entry in the index."""
+"""Most bytes of a row in memory besides its values and state: its header and its entry in the
+index."""
 
 ROW_WISE, ADAGRAD = "Embank row-wise Adagrad", "Embank Adagrad"
 TORCH, FBGEMM = "torch sparse Adagrad", "FBGEMM row-wise Adagrad"
@@ -78,7 +80,7 @@ FORMULA = "the formula"
 
 @dataclass(frozen=True)
 class Case:
-    """Shape of the batches: `outputs` rows, each of which is the sum of `bag` rows of the table."""
+    """Shape of the batches: `outputs` rows, each the sum of `bag` rows of the table."""
 
     popularity: str
     outputs: int
@@ -103,7 +105,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Batch:
-    """Keys, and for each output the place of its first key; one more offset says where they end."""
+    """Keys, and for each output the place of its first key. One more offset is the number of keys.
+    """
 
     keys: torch.Tensor
     offsets: torch.Tensor
@@ -118,19 +121,20 @@ class Contender(Protocol):
         """The outputs of a batch, with a graph."""
 
     def update(self) -> None:
-        """Applies the gradients that the backward pass has left, if it has not applied them."""
+        """Applies the gradients of the backward pass, unless that has applied them."""
 
     def rows(self, first: int, end: int) -> torch.Tensor:
         """The rows of the keys from `first` to before `end`."""
 
 
 class EmbankTable:
-    """A table whose backward pass hands the gradients to the optimizer in the store."""
+    """A table of Embank. The backward pass gives the gradients to the optimizer in the store."""
 
     def __init__(self, name: str, case: Case, start: torch.Tensor, optimizer: Any, folder: Path,
                  given: argparse.Namespace) -> None:
         self.name = name
-        # Values, as many bytes of state, and half as much again. What is not used is not resident.
+        # The budget has the values, as many bytes of state, and half as much again. The unused part
+        # is not resident.
         budget = case.rows * (8 * case.dim + RECORD_EXTRA_BYTES) * 3 // 2 + (64 << 20)
         self.bank = embank.Bank(folder, memory_budget=budget, device=given.device,
                                 threads=given.threads)
@@ -154,7 +158,7 @@ class EmbankTable:
         return torch.from_numpy(self.table.peek(np.arange(first, end)))
 
     def close(self) -> None:
-        """Closes the bank, and refuses the run if rows were read from the disk."""
+        """Closes the bank. Fails the run if rows were read from the disk."""
         reads = self.bank.stats()["disk"]["reads"]
         self.bank.close()
         if reads:
@@ -190,7 +194,7 @@ class TorchTable:
 
 
 def looked_up(module: Any, batch: Batch, pooled: bool) -> torch.Tensor:
-    """Calls a module of torch, or one of Embank in its place."""
+    """Calls a module of torch, or the module of Embank that replaces it."""
     return module(batch.keys, batch.offsets) if pooled else module(batch.keys)
 
 
@@ -199,8 +203,8 @@ class FbgemmTable:
 
     def __init__(self, case: Case, start: torch.Tensor) -> None:
         self.name = FBGEMM
-        # While it is imported, the package warns that it does not know this version of torch. The
-        # comparison of the rows finds out whether the two work together.
+        # The package warns during its import that it does not know this version of torch. The
+        # comparison of the rows shows whether the two work together.
         logging.disable(logging.WARNING)
         from fbgemm_gpu import split_table_batched_embeddings_ops_training as training
         from fbgemm_gpu.split_embedding_configs import EmbOptimType
@@ -226,7 +230,7 @@ class FbgemmTable:
 
 
 class Formula:
-    """Row-wise Adagrad in float64, for the first rows alone. It is never timed."""
+    """Row-wise Adagrad in float64, for the first rows only. It is not timed."""
 
     def __init__(self, case: Case, start: torch.Tensor) -> None:
         self.count = max(1, case.rows // SAMPLE_SHARE)
@@ -247,7 +251,7 @@ class Formula:
 
 
 class Keys:
-    """Draws the keys of batches; popular keys lie scattered over the table."""
+    """Draws the keys of batches. Popular keys lie anywhere in the table."""
 
     def __init__(self, case: Case, seed: int) -> None:
         self._case = case
@@ -275,7 +279,7 @@ def main() -> int:
     if given.rounds is not None and given.rounds < 2:
         raise SystemExit("--rounds must be at least 2: a spread needs two turns")
     torch.set_num_threads(given.threads)
-    # torch's own Adagrad makes sparse tensors in a way that torch warns of.
+    # torch's own Adagrad makes sparse tensors in a way that torch warns about.
     warnings.filterwarnings("ignore", "Sparse invariant checks", UserWarning)
     with_fbgemm = importlib.util.find_spec("fbgemm_gpu") is not None
     if not with_fbgemm:
@@ -399,7 +403,8 @@ def outputs_apart(one: Contender, other: Contender, batch: Batch) -> float:
 
 
 def judged(case: str, rates: dict[str, list[float]], apart: dict[str, float]) -> list[Measured]:
-    """The figures of a case: rates, ratios turn by turn, and what the answers are apart."""
+    """The figures of a case: rates, ratios of the turns, and the largest differences of the
+    answers."""
     measured = []
     for name, found in rates.items():
         rate, spread = median_and_quartiles(found)

@@ -1,11 +1,11 @@
-"""Does a run that is killed at any moment end as if it had not been?
+"""Checks that a run that is killed at any moment ends as if it had not been killed.
 
-Trains on MovieLens-100K with frequent checkpoints, kills the process with SIGKILL at random
-moments (from --seed) between the loading of its data and its end, resumes it, and compares the
-final AUC with that of an undisturbed run: the same to 1e-6, every time. Some kills come before the
-first checkpoint; at least half must have left one to resume from. A run that had saved its outcome
-when its kill came, and only had to tidy up, does not count: it is run again and killed earlier. A
-run that fails by itself fails the measurement.
+Trains on MovieLens-100K with frequent checkpoints. Kills the process with SIGKILL at a random
+moment (from --seed) after the loading of its data, resumes it, and compares the final AUC with that
+of an undisturbed run: both must be equal to 1e-6, every time. Some kills come before the first
+checkpoint; after at least half of the kills there must be a checkpoint to resume from. If the run
+had already saved its outcome when it was killed, the kill does not count, and the run is repeated
+with an earlier kill. A run that fails by itself fails the measurement.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tqdm import tqdm
 KILLS, KILLS_QUICK = 20, 3
 DIFFERENCE_MAX = 1e-6
 ATTEMPTS_MAX = 8
-"""Draws of a moment for one kill: a run may turn out faster than the undisturbed one."""
+"""Most draws of a moment for one kill, because a run may be faster than the undisturbed one."""
 CHECKPOINTS = 16
-"""About as many a run, at least; they lie in whole intervals between two samples."""
+"""Least number of checkpoints in a run, about; they are whole intervals of samples apart."""
 READY = "ready"
 VARIANT = "Embank"
 
@@ -76,7 +76,7 @@ def main() -> int:
 def killed_and_resumed(
     given: argparse.Namespace, folder: Path, moments: random.Random, seconds: float
 ) -> dict[str, float]:
-    """Kills a run at a random moment, resumes it, and returns what the resumed one says.
+    """Kills a run at a random moment, resumes it, and returns the figures of the resumed run.
 
     Raises RuntimeError if the run fails before its kill.
     """
@@ -106,15 +106,15 @@ def killed_and_resumed(
 
 
 def outcome_file(folder: Path) -> Path:
-    """Where `run_variant` saves the outcome once the run is over."""
+    """The file in which `run_variant` saves the outcome at the end of the run."""
     return folder / f"{VARIANT}.json"
 
 
 def start(given: argparse.Namespace, folder: Path) -> subprocess.Popen[str]:
     """Starts (or resumes) a run in `folder` and waits until its data are loaded.
 
-    What follows is what kills fall into: warming torch up, opening and recovering the bank,
-    training, checkpoints, the last evaluation.
+    Kills fall into what follows: warming torch up, opening and recovering the bank, training,
+    checkpoints, the last evaluation.
     """
     child = subprocess.Popen(
         [sys.executable, __file__, "--child", str(folder), "--threads", str(given.threads),
@@ -128,7 +128,7 @@ def start(given: argparse.Namespace, folder: Path) -> subprocess.Popen[str]:
 
 
 def finish(child: subprocess.Popen[str]) -> dict[str, float]:
-    """Waits for the run's end and returns what it says of itself."""
+    """Waits for the run's end and returns its figures."""
     output, _ = child.communicate()
     if child.returncode != 0:
         raise RuntimeError(f"the training process failed with status {child.returncode}")
@@ -137,7 +137,8 @@ def finish(child: subprocess.Popen[str]) -> dict[str, float]:
 
 
 def train(given: argparse.Namespace) -> int:
-    """The process that is killed: trains in `given.child`, resuming what it finds there."""
+    """The process that is killed: trains in `given.child`, and resumes from the checkpoint there.
+    """
     import torch
     from experiments import movielens_experiment, quarter_budget, whole_intervals
     from variant import Variant, run_variant

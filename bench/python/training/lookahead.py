@@ -1,10 +1,11 @@
-"""What does Lookahead give, at which size of the buffer?
+"""Measures the gain of Lookahead at several sizes of the buffer.
 
-For a model of each family, on the generated data of `speed`: samples/s without Lookahead, with it (its depth automatic,
-as by default), and with the fixed depth of `speed`, under budgets from 1/16 of the tables' bytes to all that they need,
-in turns. Asked of the automatic depth: at a quarter of the tables, and where the run without Lookahead falls below 0.7
-of the one with all rows in memory, Lookahead is faster; and at no size does it cost more than a tenth. --plot DIR draws
-all against the size. --quick takes dlrm-disk, three sizes and few turns.
+Trains a model of each family on the generated data of `speed` by turns: without Lookahead, with it
+at its automatic depth, the default, and with the fixed depth of `speed`. Budgets are from 1/16 of
+the tables' bytes to all bytes that they need. Targets for the automatic depth: Lookahead is faster
+at a quarter of the tables, and wherever the run without Lookahead falls below 0.7 of the run with
+all rows in memory; and at no size it costs more than a tenth. --plot DIR draws the samples/s
+against the size. --quick takes dlrm-disk, three sizes and few turns.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def main() -> int:
 
 
 def sizes(name: str, given: argparse.Namespace) -> list[Measured]:
-    """Each size of the buffer, from the largest down, without Lookahead and with it."""
+    """Measures each size of the buffer, from the largest down, without Lookahead and with it."""
     work = workload(name, given)
     fixed = LOOKAHEAD_SMALL if name.endswith("-disk") else LOOKAHEAD
     turns = given.turns or (TURNS_QUICK if given.quick else TURNS)

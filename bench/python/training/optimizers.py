@@ -1,13 +1,14 @@
-"""Do the optimizers in the store go where torch.optim goes?
+"""Checks that the optimizers in the store compute what torch.optim computes.
 
-Each optimizer takes 10,000 steps in f32; a step has gradients for a random subset of the rows. The peer holds each
-row as a parameter of its own, which is stepped only when it has a gradient: what a table in the store does, and
-what torch does with `foreach=False`. For row-wise Adagrad and FTRL, which torch does not have, the peer is the
-formula in NumPy, in float64.
+Each optimizer takes 10,000 steps in f32. A step has gradients for a random subset of the rows. The
+peer holds each row as a parameter of its own, which takes a step only when it has a gradient. A
+table in the store does this too, and torch does it with `foreach=False`. torch has no row-wise
+Adagrad and no FTRL; their peer is the formula in NumPy, in float64.
 
-The difference of a value is |found - peer| / scale, where the scale is the largest magnitude that the peer's
-value has had so far: a value on its way through zero has no relative error of its own. The figure is the largest
-of all values, looked at 100 times on the way and at the end. It must stay within 1e-5.
+The difference of a value is |found - peer| / scale. The scale is the largest magnitude that the
+peer's value has had so far, because a value that passes through zero has no relative error of its
+own. The figure is the largest difference of all values, taken 100 times during the run and at the
+end. It must stay within 1e-5.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Rows = NDArray[np.float64]
 
 
 class TorchRows:
-    """One parameter a row, with torch's optimizer."""
+    """A parameter for each row, with torch's optimizer."""
 
     def __init__(self, start: NDArray[np.float32],
                  make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]) -> None:
@@ -78,7 +79,7 @@ class FtrlRows:
     def __init__(self, start: NDArray[np.float32], alpha: float, beta: float, l1: float,
                  l2: float) -> None:
         self._values = start.astype(np.float64)
-        # As the store holds it.
+        # The initial sum, rounded to f32 as in the store.
         self._squares = np.full(start.shape, float(np.float32(0.1)))
         self._z = np.zeros(start.shape)
         self._alpha, self._beta, self._l1, self._l2 = alpha, beta, l1, l2
@@ -147,7 +148,7 @@ def largest_difference(case: Case, steps: int, seed: int, device: str) -> float:
     random = np.random.default_rng(seed)
     start = random.normal(size=(ROWS, DIM)).astype(np.float32)
     keys = random.integers(0, 2**63, ROWS)
-    # What pulls a row back is drawn once: gradients come from outside, the same for both.
+    # The slope is drawn once, so the store and the peer get equal gradients.
     slope = random.normal(size=(ROWS, DIM)).astype(np.float32)
     peer = case.peer(start)
     scale = np.abs(start.astype(np.float64))
@@ -192,7 +193,7 @@ def main() -> int:
             largest_difference(case, steps, seed, given.device)
             for seed in range(given.seed, given.seed + seeds)
         ]
-        # In parts of 1e9, so that a table of six decimals tells them apart.
+        # In units of 1e-9, so that a table with six decimals shows differences.
         figure = Figure(f"{name}, largest difference", max(found) * 1e9, "e-9", case.against)
         spread = (max(found) - min(found)) * 1e9
         rows.append(Measured(figure, spread, max(found) <= DIFFERENCE_MAX))

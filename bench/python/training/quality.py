@@ -1,14 +1,14 @@
-"""Does training out of core learn as well as training in memory?
+"""Checks that training out of core learns as well as training in memory.
 
-The six models of the examples on real data, three seeds each: the test metric with the rows in a bank of a
-quarter of their bytes, beside the same model in memory with the same seed.
+The six models of the examples run on real data with three seeds each. The test metric with the rows
+in a bank of a quarter of their bytes is compared with that of the model in memory, for equal seeds.
 
   dlrm, dcn             MovieLens-100K     AUC        within 0.002 of memory, with every seed
   distmult, complex     WN18RR             MRR        within 0.005, and at least 0.40
   graphsage, gat        Cora               accuracy   within 0.01, and at least 0.78
 
---plot DIR draws the metric on the validation data against the epoch, both variants of each family.
---quick takes dlrm, distmult and graphsage, one seed and short runs, and asks only for equality.
+--plot DIR draws the validation metric against the epoch, for both variants of each family. --quick
+takes dlrm, distmult and graphsage, one seed and short runs, and asks only for equality.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BUDGET_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Asked:
-    """A family's metric, how far from memory any run may be, and what their mean must reach."""
+    """A family's metric, the largest difference of a run from memory, and the least mean."""
 
     metric: str
     difference_max: float
@@ -112,7 +112,7 @@ def scratch() -> Path:
 def judge(
     model: str, seeds: list[int], runs: list[tuple[dict[str, Any], dict[str, Any]]], reach: bool
 ) -> list[Measured]:
-    """A row a seed, the means, and what is asked of them."""
+    """A row for each seed, and the means with their targets."""
     asked = MODELS[model]
     memory = [pair[0]["metric"] for pair in runs]
     bank = [pair[1]["metric"] for pair in runs]

@@ -1,14 +1,15 @@
-"""RocksDB behind the calls of a bank that training makes, so that the very same loop runs on it.
+"""RocksDB behind the calls that training makes of a bank, so that the same loop runs on it.
 
-A value is a row and its Adagrad sums, side by side; a key is the table's number and the row's key, so all tables are
-one key space. RocksDB gets what suits it best: before a step one MultiGet for the rows of all tables, sorted, and after
-it one WriteBatch. (Embank is asked table by table.) MultiGet of this build reads one block after the other, so it is
-split among threads, which keeps the drive busy. RocksDB is set up for point lookups as its wiki advises and as `ycsb`
-sets it up: one budget for blocks, filters, indexes and memtables, direct I/O, bloom filters, no WAL, no compression.
-The optimizer is NumPy here. Initial values come from a small bank beside it.
+A value is a row and its Adagrad sums. A key is the table's number and the row's key, so all tables
+are in one key space. RocksDB gets its best interface: before a step one MultiGet for the sorted
+rows of all tables, and after it one WriteBatch. (Embank gets a call for each table.) MultiGet of
+this build reads one block after another, so it is split among threads, which keeps the drive busy.
+RocksDB is set up for point lookups as its wiki advises, and as `ycsb` does it: one budget for
+blocks, filters, indexes and memtables, direct I/O, bloom filters, no WAL, no compression. The
+optimizer runs in NumPy. Initial values come from a small bank.
 
-Python's share is small: keys and values are cut by NumPy, a batch at a time, and what is left for each row is one call
-of `put`. `shim_seconds` counts all of it, so that a measurement can say what it is.
+Python's part of the time is small: NumPy cuts keys and values, a batch at a time, and only one call
+of `put` remains for each row. `shim_seconds` counts this time, so that a measurement can show it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ NAME_BYTES = 9
 
 
 class RocksBank:
-    """Takes the place of `embank.Bank` for training. Steps take their batches from `read_first`."""
+    """Takes the place of `embank.Bank` for training. The batches of the steps come from
+    `read_first`."""
 
     def __init__(self, path: Path, memory_budget: int) -> None:
         path.mkdir(parents=True)
@@ -64,7 +66,7 @@ class RocksBank:
     def read_first(
         self, batches: Iterable[Batch], keys: Callable[[Batch], Mapping[RocksTable, Any]]
     ) -> Iterator[Batch]:
-        """The same batches; before each, the rows that its step will ask for are read at once."""
+        """Yields the batches. Before each, it reads all rows that the step will request at once."""
         for batch in batches:
             with self.shim():
                 wanted = {table: np.unique(np.asarray(of)) for table, of in keys(batch).items()}
@@ -73,28 +75,28 @@ class RocksBank:
             yield batch
 
     def take(self, table: RocksTable, distinct: Keys) -> Found:
-        """What `read_first` has read of a table, once."""
+        """Takes the rows of a table that `read_first` has read. Each can be taken once."""
         found = self._ready.pop(table, None)
         if found is None or not np.array_equal(found.keys, distinct):
             raise KeyError(f"{table.name}: the step asks for rows that read_first did not read")
         return found
 
     def change(self, found: Found) -> None:
-        """Takes the new values of a table; the last table of the step writes those of all."""
+        """Takes the new values of a table. The last table of a step writes the values of all."""
         self._changed.append(found)
         if len(self._changed) == self._leases:
             self.write(self._changed)
             self._changed = []
 
     def read(self, wanted: list[tuple[RocksTable, Keys]]) -> list[Found]:
-        """The values of each table's keys; a row that is missing begins with its initial value."""
+        """Reads the values of each table's keys. A missing row begins with its initial value."""
         with self.shim():
             names = [table.named(keys) for table, keys in wanted]
             whole = list(itertools.chain.from_iterable(names))
             parts = max(1, min(READERS, len(whole) // READER_KEYS_MIN))
             size = -(-len(whole) // parts)
             split = [whole[at : at + size] for at in range(0, len(whole), size)]
-        # RocksDB from here, and the list of bytes that its package makes.
+        # From here the time is RocksDB's, and that of its package, which makes a list of bytes.
         if parts == 1:
             values = self.database.get(whole) if whole else []
         else:
@@ -109,7 +111,7 @@ class RocksBank:
         return found
 
     def write(self, changed: list[Found]) -> None:
-        """One WriteBatch."""
+        """Writes the values as one WriteBatch."""
         with self.shim():
             batch = rocksdict.WriteBatch(raw_mode=True)
             put = batch.put
@@ -120,7 +122,7 @@ class RocksBank:
 
     @contextmanager
     def shim(self) -> Iterator[None]:
-        """Counts the time as that of Python, not of RocksDB."""
+        """Counts the time of a block as Python's and not as RocksDB's."""
         started = time.perf_counter()
         yield
         self.shim_seconds += time.perf_counter() - started
@@ -135,7 +137,7 @@ class RocksBank:
             time.sleep(0.01)
 
     def warm(self) -> None:
-        """Reads everything once: blocks that were flushed or compacted are not in the cache yet."""
+        """Reads everything once, because flushed and compacted blocks are not in the cache yet."""
         for _ in self.database.values():
             pass
 
@@ -147,7 +149,7 @@ class RocksBank:
 
 @dataclass
 class Found:
-    """Distinct keys of a table, what they are called in RocksDB, and `values` (n, 2 dim)."""
+    """Distinct keys of a table, their names in RocksDB, and `values` (n, 2 dim)."""
 
     keys: Keys
     names: list[bytes]
@@ -167,7 +169,7 @@ class RocksTable:
         return self._initial.initial(keys)
 
     def put(self, keys: Keys, rows: Rows) -> None:
-        """Optimizer state begins at 0."""
+        """Writes rows, with an optimizer state of 0."""
         values = np.concatenate([rows, np.zeros_like(rows)], axis=1)
         self.bank.write([Found(keys, self.named(keys), values)])
 
@@ -176,14 +178,14 @@ class RocksTable:
         return RocksLease(self, self.bank.take(self, distinct), inverse)
 
     def named(self, keys: Keys) -> list[bytes]:
-        """A byte for the table, and the key, big-endian."""
+        """The keys' names in RocksDB: a byte for the table, and the key, big-endian."""
         names = np.empty((len(keys), NAME_BYTES), np.uint8)
         names[:, 0] = self._number
         names[:, 1:] = np.asarray(keys).astype(">i8").view(np.uint8).reshape(-1, 8)
         return pieces(names)
 
     def joined(self, keys: Keys, found: list[Any]) -> Rows:
-        """The values that were read as one array; initial ones in place of None."""
+        """The values as one array, with initial values in place of None."""
         missing = [at for at, value in enumerate(found) if value is None]
         if missing:
             fresh = self.initial(keys[missing])
@@ -225,7 +227,8 @@ class RocksLease:
 
 
 def _in_place_of(name: str, replacement: Any) -> None:
-    """Has a function of `embank` that takes parts of several tables call `replacement` where they are of RocksDB."""
+    """Replaces a function of `embank` that takes parts of several tables: parts of RocksDB's tables
+    go to `replacement`."""
     original = getattr(embank, name)
 
     def call(parts: Any, **options: Any) -> Any:
@@ -248,7 +251,8 @@ _in_place_of("apply_many", _apply_many)
 
 
 def options(budget: int) -> rocksdict.Options:
-    """All memory in one cache of `budget` bytes, of which memtables take a quarter at most."""
+    """Options with all memory in one cache of `budget` bytes, of which memtables take a quarter at
+    most."""
     cache = rocksdict.Cache.new_hyper_clock_cache(budget, 0)
     blocks = rocksdict.BlockBasedOptions()
     blocks.set_block_cache(cache)

@@ -1,26 +1,29 @@
-"""How fast do the families train out of core, beside memory and beside RocksDB?
+"""Measures how fast the families train out of core, compared with memory and with RocksDB.
 
-Tables of four times the budget, for a model of each family on generated data:
+Tables have four times the budget, for a model of each family on generated data:
 
   dlrm, dcn             clicks in Criteo format, the MLPs of DLRM's reference configuration
   distmult, complex     triples over 300,000 entities, 128 floats, batches of 4,000
-  graphsage, gat        neighbour sampling on a power-law graph (--nodes, 500,000 by default), 512 hidden units
+  graphsage, gat        neighbour sampling on a power-law graph, 512 hidden units
+                        (--nodes, 500,000 by default)
 
-and each with "-disk" behind its name: small batches, little work for each row that is read.
+Each also exists with "-disk" behind its name: small batches, and little work for each row.
 
-Variants: torch in memory, Embank with room for every row, Embank out of core, the same with Lookahead, RocksDB
-with room for every row, and RocksDB with the budget of Embank out of core; all with the same loop. They train in turns
-of some batches, round and round, and each turn is compared with one of the same round of the others. Medians over all
-turns but the first fifth are shown, with the distance between their quartiles. A round has a turn with torch on every
-core and one with a core left over, as a thread that reads ahead may be worth more than one of torch's; a variant counts
-with the number of threads (--threads) that it is fastest with in these turns.
+Variants: torch in memory, Embank with room for every row, Embank out of core, Embank out of core
+with Lookahead, RocksDB with room for every row, and RocksDB with the budget of Embank out of core.
+All run the same loop. They train by turns of some batches, and each turn is compared with the turns
+of the other variants in its round. Figures are medians over all turns but the first fifth, with the
+distance between their quartiles. In a round each variant has a turn with torch on every core and a
+turn with one core left for a thread that reads ahead. A variant counts with the number of threads
+(--threads) that is fastest for it in these turns.
 
-Asked: with Lookahead at least 0.85 of Embank in memory, for each that is not "-disk"; and at least 3 times the
-samples/s of RocksDB for each that is, if the disk is indeed the bottleneck of both stores: out of core, without
-Lookahead, each below 0.7 of itself in memory. Else the figure is invalid, for then it compares something else. What it
-compares is in the lines before it: both stores in memory, where no disk takes part; what each keeps of its own speed;
-and how much of RocksDB's time Python took around it. All variants must learn the same, step by step.
---quick takes dlrm-disk alone with few turns, and asks nothing of the ratios.
+Targets: with Lookahead at least 0.85 of Embank in memory, for each model that is not "-disk". For
+each "-disk" model at least 3 times the samples/s of RocksDB. That figure is valid only if the disk
+is the bottleneck of both stores: out of core, without Lookahead, each runs below 0.7 of its own
+speed in memory. The lines before it explain the figure: both stores in memory, without the disk;
+the part of its own speed that each store keeps; and the part of RocksDB's time that Python took.
+The losses of all variants must be equal, step by step. --quick takes dlrm-disk alone with few
+turns, and has no targets for the ratios.
 """
 
 from __future__ import annotations
@@ -48,29 +51,32 @@ DISK_BOUND_SHARE = 0.7
 LOSS_DIFFERENCE_MAX = 5e-3
 FIRST_STEPS = 12
 FIRST_DIFFERENCE_MAX = 1e-4
-"""Of the loss of any of the first steps, where rounding has not had the time to grow: in dlrm it is 6e-6 by the twelfth
-and 2e-4 by the twenty-second, where half the learning rate shows as 1e-3 by the second and as 4e-2 by the fourth."""
+"""Largest relative difference of the loss in any of the first steps. Rounding differences are still
+small there: in dlrm 6e-6 by the twelfth step and 2e-4 by the 22nd. Half the learning rate shows as
+1e-3 by the second step and 4e-2 by the fourth."""
 TURNS, TURNS_QUICK = 12, 3
 TURN_SECONDS = 1.0
-"""Of the first run; the number of steps of a turn follows from it."""
+"""Seconds of a turn in the first run, from which the number of steps of a turn follows."""
 TURN_LOOKAHEADS = 5
-"""A turn has at least so many times the batches that may be ahead: a turn waits at its end for what was announced, which
-no step then hides, and training that nobody interrupts has no such ends."""
+"""A turn has at least this number of times the batches that may be ahead. It ends with a wait for
+the announced rows, which no step hides, and training without turns has no such waits."""
 WARM_UP_STEPS = 5
 WARM_UP_SHARE = 0.2
 LOOKAHEAD, LOOKAHEAD_SMALL = 2, 8
-"""Batches announced at least; the second where batches are small."""
+"""Least number of announced batches; the second number is for small batches."""
 LOOKAHEAD_AUTO = 14
-"""So many are reckoned with where the depth is automatic: turns are then longer than what it takes for pauses."""
+"""Number of batches ahead that the length of a turn assumes for the automatic depth."""
 LOOKAHEAD_MORE = 2
-"""At most so many more: `LookaheadLoader` announces three batches together."""
+"""Most batches that are announced beyond the depth, because `LookaheadLoader` announces three
+together."""
 
 
 @dataclass
 class Turns:
-    """What a run did: samples/s of every turn by torch's threads, its losses, and those of its first steps.
+    """The results of a run: samples/s of every turn by torch's threads, its losses, and those of
+    its first steps.
 
-    `shim_shares_with` say how much of a turn went into Python around RocksDB.
+    `shim_shares_with` has the part of each turn that went into Python around RocksDB.
     """
 
     run: Run
@@ -81,7 +87,7 @@ class Turns:
     shim_shares_with: dict[int, list[float]] = field(default_factory=dict)
 
     def take(self, steps: int, batch: int, threads: int) -> None:
-        """Trains for some steps and waits for what was announced; all of that counts."""
+        """Trains for some steps and waits for the announced rows. All of that time counts."""
         torch.set_num_threads(threads)
         started = time.perf_counter()
         self.losses += [next(self.run.steps) for _ in range(steps)]
@@ -94,12 +100,12 @@ class Turns:
 
     @property
     def threads(self) -> int:
-        """As many as it is fastest with."""
+        """The number of threads that the run is fastest with."""
         return max(self.rates_with, key=lambda threads: median(self.rates_with[threads]))
 
     @property
     def rates(self) -> list[float]:
-        """With these."""
+        """The samples/s with that number of threads."""
         return self.rates_with[self.threads]
 
     def first_apart(self, other: Turns) -> float:
@@ -133,7 +139,7 @@ def parser(about: str | None) -> argparse.ArgumentParser:
 
 
 def measured(name: str, given: argparse.Namespace) -> list[Measured]:
-    """All variants of one model, in turns."""
+    """Measures all variants of one model by turns."""
     work = workload(name, given)
     seeds = range(given.seed, given.seed + given.seeds)
     budget = work.table_bytes // 4
@@ -166,7 +172,7 @@ def pooled(runs: list[list[Turns]]) -> list[Turns]:
 
 
 def steady(parts: Iterable[dict[int, list[float]]]) -> dict[int, list[float]]:
-    """What was seen in all turns but the first ones of each part, by torch's threads."""
+    """The values of all turns but the first ones of each part, by torch's threads."""
     seen: dict[int, list[float]] = {}
     for part in parts:
         for threads, values in part.items():
@@ -177,7 +183,7 @@ def steady(parts: Iterable[dict[int, list[float]]]) -> dict[int, list[float]]:
 def in_turns(
     work: Workload, variants: list[Rows], name: str, turns: int, seed: int, threads: list[int]
 ) -> list[Turns]:
-    """Lets the variants train beside each other, `turns` times round with each number of threads."""
+    """Lets the variants train by turns: `turns` rounds with each number of threads."""
     folder = measure.SCRATCH / "speed" / name
     shutil.rmtree(folder, ignore_errors=True)
     seen = []
@@ -201,7 +207,7 @@ def in_turns(
         one.rates_with.clear()
         one.shim_shares_with.clear()
     for turn in range(turns):
-        # Neither number always comes first.
+        # The order of the numbers of threads changes, so neither always comes first.
         for count in threads if turn % 2 == 0 else threads[::-1]:
             for one in seen:
                 one.take(steps, work.batch, count)
@@ -262,7 +268,7 @@ def judge(name: str, seen: list[Turns], asked: bool) -> list[Measured]:
 
 
 def compared(one: Turns, other: Turns) -> list[float]:
-    """Turn by turn, how many times as fast `one` was."""
+    """For each turn, how many times as fast `one` was."""
     return [a / b for a, b in zip(one.rates, other.rates)]
 
 

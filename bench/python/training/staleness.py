@@ -1,20 +1,22 @@
-"""Where does staleness pay, and where does it break?
+"""Measures which staleness bounds make training faster, and which cost quality.
 
-Two trainers share the tables of DistMult (or ComplEx) on WN18RR, at bounds from 0 (bulk-synchronous) to 80, and none
-(asynchronous). Each trainer is a pipeline: one thread gets the rows of coming batches, up to --ahead of them, and
-another computes on them and applies their gradients; so a row is as stale as the bound and the pipeline allow. Shown
-for each bound: samples/s, the filtered MRR on the validation triples, and how many other batches were applied between
-a batch's get and its own apply (mean).
+Two trainers share the tables of DistMult (or ComplEx) on WN18RR, with bounds from 0
+(bulk-synchronous) to 80, and without a bound (asynchronous). Each trainer is a pipeline: one thread
+gets the rows of up to --ahead coming batches, and another computes on them and applies their
+gradients. So only the bound and the pipeline limit how stale a row is. For each bound the table has
+samples/s, the filtered MRR on the validation triples, and the mean number of other batches that
+were applied between a batch's get and its own apply.
 
-Batches are small, so that a trainer waits for its rows for a good part of the time: that is what a bound above 0 wins.
+Batches are small, so that a trainer waits for its rows for a large part of the time. A bound above
+0 saves this time.
 
-The bound is that of the entities. Relations have none: a data set has few of them (WN18RR 22), so every batch has them
-all, and with a bound of 0 no two batches could ever overlap; any bound would then be faster than that.
---bound-relations gives them the same bound.
+The bound is that of the entities. Relations have no bound. A data set has few relations (WN18RR
+22), so every batch has all of them. With a bound of 0 on relations no two batches could overlap,
+and any other bound would be faster. --bound-relations gives relations the bound of the entities.
 
-Asked: some bound above 0 is faster than 0 and within 0.005 MRR of bound 0 and of one trainer alone, whichever is
-better.
---plot FILE draws the sweep. --quick takes bounds 0, 4 and none, and a third of an epoch, and asks nothing.
+Target: some bound above 0 is faster than 0, and within 0.005 MRR of the better of bound 0 and one
+trainer alone. --plot FILE draws the sweep. --quick takes bounds 0, 4 and none, and a third of an
+epoch, and has no target.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ DIFFERENCE_MAX = 0.005
 
 @dataclass
 class Result:
-    """What a bound gave."""
+    """The result of a bound."""
 
     rate: float
     mrr: float
@@ -118,7 +120,7 @@ def run(
     train: Any, graph: Any, bound: int | None, trainers: int, ahead: int, steps: int, seed: int,
     given: argparse.Namespace,
 ) -> Result:
-    """Trains `steps` batches in all, shared out among the trainers."""
+    """Trains `steps` batches, divided among the trainers."""
     folder = measure.SCRATCH / "staleness"
     shutil.rmtree(folder, ignore_errors=True)
     options = train.parser().parse_args(
@@ -150,7 +152,7 @@ def run(
 
 
 class Batches:
-    """The batches of all trainers, in one order, and a count of the updates that were applied."""
+    """The batches of all trainers, in one order, and the count of applied updates."""
 
     def __init__(self, graph: Any, given: argparse.Namespace, seed: int, steps: int) -> None:
         everything: Iterator[Any] = itertools.chain.from_iterable(
@@ -167,18 +169,19 @@ class Batches:
             return next(self._batches, None)
 
     def updated(self) -> int:
-        """Counts an update; returns how many there were before."""
+        """Counts an update. Returns the count before it."""
         with self._lock:
             self.updates += 1
             return self.updates - 1
 
 
 class Trainer:
-    """One trainer: `get_rows` runs ahead of `compute`, in a thread of its own.
+    """A trainer: `get_rows` runs ahead of `compute`, in a thread of its own.
 
-    The thread that gets may wait at the bound: for entities while it holds no row of that batch, for
-    relations (if they have a bound) while it holds the entities. `get_many` asks for tables in the same
-    order in all trainers, and what was got before is in the queue and will be applied, so the wait ends.
+    The thread that gets rows may wait at the bound: for entities while it holds no row of that
+    batch, and for relations (if they have a bound) while it holds the entities. `get_many` requests
+    tables in one order in all trainers, and earlier batches are in the queue and will be applied.
+    So each wait ends.
     """
 
     def __init__(self, training: Any, shared: Batches, ahead: int) -> None:

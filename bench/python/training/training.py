@@ -1,14 +1,15 @@
-"""The evaluation of training, after the figures of the MLKV paper: one subcommand a question.
+"""The evaluation of training, after the figures of the MLKV paper. Each subcommand is a
+measurement.
 
-  quality      six models on real data, out of core beside in memory          (its Fig. 6)
+  quality      six models on real data, out of core and in memory             (its Fig. 6)
   speed        samples/s beside memory and RocksDB, tables of 4x the budget   (its Fig. 7)
   staleness    two trainers, bounds from 0 to 80 and none: speed and quality  (its Fig. 8)
   lookahead    with and without, over sizes of the buffer                     (its Fig. 9)
-  optimizers   parity with torch.optim
-  dtypes       rows below f32: bytes on disk and a read, and what they cost in quality
-  python       what a call from Python costs
+  optimizers   equality with torch.optim
+  dtypes       rows below f32: bytes on disk and of a read, and the loss of quality
+  python       the cost of a call from Python
   in-memory    the training step of one table, beside torch's sparse Adagrad and FBGEMM
-  clicks       Criteo-format rows in turns: what training out of core costs, and Lookahead gives back
+  clicks       Criteo-format rows by turns: the cost of training out of core, and Lookahead's gain
 
 `<subcommand> --help` lists the options. Without a subcommand, `clicks` runs.
 """

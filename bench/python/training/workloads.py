@@ -1,8 +1,8 @@
-"""The three families at sizes that say something of speed: their tables, and one run on some rows.
+"""The three families at sizes for speed measurements: their tables, and a run on some store.
 
-A run is an iterator of training steps, so that several can take turns on the same batches. The steps are
-those of the examples; only what holds the rows differs. All tables are filled beforehand: a table that
-is still growing is smaller than its name says.
+A run is an iterator of training steps, so that several runs can take turns on the same batches. The
+steps are those of the examples; only the store of the rows differs. All tables are filled before a
+run, because a growing table is smaller than its configured size.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ ROOMY = 4
 
 @dataclass(frozen=True)
 class Rows:
-    """What holds the rows: tensors, or a store with a budget. `lookahead` is in batches, or "auto"."""
+    """The store of the rows: tensors, or a store with a budget. `lookahead` is in batches, or
+    "auto"."""
 
     name: str
     kind: Kind
@@ -61,22 +62,22 @@ class Run:
         return [f"device {self.bank.stats()['device']}", *self.notes]
 
     def settle(self) -> None:
-        """Waits for what was announced: nothing goes on while others have their turn."""
+        """Waits for the announced rows, so that no read continues during the turns of others."""
         if self.rows.kind == "embank" and not self.bank.wait_lookahead():
             raise TimeoutError("what was announced has not come in within a minute")
 
     def rest(self) -> None:
-        """Waits, outside of the time of a turn, for what a store does in the background."""
+        """Waits for a store's background work, outside of the time of a turn."""
         if self.rows.kind == "rocksdb":
             self.bank.settle()
 
     def warm(self) -> None:
-        """Has a store with room for every row take them all into memory."""
+        """Makes a store with room for every row read all of them into memory."""
         if self.rows.kind == "rocksdb":
             self.bank.warm()
 
     def take_shim_seconds(self) -> float:
-        """Seconds since the last call that Python took around a store that is not ours."""
+        """Seconds that Python took around a store that is not Embank, since the last call."""
         if self.rows.kind != "rocksdb":
             return 0.0
         seconds, self.bank.shim_seconds = float(self.bank.shim_seconds), 0.0
@@ -86,7 +87,8 @@ class Run:
 class Workload:
     """A model of a family on generated data.
 
-    `batch` samples a step, `table_bytes` of all rows in memory, `steps_max` as far as the data reach.
+    `batch` is the samples of a step, `table_bytes` the bytes of all rows in memory, `steps_max` the
+    steps for which there are data.
     """
 
     batch: int
@@ -97,7 +99,7 @@ class Workload:
         self.device = given.device
 
     def start(self, rows: Rows, folder: Path, seed: int) -> Run:
-        """Opens what holds the rows, fills it, and returns the run from its first step."""
+        """Opens the store, fills it, and returns the run at its first step."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         if rows.kind == "rocksdb":
@@ -116,7 +118,7 @@ class Workload:
 def read_first(
     rows: Rows, bank: Any, batches: Iterable[Any], keys: Callable[[Any], dict[Any, Any]]
 ) -> Iterator[Any]:
-    """The batches; for RocksDB, which then reads the rows of a step all at once (see `rocks`)."""
+    """Yields the batches. For RocksDB it first reads all rows of a step at once (see `rocks`)."""
     return bank.read_first(batches, keys) if rows.kind == "rocksdb" else iter(batches)
 
 
@@ -129,7 +131,7 @@ def fill(table: Any, count: int) -> None:
 
 
 class Clicks(Workload):
-    """The click model on Criteo-format rows; `disk` is small, with small batches."""
+    """The click model on Criteo-format rows. `disk` is a small model with small batches."""
 
     EPOCHS = 8
 
@@ -181,8 +183,8 @@ class Clicks(Workload):
 class Triples(Workload):
     """Knowledge graph embeddings over 300,000 entities, some far more frequent than others.
 
-    The tails of a batch are the negatives of its other triples, so work grows with the square of the
-    batch and reads do not: `disk` is a small batch.
+    The tails of a batch are the negatives of its other triples. So the work grows with the square
+    of the batch, and the reads do not: `disk` is a small batch.
     """
 
     ENTITIES, RELATIONS, TRIPLES, DIM = 300_000, 20, 1_000_000, 128
@@ -269,7 +271,8 @@ def add_options(options: argparse.ArgumentParser) -> None:
 
 
 def family(name: str) -> Any:
-    """The example's module `train`; a process takes one family, as their modules share names."""
+    """The example's module `train`. A process uses one family, because their modules share names.
+    """
     sys.path.insert(0, str(measure.REPOSITORY / "examples" / name))
     return importlib.import_module("train")
 
@@ -280,7 +283,8 @@ NAMES = tuple(model + size for model in FAMILY for size in ("", "-disk"))
 
 
 def workload(name: str, given: Any) -> Workload:
-    """By model; with "-disk" behind it, where little is computed for each row that is read."""
+    """The workload of a model. With "-disk" behind the name, little is computed for each row that
+    is read."""
     model, _, disk = name.partition("-")
     makers: dict[str, Callable[[], Workload]] = {
         "dlrm": lambda: Clicks(given, model, bool(disk)),

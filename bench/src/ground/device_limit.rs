@@ -279,7 +279,7 @@ impl<'a> Queue<'a> {
 }
 
 impl Drop for Queue<'_> {
-    /// Waits until the kernel holds none of the buffers.
+    /// Waits until the kernel has given all buffers back.
     fn drop(&mut self) {
         while self.in_flight > 0 {
             if let Err(error) = self.ring.submit_and_wait(1)
