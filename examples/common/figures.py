@@ -1,4 +1,5 @@
-"""The figures of a run as rows {name, value, unit, against, against_value, ratio}, and as text."""
+"""Writes the figures of a run as rows {name, value, unit, against, against_value, ratio}, and as
+text."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured value, and what it stands against, if anything."""
+    """One measured value, and the value that it is compared with, if there is one."""
 
     name: str
     value: float
@@ -43,7 +44,7 @@ def write_json(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def finite(value: Any) -> Any:
-    """None in place of NaN and the infinities, which JSON has no words for."""
+    """Returns None for NaN and infinities, which JSON cannot hold."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -1,6 +1,6 @@
 """Reads the lines and fields of a text file, and names file and line of what it refuses.
 
-The rule is one for all examples. Text is UTF-8. A byte-order mark at the beginning of a file is no
+All examples follow one rule. Text is UTF-8. A byte-order mark at the beginning of a file is no
 part of the text. Lines end in LF or CRLF; the last line needs no end. Tabs divide a line into
 fields. No character begins a comment, and no blank at the ends of a field is dropped: two names are
 equal if their bytes are.
@@ -69,7 +69,7 @@ def lines(path: Path) -> Iterator[Line]:
 
 
 def decoded(path: Path, number: int, raw: bytes) -> Line:
-    """Makes a line of its bytes without the end."""
+    """Makes a line from its bytes, without the line's end."""
     line = Line(path, number, raw.decode("utf-8", "replace"))
     if not raw:
         raise line.error("the line is empty; remove it")

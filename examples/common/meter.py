@@ -1,4 +1,4 @@
-"""What a run did and used since the last look: one `Sample` an interval of training."""
+"""Counts what a run did and used in each interval of training, as one `Sample`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LOOKAHEAD = ("on_time", "late", "wasted", "dropped")
 
 @dataclass(frozen=True)
 class Sample:
-    """One interval. `seconds` is time spent training; counts are those of the interval alone.
+    """One interval. `seconds` is the time spent on training, and counts are of this interval.
 
-    Memory is a sample of the interval's end: `resident_bytes` of the process, `used_bytes` of the
+    Memory is as it was at the interval's end: `resident_bytes` of the process, `used_bytes` of the
     store.
     """
 
@@ -37,7 +37,7 @@ class Sample:
 
 
 class Meter:
-    """Reads a bank's counters and reports their increase since the last look."""
+    """Reads a bank's counters and reports their increase since the last sample."""
 
     def __init__(self, bank: embank.Bank | None) -> None:
         self.bank = bank
@@ -73,10 +73,10 @@ class Meter:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that no file backs, now: RssAnon and RssShmem of Linux.
+    """Returns the bytes of this process that no file backs: RssAnon and RssShmem of Linux.
 
-    The click data are mapped files, whose pages are the kernel's to drop, so they do not count.
-    Returns 0 where there is no /proc.
+    The click data are mapped files. They do not count, because the kernel can drop their pages.
+    Returns 0 on a system without /proc.
     """
     status = Path("/proc/self/status")
     if not status.exists():

@@ -20,24 +20,24 @@ import embank
 
 MEBI = 1 << 20
 BUDGET_BYTES_MIN = 2 * MEBI
-"""The least that a bank of some tables trains well in."""
+"""Smallest memory budget, in bytes, that an example gives a bank. Smaller ones train slowly."""
 ADAGRAD_BYTES_PER_FLOAT = 8
-"""A weight and its sum of squares."""
+"""Bytes of a float32 weight and of its sum of squares."""
 CHUNK_ROWS = 65_536
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def data_folder(name: str) -> Path:
-    """Where a data set lies unless the command line says so: `$EMBANK_DATA`, or beside the clone."""
+    """Returns the default folder of a data set: in `$EMBANK_DATA`, or in `shared/data` beside the
+    clone."""
     shared = os.environ.get("EMBANK_DATA", REPOSITORY.parent / "shared" / "data")
     return Path(shared) / name
 
 
 def scratch_folder(name: str, given: Path | None) -> Path:
-    """A new folder for a bank: in the one that was given, or under `target`.
+    """Makes a new folder for a bank, in `given` or under `target`.
 
-    Not the system's folder for such things: that is memory on many machines, and then nothing would be
-    out of core.
+    The system's temporary folder is in memory on many machines; a bank there would not be on disk.
     """
     parent = given or REPOSITORY / "target" / "examples"
     parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def scratch_folder(name: str, given: Path | None) -> Path:
 
 
 def device_of(bank: embank.Bank) -> dict[str, Any]:
-    """What the bank reads its drive with, printed and for the outcome: `device`, `device_notes`."""
+    """Prints and returns how the bank reads its drive: `device` and `device_notes`."""
     stats = bank.stats()
     print("; ".join([f"device {stats['device']}", *stats["device_notes"]]), flush=True)
     return {"device": stats["device"], "device_notes": list(stats["device_notes"])}
@@ -57,17 +57,17 @@ def lookahead(text: str) -> int | Literal["auto"]:
 
 
 def table_bytes(*shapes: tuple[int, int]) -> int:
-    """What tables of (rows, dim) weigh in memory, with Adagrad's state."""
+    """Returns the bytes of tables of (rows, dim) in memory, with Adagrad's state."""
     return sum(rows * dim for rows, dim in shapes) * ADAGRAD_BYTES_PER_FLOAT
 
 
 def budget(bytes_of_tables: int, share: float) -> int:
-    """A memory budget that is a share of the tables, in whole MiB, of at least two."""
+    """Returns `share` of the tables' bytes as a memory budget: whole MiB, at least two."""
     return max(BUDGET_BYTES_MIN, int(bytes_of_tables * share) // MEBI * MEBI)
 
 
 def twin(table: Any, rows: int) -> nn.Embedding:
-    """`torch.nn.Embedding` for keys 0..rows, in memory, with the values that the table starts with."""
+    """Makes a `torch.nn.Embedding` for the keys 0..rows, with the table's initial values."""
     weight = torch.empty(rows, table.dim)
     for begin in range(0, rows, CHUNK_ROWS):
         keys = np.arange(begin, min(begin + CHUNK_ROWS, rows))
@@ -76,7 +76,7 @@ def twin(table: Any, rows: int) -> nn.Embedding:
 
 
 def twin_optimizer(embeddings: Sequence[nn.Embedding], lr: float) -> torch.optim.Optimizer:
-    """The twin of the tables' own Adagrad."""
-    # As by default, but without the warning that it is so.
+    """Makes the Adagrad in memory that equals the tables' own."""
+    # Checks are off by default too, but then torch warns.
     torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
     return torch.optim.Adagrad([embedding.weight for embedding in embeddings], lr=lr)

@@ -10,8 +10,8 @@ def auc(labels: NDArray[np.generic], scores: NDArray[np.floating]) -> float:
     """The chance that a random click scores above a random non-click; ties count one half.
 
     `labels` is (n,) of 0 and 1, `scores` is (n,) in any scale. This is the Mann-Whitney
-    statistic: the sum of the clicks' ranks, less what they would have if they came first.
-    Returns NaN where one of the two classes is absent, since nothing can be ranked then.
+    statistic: the sum of the clicks' ranks minus the least possible sum.
+    Returns NaN if one of the two classes is absent, because there is no pair to rank.
 
     Raises `ValueError` for a label that is not 0 or 1, and `FloatingPointError` for a score that is
     NaN: it would rank above all others.

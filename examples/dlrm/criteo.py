@@ -29,7 +29,7 @@ MISSING = 0
 """The key of an empty category, as in DLRM's own preprocessing."""
 BLOCK_ROWS = 65_536
 PACKED_FORMAT = 2
-"""Files of another one are written anew."""
+"""Version of the packed files. Files of another version are written again."""
 
 INTEGERS = [f"I{number}" for number in range(1, DENSE + 1)]
 NAMES = [f"C{number}" for number in range(1, CATEGORIES + 1)]
@@ -63,13 +63,13 @@ SPEC = pipeline.Spec(
         pipeline.Output("keys", NAMES, "i64"),
     ],
 )
-"""Categories are keys as they are, since a table of Embank takes any number of 64 bits."""
+"""A category is a key without numbering, because a table of Embank takes any 64-bit key."""
 
 
 def pack(path: Path, folder: Path, rows_max: int | None) -> ClickData:
     """The first `rows_max` rows of a text file (all of them: None), packed in `folder`.
 
-    What is there from an earlier call with the same file (by size and time) and limit is used.
+    Uses the packed files of an earlier call if it had an equal limit and file (path, size, time).
     """
     source = path.stat()
     wanted = {"format": PACKED_FORMAT, "path": str(path.resolve()), "bytes": source.st_size,
@@ -89,8 +89,8 @@ def write_packed(path: Path, folder: Path, rows_max: int | None) -> int:
     """Streams the text into three binary files and returns how many rows it had.
 
     Raises `embank.BadRow`, which names file, line and column, at the first row that is not of the
-    format. Raises ValueError with file and line for a label that is not 0 or 1, and with the file if
-    it has no row.
+    format. Raises ValueError with file and line for a label that is not 0 or 1, and with the file
+    if the file has no row.
     """
     rows = 0
     with (
@@ -119,8 +119,8 @@ def write_packed(path: Path, folder: Path, rows_max: int | None) -> int:
 def check_labels(labels: NDArray[np.generic], place: str, rows_before: int) -> None:
     """Checks the labels (n,) of the rows after the first `rows_before` of a text without a header.
 
-    Raises ValueError for a label that is not 0 or 1. The error begins with `place` and the number of
-    the row from 1, which is its line in the text.
+    Raises ValueError for a label that is not 0 or 1. The error begins with `place` and the row's
+    number from 1, which is its line in the text.
     """
     wrong = np.flatnonzero((labels != 0) & (labels != 1))
     if wrong.size:
@@ -129,7 +129,7 @@ def check_labels(labels: NDArray[np.generic], place: str, rows_before: int) -> N
 
 
 def open_packed(folder: Path) -> ClickData:
-    """Maps what `pack` wrote; nothing is loaded until a batch asks for it."""
+    """Maps the files that `pack` wrote. Rows are loaded when a batch reads them."""
     rows = json.loads((folder / "packed.json").read_text())["rows"]
     labels = np.memmap(folder / "labels.u8", np.uint8, "r", shape=(rows,))
     dense = np.memmap(folder / "dense.f32", np.float32, "r", shape=(rows, DENSE))

@@ -22,8 +22,8 @@ Keys = NDArray[np.int64]
 class Column:
     """One categorical feature.
 
-    `starts` is None where every row has exactly one key; else row `i` has the keys
-    `values[starts[i]:starts[i + 1]]`, and `starts` has one entry more than there are rows.
+    `starts` is None if every row has exactly one key. Otherwise row `i` has the keys
+    `values[starts[i]:starts[i + 1]]`, and `starts` has one entry more than the data has rows.
     """
 
     name: str

@@ -189,7 +189,7 @@ def criteo_chapter(given: argparse.Namespace, figures: list[Figure]) -> Chapter:
                "Embank out of core", without.samples_per_second),
         Figure("criteo auc", ahead.auc, "", "torch in memory", torch_run.auc),
         Figure("criteo tables", ahead.table_bytes, "bytes", "budget", budget),
-        # The store's own account; `cargo xtask bench memory` asks the kernel for the process's peak.
+        # As the store counts it. `cargo xtask bench memory` measures the process's peak.
         Figure("memory for rows", ahead.rows_memory_bytes, "bytes", "budget", budget),
     ]
     print_outcomes(outcomes)

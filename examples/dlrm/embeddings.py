@@ -1,7 +1,7 @@
-"""The embedding part of the model, twice: rows in a bank on disk, or tensors in memory.
+"""The embedding part of the model, as rows in a bank on disk or as tensors in memory.
 
 Both start from the same numbers. The initial value of a row is a pure function of (seed, table,
-key), so the tensor that stands in for a table is just `table.initial(vocabulary)`.
+key), so the tensor in a table's place is `table.initial(vocabulary)`.
 """
 
 from __future__ import annotations
@@ -76,22 +76,22 @@ def torch_bags(tables: list[embank.Table], data: ClickData) -> list[nn.Module]:
 
 
 def torch_optimizer(bags: list[nn.Module], options: TableOptions) -> torch.optim.Optimizer:
-    """The in-memory twin of the tables' own optimizer."""
-    # As by default, but without the warning that it is so.
+    """Makes the Adagrad in memory that equals the tables' own."""
+    # Checks are off by default too, but then torch warns.
     torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
     parameters = [parameter for bag in bags for parameter in bag.parameters()]
     return torch.optim.Adagrad(parameters, lr=options.learning_rate)
 
 
 def batch_keys(tables: list[embank.Table], batch: Batch) -> dict[embank.Table, NDArray[np.int64]]:
-    """The keys that training on this batch will ask of every table: what lookahead announces."""
+    """The keys that training on this batch gets from each table, for lookahead to announce."""
     return {
         table: bag.keys.reshape(-1).numpy() for table, bag in zip(tables, batch.bags, strict=True)
     }
 
 
 def row_count(data: ClickData) -> int:
-    """How many rows all tables have together once every key of the data has been seen."""
+    """Number of rows of all tables together after every key of the data has been got."""
     return sum(column.vocabulary().size for column in data.columns)
 
 
@@ -106,8 +106,8 @@ def initial_values(table: embank.Table, keys: Keys) -> NDArray[np.float32]:
 def fill(tables: list[embank.Table], data: ClickData) -> None:
     """Writes the initial value of every row, in random order.
 
-    Training creates rows on first touch anyway and never needs this. A speed is only that of a
-    table several times the budget if the whole table is there, so the speed runs fill it first.
+    Training creates rows with their first get and does not need this. The speed runs fill the
+    tables first, so that the tables are several times the budget from the first step on.
     """
     vocabularies = [column.vocabulary() for column in data.columns]
     owner = np.repeat(np.arange(len(tables)), [v.size for v in vocabularies])

@@ -17,7 +17,7 @@ from variant import Device, Experiment, Variant
 MEBI = 1 << 20
 BUDGET_BYTES_MIN = MEBI
 ALL_IN_MEMORY = 4
-"""A budget of this many times the tables holds every row, its header and the index."""
+"""A budget of this many times the tables' bytes holds every row, its header and the index."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def movielens_experiment(
 ) -> Experiment:
     """MovieLens-100K: every rating once, in shuffled order; rows are created on first touch.
 
-    Once, because click models overfit their rare categories from the second epoch on.
+    One epoch, because click models overfit their rare categories from the second epoch on.
     """
     data = movielens.load(movielens.download(data_folder / "movielens"))
     split = Split.by_time(len(data))
@@ -117,12 +117,12 @@ def criteo_experiment(
 
 
 def whole_intervals(steps: int, interval: int) -> int:
-    """About so many steps, in whole intervals between two samples, but at least one."""
+    """Rounds `steps` down to a multiple of `interval`, but not below one interval."""
     return max(interval, steps // interval * interval)
 
 
 def quarter_budget(experiment: Experiment) -> int:
-    """A quarter of what the tables weigh in memory, in whole MiB, but at least one."""
+    """Returns a quarter of the tables' bytes in memory: whole MiB, at least one."""
     return max(BUDGET_BYTES_MIN, experiment.table_bytes // 4 // MEBI * MEBI)
 
 
@@ -148,5 +148,5 @@ def shorter(options: CriteoOptions) -> CriteoOptions:
 
 
 def quick(options: CriteoOptions) -> CriteoOptions:
-    """The same shape of run in a fraction of the time."""
+    """The run of `--quick`, with fewer rows and smaller batches."""
     return replace(options, rows=150_000, batch_size=1024)

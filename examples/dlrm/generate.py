@@ -2,8 +2,8 @@
 
 Categories follow Zipf's law, with the relative cardinalities of the real set, scaled. Every
 category of every column has a planted weight (a hash of column and rank), every integer a planted
-slope; their sum is the log-odds of a click. So a model that learns ranks clicks well, one that
-does not stays at an AUC of 0.5, and anyone with the seed has the same file.
+slope; their sum is the log-odds of a click. A model that learns therefore reaches a high AUC, and
+a model that does not stays at 0.5. A seed always gives the same file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ KAGGLE_CARDINALITIES = (
 )
 """Distinct values of C1..C26 in the Kaggle training file."""
 KEPT_CARDINALITY = 1000
-"""Columns up to this many categories are not scaled down, and none is scaled below it."""
+"""A column with at most this many categories keeps them all. Scaling leaves every other column at
+least this many."""
 DENSE = 13
 MISSING_DENSE = (0.45, 0, 0.2, 0.2, 0.03, 0.2, 0.04, 0.001, 0.04, 0.45, 0.04, 0.75, 0.2)
 DENSE_MEDIAN = (1, 3, 7, 5, 1500, 40, 4, 10, 50, 1, 2, 1, 5)
@@ -84,10 +85,10 @@ def generate(path: Path, options: GeneratorOptions) -> Path:
 
 
 def chunk(rows: int, options: GeneratorOptions, rng: np.random.Generator) -> bytes:
-    """The text of some rows.
+    """Makes the text of some rows.
 
-    Every field becomes a block of characters (rows, width) with a mask of those that count; side
-    by side, the characters under the mask, read row by row, are the text.
+    Each field is a block of characters (rows, width) and a mask of the characters that are part of
+    the text. The blocks stand side by side, and the masked characters, row by row, are the text.
     """
     log_odds = np.full(rows, BIAS)
     fields: list[tuple[Bytes, Mask]] = []
@@ -95,7 +96,7 @@ def chunk(rows: int, options: GeneratorOptions, rng: np.random.Generator) -> byt
         values = np.floor(np.exp(rng.normal(np.log(DENSE_MEDIAN[column]), DENSE_SPREAD, rows)))
         values = np.minimum(values, 10.0 ** (INTEGER_WIDTH - 1) - 1).astype(np.int64)
         if column == 1:
-            values -= 2  # the one column of the real set with negative integers
+            values -= 2  # the only column with negative integers in the real set
         missing = rng.random(rows) < MISSING_DENSE[column]
         slope = DENSE_SLOPE * (1 if column % 2 else -1)
         centred = np.log1p(np.maximum(values, 0)) - np.log1p(DENSE_MEDIAN[column])

@@ -44,8 +44,8 @@ class ModelShape:
 class ClickModel(nn.Module):
     """Scores a batch: `forward` returns the logits (B,) of a click.
 
-    The dense weights start from `seed` alone, whatever the bags are, so that two models with
-    different kinds of bags start alike.
+    The initial dense weights depend only on `seed`, so two models with different kinds of bags
+    start with equal weights.
     """
 
     def __init__(self, shape: ModelShape, bags: Sequence[nn.Module], seed: int) -> None:
@@ -70,11 +70,11 @@ class ClickModel(nn.Module):
             yield from part.parameters()
 
     def dense_state(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Those weights, for a checkpoint."""
+        """The weights of `dense_parameters`, for a checkpoint."""
         return {name: part.state_dict() for name, part in self.dense_parts().items()}
 
     def load_dense_state(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
-        """Takes back what `dense_state` gave."""
+        """Loads the weights that `dense_state` returned."""
         for name, part in self.dense_parts().items():
             part.load_state_dict(state[name])
 

@@ -62,7 +62,7 @@ def load(folder: Path) -> ClickData:
     """Reads the three files into click data, ordered by time.
 
     Raises ValueError with file and line for a line that is not of the format, for a user or a film
-    that has two lines, and for a rating by or of one that has no line.
+    that has two lines, and for a rating whose user or film has no line.
     """
     rated, by, of = (read_table(folder / name, COLUMNS[name]) for name in FILES)
     ratings = rated.columns

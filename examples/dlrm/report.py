@@ -108,7 +108,7 @@ def plot_speed(chapter: Chapter) -> None:
 
 
 def plot_memory(chapter: Chapter) -> None:
-    """Memory against the budget: what the store counts, and what the process holds."""
+    """Plots the memory that the store counts and that the process holds, against the budget."""
     banks = [outcome for outcome in chapter.outcomes if outcome.budget_bytes]
     figure, axes = plt.subplots(
         1, len(banks), figsize=(10, 3.4), layout="constrained", squeeze=False
@@ -153,7 +153,7 @@ def plot_hits(chapter: Chapter) -> None:
 
 
 def plot_lookahead(chapter: Chapter) -> None:
-    """How many rows a batch Lookahead brought on time, late, in vain, or could not take on."""
+    """Plots the rows of a batch that Lookahead brought on time, late, unused, or not at all."""
     axis = plt.subplots(figsize=(10, 2.8), layout="constrained")[1]
     ahead = [o for o in chapter.outcomes if o.budget_bytes and looked_ahead(o)]
     if not ahead:
@@ -232,7 +232,7 @@ def legend_below(figure: MplFigure, axis: Axes) -> None:
 
 
 def section(chapter: Chapter, images: Sequence[tuple[str, Path]]) -> str:
-    """The HTML of one experiment; images lie inside the page, so that it can be sent around."""
+    """Makes the HTML of one experiment. The page contains its images, so it is one file to send."""
     parts = [f"<h2>{html.escape(chapter.title)}</h2><p>{html.escape(chapter.about)}</p>"]
     for caption, path in images:
         coded = base64.b64encode(path.read_bytes()).decode()

@@ -1,11 +1,11 @@
-"""Trains a click model on raw text as it comes: one pass from a TSV file to a trained model.
+"""Trains a click model on raw text: one pass from a TSV file to a trained model.
 
     text --> pipeline --> feed of batches --> Lookahead --> training
 
-The pipeline decodes, fills, takes logarithms and numbers the categories, in threads of its own; the
-feed holds a few batches ready; Lookahead announces their rows to the store. No file is written in
-between. The vocabularies and the rows that their numbers lead to lie in one bank, and a checkpoint
-has both, so `--resume` goes on at the row after the last one that was trained on.
+The pipeline decodes, fills, takes logarithms and numbers the categories, in threads of its own. The
+feed holds a few batches ready, and Lookahead announces their rows to the store. No file is written
+in between. One bank holds the vocabularies and the rows of their ids, and a checkpoint has both. So
+`--resume` continues with the row after the last one that was trained on.
 
     python examples/dlrm/stream.py train.txt --budget 512MiB
     python examples/dlrm/stream.py                # on generated rows
@@ -18,7 +18,7 @@ With `--connect`, the batches come from `embank serve`, in another process or on
     python examples/dlrm/stream.py --connect grpc://127.0.0.1:8815
 
 It prints samples/s, the part of the time in which training waited for data, and the AUC of each
-stretch of rows, scored before they were trained on.
+stretch of rows. Rows are scored before the model trains on them.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ SPEC = pipeline.Spec(
         pipeline.Output("sparse", NAMES, "i64"),
     ],
 )
-"""The operators of PIPER's Table 1, and vocabularies without a bound, which a bank keeps."""
+"""The operators of PIPER's Table 1, with vocabularies of any size in the bank."""
 
 
 @dataclass
 class Timed:
     """A source of batches, and the seconds that its reader waited for them.
 
-    `place` stands before a row's number in an error, and `rows` is the number of rows before.
+    An error names a row as `place` and its number. `rows` is the number of rows read so far.
     """
 
     source: Iterable[Any]
@@ -92,7 +92,7 @@ class Timed:
 
 
 def click_batch(matrices: dict[str, torch.Tensor]) -> Batch:
-    """What the model takes: a column of categories is one bag a row, of one key each."""
+    """Makes the model's input. A column of categories becomes one bag with one key for each row."""
     categories = matrices["sparse"].t().contiguous()
     bags = [Bag(keys.unsqueeze(1), None) for keys in categories]
     return Batch(matrices["dense"], bags, matrices["label"].squeeze(1))
@@ -100,7 +100,7 @@ def click_batch(matrices: dict[str, torch.Tensor]) -> Batch:
 
 @dataclass
 class Training:
-    """A model, its optimizer, and how many steps and rows they have seen."""
+    """A model, its optimizer, and the number of steps and rows that it was trained on."""
 
     model: ClickModel
     tables: list[embank.Table]
@@ -113,7 +113,7 @@ class Training:
         self.optimizer = torch.optim.Adam(self.model.dense_parameters(), lr=1e-3)
 
     def step(self, batch: Batch) -> torch.Tensor:
-        """Trains on a batch and returns its logits from before."""
+        """Trains on a batch and returns the logits that the model gave before the step."""
         self.optimizer.zero_grad(set_to_none=True)
         logits: torch.Tensor = self.model(batch)
         self.loss(logits, batch.labels).backward()
@@ -123,7 +123,7 @@ class Training:
         return logits.detach()
 
     def state(self) -> bytes:
-        """All that is not in the bank, for its checkpoint."""
+        """Returns the state that is not in the bank, for the checkpoint's blob."""
         blob = io.BytesIO()
         torch.save({"steps": self.steps, "rows": self.rows, "model": self.model.dense_state(),
                     "optimizer": self.optimizer.state_dict()}, blob)
@@ -138,7 +138,8 @@ class Training:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one run: `auc` is that of its last stretch, `waited` the share of its time."""
+    """The result of a run. `auc` is of its last stretch. `waited` is the share of time without
+    data."""
 
     rows: int
     samples_per_second: float
@@ -154,7 +155,7 @@ def train(given: argparse.Namespace) -> Outcome:
             spec = SPEC if given.modulus is None else pipeline.criteo(given.modulus)
             numbering = pipeline.Pipeline(spec, bank=bank, threads=given.pipeline_threads)
         tables = [
-            # Tied to its vocabulary: a bank in which the two don't belong together does not open.
+            # The table's keys are the vocabulary's ids. It does not open with another vocabulary.
             bank.table(name, dim=given.dim, optimizer=embank.Adagrad(lr=0.05),
                        initializer=embank.Uniform(-0.05, 0.05), seed=given.seed,
                        vocabulary=None if numbering is None else name)
@@ -206,7 +207,7 @@ def run(
 
 @dataclass
 class Stretch:
-    """Labels and scores of some rows, and the AUC of those before."""
+    """Labels and scores of the rows of a stretch, and the AUC of the stretch before."""
 
     labels: list[torch.Tensor] = field(default_factory=list)
     scores: list[torch.Tensor] = field(default_factory=list)
@@ -217,7 +218,7 @@ class Stretch:
         self.scores.append(scores)
 
     def end(self) -> float:
-        """The AUC of the stretch, or if it has just begun of the one before."""
+        """Ends the stretch and returns its AUC; without a row, the AUC of the stretch before."""
         if self.labels:
             self.last = auc(torch.cat(self.labels).numpy(), torch.cat(self.scores).numpy())
             self.labels, self.scores = [], []
@@ -237,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         given.bank.parent.mkdir(parents=True, exist_ok=True)
         if given.bank.exists() and not given.resume:
-            raise ValueError(f"{given.bank} is there: --resume goes on with it; or remove it")
+            raise ValueError(f"{given.bank} is there: --resume continues it; or remove it")
         outcome = train(given)
     except (ValueError, RuntimeError, OSError, FloatingPointError, embank.EmbankError) as error:
         print(f"error: {error or type(error).__name__}", file=sys.stderr)
@@ -256,27 +257,27 @@ def parser() -> argparse.ArgumentParser:
     add = options.add_argument
     add("text", type=Path, nargs="?", help="rows of the Criteo Kaggle format, compressed or not "
         "(default: generate some)")
-    add("--rows", type=int, default=600_000, help="to generate (default %(default)s)")
-    add("--modulus", type=int, metavar="N", help="number categories modulo this (default: as they "
-        "are)")
+    add("--rows", type=int, default=600_000, help="rows to generate (default %(default)s)")
+    add("--modulus", type=int, metavar="N", help="take categories modulo N (default: no "
+        "modulus)")
     add("--connect", metavar="URI", help="take batches from `embank serve` instead")
     add("--bank", type=Path, default=TARGET / "stream" / "clicks.bank", metavar="DIR",
         help="vocabularies and rows (default target/stream/clicks.bank)")
     add("--budget", default="64MiB", metavar="SIZE",
         help="memory of the bank (default %(default)s)")
     add("--model", choices=tuple(INTERACTIONS), default="dlrm")
-    add("--dim", type=int, default=32, help="of all vectors (default %(default)s)")
+    add("--dim", type=int, default=32, help="values of a vector (default %(default)s)")
     add("--bottom", type=int, nargs="*", default=[512, 256, 64], help="layers of the bottom MLP")
     add("--top", type=int, nargs="*", default=[512, 256], help="layers of the top MLP")
-    add("--batch-size", type=int, default=2048, help="default %(default)s; with --connect the "
-        "server's counts")
+    add("--batch-size", type=int, default=2048, help="default %(default)s; with --connect, the "
+        "server has it")
     add("--lookahead", type=int, default=3, help="batches announced (default %(default)s)")
-    add("--steps", type=int, help="end after so many (default: with the rows)")
+    add("--steps", type=int, help="end after this many steps (default: after the last row)")
     add("--checkpoint-every", type=int, default=200, metavar="STEPS", help="default %(default)s")
     add("--report-every", type=int, default=25, metavar="STEPS", help="default %(default)s")
-    add("--resume", action="store_true", help="go on from the bank's last checkpoint")
-    add("--threads", type=int, default=torch.get_num_threads(), help="of torch")
-    add("--pipeline-threads", type=int, default=1, help="of the pipeline (default %(default)s)")
+    add("--resume", action="store_true", help="continue from the bank's last checkpoint")
+    add("--threads", type=int, default=torch.get_num_threads(), help="threads of torch")
+    add("--pipeline-threads", type=int, default=1, help="threads of the pipeline (default %(default)s)")
     add("--seed", type=int, default=0, help="default %(default)s")
     add("--data", type=Path, default=TARGET / "data", help="generated rows (default target/data)")
     add("--json", type=Path, metavar="FILE", help="write the outcome to this file")

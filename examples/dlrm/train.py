@@ -33,13 +33,14 @@ BLOB_FORMAT = 4
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """`..._every` are in steps; `lookahead` is how many batches ahead keys are announced, at least, or "auto".
+    """`..._every` are in steps. `lookahead` is the number of batches announced ahead, or "auto".
 
-    `checkpoint_every` should be a multiple of `sample_every`: a checkpoint within an interval
-    does not hold the seconds of its first part, and a resumed run would count too few.
+    `checkpoint_every` should be a multiple of `sample_every`. A checkpoint within an interval lacks
+    the seconds of the interval's first part, so a resumed run would count too few.
 
-    `between` is called after each sample, outside of the time of training. What has been announced
-    by then is awaited first, within that time: nothing goes on meanwhile that an interval gains by.
+    `between` is called after each sample, outside of the time of training. Before the call, the
+    trainer waits for all announced rows, and this wait counts as training. So no row is read during
+    `between` without its time being counted.
     """
 
     dense_learning_rate: float = 1e-3
@@ -52,7 +53,8 @@ class TrainOptions:
 
 @dataclass
 class Progress:
-    """How far a run has come. `history` has a plain `Sample` an interval, `aucs` (step, AUC)."""
+    """How far a run has come. `history` has one plain `Sample` for each interval, and `aucs` pairs
+    (step, AUC)."""
 
     step: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -62,8 +64,8 @@ class Progress:
 class Trainer:
     """Trains a model on batches in a given order.
 
-    `bank` and `tables` are those that the model's bags train, or None and nothing for a model in
-    memory; `sparse_optimizer` is the other way round. `name` stands in front of the progress bar.
+    A model on a bank has `bank` and `tables`, which its bags train. A model in memory has
+    `sparse_optimizer` instead. `name` stands in front of the progress bar.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class Trainer:
         self.progress = Progress()
 
     def run(self, watch: range | None = None) -> Progress:
-        """Trains from where it stands to the last step; `watch` are rows to evaluate on the way.
+        """Trains from the present step to the last. `watch` are rows to evaluate on the way.
 
         Time spent on evaluations and checkpoints does not count as training.
         """
@@ -127,12 +129,12 @@ class Trainer:
         return progress
 
     def due(self, every: int) -> bool:
-        """Whether something that happens every so many steps, and at the end, happens now."""
+        """True at each multiple of `every` steps and at the last step. False if `every` is 0."""
         step = self.progress.step
         return every > 0 and (step % every == 0 or step == self.order.steps)
 
     def batches(self) -> Iterable[Batch]:
-        """The batches from the present step on, announced ahead to the store if so asked."""
+        """The batches from the present step on, announced to the store if `lookahead` is not 0."""
         remaining: Iterator[Batch] = (
             self.data.batch(rows) for rows in self.order.from_step(self.progress.step)
         )
@@ -172,7 +174,7 @@ class Trainer:
         return auc(self.data.labels[rows.start : rows.stop], np.concatenate(scores))
 
     def checkpoint(self) -> None:
-        """Makes the run durable as it stands: rows, dense weights, step and history at once."""
+        """Takes a checkpoint with the rows, the dense weights, the step and the history."""
         if self.bank is None:
             raise ValueError("only a run on a bank can be checkpointed")
         blob = io.BytesIO()
@@ -191,7 +193,7 @@ class Trainer:
         self.bank.checkpoint(blob.getvalue())
 
     def resume(self) -> bool:
-        """Goes back to the bank's newest checkpoint; False if there is none and all is fresh."""
+        """Restores the bank's newest checkpoint. Returns False if the bank has no checkpoint."""
         if self.bank is None or self.bank.recovered is None:
             return False
         blob = torch.load(io.BytesIO(self.bank.recovered.blob), weights_only=True)

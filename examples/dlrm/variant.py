@@ -23,7 +23,7 @@ from train import TrainOptions, Trainer
 Device = Literal["auto", "io_uring", "threads"]
 
 WARM_UP_SHARE = 0.2
-"""Part of a run's steps that its samples/s leaves out: caches fill, the allocator settles."""
+"""Share of a run's first steps that its samples/s leaves out, while caches fill."""
 WARM_UP_STEPS = 3
 
 
@@ -50,13 +50,14 @@ class Experiment:
 
     @property
     def table_bytes(self) -> int:
-        """What the tables weigh in memory: weights and optimizer state of every row."""
+        """Bytes of the tables in memory: weights and optimizer state of every row."""
         return row_count(self.data) * self.tables.torch_bytes_per_row
 
 
 @dataclass(frozen=True)
 class Variant:
-    """`budget_bytes` None is `torch.nn.EmbeddingBag` in memory; else a bank with that budget."""
+    """A bank with a budget of `budget_bytes`, or `torch.nn.EmbeddingBag` in memory if that is
+    None."""
 
     name: str
     budget_bytes: int | None
@@ -65,7 +66,7 @@ class Variant:
 
 @dataclass
 class Outcome:
-    """What came of one variant; plain values, so that it survives in JSON."""
+    """The result of one variant, in plain values that JSON can hold."""
 
     variant: str
     auc: float
@@ -82,10 +83,10 @@ class Outcome:
 
     @property
     def rows_memory_bytes(self) -> int:
-        """What the rows take in memory: the tensors, or the most that the store had in use.
+        """Bytes of the rows in memory: those of the tensors, or the most that the store had in use.
 
-        The store's own account. What the process takes beyond torch is measured where it can be told
-        from torch's scratch memory: in a process of its own (`cargo xtask bench memory`).
+        The store counts its own memory. `cargo xtask bench memory` measures a whole process, which
+        it starts for this, so that torch's scratch memory can be told apart.
         """
         if not self.budget_bytes:
             return self.table_bytes
@@ -104,9 +105,9 @@ class Outcome:
 def run_variant(experiment: Experiment, variant: Variant, folder: Path, resume: bool) -> Outcome:
     """Trains one variant to the end and judges it on the test rows.
 
-    With `resume`, a variant that has finished in `folder` is not run again, and one that was
-    killed goes on from its newest checkpoint. A run in memory has none: it starts over, to the
-    same end, since everything is seeded.
+    With `resume`, a variant that has finished in `folder` is not run again, and a killed one
+    continues from its newest checkpoint. A killed run in memory starts again. It ends with equal
+    results, because everything is seeded.
     """
     finished = folder / f"{variant.name}.json"
     bank_path = folder / variant.name
@@ -154,7 +155,7 @@ def run_in_memory(
 def run_on_bank(
     experiment: Experiment, variant: Variant, bank_path: Path, baseline: int
 ) -> Outcome:
-    """The same on a bank: fresh, or from its newest checkpoint if it has one."""
+    """Trains on a bank, from its newest checkpoint if it has one."""
     with embank.Bank(
         bank_path, memory_budget=variant.budget_bytes, device=experiment.device
     ) as bank:
@@ -166,8 +167,8 @@ def run_on_bank(
         )
         if not trainer.resume() and experiment.fill_tables:
             fill(tables, experiment.data)
-            # A checkpoint makes all rows read-only, so the first use of each copies it. A run
-            # that takes none, as a measurement of speed, must not begin with that.
+            # A checkpoint makes all rows read-only, so the first use of each copies it. A
+            # measurement of speed takes no checkpoints, and must not begin with one.
             if experiment.train.checkpoint_every > 0:
                 trainer.checkpoint()
         resumed_from = trainer.progress.step
@@ -208,7 +209,7 @@ def steady_rate(history: list[dict[str, Any]]) -> float:
 
 
 class Constant(nn.Module):
-    """Stands in for an embedding bag: vectors that nothing looks up and nobody keeps."""
+    """Takes an embedding bag's place: returns the first vectors, whatever the keys are."""
 
     def __init__(self, rows: int, dim: int) -> None:
         super().__init__()

@@ -34,14 +34,14 @@ def load_cora(folder: Path) -> Graph:
     """Reads nodes.tsv (node, class, split, words) and edges.tsv (two nodes, each edge once).
 
     Node ids are whole numbers in digits. Nodes of the graph are in the order of their ids, so the
-    order of the lines in nodes.tsv changes nothing. A split is train, valid, test or none. The words
-    are whole numbers with commas between, each once. The features are the words of a paper, all
-    alike, with length 1 in all.
+    order of the lines in nodes.tsv changes nothing. A split is train, valid, test or none. Words
+    are distinct whole numbers with commas between. A paper's features have an equal value for each
+    of its words, and a Euclidean length of 1.
 
     Raises `FileNotFoundError` if a file is missing. Raises `ValueError` with file and line for a
     line that is not of the format, a node that is there twice, an edge that is there twice or joins
-    a node with itself, and an edge of a node that nodes.tsv lacks. Raises `ValueError` with the file
-    if a split is empty.
+    a node with itself, and an edge of a node that nodes.tsv lacks. Raises `ValueError` with the
+    file if a split is empty.
     """
     for name in ("nodes.tsv", "edges.tsv"):
         if not (folder / name).exists():

@@ -14,9 +14,9 @@ from sampling import Batch
 class FixedRows(nn.Module):
     """Gives the rows of nodes, without a lease or a gradient.
 
-    While a step computes, the next batch's rows are read in the background, if its batches come from
-    `ahead`. They are prefetched, not announced to Lookahead: that keeps rows in memory for a coming
-    change by copying them to the end of the log, which for rows that never change is wasted writing.
+    If the batches come from `ahead`, the rows of the next batch are prefetched while a step
+    computes. They are not announced to Lookahead, because Lookahead copies rows to the end of the
+    log, and rows that never change need no copy.
     """
 
     def __init__(self, table: embank.Table) -> None:
@@ -26,7 +26,7 @@ class FixedRows(nn.Module):
         self.prefetched: tuple[torch.Tensor, embank.Prefetch] | None = None
 
     def ahead(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The same batches, each while the one after it is known."""
+        """Yields the batches, and remembers the batch after the one that it yields."""
         source = iter(batches)
         batch = next(source, None)
         while batch is not None:
@@ -41,12 +41,12 @@ class FixedRows(nn.Module):
             rows = prefetched[1].rows()
         else:
             rows = self.table.peek(nodes.numpy())
-        # Only now, so that no more than one batch is in the bank's memory at a time.
+        # Before the next prefetch, so that the bank's memory holds the rows of one batch.
         del prefetched
         following, self.following = self.following, None
         if following is not None:
             try:
                 self.prefetched = following, self.table.prefetch(following.numpy())
             except embank.BudgetTooSmall:
-                pass        # A batch's rows do not fit into the budget: they are peeked at.
+                pass        # The budget has no room for a batch's rows: they are peeked.
         return torch.from_numpy(rows)

@@ -18,7 +18,8 @@ Ints = NDArray[np.int64]
 
 DEGREE_MIN, DEGREE_MAX = 3, 1000
 DEGREE_EXPONENT = 2.5
-"""Of the power law of out-degrees: the share of nodes with degree d falls with d to this power."""
+"""Exponent of the out-degrees: the share of nodes with degree d is proportional to d to the power
+of minus this."""
 POPULARITY = 4.0
 """Rank u^4 of a uniform u: the first 1 % of nodes take a third of all edges."""
 SAME_CLASS = 0.8
@@ -51,8 +52,9 @@ class Graph:
 def power_law(folder: Path, nodes: int, seed: int) -> Graph:
     """A graph of `nodes` nodes with planted classes, made in `folder` unless it is there.
 
-    Both degrees follow power laws. A node's class is its number modulo 16; four of five edges stay
-    within the class, so the neighbours tell it. Made in constant memory, a chunk of nodes at a time.
+    In-degrees and out-degrees follow power laws. A node's class is its number modulo 16. Four of
+    five edges stay within the class, so a node's neighbours show its class. The function takes
+    constant memory: it makes a chunk of nodes at a time.
     """
     about = folder / "graph.json"
     wanted = {"nodes": nodes, "seed": seed, "format": 2}

@@ -1,8 +1,8 @@
 """GraphSAGE (Hamilton et al., 2017) and GAT (Velickovic et al., 2018) in plain PyTorch.
 
-A node enters as its features, if it has any, times a matrix, plus an embedding of its own. Both come
-from outside: `embank.torch.Embedding` and `torch.nn.Embedding` are called alike, so the model does not
-know where its rows live.
+The input of a node is its embedding, plus its features times a matrix if the graph has features.
+The caller passes the modules that give both. `embank.torch.Embedding` and `torch.nn.Embedding` have
+one interface, so the model does not know where its rows are.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from sampling import Batch, Block
 
 
 class SageLayer(nn.Module):
-    """A node's own vector and the mean of its neighbours', each through a matrix of its own.
+    """Adds a node's vector and the mean of its neighbours' vectors, each through its own matrix.
 
-    `dropout` is for layers that have one inside, as attention.
+    Ignores `dropout`, which `GatLayer` takes.
     """
 
     def __init__(self, size_in: int, size_out: int, last: bool, dropout: float = 0.0) -> None:
@@ -36,7 +36,7 @@ class SageLayer(nn.Module):
 class GatLayer(nn.Module):
     """Attention over a node's neighbours and itself; heads side by side, averaged in the last.
 
-    `dropout` is that of the attention.
+    `dropout` is the dropout of the attention weights.
     """
 
     def __init__(
@@ -80,7 +80,8 @@ LAYERS = {"graphsage": SageLayer, "gat": GatLayer}
 class GNN(nn.Module):
     """Two layers over the nodes' inputs: `forward` returns logits (seeds, classes).
 
-    `features` is None for a graph without. The dense weights start from `seed` alone.
+    A graph without features has None for `features`. The initial dense weights depend only on
+    `seed`.
     """
 
     def __init__(
@@ -109,6 +110,6 @@ class GNN(nn.Module):
         return x
 
     def dense_parameters(self) -> list[nn.Parameter]:
-        """What the dense optimizer trains: all but the rows."""
+        """The parameters of the dense optimizer: all but the rows."""
         parts = [self.layers] if self.encoder is None else [self.layers, self.encoder]
         return [parameter for part in parts for parameter in part.parameters()]

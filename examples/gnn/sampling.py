@@ -15,8 +15,9 @@ from graph import Graph, Ints
 class Block:
     """The edges of one layer: from `sources` (e,) to `targets` (e,).
 
-    Targets count the nodes that the layer makes; sources are positions among those that it reads,
-    where `own` (t,) are the positions of the made nodes themselves.
+    A layer reads the vectors of some nodes and makes the vectors of fewer nodes. `targets` are
+    positions among the nodes that it makes, and `sources` among the nodes that it reads. `own` (t,)
+    are the positions of the made nodes among the nodes that it reads.
     """
 
     sources: torch.Tensor
@@ -26,7 +27,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Batch:
-    """`nodes` (n,) are distinct, those that the first block reads; the last one makes the seeds."""
+    """`nodes` (n,) are the distinct nodes that the first block reads; the last makes the seeds."""
 
     nodes: torch.Tensor
     blocks: list[Block]
@@ -34,7 +35,7 @@ class Batch:
 
 
 class NeighbourSampler:
-    """Draws at most `fanouts[i]` neighbours a node for layer i; all of them where it is None."""
+    """Draws at most `fanouts[i]` neighbours of a node for layer i. None takes all neighbours."""
 
     def __init__(self, graph: Graph, fanouts: Sequence[int | None]) -> None:
         self.graph, self.fanouts = graph, fanouts
@@ -66,9 +67,9 @@ class NeighbourSampler:
     def neighbours(
         self, nodes: Ints, fanout: int | None, rng: np.random.Generator
     ) -> tuple[Ints, Ints]:
-        """Neighbours of `nodes`, and for each whose it is, as a position in `nodes`.
+        """Returns neighbours of `nodes`, and for each the position in `nodes` of its node.
 
-        A node with more neighbours than the fanout has that many drawn, with replacement.
+        Of a node with more neighbours than `fanout`, it draws `fanout`, with replacement.
         """
         begin = self.graph.starts[nodes]
         degree = self.graph.starts[nodes + 1] - begin

@@ -1,12 +1,13 @@
-r"""Trains GraphSAGE or GAT by neighbour sampling, with node embeddings and features in a bank on disk.
+r"""Trains GraphSAGE or GAT by neighbour sampling, with embeddings and features in a bank on disk.
 
-    python examples/gnn/train.py --model gat                # Cora, a quarter of the tables in memory
-    python examples/gnn/train.py --model gat --in-memory    # the same with torch.nn.Embedding
+    python examples/gnn/train.py --model gat              # Cora, a quarter of the tables in memory
+    python examples/gnn/train.py --model gat --in-memory  # the same with torch.nn.Embedding
     python examples/gnn/train.py --graph powerlaw --nodes 10_000_000 --epochs 1 --steps 500 \
         --batch-size 512 --embedding-lr 0.05 --spread 0.1 --dropout 0
 
-Reported is the accuracy on the test nodes, at the epoch that was best on the validation nodes. The defaults are
-Cora's; with them the generated graph, which has no features, is learnt far worse than with those of the third command.
+It reports the accuracy on the test nodes, at the epoch that was best on the validation nodes. The
+defaults are for Cora. The generated graph has no features and needs the options of the third
+command.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def main() -> int:
         with embank.Bank(folder / "bank", memory_budget=budget, device=given.device) as bank:
             device = rows.device_of(bank)
             training = build(graph, bank, given)
-            # The bank has the features now: beside it, the matrix would be in memory all the same.
+            # The bank has the features now, so the matrix can leave memory.
             graph = replace(graph, features=None)
             outcome = device | train(training, graph, given)
     finally:
@@ -74,16 +75,16 @@ def open_graph(given: argparse.Namespace) -> Graph:
 
 
 def table_bytes(graph: Graph, dim: int) -> int:
-    """What embeddings and features weigh in memory."""
+    """Bytes of embeddings and features in memory."""
     features = 0 if graph.features is None else graph.features.nbytes
     return rows.table_bytes((graph.nodes, dim)) + features
 
 
 @dataclass
 class Training:
-    """A model, the tables that hold its trained rows, and the optimizers of all else.
+    """A model, the tables that hold its trained rows, and the other optimizers.
 
-    `features` reads those that are fixed, if they are in the bank.
+    `features` reads the features if they are in the bank.
     """
 
     model: GNN
@@ -138,7 +139,7 @@ def build(graph: Graph, bank: embank.Bank, given: argparse.Namespace) -> Trainin
 
 
 def train(training: Training, graph: Graph, given: argparse.Namespace) -> dict[str, Any]:
-    """Trains to the end; returns the accuracy on the test nodes and the way there."""
+    """Trains to the end. Returns the accuracy on the test nodes and the history."""
     sampler = NeighbourSampler(graph, given.fanouts)
     best, test, history, seconds, samples = -1.0, 0.0, [], 0.0, 0
     for epoch in range(1, given.epochs + 1):
@@ -161,7 +162,7 @@ def train(training: Training, graph: Graph, given: argparse.Namespace) -> dict[s
 
 @torch.no_grad()
 def accuracy(model: GNN, graph: Graph, nodes: Ints) -> float:
-    """The share of nodes with the right class, from up to 50 neighbours; rows are peeked."""
+    """Returns the share of nodes with the right class, from up to 50 neighbours. Peeks the rows."""
     model.eval()
     sampler, right = NeighbourSampler(graph, [50, 50]), 0
     rng = np.random.default_rng(0)

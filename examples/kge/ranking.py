@@ -1,4 +1,4 @@
-"""Filtered ranking: how high does the true tail stand among all entities but the known ones?"""
+"""Filtered ranking: the place of the true tail among all entities but the other known tails."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Ranking:
 def rank(model: DistMult, queries: Ints, known: KnownTails, entities: int) -> Ranking:
     """Ranks the tail of each of `queries` (n, 3) among all entities.
 
-    Rows are peeked, a chunk of entities at a time, so the whole table never needs to be in memory. Of
-    scores that equal the true one's but for rounding (see `rounding`), half count as better, so a
-    model that gives every entity the same score ranks it in the middle.
+    Rows are peeked, a chunk of entities at a time, so the table need not be in memory. A score that
+    differs from the true tail's by no more than `rounding` counts as half better. A model that
+    gives every entity one score therefore ranks the true tail in the middle.
 
     Raises `FloatingPointError` if a score is not finite: the model has diverged and has no ranking.
     """
@@ -76,15 +76,18 @@ def rounding(query: torch.Tensor) -> float:
 def length(rows: torch.Tensor) -> torch.Tensor:
     """The Euclidean length (n,) of each row.
 
-    Squares are added in float64: those of float32 values can leave its range where products of the
-    values with another row stay in it.
+    Squares are added in float64. The square of a float32 value can leave float32's range although
+    the score is within it.
     """
     lengths: torch.Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     return lengths.to(rows.dtype)
 
 
 def finite(scores: torch.Tensor) -> torch.Tensor:
-    """The scores, if none is NaN or infinite: nothing is greater than NaN, so it would rank first."""
+    """Returns the scores. Raises `FloatingPointError` if one is NaN or infinite.
+
+    No score is greater than NaN, so NaN would rank first.
+    """
     if not bool(torch.isfinite(scores).all()):
         raise FloatingPointError(
             "the model gives scores that are not finite: its training has diverged; lower --lr"

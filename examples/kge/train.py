@@ -64,7 +64,7 @@ def load(
 
 @dataclass
 class Training:
-    """A model, the tables that hold its rows, and what steps those that are in memory."""
+    """A model, the tables that hold its rows, and the optimizer of rows in memory."""
 
     model: DistMult
     tables: list[embank.Table]
@@ -107,7 +107,7 @@ def build(graph: KnowledgeGraph, bank: embank.Bank, given: argparse.Namespace) -
 
 
 def train(graph: KnowledgeGraph, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Trains with a new bank in `folder`; returns the outcome, with how the bank reads its drive."""
+    """Trains with a new bank in `folder`. The outcome includes how the bank reads its drive."""
     shape = [(graph.entities, given.dim), (graph.relations, given.dim)]
     budget = rows.budget(rows.table_bytes(*shape), given.budget_share)
     with embank.Bank(folder / "bank", memory_budget=budget, device=given.device) as bank:
@@ -117,7 +117,7 @@ def train(graph: KnowledgeGraph, folder: Path, given: argparse.Namespace) -> dic
 def train_in(
     bank: embank.Bank, graph: KnowledgeGraph, given: argparse.Namespace
 ) -> dict[str, Any]:
-    """Trains to the end; returns the ranking of the test triples and the way there."""
+    """Trains to the end. Returns the ranking of the test triples and the history."""
     training = build(graph, bank, given)
     known, history, seconds = graph.known_tails(), [], 0.0
     for epoch in range(1, given.epochs + 1):

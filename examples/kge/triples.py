@@ -1,4 +1,4 @@
-"""A knowledge graph as numbered triples, its batches, and what a ranking must leave out.
+"""A knowledge graph as numbered triples, its batches, and its known tails.
 
 Two vocabularies of a bank number the names, so no name is kept in memory.
 
@@ -169,7 +169,7 @@ class KnownTails:
         self._keys, self._tails = keys[order], triples[order, 2]
 
     def of(self, queries: Ints) -> tuple[Ints, Ints]:
-        """For queries (n, 2+): which query, and which tail of it, in pairs."""
+        """Returns two arrays: for each known tail of a query, the query's number and the tail."""
         keys = queries[:, 0] * self._relations + queries[:, 1]
         begin = np.searchsorted(self._keys, keys, "left")
         count = np.searchsorted(self._keys, keys, "right") - begin

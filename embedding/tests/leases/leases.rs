@@ -1,4 +1,4 @@
-//! Leases that nobody ends: they expire, and who holds them can be found out.
+//! Leases that no thread ends: they expire, and the list of leases names the thread of each.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 

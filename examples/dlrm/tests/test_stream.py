@@ -63,7 +63,7 @@ def test_a_bank_that_is_there_is_not_trained_on_by_accident(
     bank = tmp_path / "clicks.bank"
     run(text, bank, "--steps", "1")
     assert main([str(text), "--bank", str(bank)]) == 1
-    assert "--resume goes on with it" in capsys.readouterr().err
+    assert "--resume continues it" in capsys.readouterr().err
 
 
 def test_a_bad_row_ends_training_with_its_place(

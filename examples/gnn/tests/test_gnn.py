@@ -1,4 +1,5 @@
-"""The graph example: sampling, layers against dense matrices, and the same learning as in memory."""
+"""Tests the graph example: sampling, layers against dense matrices, and learning equal to the run
+in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the scripts as a reader would, and again with a crash in the middle: both runs must end with the same digest."""
+"""Runs each script, and again with a crash in the middle: both runs must end with equal digests."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-//! Batches, with the keys of the coming ones announced.
+//! Batches that announce the keys of the batches after them.
 
 use std::collections::VecDeque;
 
 use anyhow::Result;
 
-/// Yields `batches` as they come, having called `announce` on each of the next `depth` ones before:
-/// the rows that are on disk come into memory while the model computes. Holds `depth` batches.
+/// Yields `batches` in order. Before it yields a batch, it calls `announce` on each of the next
+/// `depth` batches, so that their rows come from disk while the model computes. Holds `depth`
+/// batches.
 pub fn announced<B>(
     mut batches: impl Iterator<Item = B>,
     depth: usize,

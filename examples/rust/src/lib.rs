@@ -1,8 +1,8 @@
-//! What the three examples share: rows that live in a bank or in memory, batches announced ahead,
-//! and where data lie.
+//! Parts that the three examples share: rows in a bank or in memory, batches announced ahead, and
+//! the places of data.
 //!
-//! Read [`rows`] first: it is all that stands between PyTorch's autograd and Embank. Then
-//! `bin/kge.rs`, the shortest of the models.
+//! Read [`rows`] first: it connects PyTorch's autograd and Embank. Then read `bin/kge.rs`, the
+//! shortest of the models.
 //!
 //! | program | model | data |
 //! |---|---|---|

@@ -7,9 +7,9 @@ use embank::{Bank, BankOptions};
 use tempfile::TempDir;
 
 const MEBI: u64 = 1 << 20;
-/// The least that a bank of some tables trains well in.
+/// Smallest memory budget, in bytes, that an example gives a bank. Smaller ones train slowly.
 const BUDGET_BYTES_MIN: u64 = 2 * MEBI;
-/// A weight and its sum of squares.
+/// Bytes of a float32 weight and of its sum of squares.
 pub const ADAGRAD_BYTES_PER_VALUE: u64 = 8;
 
 /// Options that all examples have.
@@ -24,17 +24,17 @@ pub struct Common {
     /// Batches announced ahead
     #[arg(long, default_value_t = 4, value_name = "N")]
     pub lookahead: usize,
-    /// Of everything random
+    /// Seed of everything random
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Threads of torch [default: as many as it likes]
+    /// Threads of torch [default: chosen by torch]
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
 }
 
 impl Common {
-    /// A new bank in a folder that goes when it is dropped, with a share of `table_bytes` as its
-    /// budget, in whole MiB.
+    /// Makes a bank in a new folder, with a share of `table_bytes` as its budget, in whole MiB. The
+    /// folder is removed when the returned folder is dropped.
     pub fn bank(&self, table_bytes: u64) -> Result<(Bank, TempDir)> {
         tch::manual_seed(self.seed as i64);
         if let Some(threads) = self.threads {
@@ -55,8 +55,8 @@ impl Common {
     }
 }
 
-/// Where a file or folder of data lies: where the command line says, or in `$EMBANK_DATA`, or in
-/// `shared/data` beside the clone. Fails with what to do if it is not there.
+/// Returns the path of a file or folder of data: from the command line, in `$EMBANK_DATA`, or in
+/// `shared/data` beside the clone. If it is not there, the error says what to do.
 pub fn data_path(given: Option<&Path>, usual: &str, what: &str) -> Result<PathBuf> {
     let path = given.map_or_else(|| data_folder().join(usual), Path::to_owned);
     ensure!(

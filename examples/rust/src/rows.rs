@@ -1,16 +1,16 @@
 //! Rows of embeddings as tensors with a gradient.
 //!
-//! [`Embedding`] stands where `tch::nn::embedding` would. A training step is
+//! [`Embedding`] replaces `tch::nn::embedding`. A training step is
 //!
 //! 1. `let rows = embedding.get(&keys)?`: the rows of the distinct keys become a leaf of the
 //!    autograd graph, and `rows.tensor()` has one row per key;
-//! 2. forward and `loss.backward()` as ever: the leaf collects the gradient, duplicates summed;
+//! 2. forward and `loss.backward()`: the leaf collects the gradient, summed over equal keys;
 //! 3. `rows.step()?`: the gradient goes back with the lease, and the optimizer runs in the store.
 //!
-//! Rows that are dropped without a step go back unchanged.
+//! If the rows are dropped without a step, they stay unchanged.
 //!
-//! The twin in memory is a plain tensor with Adagrad by hand, from the same initial values, so that
-//! its runs are comparable to the last digits.
+//! The twin in memory is a plain tensor with its own Adagrad and equal initial values, so its runs
+//! are comparable to the last digits.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use tch::{Kind, Tensor, no_grad};
 
 /// Rows by key.
 pub enum Embedding {
-    /// In a bank, on disk as far as the memory budget does not hold them.
+    /// In a bank. Rows beyond the memory budget are on disk.
     Bank(Table),
     /// In memory.
     Memory(Twin),
@@ -31,7 +31,7 @@ pub enum Embedding {
 pub struct Rows {
     /// (distinct keys, dim), with a gradient after the backward pass.
     leaf: Tensor,
-    /// Where each key's row is in `leaf`; none if that is its own place.
+    /// Place of each key's row in `leaf`. `None` if key `i` has row `i`.
     places: Option<Tensor>,
     origin: Origin,
 }
@@ -42,8 +42,8 @@ enum Origin {
 }
 
 impl Embedding {
-    /// Opens the table in the bank; `keys` are all that will be asked for, which only the twin has
-    /// to know.
+    /// Opens the table in the bank, or makes its twin in memory. Only the twin uses `keys`, which
+    /// are all keys that the program gets.
     pub fn open(
         bank: &Bank,
         name: &str,
@@ -77,7 +77,7 @@ impl Embedding {
         Ok(Rows { leaf: leaf.set_requires_grad(true), places, origin })
     }
 
-    /// Reads the rows of `keys` for evaluation: nothing is made, counted or changed.
+    /// Reads the rows of `keys` for evaluation. Creates and changes no row.
     pub fn look(&self, keys: &[u64]) -> Result<Tensor> {
         match self {
             Self::Bank(table) => {
@@ -89,7 +89,7 @@ impl Embedding {
         }
     }
 
-    /// Says that these rows will be wanted soon. Never waits.
+    /// Announces that these rows will be used soon. Never waits.
     pub fn lookahead(&self, keys: &[u64]) -> Result<()> {
         if let Self::Bank(table) = self {
             table.lookahead(keys)?;
@@ -126,25 +126,25 @@ impl Rows {
     }
 }
 
-/// (rows, dim) from rows one after the other.
+/// Makes a tensor (rows, dim) from rows one after the other.
 fn matrix(rows: &[f32], dim: usize) -> Tensor {
     Tensor::from_slice(rows).view([-1, dim as i64])
 }
 
-/// A table's twin in memory, with Adagrad as `torch.optim` has it.
+/// A table's twin in memory, with the Adagrad of `torch.optim`.
 pub struct Twin {
     weight: Tensor,
     /// The sum of each value's squared gradients.
     sums: Tensor,
     lr: f64,
     eps: f64,
-    /// Each key's row in them.
+    /// Each key's row number.
     positions: Rc<HashMap<u64, i64>>,
 }
 
 impl Twin {
-    /// From the values that the table starts with, which are a pure function of its seed, its name
-    /// and the keys.
+    /// Makes the twin from the table's initial values, which depend only on its seed, its name and
+    /// the keys.
     fn of(table: &Table, keys: impl Iterator<Item = u64>) -> Result<Self> {
         let keys: Vec<u64> = keys.collect();
         let unique = UniqueKeys::new(&keys);
@@ -160,7 +160,7 @@ impl Twin {
         Ok(Self { sums: weight.zeros_like(), weight, lr, eps, positions: Rc::new(positions) })
     }
 
-    /// The same tensors once more.
+    /// Returns new handles of the tensors.
     fn share(&self) -> Self {
         Self {
             weight: self.weight.shallow_clone(),

@@ -1,4 +1,4 @@
-//! Do the examples learn small data, the same from a bank as in memory?
+//! Tests that the examples learn small data, and learn it alike from a bank and in memory.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -11,7 +11,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tempfile::TempDir;
 
-/// The output of an example on the data, on one thread, so that runs of one seed are alike.
+/// Runs an example on the data with one thread, so that runs of one seed are equal. Returns its
+/// output.
 fn run(program: &str, data: &Path, options: &[&str]) -> String {
     let mut command = Command::new(program);
     command.arg("--data").arg(data).args(["--threads", "1"]).args(options);
@@ -22,7 +23,7 @@ fn run(program: &str, data: &Path, options: &[&str]) -> String {
     text
 }
 
-/// The number that follows `words` where they stand last.
+/// Returns the number after the last `words` in the output.
 fn number_after(text: &str, words: &str) -> f64 {
     let from = text.rfind(words).unwrap_or_else(|| panic!("no {words:?} in {text}")) + words.len();
     let number: String =
@@ -30,11 +31,11 @@ fn number_after(text: &str, words: &str) -> f64 {
     number.parse().unwrap_or_else(|_| panic!("no number after {words:?} in {text}"))
 }
 
-/// What both ways of keeping rows reach.
+/// Runs on a bank and in memory. Returns the bank's result, which must be within 0.01 of the other.
 fn reached(program: &str, data: &Path, options: &[&str], words: &str) -> f64 {
     let bank = number_after(&run(program, data, options), words);
     let in_memory = number_after(&run(program, data, &[options, &["--in-memory"]].concat()), words);
-    // Adagrad of the store and of the twin differ in the last digits, and ranks jump.
+    // The Adagrad of the store and of the twin differ in the last digits, so ranks may differ.
     assert!((bank - in_memory).abs() < 0.01, "{bank} from the bank, {in_memory} in memory");
     bank
 }
@@ -57,16 +58,16 @@ fn dlrm_learns_which_category_is_clicked() {
     fs::write(&data, text).unwrap();
     let auc =
         reached(env!("CARGO_BIN_EXE_dlrm"), &data, &["--epochs", "4", "--lr", "0.01"], "test AUC");
-    assert!(auc > 0.85, "{auc}"); // 0.9 is what can be known
+    assert!(auc > 0.85, "{auc}"); // 0.9 is the best possible value
 }
 
 #[test]
 fn kge_learns_who_comes_next() {
-    // A ring: the tail of "next" is the entity behind, and nothing else could be.
+    // A ring of entities: the tail of "next" is the next entity.
     let folder = TempDir::new().unwrap();
     let part = |name: &str, of: fn(&usize) -> bool| {
         let lines = (0..200).flat_map(|e| {
-            // Two relations that say the same: what is left out of one stands in the other.
+            // Two relations with equal triples: a triple left out of one is in the other.
             [
                 format!("e{e}\tnext\te{}\n", (e + 1) % 200),
                 format!("e{e}\tafter\te{}\n", (e + 1) % 200),
@@ -81,7 +82,7 @@ fn kge_learns_who_comes_next() {
     part("test.tsv", |line| line % 16 == 9);
     let options = ["--epochs", "60", "--batch-size", "50", "--negatives", "100", "--dim", "64"];
     let mrr = reached(env!("CARGO_BIN_EXE_kge"), folder.path(), &options, "test MRR");
-    assert!(mrr > 0.4, "{mrr}"); // to DistMult, the entity before is as good
+    assert!(mrr > 0.4, "{mrr}"); // DistMult scores the entity before as high as the entity after
 }
 
 #[test]

@@ -1,3 +1,5 @@
+//! Fuzz target: reads an Arrow file, or one with up to eight edits.
+
 #![no_main]
 
 use embank_pipeline_fuzz::columns::{Damaged, arrow_files};

@@ -1,3 +1,5 @@
+//! Fuzz target: reads compressed text, whole or damaged.
+
 #![no_main]
 
 use embank_pipeline_fuzz::compressed::Compressed;

@@ -1,3 +1,5 @@
+//! Fuzz target: reads rows of 32-bit numbers.
+
 #![no_main]
 
 use embank_pipeline_fuzz::packed::Packed;

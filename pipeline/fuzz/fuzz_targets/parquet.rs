@@ -1,3 +1,5 @@
+//! Fuzz target: reads a Parquet file, or one with up to eight edits.
+
 #![no_main]
 
 use embank_pipeline_fuzz::columns::{Damaged, parquet_files};

@@ -1,3 +1,5 @@
+//! Fuzz target: reads text with quotes, and compares with a decoder that goes byte by byte.
+
 #![no_main]
 
 use embank_pipeline_fuzz::text::Text;

@@ -1,3 +1,5 @@
+//! Fuzz target: reads a pipeline from JSON or from operators, and runs it.
+
 #![no_main]
 
 use embank_pipeline_fuzz::spec::Pipelines;

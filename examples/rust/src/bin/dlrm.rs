@@ -8,8 +8,7 @@
 //! cargo xtask example dlrm -- --data clicks.tsv --in-memory    # the same with plain tensors
 //! ```
 //!
-//! Reported is the AUC on the last tenth of the rows. The twin in Python, which is the demo, is
-//! `examples/dlrm`.
+//! It reports the AUC on the last tenth of the rows. `examples/dlrm` is this model in Python.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -38,7 +37,7 @@ struct Options {
     /// A log: label, 13 integers and 26 categories a line [default: 1,999 rows of the real set]
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// Values a row
+    /// Values of a row
     #[arg(long, default_value_t = 16)]
     dim: u32,
     /// Click models overfit their rare categories from the second epoch on
@@ -46,10 +45,10 @@ struct Options {
     epochs: u64,
     #[arg(long, default_value_t = 128)]
     batch_size: usize,
-    /// Of the dense part's Adam
+    /// Learning rate of the dense part's Adam
     #[arg(long, default_value_t = 0.001)]
     lr: f64,
-    /// Of the rows' Adagrad
+    /// Learning rate of the rows' Adagrad
     #[arg(long, default_value_t = 0.05)]
     embedding_lr: f64,
     #[command(flatten)]
@@ -63,8 +62,7 @@ fn main() -> Result<()> {
     let clicks: Vec<usize> = (0..log.labels.len()).collect();
     let (train, test) = clicks.split_at(clicks.len() - clicks.len() / 10);
 
-    // One table for all columns: a key has room for the column beside the category. No vocabulary
-    // is needed.
+    // One table serves all columns, without a vocabulary: a key holds the column and the category.
     let values = log.distinct as u64 * u64::from(options.dim);
     let (bank, _folder) = options.common.bank(values * ADAGRAD_BYTES_PER_VALUE)?;
     let config = TableConfig::new(options.dim)
@@ -122,7 +120,7 @@ struct Dlrm {
     bottom: nn::Sequential,
     top: nn::Sequential,
     dim: i64,
-    /// Which of the (vectors, vectors) products stand below the diagonal.
+    /// Places of the products below the diagonal, of the (vectors, vectors) matrix.
     pairs: Tensor,
 }
 
@@ -159,7 +157,8 @@ impl Dlrm {
     }
 }
 
-/// The chance that a clicked row stands above one that was not; of equal scores, half count.
+/// Returns the chance that a clicked row scores above a row that was not clicked. Equal scores
+/// count one half.
 fn auc(model: &Dlrm, log: &Log, clicks: &[usize], categories: &Embedding) -> Result<f64> {
     let mut scored: Vec<(f32, f32)> = Vec::with_capacity(clicks.len());
     for batch in log.batches(clicks, 4096) {
@@ -225,7 +224,7 @@ impl Log {
             for (column, (key, field)) in
                 of_columns.iter_mut().zip(&fields[1 + INTEGERS..]).enumerate()
             {
-                // An empty category is one more than eight hexadecimal digits can say.
+                // An empty category has a number above all that eight hexadecimal digits can write.
                 let category = match *field {
                     "" => 1 << 32,
                     digits => u64::from_str_radix(digits, 16).with_context(wrong)?,

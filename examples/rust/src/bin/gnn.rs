@@ -6,9 +6,9 @@
 //! cargo xtask example gnn -- --in-memory   # the same with plain tensors
 //! ```
 //!
-//! The data are Cora's two files. Reported is the accuracy on the test nodes, at the epoch that was
-//! best on the validation nodes. The twin in Python, with GAT and a generated graph too, is
-//! `examples/gnn`.
+//! The data are Cora's two files. It reports the accuracy on the test nodes, at the epoch that was
+//! best on the validation nodes. `examples/gnn` is this model in Python, and has GAT and a
+//! generated graph too.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -44,16 +44,16 @@ struct Options {
     epochs: u64,
     #[arg(long, default_value_t = 32)]
     batch_size: usize,
-    /// Of the dense part's Adam
+    /// Learning rate of the dense part's Adam
     #[arg(long, default_value_t = 0.01)]
     lr: f64,
-    /// Of the embeddings' Adagrad
+    /// Learning rate of the embeddings' Adagrad
     #[arg(long, default_value_t = 0.002)]
     embedding_lr: f64,
-    /// Standard deviation of the first embeddings
+    /// Standard deviation of the initial embeddings
     #[arg(long, default_value_t = 0.001)]
     spread: f32,
-    /// Of the dense part
+    /// Dropout of the dense part
     #[arg(long, default_value_t = 5e-4)]
     weight_decay: f64,
     #[arg(long, default_value_t = 0.5)]
@@ -69,7 +69,7 @@ fn main() -> Result<()> {
     let folder = data_path(options.data.as_deref(), "cora", "Cora's nodes.tsv and edges.tsv")?;
     let graph = Graph::load(&folder)?;
 
-    // Two tables: embeddings that are trained, and features that are only put and looked at.
+    // Two tables: embeddings that are trained, and features that are put once and then peeked.
     let nodes = graph.neighbours.len() as u64;
     let values =
         nodes * (u64::from(options.dim) * ADAGRAD_BYTES_PER_VALUE + 4 * graph.width as u64);
@@ -132,15 +132,14 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Two layers of GraphSAGE over the nodes' inputs: features times a matrix, plus an embedding of
-/// each node's own.
+/// Two layers of GraphSAGE. A node's input is its features times a matrix, plus its embedding.
 struct Model {
     encoder: nn::Linear,
     layers: [Layer; 2],
     dropout: f64,
 }
 
-/// A node's own vector and the mean of its neighbours', each through a matrix of its own.
+/// Adds a node's vector and the mean of its neighbours' vectors, each through its own matrix.
 struct Layer {
     own: nn::Linear,
     around: nn::Linear,
@@ -198,7 +197,7 @@ impl Layer {
     }
 }
 
-/// The share of nodes with the right class, from up to 50 neighbours each.
+/// Returns the share of nodes with the right class, from up to 50 neighbours each.
 fn accuracy(
     model: &Model,
     graph: &Graph,
@@ -220,7 +219,7 @@ struct Graph {
     neighbours: Vec<Vec<u64>>,
     words: Vec<Vec<usize>>,
     labels: Vec<i64>,
-    /// Words that there are.
+    /// Number of words.
     width: usize,
     classes: i64,
     train: Vec<u64>,
@@ -228,16 +227,16 @@ struct Graph {
     test: Vec<u64>,
 }
 
-/// `nodes` are distinct, those that the first block reads; the last one makes the seeds.
+/// `nodes` are the distinct nodes that the first block reads. The last block makes the seeds.
 struct Batch {
     nodes: Vec<u64>,
     blocks: [Block; 2],
     labels: Tensor,
 }
 
-/// The edges of one layer: from `sources`, places among the nodes that it reads, to `targets`,
-/// places among the `made` nodes that it makes, which are the first ones of those that it reads.
-/// `counts` (made, 1) are the made nodes' edges, at least 1.
+/// The edges of one layer. The layer reads the vectors of some nodes and makes new vectors for the
+/// first `made` of them. `sources` are places among the nodes that it reads, and `targets` among
+/// the nodes that it makes. `counts` (made, 1) are the edges of each made node, at least 1.
 struct Block {
     made: i64,
     sources: Tensor,
@@ -289,7 +288,7 @@ impl Graph {
         Ok(Self { neighbours, words, labels, width, classes, train, valid, test })
     }
 
-    /// A row of length 1 with the node's words, all alike.
+    /// The features of a node: an equal value for each of its words, with a Euclidean length of 1.
     fn features(&self, node: u64) -> Vec<f32> {
         let words = &self.words[node as usize];
         let mut row = vec![0.0; self.width];
@@ -313,8 +312,8 @@ impl Graph {
         })
     }
 
-    /// The block that makes `nodes`, which are distinct, and the distinct nodes that it reads. Of a
-    /// node with more neighbours than the fanout, that many are drawn, with replacement.
+    /// Returns the block that makes the distinct `nodes`, and the distinct nodes that it reads. Of
+    /// a node with more neighbours than `fanout`, it draws `fanout`, with replacement.
     fn block(&self, nodes: &[u64], fanout: usize, random: &mut SmallRng) -> (Block, Vec<u64>) {
         let (mut all, mut targets) = (nodes.to_vec(), Vec::new());
         let mut counts = Vec::with_capacity(nodes.len());

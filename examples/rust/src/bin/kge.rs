@@ -5,9 +5,9 @@
 //! cargo xtask example kge -- --in-memory   # the same with plain tensors
 //! ```
 //!
-//! The data are three files of triples, as WN18RR has them. Reported are the filtered mean
-//! reciprocal rank and Hits@1, 3 and 10 over both directions. The twin in Python, with ComplEx too,
-//! is `examples/kge`.
+//! The data are three files of triples, as WN18RR has them. It reports the filtered mean reciprocal
+//! rank and Hits@1, 3 and 10 over both directions. `examples/kge` is this model in Python, and has
+//! ComplEx too.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -30,17 +30,17 @@ struct Options {
     /// Folder of train.tsv, valid.tsv and test.tsv [default: WN18RR]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Values a row
+    /// Values of a row
     #[arg(long, default_value_t = 128)]
     dim: u32,
     #[arg(long, default_value_t = 6)]
     epochs: u64,
     #[arg(long, default_value_t = 1000)]
     batch_size: usize,
-    /// Random entities that a batch's tails are told from
+    /// Random entities that a batch uses as negatives
     #[arg(long, default_value_t = 2000)]
     negatives: usize,
-    /// Of Adagrad
+    /// Learning rate of Adagrad
     #[arg(long, default_value_t = 0.1)]
     lr: f64,
     /// Weight of the rows' cubed norm, N3 (Lacroix et al., 2018)
@@ -61,7 +61,7 @@ fn main() -> Result<()> {
     )?;
     let graph = Graph::load(&folder)?;
 
-    // The tables: a row per entity and per relation, made when it is first got.
+    // One row for each entity and each relation. The first get of a row creates it.
     let values = (graph.entities + graph.relations) * u64::from(options.dim);
     let (bank, _folder) = options.common.bank(values * ADAGRAD_BYTES_PER_VALUE)?;
     let config = TableConfig::new(options.dim)
@@ -134,10 +134,10 @@ struct Ranking {
     hits: [f64; 3],
 }
 
-/// Ranks the tail of each query among all entities but the other known tails. Rows are looked at a
-/// chunk of entities at a time, so the whole table never has to be in memory. Of scores that equal
-/// the true one's but for rounding, half count as better. Fails if a score is not finite: nothing
-/// is greater than NaN, so it would rank first.
+/// Ranks the tail of each query among all entities but the other known tails. It peeks a chunk of
+/// entities at a time, so the table need not be in memory. A score that equals the true tail's up
+/// to rounding counts as half better. Fails if a score is not finite: no score is greater than NaN,
+/// so NaN would rank first.
 fn rank(
     graph: &Graph,
     queries: &[Triple],
@@ -181,7 +181,7 @@ fn rank(
     Ok(Ranking { mrr: mean(ranks.reciprocal()), hits })
 }
 
-/// The scores, if none is NaN or infinite.
+/// Returns the scores, or an error if one is NaN or infinite.
 fn finite(scores: Tensor) -> Result<Tensor> {
     if scores.isfinite().all().int64_value(&[]) == 0 {
         bail!("the model gives scores that are not finite: its training has diverged; lower --lr");
@@ -204,12 +204,12 @@ struct Graph {
     train: Vec<Triple>,
     valid: Vec<Triple>,
     test: Vec<Triple>,
-    /// Of every (head, relation) in any part.
+    /// The known tails of every (head, relation), from all parts.
     known: HashMap<(u64, u64), Vec<u64>>,
 }
 
-/// `heads` and `candidates` are positions in `entities`, the distinct ones that the batch needs;
-/// `targets` say where among the candidates each tail stands.
+/// `entities` are the distinct entities of the batch. `heads` and `candidates` are positions in
+/// `entities`, and `targets` are the positions of the tails in `candidates`.
 struct Batch {
     entities: Vec<u64>,
     relations: Vec<u64>,
@@ -290,7 +290,7 @@ impl Graph {
     }
 }
 
-/// The number of `name`, a new one if it has none.
+/// Returns the number of `name`. A new name gets the next number.
 fn numbered(numbers: &mut HashMap<String, u64>, name: &str) -> u64 {
     let next = numbers.len() as u64;
     *numbers.entry(name.to_owned()).or_insert(next)
