@@ -323,8 +323,9 @@ first = next(feed)["f"][:, 0].tolist()
 next(other)
 child = os.fork()
 if child == 0:
-    refused = 0 for call in (next, list, pyarrow.RecordBatchReader.from_stream,
-    pyarrow.RecordBatchReader.from_stream):
+    refused = 0
+    reader = pyarrow.RecordBatchReader.from_stream
+    for call in (next, list, reader, reader):
         try:
             call(feed)
         except RuntimeError as error:

@@ -33,7 +33,7 @@ const BATCH_ROWS: usize = 4096;
 /// ```
 /// use embank::Eviction;
 ///
-/// Not used for 30 days (in a table that tracks minutes), and fewer than three times before.
+/// // Not used for 30 days (in a table that tracks minutes), and fewer than three times before.
 /// let stale = Eviction::new().unused_for(30 * 24 * 60).used_fewer_than(3);
 /// let small = Eviction::new().norm_below(1e-4).dry_run(true);
 /// # assert!(small.dry_run && !stale.dry_run);

@@ -162,7 +162,7 @@ impl Store {
     /// another bank now; and the errors of [`open_read_only`](Self::open_read_only).
     pub fn refresh(&self) -> Result<u64> {
         let Serving::Reading(reading) = &self.serving else {
-            let why = "is open for writing and always shows its newest rows; only a store that is open read-only can refresh";
+            let why = "is open for writing and always shows its newest rows; only a store that was opened read-only can refresh";
             let of = format!("bank {:?}", self.path());
             return Err(Error::WrongKind { of, why: why.to_owned() });
         };
