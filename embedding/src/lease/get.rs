@@ -260,6 +260,8 @@ impl Table {
         }
         get.reached.forget();
         get.seen = SeenClocks::default();
+        // The next attempt may find rows that this one refused to make.
+        get.refused.clear();
         self.release_or_count(&places_keys(keys, |place| held[place]), &entered);
         blocked.map(Attempt::Blocked)
     }

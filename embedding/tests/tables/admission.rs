@@ -249,6 +249,41 @@ fn threads_lose_no_gradient_and_no_count() {
     }
 }
 
+/// A Get that waits tries again. A key that its first attempt refused may have a row by then, and
+/// the lease then holds the row: its clock comes back to 0.
+#[test]
+fn a_key_that_was_refused_before_a_wait_is_held_after_it() {
+    let test = new_bank();
+    let config = config(Admission::AfterGets(2)).staleness_bound(Some(0));
+    let table = table(&test.bank, config);
+    let waits = || table.stats().waits;
+    // In each round one thread gets two new keys: it refuses `a`, and admits `b` unless the other
+    // thread holds `b` by then. While it waits for `b`, the other thread's Get of `a` makes that
+    // row. Many rounds miss the moment; they check the clocks as well.
+    for round in 0..2000 {
+        let a = 2 * round;
+        let b = a + 1;
+        table.get(&[b], &mut [0.0]).unwrap().release().unwrap();
+        let start = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                start.wait();
+                table.get(&[a, b], &mut [0.0; 2]).unwrap().apply(&[-1.0; 2]).unwrap();
+            });
+            let before = waits();
+            start.wait();
+            let holder = table.get(&[b], &mut [0.0]).unwrap();
+            if waits() > before {
+                table.get(&[a], &mut [0.0]).unwrap().release().unwrap();
+            }
+            holder.release().unwrap();
+        });
+        for key in [a, b] {
+            assert!(matches!(table.outstanding(key).unwrap(), None | Some(0)), "key {key}");
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Train(Vec<u64>),
