@@ -120,3 +120,63 @@ def test_wrong_features_are_named(tables: list[embank.Table]) -> None:
     with pytest.raises(ValueError, match="mode must be"):
         embank.torch.EmbeddingBagCollection({"x": tables[0]}, mode="min")  # type: ignore[arg-type]
     assert "'x': 'a' dim=2" in repr(module)
+
+
+def test_outputs_change_in_place_as_torchs_do(tables: list[embank.Table]) -> None:
+    """An output was once a view of the bags of all features, and autograd refused to change it."""
+    a, b = tables
+    model = embank.torch.EmbeddingBagCollection({"one": a, "two": a, "b": b})
+    keys = {"one": torch.tensor([[1, 2]]), "two": torch.tensor([[3]]), "b": torch.tensor([[4]])}
+    bags = model(keys)
+    kept = bags["two"] * bags["two"]  # the graph needs this output as it is
+    bags["one"].mul_(3.0)
+    torch.relu_(bags["b"])
+    (bags["one"].sum() + kept.sum() + bags["b"].sum()).backward()
+    assert a.peek([1, 2, 3]).tolist() == [[-0.5, -0.5], [-0.5, -0.5], [0.0, 0.0]]
+    assert b.peek([4]).tolist() == [[0.5, 0.5, 0.5]]
+    output = embank.torch.EmbeddingBag(a, mode="sum")(torch.tensor([[1]]))
+    output.mul_(2.0).sum().backward()
+    rows = embank.torch.Embedding(a)(torch.tensor([[2], [3]]))
+    rows.mul_(2.0).sum().backward()
+    assert a.peek([1, 2, 3]).tolist() == [[-1.5, -1.5], [-1.5, -1.5], [-1.0, -1.0]]
+
+
+def test_a_feature_that_the_loss_leaves_out_learns_nothing(tables: list[embank.Table]) -> None:
+    a, _ = tables
+    model = embank.torch.EmbeddingBagCollection({"one": a, "two": a})
+    bags = model({"one": torch.tensor([[1, 2]]), "two": torch.tensor([[3]])})
+    bags["one"].sum().backward()
+    assert a.peek([1, 2, 3]).tolist() == [[0.5, 0.5], [0.5, 0.5], [1.0, 1.0]]
+    assert a.outstanding_leases() == []
+
+
+def test_a_bad_gradient_of_an_empty_bag_is_dropped_in_several_banks(
+    tmp_path: Path, tables: list[embank.Table]
+) -> None:
+    """The gradient of a bag without keys reaches no row, so it stops no step."""
+    a, _ = tables
+    with embank.Bank(tmp_path / "other", memory_budget="16MiB") as bank:
+        other = bank.table("a", dim=2, optimizer=embank.SGD(lr=0.5),
+                           initializer=embank.Constant(1.0))
+        model = embank.torch.EmbeddingBagCollection({"here": a, "there": other})
+        bags = (torch.tensor([1, 2]), torch.tensor([0, 1, 1]))
+        found = model({"here": bags, "there": bags})
+        bad = torch.tensor([[1.0, 1.0], [float("nan"), 0.0], [1.0, 1.0]])
+        (found["here"] * bad).sum().add(found["there"].sum()).backward()
+        assert a.peek([1, 2]).tolist() == [[0.5, 0.5], [0.5, 0.5]]
+        assert other.peek([1, 2]).tolist() == [[0.5, 0.5], [0.5, 0.5]]
+        found = model({"here": bags, "there": bags})
+        bad = torch.tensor([[1.0, float("nan")], [0.0, 0.0], [1.0, 1.0]])
+        with pytest.raises(ValueError, match="key 1: the gradient of column 1 is nan"):
+            (found["here"] * bad).sum().add(found["there"].sum()).backward()
+        assert other.peek([1, 2]).tolist() == [[0.5, 0.5], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_keys_without_offsets_give_no_bags(tables: list[embank.Table], trains: bool) -> None:
+    a, _ = tables
+    keys, offsets = torch.tensor([1, 2]), torch.tensor([], dtype=torch.int64)
+    expected = torch.nn.EmbeddingBag(3, 2, mode="sum")(keys, offsets)
+    module = embank.torch.EmbeddingBag(a, mode="sum").train(trains)
+    with torch.set_grad_enabled(trains):
+        assert module(keys, offsets).shape == expected.shape == (0, 2)

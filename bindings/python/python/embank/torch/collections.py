@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Optional, Union
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 import embank
 
-from .leaf import Rows, leased_output, refuse_recording
+from .leaf import Rows, leased_outputs, refuse_recording, tensors_of
 from .modules import BagRequest, Bags, Mode, TableModule, check_mode, joined_request
 from .sinks import identity
 
@@ -118,8 +118,9 @@ class EmbeddingCollection(_Collection):
 class EmbeddingBagCollection(_Collection):
     """Bags of several features, out of several tables, in one call.
 
-    The namesake of TorchRec's, with tensors in place of its jagged ones. Each forward pass asks each table once, and
-    all tables of a bank in one call. In the backward pass each table takes one step.
+    The namesake of TorchRec's, with tensors in place of its jagged ones. Each forward pass asks
+    each table once; in training, one call asks all tables of a bank. In the backward pass each
+    table takes one step.
 
     Args:
         features: The table of each feature; features may share one.
@@ -197,22 +198,26 @@ class EmbeddingBagCollection(_Collection):
                 return None
             joined[at] = request
         found: dict[str, Tensor] = {}
-        for at, output in self._outputs(joined).items():
-            names = of_table[at]
-            counts = [bags[name].count for name in names]
-            found.update(zip(names, torch.split(output, counts)))
+        counts = {at: [bags[name].count for name in names] for at, names in of_table.items()}
+        for at, outputs in self._outputs(joined, counts).items():
+            found.update(zip(of_table[at], outputs))
         return {name: found[name] for name in bags}
 
     def _outputs(
-        self, requests: Mapping[tuple[int, str], BagRequest]
-    ) -> dict[tuple[int, str], Tensor]:
-        """The bags of each table, all tables of a bank in one call."""
-        outputs: dict[tuple[int, str], Tensor] = {}
+        self,
+        requests: Mapping[tuple[int, str], BagRequest],
+        counts: Mapping[tuple[int, str], Sequence[int]],
+    ) -> dict[tuple[int, str], Sequence[Tensor]]:
+        """The bags of each table's features, which are as many as `counts` says.
+
+        In training, one call gets the bags of all tables of a bank.
+        """
+        outputs: dict[tuple[int, str], Sequence[Tensor]] = {}
         if not self.trains:
             for at, (keys, offsets, pooling, weights) in requests.items():
                 peek = self._table[at].peek_bags
                 pooled = peek(keys, offsets, pooling=pooling, weights=weights)
-                outputs[at] = torch.from_numpy(pooled)
+                outputs[at] = list(tensors_of(pooled, counts[at]))
             return outputs
         of_bank: dict[int, list[tuple[int, str]]] = {}
         for at in requests:
@@ -220,7 +225,7 @@ class EmbeddingBagCollection(_Collection):
         for tables in of_bank.values():
             leases = embank.get_bags_many([(self._table[at], *requests[at]) for at in tables])
             for at, lease in zip(tables, leases):
-                outputs[at] = leased_output(self._table[at], lease)
+                outputs[at] = leased_outputs(self._table[at], lease, counts[at])
         return outputs
 
     def _bags(self, name: str, jagged: Jagged) -> Bags:

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
@@ -245,7 +245,10 @@ def _check_finite(
         keys = lease.keys
         if not isinstance(lease, embank.DistinctLease):
             gradients = lease.sum_gradients(gradients)
-    row, column = np.argwhere(~np.isfinite(gradients))[0]
+    bad = np.argwhere(~np.isfinite(gradients))
+    if len(bad) == 0:
+        return  # only the gradients of empty bags were not finite
+    row, column = bad[0]
     raise ValueError(
         f"table {table.name!r} of {table.bank.path}, key {keys[row]}: the gradient of column {column} is "
         f"{gradients[row, column]}; no row of this step was changed, in no bank; lower the learning rate, clip or "
@@ -292,21 +295,30 @@ def leased_rows(
 
 
 class LeasedOutput(torch.autograd.Function):
-    """What a lease's `rows` give to the graph, for a module whose output is these rows themselves.
+    """Puts the `rows` of a lease into the graph, for a module whose output is these rows.
 
-    The node of the graph owns the lease. Its gradient has the shape of the rows, so no tensor of distinct rows exists.
-    `anchor` is a leaf without values: it makes the output require a gradient.
+    The node of the graph owns the lease. Its gradients together have the shape of the rows, so no
+    tensor of distinct rows exists. `anchor` is a leaf without values: it makes the outputs require
+    a gradient. Each output has the next of `counts` rows. The outputs share no version counter, so
+    a model may change one of them in place.
     """
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, table: Table, lease: Union[Lease, BagLease]) -> Tensor:
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        table: Table,
+        lease: Union[Lease, BagLease],
+        counts: Sequence[int],
+    ) -> tuple[Tensor, ...]:
         ctx.table, ctx.lease = table, lease
-        return torch.from_numpy(lease.rows)
+        return tuple(tensors_of(lease.rows, counts))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None, None]:
         table, lease = ctx.table, ctx.lease
-        gradient = gradients[0].detach()
+        gradient = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
+        gradient = gradient.detach()
         raise_unless_held(lease)
         sink = sink_of(table)
         if sink is None:
@@ -316,14 +328,30 @@ class LeasedOutput(torch.autograd.Function):
             rows = torch.from_numpy(table.peek(lease.keys))
             sums = torch.from_numpy(lease.sum_gradients(to_host(gradient)))
             sink.collect(table, lease, rows, sums)
-        return None, None, None
+        return None, None, None, None
+
+
+def leased_outputs(
+    table: Table, lease: Union[Lease, BagLease], counts: Sequence[int]
+) -> tuple[Tensor, ...]:
+    """The rows of a lease in the graph: for each of `counts`, float32 of that many rows."""
+    anchor = torch.empty(0, dtype=torch.float32, device="cpu", requires_grad=True)
+    apply: Callable[..., tuple[Tensor, ...]] = LeasedOutput.apply
+    return apply(anchor, table, lease, counts)
 
 
 def leased_output(table: Table, lease: Union[Lease, BagLease]) -> Tensor:
     """The rows of a lease in the graph: float32 of the shape of `lease.rows`."""
-    anchor = torch.empty(0, dtype=torch.float32, device="cpu", requires_grad=True)
-    apply: Callable[..., Tensor] = LeasedOutput.apply
-    return apply(anchor, table, lease)
+    (output,) = leased_outputs(table, lease, [len(lease.rows)])
+    return output
+
+
+def tensors_of(rows: NDArray[np.float32], counts: Sequence[int]) -> Iterator[Tensor]:
+    """For each of `counts`, a tensor of the next rows, which shares their memory."""
+    start = 0
+    for count in counts:
+        yield torch.from_numpy(rows[start : start + count])
+        start += count
 
 
 def peeked_rows(

@@ -449,6 +449,9 @@ class Bags:
             return None
         end = self.keys.numel()
         offsets = self._starts
+        if offsets.numel() == 0:
+            # torch gives no bags, whatever keys there are.
+            return None
         if not self._include_last_offset:
             offsets = torch.cat([offsets, offsets.new_tensor([end])])
         elif int(offsets[-1]) != end:
