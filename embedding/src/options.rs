@@ -65,7 +65,8 @@ pub struct BankOptions {
     /// one among them. A batch of 2,048 keys or more is shared; smaller batches stay on the
     /// calling thread, and so do those of other threads while a batch is shared. 1 shares
     /// nothing. Rows, clocks and errors are those of one thread, bit for bit. Default: the
-    /// processors that the process may use, at most 16.
+    /// processors that the process may use, at most 16. At most 1,024. A batch that is called in a
+    /// thread of rayon is not shared, because that thread might run another batch while it waits.
     pub threads: usize,
 }
 

@@ -12,9 +12,14 @@
 //! **One batch at a time.** A batch that finds another one in the pool is not cut: several calling
 //! threads have the processors busy already, and a part never waits for the parts of another batch.
 //!
+//! **Callers that steal work.** A thread of a rayon pool that waits for parts runs other jobs of its
+//! own pool meanwhile. Such a job could ask for rows whose clocks the waiting batch holds, and would
+//! wait for its own thread. So a batch of a rayon thread is not cut.
+//!
 //! **Life.** The first batch that is cut starts the threads, so they have the processors that its
 //! thread may use. The threads end when the bank is closed. A child made by `fork` can't use the
-//! bank of its parent, so it never meets a pool without threads.
+//! bank of its parent, so it must not meet a pool without threads. The bindings refuse such calls; in
+//! Rust the program must not make them.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -25,11 +30,14 @@ use std::thread::{self, JoinHandle};
 use embank_kv::locks::Mutex;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// A part has this many keys or more: a smaller one takes less time than the wake-up of its thread.
+/// A batch is cut into as many parts as have this many keys each. The last part is smaller, because
+/// the others are rounded up. A smaller part takes less time than the wake-up of its thread.
 const PART_KEYS_MIN: usize = 1024;
 /// Threads of a bank unless its options say otherwise. More gain little: the memory of a socket is
 /// busy by then.
 const THREADS_MAX_DEFAULT: usize = 16;
+/// Most threads of a bank. More of them are a mistake, such as a number of bytes.
+pub(crate) const THREADS_MAX: usize = 1024;
 /// Parts begin at a multiple of this many keys, so that the bits of
 /// [`Reached`](crate::table::operations::Reached) of a part fill whole words.
 const PART_KEYS_STEP: usize = 64;
@@ -119,9 +127,12 @@ impl BatchPool {
     /// The pool for a batch of `keys` keys. `None` if the batch is not to be cut.
     pub(crate) fn turn(&self, keys: usize) -> Option<Turn<'_>> {
         let parts = self.threads.min(keys / part_keys_min());
-        // Acquire: pairs with the Release at the end of a turn; nothing depends on it but the order
-        // of turns.
-        if parts < 2 || self.busy.swap(true, Ordering::Acquire) {
+        if parts < 2 || u32::try_from(keys).is_err() || rayon::current_thread_index().is_some() {
+            return None;
+        }
+        // Acquire: pairs with the Release at the end of a turn. Only the order of turns depends on
+        // it.
+        if self.busy.swap(true, Ordering::Acquire) {
             return None;
         }
         let turn = Turn { pool: self, parts };
@@ -182,6 +193,19 @@ mod tests {
         assert!(BatchPool::new(4).turn(2 * part_keys_min() - 1).is_none());
         assert!(BatchPool::new(1).turn(1 << 20).is_none());
         assert!(BatchPool::new(0).turn(1 << 20).is_none());
+    }
+
+    #[test]
+    fn batches_of_a_rayon_thread_are_not_cut() {
+        let callers = ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+        let pool = BatchPool::new(4);
+        callers.install(|| assert!(pool.turn(1 << 20).is_none()));
+        assert!(pool.turn(1 << 20).is_some());
+    }
+
+    #[test]
+    fn a_batch_that_the_store_refuses_for_its_length_is_not_cut() {
+        assert!(BatchPool::new(4).turn(1 << 32).is_none());
     }
 
     #[test]

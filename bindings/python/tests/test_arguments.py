@@ -288,3 +288,8 @@ def test_messages_of_pipelines_name_what_python_has(tmp_path: Path) -> None:
             pipeline.run(b"green\n")
     for raised in (without_bank, unknown):
         assert not re.search(r"::|set_frozen", str(raised.value))
+
+
+def test_a_number_of_threads_out_of_range_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="threads.*from 1 to 1024, not 1025"):
+        embank.Bank(tmp_path / "bank", memory_budget="4MiB", threads=1025)

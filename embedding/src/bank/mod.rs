@@ -22,7 +22,7 @@ use crate::context::{Budget, Context};
 use crate::error::{Error, Result};
 use crate::lookahead::{self, Lookahead};
 use crate::options::BankOptions;
-use crate::pool::BatchPool;
+use crate::pool::{BatchPool, THREADS_MAX};
 use crate::registry::deadline::{FAR_OFF, deadline_after};
 use crate::row::times::Times;
 use crate::stats::lease_info::LeaseInfo;
@@ -92,7 +92,7 @@ impl Bank {
     /// the newest one, beside a process that writes it or none. Changes not a byte of it.
     /// Tables can be opened, peeked at and scanned; whatever would write, a Get for training
     /// too, fails with [`ReadOnly`](crate::Error::ReadOnly). Lookahead does nothing. Of
-    /// `options`, memory budget and device count.
+    /// `options`, memory budget, device and threads count.
     ///
     /// As long as the bank is at a checkpoint, the writer keeps that, and the disk space that it
     /// names.
@@ -142,6 +142,10 @@ impl Bank {
         if options.lease_timeout == Some(Duration::ZERO) {
             let problem = "must be longer than zero; None lets leases live for ever";
             return Err(Error::option("lease_timeout", problem));
+        }
+        if options.threads > THREADS_MAX {
+            let problem = format!("must be from 1 to {THREADS_MAX}, not {}", options.threads);
+            return Err(Error::option("threads", problem));
         }
         let budget = Budget {
             bytes: options.memory_budget_bytes,

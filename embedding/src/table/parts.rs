@@ -49,8 +49,9 @@ impl Table {
         operation: &mut O,
     ) -> Result<Outcome> {
         let context = self.context();
-        // A part may have to wait for room, in a thread whose waits the program does not interrupt.
-        let turn = context.pool.turn(keys.len()).filter(|_| !context.store.is_short_of_room());
+        // A part that waits for room waits in a thread that the program's check does not interrupt.
+        // So the batch is not cut if writers have to wait now.
+        let turn = context.pool.turn(keys.len()).filter(|_| !context.store.may_await_space());
         let Some(turn) = turn else { return self.execute(keys, clock, operation) };
         let ranges = turn.ranges(keys.len());
         let parts = operation.divide(&ranges);

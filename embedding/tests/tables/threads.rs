@@ -222,6 +222,37 @@ fn a_peek_shows_one_checkpoint_while_the_reader_is_refreshed() {
     });
 }
 
+#[test]
+fn a_number_of_threads_out_of_range_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let opened =
+        |threads| Bank::open(dir.path().join("bank"), BankOptions { threads, ..small_options() });
+    let refused = opened(1025).unwrap_err();
+    assert!(matches!(refused, Error::InvalidOption { option: "threads", .. }), "{refused}");
+    assert!(refused.to_string().contains("from 1 to 1024, not 1025"), "{refused}");
+    opened(1024).unwrap();
+    opened(0).unwrap();
+}
+
+/// A thread of another rayon pool runs other jobs of its pool while it waits. If it waited for
+/// parts, such a job could wait for rows that its own batch holds.
+#[test]
+fn jobs_of_another_pool_that_share_rows_do_not_wait_for_themselves() {
+    let bank = bank_of(4, 64 << 20);
+    let table = table(&bank.bank, config().staleness_bound(Some(0)));
+    let keys: Vec<u64> = (0..8192).collect();
+    let callers = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    callers.scope(|scope| {
+        for _ in 0..50 {
+            scope.spawn(|_| {
+                let mut rows = vec![0.0; keys.len() * DIM];
+                table.get(&keys, &mut rows).unwrap().apply(&rows).unwrap();
+            });
+        }
+    });
+    assert!(keys.iter().all(|&key| table.outstanding(key).unwrap() == Some(0)));
+}
+
 /// The threads of a bank end with it.
 #[test]
 fn the_threads_end_with_the_bank() {

@@ -330,10 +330,11 @@ impl Store {
         self.core().log.check_poison()
     }
 
-    /// True if a batch that appends may have to wait for room on the disk or in the quota. A hint.
+    /// True if a batch that appends may have to wait now, for room on the disk or in the quota or
+    /// for compaction. A hint.
     #[must_use]
-    pub fn is_short_of_room(&self) -> bool {
-        self.core().was_short_of_room()
+    pub fn may_await_space(&self) -> bool {
+        self.core().may_await_space()
     }
 
     /// The number of outstanding gets of a row; `None` if the row does not exist. Reads the disk if

@@ -209,6 +209,11 @@ impl Core {
         self.has_no_room() || self.behind(&self.space.signal.state.lock())
     }
 
+    /// True if `await_space` may wait or fail. Does not ask the file system.
+    pub(crate) fn may_await_space(&self) -> bool {
+        self.was_short_of_room() || self.behind(&self.space.signal.state.lock())
+    }
+
     /// True if the log may not take another page now.
     pub(crate) fn has_no_room(&self) -> bool {
         self.lacks_room().is_some()
