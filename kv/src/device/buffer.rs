@@ -8,13 +8,13 @@ use std::slice;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Alignment of every buffer: a page, so that no transfer straddles one page more than it needs to.
+/// Alignment of every buffer: a page, so that a transfer touches as few pages as possible.
 const ALIGNMENT_BYTES: usize = 4096;
 
 /// A zeroed, page-aligned run of bytes that dereferences to a slice.
 ///
-/// It comes from the allocator rather than from a map of its own, so that small ones are cheap and
-/// Miri can watch it.
+/// The memory comes from the allocator, not from a map of its own. So small buffers are cheap, and
+/// Miri can check them.
 ///
 /// ```
 /// use embank_kv::device::AlignedBuffer;
@@ -39,16 +39,15 @@ impl AlignedBuffer {
             return Self { start: NonNull::<Page>::dangling().cast(), len, number: None };
         }
         let layout = Self::layout(len);
-        // SAFETY: alloc_zeroed wants a size above zero; `len` was checked just above.
+        // SAFETY: `alloc_zeroed` requires a size above zero, which was checked just above.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
         Self { start, len, number: None }
     }
 
-    /// As [`zeroed`](Self::zeroed), for a buffer that streams read into again and again for as long
-    /// as a device is used: the device may register it with the kernel, once. All its pages are
-    /// then held in memory until the device closes, also those of a buffer that is dropped
-    /// before.
+    /// As [`zeroed`](Self::zeroed), for a buffer that streams read into many times while a device
+    /// is open. The device may register the buffer with the kernel, once. The kernel then keeps all
+    /// its pages in memory until the device closes, also if the buffer is dropped before.
     ///
     /// ```
     /// use embank_kv::device::AlignedBuffer;
@@ -62,12 +61,12 @@ impl AlignedBuffer {
 
     fn new_number() -> u64 {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        // Relaxed: only that no number comes twice matters.
+        // Relaxed: the numbers only have to differ.
         NUMBERS.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What tells this buffer from every other that there is or was, at the same address too; none
-    /// if it is not to be registered.
+    /// The number of this buffer. No other buffer of the process has it, also none that lay at this
+    /// address before. `None` if the buffer is not to be registered.
     pub(super) fn number(&self) -> Option<u64> {
         self.number
     }
@@ -78,7 +77,7 @@ impl AlignedBuffer {
     }
 }
 
-/// What an empty buffer points at nothing of: gives the dangling pointer its alignment.
+/// Gives the dangling pointer of an empty buffer its alignment.
 #[repr(align(4096))]
 struct Page;
 
@@ -87,13 +86,13 @@ const _: () = assert!(align_of::<Page>() == ALIGNMENT_BYTES);
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: `start` came from alloc_zeroed with this very layout, and is freed only here.
+            // SAFETY: `start` came from `alloc_zeroed` with this layout, and is freed only here.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
         }
     }
 }
 
-// SAFETY: the buffer owns its bytes alone, as a Box<[u8]> does.
+// SAFETY: the buffer is the only owner of its bytes, as a Box<[u8]> is.
 unsafe impl Send for AlignedBuffer {}
 // SAFETY: a shared borrow only reads, as with a Box<[u8]>.
 unsafe impl Sync for AlignedBuffer {}
@@ -102,15 +101,15 @@ impl Deref for AlignedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` initialised bytes lie at `start` (or `len` is 0 and `start` dangles
-        // aligned), and the borrow of self keeps writers away.
+        // SAFETY: `start` has `len` initialised bytes (if `len` is 0, `start` dangles and is
+        // aligned). The borrow of self prevents writes.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for AlignedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and the exclusive borrow of self makes this the only slice.
+        // SAFETY: as in `deref`. The exclusive borrow of self makes this the only slice.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
@@ -123,23 +122,23 @@ impl fmt::Debug for AlignedBuffer {
 
 #[cfg(test)]
 impl AlignedBuffer {
-    /// Gives this buffer's pages back to the system; fresh ones, zeroed, come in their place at the
-    /// same address.
+    /// Gives this buffer's pages back to the system. Zeroed pages take their place at the same
+    /// address.
     pub(super) fn replace_pages(&mut self) {
         assert_eq!(
             self.len % ALIGNMENT_BYTES,
             0,
             "whole pages, so that nobody else's bytes go along"
         );
-        // SAFETY: the range is this buffer's own, borrowed exclusively, and anonymous private
-        // memory, as the allocator's is; its bytes are any bytes, so zeros are valid.
+        // SAFETY: the range belongs to this buffer, which is borrowed exclusively. It is anonymous
+        // private memory, as the allocator's is. Zeros are valid bytes.
         let done =
             unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, libc::MADV_DONTNEED) };
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// Makes it another buffer in the eyes of a device, as [`for_streams`](Self::for_streams)
-    /// would.
+    /// Gives the buffer a new number, as [`for_streams`](Self::for_streams) does, so that a device
+    /// takes it for another buffer.
     pub(super) fn renumber(&mut self) {
         self.number = Some(Self::new_number());
     }

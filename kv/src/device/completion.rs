@@ -1,4 +1,4 @@
-//! What the kernel's answer to a read of `io_uring` means.
+//! What a read does after an answer of `io_uring`.
 
 use std::io;
 
@@ -6,26 +6,26 @@ use super::transfer::{self, Progress};
 use crate::device::segments::segment::Segment;
 use crate::error::Error;
 
-/// A read as it stood when the kernel answered.
+/// A read at the moment when the kernel answered.
 pub(super) struct Asked<'a> {
     pub(super) segment: &'a Segment,
-    /// Where the read begins in the segment.
+    /// The place in the segment where the read begins.
     pub(super) offset: u64,
-    /// Bytes of the whole read.
+    /// The length of the whole read in bytes.
     pub(super) wanted: usize,
     /// Bytes that earlier answers brought.
     pub(super) before: usize,
 }
 
-/// How a read goes on.
+/// What a read does next.
 pub(super) enum Completion {
-    /// All bytes are there.
+    /// All bytes have arrived.
     Complete,
-    /// This many more bytes are there; ask for the rest.
+    /// This number of further bytes has arrived; the rest is requested again.
     More(usize),
-    /// A transient failure; ask again.
+    /// A transient failure: the read is requested again.
     Again,
-    /// The file ends early, the drive failed, or transient failures were too many.
+    /// The file is too short, the drive failed, or there were too many transient failures.
     Failed(Error),
 }
 
@@ -34,8 +34,8 @@ pub(super) enum Completion {
 pub(super) struct Retries(usize);
 
 impl Retries {
-    /// Says how a read goes on after `result`: bytes moved, or a negative error number. `requests`:
-    /// reads so far.
+    /// Says what a read does after `result`, which is the number of bytes moved or a negative error
+    /// number. `requests`: requests of this read so far.
     pub(super) fn after(&mut self, asked: &Asked<'_>, result: i32, requests: usize) -> Completion {
         let Asked { segment, offset, wanted, before } = *asked;
         let Ok(moved) = usize::try_from(result) else {

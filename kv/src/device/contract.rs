@@ -1,4 +1,4 @@
-//! What a device does.
+//! The trait of a device.
 
 use crate::device::buffer::AlignedBuffer;
 use crate::device::stream;
@@ -26,7 +26,7 @@ pub struct Read<'a> {
     pub buffer: &'a mut [u8],
 }
 
-/// What a device had to do without, for statistics and logs.
+/// What a device could not use on this system, for statistics and logs.
 ///
 /// ```
 /// use embank_kv::device::{Device, DeviceOptions, MemoryDevice};
@@ -36,10 +36,10 @@ pub struct Read<'a> {
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceReport {
-    /// Why [`DeviceChoice::Auto`] took the thread pool; `None` if nothing was refused.
+    /// The reason why [`DeviceChoice::Auto`] took the thread pool; `None` if `io_uring` works.
     pub io_uring_refused: Option<String>,
-    /// Why reads and writes pass through the page cache, outside the memory budget; `None` with
-    /// `O_DIRECT` and in memory.
+    /// The reason why reads and writes pass through the page cache, which the memory budget does
+    /// not count. `None` with `O_DIRECT`, and for a device in memory.
     pub direct_io_refused: Option<String>,
 }
 
@@ -53,7 +53,7 @@ pub struct DeviceReport {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Freed {
-    /// All space below this log offset has been given back.
+    /// The file system has the space below this log offset back.
     pub end: u64,
     /// Segment files that were removed by this call.
     pub segments: u64,
@@ -64,24 +64,24 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// The device's name as statistics print it: `"io_uring"`, `"threads"`, `"memory"`.
     fn name(&self) -> &'static str;
 
-    /// What the device had to do without. Nothing, unless it says so.
+    /// What the device could not use. Default: an empty report.
     fn report(&self) -> DeviceReport {
         DeviceReport::default()
     }
 
-    /// Reads all of `reads`, as many at once as the device takes, and returns when the last is
-    /// done.
+    /// Reads all of `reads`, with as many in flight at once as the device allows. Returns when the
+    /// last one is done.
     ///
-    /// What lies between written ranges of a segment reads as zeros, as in any sparse file; what
-    /// lies beyond the last written block of a segment is [`Error::Truncated`].
+    /// A gap between written ranges of a segment reads as zeros, as in any sparse file. A read
+    /// behind the last written block of a segment fails with [`Error::Truncated`].
     ///
     /// # Errors
-    /// The first failure, naming file and offset; every request has been reaped by then. The
-    /// contents of all buffers are then unspecified. [`Error::InvalidArgument`] for what is not
-    /// block-aligned, empty or crosses a segment; nothing has been read then.
+    /// The first failure, with file and offset. No read is in flight then, and the contents of all
+    /// buffers are unspecified. [`Error::InvalidArgument`] for a read that is not block-aligned, is
+    /// empty or crosses a segment; then nothing was read.
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()>;
 
-    /// As [`read_many`](Self::read_many), for reads that no caller waits for yet: reads with a
+    /// As [`read_many`](Self::read_many), for reads that no caller waits for yet. Reads with a
     /// waiting caller go first.
     ///
     /// # Errors
@@ -90,21 +90,23 @@ pub trait Device: Send + Sync + fmt::Debug {
         self.read_many(reads)
     }
 
-    /// Reads what `stream` asks for, as many at once as the device and `memory` take, and hands
-    /// each read over as it completes, in any order. Returns when `stream` has no more and all
-    /// is handed over: how many reads were in flight at most.
+    /// Reads what `stream` asks for, with as many reads in flight as the device and `memory` allow.
+    /// Hands each read to `stream` when it completes, in any order. Returns when `stream` has no
+    /// more reads and got all of them. The result is the largest number of reads that were in
+    /// flight.
     ///
-    /// `memory` is where the bytes arrive: its length at least that of the longest read.
+    /// `memory` receives the bytes. It is at least as long as the longest read.
     ///
     /// # Errors
-    /// As [`read_many`](Self::read_many), or what [`ReadStream::done`] returned; of several the
-    /// first. No read is begun after it, and none is in flight when this returns.
+    /// As [`read_many`](Self::read_many), or the error of [`ReadStream::done`]; the first one if
+    /// there are several. No read begins after an error, and no read is in flight when the call
+    /// returns.
     fn read_stream(&self, memory: &mut AlignedBuffer, stream: &mut dyn ReadStream) -> Result<u64> {
         stream::in_bursts(memory, stream, |reads| self.read_many(reads), |_| {})
     }
 
-    /// Writes `bytes` at log offset `offset`; both block-aligned; may cross no segment. Not yet
-    /// durable.
+    /// Writes `bytes` at log offset `offset`. Both are block-aligned, and the write crosses no
+    /// segment. It is not durable yet.
     ///
     /// # Errors
     /// A failed or short write, naming file and offset. [`Error::InvalidArgument`] as for reads.
@@ -113,43 +115,43 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Makes every completed write durable.
     ///
     /// # Errors
-    /// A failed sync, naming the file. After one, the kernel may have dropped what it could not
-    /// write, so every later sync of this device fails too.
+    /// A failed sync, with the file. The kernel may then have dropped data that it could not write,
+    /// so every later sync of this device fails too.
     fn sync(&self) -> Result<()>;
 
-    /// Drops everything at and beyond log offset `end`, rounded up to whole blocks (a recovery
-    /// discards what no checkpoint holds). Durable on return.
+    /// Drops all bytes from log offset `end` on, rounded up to whole blocks. A recovery discards
+    /// what no checkpoint holds. Durable when the call returns.
     ///
     /// # Errors
-    /// A failed truncate or remove, naming the file.
+    /// A failed truncate or remove, with the file.
     fn truncate(&self, end: u64) -> Result<()>;
 
-    /// Gives the space below log offset `below` back: files that lie wholly below it are removed,
-    /// and where the file system can, the rest of the next one is punched out. Reads of what
-    /// was given back fail, or find zeros. Not durable by itself: after a crash some of it may
-    /// be there again. A file that can't be removed does not keep others: see
+    /// Gives the space below log offset `below` back. The device removes files that lie wholly
+    /// below it, and punches a hole into the next file if the file system can. Reads below the
+    /// offset then fail or find zeros. The call is not durable: after a crash some of the space may
+    /// be in use again. A file that can't be removed does not stop the removal of others: see
     /// [`not_removed`](Self::not_removed).
     ///
     /// # Errors
-    /// The directory was moved, or can't be looked at.
+    /// The directory was moved, or can't be read.
     fn free(&self, below: u64) -> Result<Freed>;
 
-    /// What earlier calls of [`free`](Self::free) could not remove, a line each with file and
-    /// reason. It is tried again with the next call.
+    /// A line with file and reason for each file that earlier calls of [`free`](Self::free) could
+    /// not remove. The next call tries again.
     fn not_removed(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Bytes that the file system still has for this process; `None` if that is unknown, or there
-    /// is no file system.
+    /// Bytes that the file system still has for this process. `None` if that is unknown, or if
+    /// there is no file system.
     fn room_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Closes the handles of files that can be opened again, where the process has none left for
-    /// another file.
+    /// Closes the handles of files that can be opened again. Called when the process may open no
+    /// further file.
     fn release_handles(&self) {}
 
-    /// The file and the offset in it that hold log offset `offset`, for error messages.
+    /// The file that holds log offset `offset`, and the offset in that file, for error messages.
     fn locate(&self, offset: u64) -> (std::path::PathBuf, u64);
 }

@@ -1,10 +1,10 @@
 //! Where pages lie when they are not in memory.
 //!
 //! The log is one address space of bytes. A device maps it to segment files of a fixed size and
-//! moves whole blocks. Three implementations: `io_uring` with `O_DIRECT`, a thread pool of
-//! `pread`/`pwrite` for where io_uring is refused, and memory, where nothing is durable. With the
-//! feature `testing` there is a fourth, `FaultyDevice`, which wraps any of them and fails on
-//! request.
+//! moves whole blocks. There are three devices: `io_uring` with `O_DIRECT`; a thread pool of
+//! `pread` and `pwrite`, for systems that refuse io_uring; and memory, in which nothing is durable.
+//! With the feature `testing` there is a fourth, `FaultyDevice`, which wraps another device and
+//! fails on request.
 //!
 //! ```
 //! use embank_kv::device::{self, AlignedBuffer, DeviceChoice, DeviceOptions, Read};
@@ -66,15 +66,15 @@ pub use uring::UringDevice;
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
 
-/// Opens the device that `choice` names over `dir/log`, creating the folder if it is absent.
+/// Opens the device `choice` over `dir/log`, and makes the folder if it is absent.
 ///
-/// [`DeviceChoice::Auto`] tries `io_uring` with a ring and one request through it, and takes the
-/// thread pool if that fails for whatever reason; [`Device::report`] then tells the reason.
+/// [`DeviceChoice::Auto`] tries `io_uring` with a ring and one request. If that fails for any
+/// reason, it takes the thread pool, and [`Device::report`] has the reason.
 ///
 /// # Errors
-/// [`Error::DeviceUnavailable`] if `io_uring` is asked for by name and refused; [`Error::Io`] if
-/// the folder can't be made or listed; [`Error::InvalidOption`] for options out of range, or
-/// segment files of another size.
+/// [`Error::DeviceUnavailable`] if the caller chose `io_uring` and the system refuses it.
+/// [`Error::Io`] if the folder can't be made or listed. [`Error::InvalidOption`] for options out of
+/// range, or if the segment files have another size.
 pub fn open(dir: &Path, choice: DeviceChoice, options: &DeviceOptions) -> Result<Arc<dyn Device>> {
     match choice {
         DeviceChoice::Memory => Ok(Arc::new(MemoryDevice::new(options)?)),
@@ -82,7 +82,7 @@ pub fn open(dir: &Path, choice: DeviceChoice, options: &DeviceOptions) -> Result
     }
 }
 
-/// As [`open`], in a directory that is held open.
+/// As [`open`], in a directory that is open already.
 pub(crate) fn open_in(
     dir: &Arc<Directory>,
     choice: DeviceChoice,
@@ -96,13 +96,13 @@ pub(crate) fn open_in(
     }
 }
 
-/// The directory of a bank, once the options are known to be right.
+/// The directory of a bank. Checks the options first.
 fn directory(dir: &Path, options: &DeviceOptions) -> Result<Arc<Directory>> {
     options.check()?;
     Directory::open(dir).map_err(|e| Error::io("open", dir, e))
 }
 
-/// The thread pool in place of an `io_uring` that was refused, with the reason kept.
+/// The thread pool in place of an `io_uring` that was refused; the pool keeps the reason.
 fn or_threads(
     tried: Result<Arc<dyn Device>>,
     dir: &Arc<Directory>,

@@ -1,4 +1,4 @@
-//! Opening segment files, past the page cache where the file system takes it.
+//! Opens segment files, with direct transfers if the file system allows them.
 
 use std::fs::File;
 use std::io;
@@ -16,9 +16,9 @@ const DIRECT: OFlags = OFlags::DIRECT;
 #[cfg(not(target_os = "linux"))]
 const DIRECT: OFlags = OFlags::empty();
 
-/// Opens a segment file that is there, to read, and to write unless `read_only` or it is another
-/// user's file. (The log's last segment, the only one that is written to, is made this user's own
-/// when the bank is opened.)
+/// Opens an existing segment file to read. Opens it to write too, unless `read_only` or another
+/// user owns the file. Only the last segment of a log is written, and opening a bank makes that
+/// segment this user's own.
 pub(super) fn existing(place: &Place, direct: bool, read_only: bool) -> io::Result<File> {
     let open = |access: OFlags| place.open_with(access | flags(direct));
     let opened = match read_only {
@@ -31,19 +31,18 @@ pub(super) fn existing(place: &Place, direct: bool, read_only: bool) -> io::Resu
     opened.inspect(leave_access_time_alone)
 }
 
-/// Creates a segment file that must not be there.
+/// Creates a segment file. Fails if there is one.
 pub(super) fn create(place: &Place, direct: bool) -> io::Result<File> {
     let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     place.open_with(new | flags(direct)).inspect(leave_access_time_alone)
 }
 
-/// Has reads leave the time of the file's last access, which the kernel else looks at for each of
-/// them. That is the owner's to ask for; others do without.
+/// Tells the kernel not to update the time of the file's last access, which it otherwise checks at
+/// each read. Only the owner of the file may do that; others go without.
 #[cfg(target_os = "linux")]
 fn leave_access_time_alone(file: &File) {
     use std::os::fd::AsRawFd;
-    // SAFETY: asks for the flags of an open file and sets them; no memory of this process is
-    // touched.
+    // SAFETY: reads and sets the flags of an open file; no memory of this process is touched.
     unsafe {
         let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
         if flags >= 0 {
@@ -59,19 +58,20 @@ fn flags(direct: bool) -> OFlags {
     if direct { DIRECT } else { OFlags::empty() }
 }
 
-/// Tries direct transfers of single blocks in `folder`; the reason if the file system refuses them
-/// (`EINVAL`: it has none, or wants a coarser alignment than [`BLOCK_BYTES`]).
+/// Tries direct transfers of single blocks in `folder`. Returns the reason if the file system
+/// refuses them: `EINVAL` means that it has no direct transfers, or needs a coarser alignment than
+/// [`BLOCK_BYTES`].
 ///
-/// Other failures are no answer, such as a full disk, on which a bank must still open; direct
-/// transfers are then assumed, and a read or write reports what is wrong.
+/// Other failures say nothing about direct transfers, for example a full disk, on which a bank must
+/// still open. Direct transfers are assumed then, and a later read or write reports the failure.
 pub(super) fn probe_direct(folder: &Arc<Directory>) -> Option<String> {
     if DIRECT.is_empty() {
         return Some("this system has no O_DIRECT".to_owned());
     }
-    // A name that no file has.
+    // No file has this name.
     let place = folder.place(format!("probe-{:016x}.tmp", new_id()));
     let tried = try_direct(&place);
-    // It may never have come into being.
+    // The file may not exist.
     let _ = place.remove_file();
     match tried {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(format!(
@@ -82,7 +82,7 @@ pub(super) fn probe_direct(folder: &Arc<Directory>) -> Option<String> {
     }
 }
 
-/// As [`probe_direct`], for a store that may make no file: tries to read the segment file `path`.
+/// As [`probe_direct`], for a store that may make no file: tries to read the segment file `place`.
 pub(super) fn probe_direct_reads(place: Option<&Place>) -> Option<String> {
     let Some(place) = place else {
         return Some("there was no segment file yet to try direct reads on".to_owned());
@@ -100,14 +100,14 @@ pub(super) fn probe_direct_reads(place: Option<&Place>) -> Option<String> {
     }
 }
 
-/// Gives the space of a file's first `bytes` back to the file system; they read as zeros then, and
-/// the file's length stays. False where that can't be done.
+/// Gives the space of a file's first `bytes` back to the file system. They then read as zeros, and
+/// the file keeps its length. False if the file system can't do it.
 #[cfg(target_os = "linux")]
 pub(super) fn punch(file: &File, bytes: u64) -> bool {
     use std::os::fd::AsRawFd;
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let Ok(bytes) = libc::off_t::try_from(bytes) else { return false };
-    // SAFETY: a system call on an open file; it touches no memory of this process.
+    // SAFETY: a system call on an open file, which touches no memory of this process.
     unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, bytes) == 0 }
 }
 
@@ -119,8 +119,8 @@ pub(super) fn punch(_file: &File, _bytes: u64) -> bool {
 fn try_direct(place: &Place) -> io::Result<()> {
     let file = place.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | DIRECT)?;
     let mut block = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
-    // The second half of a page, at the file's second block: aligned to a block and to nothing
-    // more.
+    // The second half of a page, at the file's second block: aligned to a block, and to no larger
+    // power of two.
     file.write_all_at(&block[BLOCK_BYTES..], BLOCK_BYTES as u64)?;
     file.read_exact_at(&mut block[BLOCK_BYTES..], BLOCK_BYTES as u64)
 }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     fn flags(file: &File) -> i32 {
-        // SAFETY: asks an open file for its flags.
+        // SAFETY: reads the flags of an open file.
         unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) }
     }
 

@@ -1,10 +1,10 @@
-//! Which device, and how it is set up.
+//! The choice of a device, and its options.
 
 use crate::device::contract::BLOCK_BYTES;
 use crate::device::segments::SEGMENT_SIZE_BYTES_DEFAULT;
 use crate::error::{Error, Result};
 
-/// Most segment files whose handles stay open: 128 GiB of the default size.
+/// Most segment files whose handles stay open. At the default size they hold 128 GiB.
 const OPEN_FILES_MAX: usize = 512;
 
 /// Which device to use.
@@ -15,18 +15,18 @@ const OPEN_FILES_MAX: usize = 512;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
-    /// `io_uring` where the kernel grants it, else the thread pool.
+    /// `io_uring` if the kernel allows it, else the thread pool.
     #[default]
     Auto,
-    /// `io_uring` or an error.
+    /// `io_uring`, or an error.
     IoUring,
     /// The portable thread pool.
     Threads,
-    /// Memory: nothing is durable. For tests.
+    /// Memory, for tests: nothing is durable.
     Memory,
 }
 
-/// How a device is set up.
+/// Options of a device.
 ///
 /// ```
 /// use embank_kv::device::DeviceOptions;
@@ -38,22 +38,20 @@ pub struct DeviceOptions {
     /// Bytes of log in one segment file: a power of two, at least [`BLOCK_BYTES`]. A bank keeps
     /// the size it was created with. Default [`SEGMENT_SIZE_BYTES_DEFAULT`].
     pub segment_size_bytes: u64,
-    /// Reads that one burst keeps in flight in its ring, 1 to 4096. Default 256: a virtual drive
-    /// read 4% more per second than with 128, and no more with 512.
+    /// Reads that one burst keeps in flight in its ring, 1 to 4096. Default 256.
     pub queue_depth: u32,
-    /// Rings, created when first needed: as many threads can have a burst in flight at once, later
-    /// ones wait. At least 1. Default 4.
+    /// Most rings. A ring is created when it is first needed. As many threads can have a burst in
+    /// flight at once, and further threads wait. At least 1. Default 4.
     pub rings_max: usize,
-    /// The most threads that the thread device starts to read; the thread that calls reads too.
-    /// All thread devices of the process share their threads: a burst starts another one only
-    /// if it lacks some and there are fewer than this. Default 32: it read about a sixth more
-    /// per second than 16 (bursts of 256 reads, virtual disk, two cores).
+    /// Most threads that the thread device starts for reads; the calling thread reads too. All
+    /// thread devices of the process share their threads. A burst starts a thread only if it lacks
+    /// one and if there are fewer than this. Default 32.
     pub threads: usize,
     /// Segment files whose handles stay open between uses; at least 1. Default: a quarter of the
     /// files that the process may have open (`ulimit -n`), at most 512.
     pub open_files_max: usize,
-    /// Files are opened to read only; nothing is made, written, cut or removed: what would, fails.
-    /// Default false.
+    /// Opens the files to read only. The device then makes, writes, cuts and removes nothing, and
+    /// calls that would do so fail. Default: false.
     pub read_only: bool,
 }
 

@@ -4,21 +4,21 @@
 //! threads. A set of threads for each bank takes a multiple of that, and containers limit the
 //! threads of their processes.
 //!
-//! **Approach.** A process has one pool. A burst of reads goes on the pool's queue, and its threads
-//! and the calling thread claim its reads one by one. The pool starts a thread only if a burst has
-//! reads that neither its calling thread nor an idle thread would claim at once, and never has more
-//! threads than the device of that burst allows (`DeviceOptions::threads`). Idle threads sleep on a
-//! condition variable. The drop of the last device joins them all.
+//! **Approach.** A process has one pool. A burst of reads goes on the pool's queue, and the pool's
+//! threads and the calling thread claim its reads one by one. The pool starts a thread only if a
+//! burst has reads that neither its calling thread nor an idle thread would claim at once. It never
+//! has more threads than the device of that burst allows (`DeviceOptions::threads`). Idle threads
+//! sleep on a condition variable. The drop of the last device joins all threads.
 //!
 //! **Progress.** The calling thread claims reads of its own burst until all are claimed. After that
 //! it waits only for the reads of its burst that other threads have claimed. So a burst needs no
-//! thread of the pool. A bank on a slow drive can occupy every thread of the pool; callers then
-//! read the bursts of other banks alone, and wait for no slow read. The threads take the oldest
-//! burst first, so each burst has its turn whatever another bank asks for.
+//! thread of the pool. A bank on a slow drive can occupy every thread of the pool. Callers on other
+//! banks then read their bursts alone, and wait for no slow read. The threads take the oldest burst
+//! first, so each burst has its turn.
 //!
-//! **Refusal.** At a limit of threads (`EAGAIN`) the pool goes on with the threads that it has,
-//! with zero too. It asks the system for threads again after [`BURSTS_UNTIL_RETRY`] further bursts
-//! that lacked some.
+//! **Refusal.** At a limit of threads (`EAGAIN`) the pool uses the threads that it has, which may
+//! be zero. It asks the system again after [`BURSTS_UNTIL_RETRY`] further bursts that lacked a
+//! thread.
 //!
 //! **Fork.** A child has no thread of the pool, and a thread of the parent may hold any of the
 //! pool's locks at the fork. So the handler at the fork forgets the parent's pool
@@ -38,22 +38,22 @@ use crate::process::locks::{Condvar, Mutex, MutexGuard};
 use crate::process::{fork, thread_start};
 use crate::sync::thread::JoinHandle;
 
-/// Bursts that lack threads and start none after the system has refused a thread: an attempt that
-/// is refused takes as long as some reads, so one in a thousand bursts makes it.
+/// Bursts that start no thread after the system has refused one, though they lack threads. A
+/// refused attempt takes as long as some reads, so one burst in a thousand tries again.
 pub(super) const BURSTS_UNTIL_RETRY: u32 = 1_000;
 
 /// The pool of this process, or of the process that it was forked from. `null` before the first
-/// device. Never freed, so that no thread reads freed memory: a process that forks has one more for
-/// each generation.
+/// device. Never freed, so that no thread reads freed memory. A process that forks keeps one more
+/// for each generation.
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
 
 struct Shared {
     process: u32,
-    /// Dead while no device is open.
+    /// Does not upgrade while no device is open.
     pool: Mutex<Weak<ReadPool>>,
 }
 
-/// Threads that read. They end when the pool is dropped.
+/// The threads that read. They end when the pool is dropped.
 #[derive(Debug)]
 pub(super) struct ReadPool {
     process: u32,
@@ -64,14 +64,14 @@ pub(super) struct ReadPool {
 #[derive(Debug, Default)]
 struct Threads {
     started: Vec<JoinHandle<()>>,
-    /// Bursts that start no thread yet although they lack some.
+    /// Bursts that will start no thread, though they lack some.
     bursts_until_retry: u32,
 }
 
 impl ReadPool {
     /// The pool that all devices of this process share. It is dropped with the last of them.
     pub(super) fn of_this_process() -> Arc<Self> {
-        // Without the handler, the process id alone tells a child.
+        // If the handler can't be installed, the process id alone identifies a child.
         let _ = fork::watch(fork::Owner::ReadPool, forget_in_child);
         let mut pool = shared(process::id()).pool.lock();
         pool.upgrade().unwrap_or_else(|| {
@@ -86,8 +86,8 @@ impl ReadPool {
         ReadPool { process: process::id(), queue: Arc::default(), threads: Mutex::default() }
     }
 
-    /// Offers a burst to the threads, and starts some if it lacks any and there are fewer than
-    /// `threads_max`.
+    /// Offers a burst to the threads. Starts threads if the burst lacks some and there are fewer
+    /// than `threads_max`.
     pub(super) fn offer(&self, burst: &Arc<Burst>, threads_max: usize) {
         let lacking = self.queue.push(burst);
         if lacking > 0 {
@@ -95,14 +95,14 @@ impl ReadPool {
         }
     }
 
-    /// Takes away a burst that has nothing left to claim, if a thread has not done so yet.
+    /// Takes a burst that has nothing left to claim off the queue, if it is still there.
     pub(super) fn retire(&self, burst: &Arc<Burst>) {
         self.queue.state.lock().retire(burst);
     }
 
     #[cold]
     fn grow(&self, lacking: usize, threads_max: usize) {
-        // If another caller is starting threads, they help with this burst too.
+        // Another caller is starting threads, which will help with this burst too.
         let Some(mut threads) = self.threads.try_lock() else { return };
         if threads.bursts_until_retry > 0 {
             threads.bursts_until_retry -= 1;
@@ -133,15 +133,15 @@ impl Drop for ReadPool {
         }
         self.queue.close();
         for thread in threads {
-            // A thread's panic has been printed, and its burst has failed, by now.
+            // If the thread has panicked, the panic was printed and its burst has failed.
             let _ = thread.join();
         }
     }
 }
 
-/// What the devices of `process`, which is this one, share.
+/// What the devices of `process` share. `process` is this process.
 fn shared(process: u32) -> &'static Shared {
-    // Acquire: pairs with the Release below, which published what it points to.
+    // Acquire: pairs with the Release below, which published the target.
     let mut found = SHARED.load(Ordering::Acquire);
     loop {
         // SAFETY: null, or made below and never freed.
@@ -154,7 +154,7 @@ fn shared(process: u32) -> &'static Shared {
         match SHARED.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: made above and never freed from here on.
             Ok(_) => return unsafe { &*made },
-            // Ends: what another thread of this process has put there is of this process.
+            // Ends: a pool that another thread of this process stored is one of this process.
             Err(other) => {
                 // SAFETY: made above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(made) });
@@ -164,7 +164,7 @@ fn shared(process: u32) -> &'static Shared {
     }
 }
 
-/// Called in a forked child, which has no other thread.
+/// Called in a forked child, which has one thread.
 pub(crate) fn forget_in_child() {
     // Relaxed: the child has one thread.
     SHARED.store(ptr::null_mut(), Ordering::Relaxed);
@@ -192,8 +192,8 @@ impl QueueState {
 }
 
 impl Queue {
-    /// Puts a burst on the queue and wakes as many idle threads as it has reads besides the
-    /// caller's first. Returns how many more threads could read at once.
+    /// Puts a burst on the queue. Wakes an idle thread for each of its reads but the first, which
+    /// the caller takes. Returns the number of further threads that could read at once.
     fn push(&self, burst: &Arc<Burst>) -> usize {
         let mut state = self.state.lock();
         state.bursts.push_back(Arc::clone(burst));

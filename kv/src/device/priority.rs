@@ -1,21 +1,19 @@
-//! Reads with a waiting caller go first.
+//! Reads with a waiting caller go before the others.
 //!
-//! A drive serves its queue more or less in turn. So a get that wants two rows waits behind
-//! everything that Lookahead, compaction or a scan has put there: with 256 random reads before it
-//! some 2 ms, where the drive itself needs 0.1. Nothing can be taken back once it is in the drive's
-//! queue; all that helps is to keep the queue short.
+//! A drive serves the reads in its queue nearly in their order. So a get that needs two rows waits
+//! behind all reads that Lookahead, compaction or a scan has begun. A read in the drive's queue
+//! can't be taken back. So background calls keep the queue short.
 //!
-//! Reads are weighed: one for itself and one for each 8 KiB, because four reads of 64 KiB hold up
-//! others as 32 of 512 bytes do. What all background calls together may have in flight, the
-//! *window*, is
+//! A read has a weight: one, and one more for each 8 KiB. The weight that all background calls
+//! together may have in flight, the *window*, is
 //! - [`YIELDING`] while a foreground call runs or waits for a ring;
-//! - [`ALONE`] once background reads have brought enough since the last one ended;
-//! - in between after one has ended: it grows by one for each [`GROWTH`] that background reads
-//!   bring. Work that gets by turns with others, a millisecond apart, thus finds a short queue
-//!   every time, and a get every ten milliseconds costs the background next to nothing.
+//! - [`ALONE`] once background reads have brought enough since the last foreground call ended;
+//! - between the two after a foreground call has ended: the window grows by one for each [`GROWTH`]
+//!   of weight that background reads bring. So gets that come a millisecond apart find a short
+//!   queue each time, and a get each ten milliseconds costs the background calls little.
 //!
-//! Several background calls share the window. Each may have a read in flight whatever its share is,
-//! so they all come to their end. Foreground calls are bounded by their ring alone.
+//! Several background calls share the window. Each may have one read in flight whatever its share
+//! is, so each makes progress. Only its ring bounds a foreground call.
 //!
 //! The numbers were measured with random reads of 512 bytes on a virtual drive, two cores; and, for
 //! the foreground, bursts of two reads every 1.5 ms:
@@ -48,25 +46,26 @@ use super::Priority;
 use crate::sync::{AtomicU32, Ordering};
 use crate::testing::mechanisms::{Mechanism, is_on};
 
-/// What background calls may have in flight while a foreground call is under way.
+/// Weight that background calls may have in flight while a foreground call runs.
 pub(super) const YIELDING: u32 = 32;
 
-/// What they may have in flight on their own: all that the drive makes use of.
+/// Weight that background calls may have in flight without foreground calls. More brings no more
+/// reads per second.
 pub(super) const ALONE: u32 = 128;
 
-/// How much of background reading widens their window by one, after a foreground call.
+/// Weight of background reads that widens their window by one after a foreground call.
 pub(super) const GROWTH: u32 = 4;
 
-/// What comes to one in the weight of a read.
+/// Bytes of a read that add one to its weight.
 const WEIGHT_BYTES: usize = 8 << 10;
 
-/// The calls that are under way in a device.
+/// The calls that run in a device.
 #[derive(Debug)]
 pub(super) struct Traffic {
     foreground: AtomicU32,
     background: AtomicU32,
-    /// What background reads have brought since the last foreground call ended; no more than
-    /// matters.
+    /// Weight that background reads have brought since the last foreground call ended, up to a
+    /// limit.
     undisturbed: AtomicU32,
 }
 
@@ -79,11 +78,11 @@ impl Traffic {
         }
     }
 
-    /// A call begins, before it waits for anything; it ends with the drop of what this returns.
+    /// Begins a call, before it waits for anything. The drop of the result ends it.
     pub(super) fn enter(&self, priority: Priority) -> Lane<'_> {
         let priority = if is_on(Mechanism::Priorities) { priority } else { Priority::Foreground };
-        // Relaxed: the counts guard nothing. A background call that sees one late has a few reads
-        // more in flight.
+        // Relaxed: the counts guard no data. A background call that sees a count late has a few
+        // more reads in flight.
         self.count(priority).fetch_add(1, Ordering::Relaxed);
         Lane { traffic: self, priority, in_flight: 0 }
     }
@@ -95,7 +94,7 @@ impl Traffic {
         }
     }
 
-    /// What one of the background calls may have in flight.
+    /// The weight that each background call may have in flight.
     fn window(&self) -> u32 {
         let together = if self.foreground.load(Ordering::Acquire) > 0 {
             YIELDING
@@ -124,8 +123,8 @@ impl Lane<'_> {
         }
     }
 
-    /// How many of `outstanding` reads to wait for, so that the queue never runs dry and a system
-    /// call still brings several: an eighth of what may be in flight.
+    /// The number of `outstanding` reads to wait for: an eighth of what may be in flight. So the
+    /// queue never runs empty, and one system call brings several reads.
     pub(super) fn patience(&self, depth: u32, outstanding: u32) -> u32 {
         let most = match self.priority {
             Priority::Foreground => depth,
@@ -138,7 +137,7 @@ impl Lane<'_> {
         self.in_flight += weight(bytes);
     }
 
-    /// A read of `bytes` bytes has brought data or failed.
+    /// Notes that a read of `bytes` bytes has brought data or failed.
     pub(super) fn ends(&mut self, bytes: usize) {
         self.in_flight -= weight(bytes);
         if self.priority == Priority::Background {
@@ -152,8 +151,8 @@ impl Lane<'_> {
 
 impl Drop for Lane<'_> {
     fn drop(&mut self) {
-        // Done first, or a background call could see neither this call nor that it has just ended.
-        // Release and Acquire (in `window`) keep the two stores in order.
+        // This store comes first. Otherwise a background call could see neither this call nor that
+        // it has just ended. Release here and Acquire in `window` keep the two stores in order.
         if self.priority == Priority::Foreground {
             self.traffic.undisturbed.store(0, Ordering::Relaxed);
         }
@@ -162,7 +161,7 @@ impl Drop for Lane<'_> {
 }
 
 fn weight(bytes: usize) -> u32 {
-    // A read is at most as long as a segment, so this is far below what an u32 holds.
+    // A read is at most as long as a segment, so this is far below the limit of a u32.
     1 + (bytes / WEIGHT_BYTES) as u32
 }
 
@@ -170,7 +169,7 @@ fn weight(bytes: usize) -> u32 {
 mod tests {
     use super::*;
 
-    /// How many reads of `bytes` bytes a call begins until it has to wait.
+    /// The number of reads of `bytes` bytes that a call begins until it has to wait.
     fn fill(lane: &mut Lane<'_>, bytes: usize) -> u32 {
         let mut begun = 0;
         while lane.has_room() {

@@ -1,32 +1,34 @@
-//! One io_uring, and the promise that a buffer handed to it is not let go too early.
+//! One io_uring. It guarantees that a buffer of the kernel is not freed too early.
 //!
 //! The kernel writes into a read's buffer at any time between the read's submission and its
-//! completion. A call that returned in between would give its caller memory that changes, or that
-//! is freed. So a ring counts the entries that were pushed and not yet reaped. [`Ring::drain`]
-//! returns only when that count is zero. It is called when the ring is given back, and on drop, so
-//! on unwinding too:
+//! completion. If a call returned in between, its caller would have memory that changes, or would
+//! free it. So a ring counts the entries that were pushed and not reaped. [`Ring::drain`] returns
+//! only when that count is zero. It is called when the ring is given back and when the ring is
+//! dropped, so also during unwinding:
 //!
-//! - Entries that the kernel has not taken from the submission queue are abandoned: without a
-//!   polling thread the kernel takes entries only when it is entered, and an abandoned ring is
-//!   never entered again ([`Ring::is_reusable`] turns false).
-//! - For entries that it has taken, their completions are waited for without submitting more.
-//! - Where even waiting fails, again and again, the process is aborted with a message. Nothing
-//!   gentler is sound, and no kernel is known to do it.
+//! - Entries that the kernel has not taken from the submission queue are abandoned. Without a
+//!   polling thread the kernel takes entries only when a thread enters it, and no thread enters it
+//!   for an abandoned ring ([`Ring::is_reusable`] turns false).
+//! - For entries that the kernel has taken, the drain waits for the completions and submits nothing
+//!   more.
+//! - If the wait fails many times in a row, the process aborts with a message. No gentler answer is
+//!   sound, and no known kernel does this.
 //!
-//! A ring can have one *registered* buffer, whose pages the kernel then holds in place instead of
-//! looking them up for each read. The buffer is registered once, between streams, and is never
-//! replaced: it goes with the ring. The kernel holds the pages, not the addresses, so a buffer that
-//! is freed before its ring does no harm. But a read that took another buffer at equal addresses
-//! for the registered one would land in pages that no thread reads. So a read compares numbers,
-//! which are never given twice, not addresses. Only kernels from 5.19 on register: with older ones
-//! a process that forks may get other pages than those that the kernel holds.
+//! A ring can have one *registered* buffer. The kernel keeps the pages of that buffer in place and
+//! does not look them up for each read. The buffer is registered once, between streams, and is
+//! never replaced. The kernel holds the pages, not the addresses, so a buffer that is freed before
+//! its ring does no harm. But suppose that another buffer lay at equal addresses later and passed
+//! for the registered one: reads would land in pages that no thread reads. So a read compares
+//! numbers, which are never given twice, not addresses. Buffers are registered only on kernels from
+//! 5.19 on. With older ones, a process that forks may get other pages than those that the kernel
+//! holds.
 //!
-//! From Linux 5.11 on, no wait for completions lasts longer than [`WAIT_SLICE`] without a new entry
-//! into the kernel. A kernel that has finished requests but has not woken the thread posts their
-//! completions at the next entry. Without the slices such a thread would sleep for ever.
+//! From Linux 5.11 on, a wait for completions enters the kernel again after [`WAIT_SLICE`] at most.
+//! A kernel that has finished requests but has not woken the thread posts their completions at the
+//! next entry. Without the slices such a thread would sleep for ever.
 //!
-//! A ring belongs to one thread from the first push to the drain, which is what
-//! `IORING_SETUP_COOP_TASKRUN` wants: completions arrive when that thread enters the kernel.
+//! From the first push to the drain, one thread has the ring. `IORING_SETUP_COOP_TASKRUN` requires
+//! that: completions arrive when this thread enters the kernel.
 
 use std::io::{self, Write};
 use std::thread;
@@ -38,19 +40,18 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 use super::AlignedBuffer;
 use crate::process::descriptors::with_streams;
 
-/// How often a drain asks again when waiting fails, a millisecond apart, before it gives up and
-/// aborts.
+/// Most attempts of a drain to wait, a millisecond apart, before it aborts the process.
 const DRAIN_FAILURES_MAX: u32 = 10_000;
 
-/// The longest wait in the kernel. A slice ends one wait, not the waiting: the caller comes again.
-/// A second costs nothing that can be measured, and is far above the answer of a drive that works.
+/// The longest wait in the kernel. The caller then waits again. One system call a second costs
+/// nothing that can be measured, and a working drive answers much sooner.
 const WAIT_SLICE: Duration = Duration::from_secs(1);
 
-/// Slices without a completion after which one line on standard error says that a drive does not
+/// Slices without a completion after which a line on standard error says that a drive does not
 /// answer.
 const SILENT_SLICES_MAX: u32 = 30;
 
-/// How often a submission is tried again when the kernel is out of memory for it and nothing is in
+/// Most attempts of a submission while the kernel has no memory for it, and while no request is in
 /// flight whose completion would free some.
 const SUBMIT_FAILURES_MAX: u32 = 1_000;
 
@@ -60,26 +61,28 @@ pub(super) struct Ring {
     /// Entries pushed and not reaped.
     outstanding: u32,
     abandoned: bool,
-    /// The kernel is Linux 5.19 or newer.
+    /// True on Linux 5.19 or newer.
+    ///
     recent: bool,
     /// The number of the registered buffer.
     registered: Option<u64>,
     wait_slice: Duration,
     /// Slices that have ended since the last completion.
     silent_slices: u32,
-    /// Errors that the next enters report in the kernel's stead.
+    /// Errors that the next system calls report in place of the kernel's results.
     #[cfg(test)]
     pub(super) injected: tests::Injected,
 }
 
 impl Ring {
-    /// A ring that takes `depth` requests at once.
+    /// Makes a ring for `depth` requests at once.
     ///
     /// # Errors
-    /// What the kernel answers: `ENOSYS` or `EPERM` where io_uring is switched off or filtered,
-    /// `ENOMEM` where a limit on locked memory is too low; `Unsupported` where it can't read.
+    /// The kernel's error: `ENOSYS` or `EPERM` if io_uring is switched off or filtered, `ENOMEM` if
+    /// a limit on locked memory is too low; `Unsupported` if this io_uring can't read.
     pub(super) fn new(depth: u32) -> io::Result<Self> {
-        // Flags of Linux 5.18 and 5.19; older kernels answer EINVAL and do without.
+        // Flags of Linux 5.18 and 5.19. Older kernels answer EINVAL, and the ring is made without
+        // them.
         let mut builder = IoUring::builder();
         builder.setup_coop_taskrun().setup_submit_all();
         let (io, recent) = match with_streams(|| builder.build(depth)) {
@@ -102,8 +105,8 @@ impl Ring {
         })
     }
 
-    /// Sends one request through the whole ring: a filter may let a ring be made and not be
-    /// entered.
+    /// Sends one request through the ring, because a filter may allow making a ring and refuse to
+    /// enter it.
     pub(super) fn probe(&mut self) -> io::Result<()> {
         let mut probe = Probe::new();
         self.io.submitter().register_probe(&mut probe)?;
@@ -137,8 +140,9 @@ impl Ring {
         self.registered
     }
 
-    /// Registers `buffer` as the ring's only one, of index 0; false where the kernel refuses it
-    /// (for a limit on locked memory, mostly) or is too old. Nothing is in flight.
+    /// Registers `buffer` as the ring's only one, of index 0. False if the kernel refuses it, in
+    /// most cases for a limit on locked memory, or is too old. Must be called while nothing is in
+    /// flight.
     pub(super) fn register(&mut self, buffer: &mut AlignedBuffer) -> bool {
         debug_assert!(self.outstanding == 0 && self.registered.is_none());
         #[cfg(test)]
@@ -150,8 +154,8 @@ impl Ring {
         }
         let all = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         // SAFETY: the kernel takes references to the pages, so it touches no memory of this process
-        // that is freed later; and it writes to them only by requests that name index 0,
-        // whose memory `push` has valid.
+        // that is freed later. It writes to them only for requests that name index 0, whose memory
+        // is valid by the contract of `push`.
         if unsafe { self.io.submitter().register_buffers(&[all]) }.is_err() {
             return false;
         }
@@ -170,24 +174,24 @@ impl Ring {
     /// Queues a request; it starts with the next [`Self::submit_and_wait`].
     ///
     /// # Safety
-    /// The memory and the file that `entry` names must stay valid, and the memory untouched by
-    /// others, until its completion has been reaped or [`Self::drain`] has returned.
+    /// The memory and the file that `entry` names must stay valid, and no other code may touch the
+    /// memory, until its completion has been reaped or [`Self::drain`] has returned.
     ///
     /// # Panics
     /// If there is no room.
     pub(super) unsafe fn push(&mut self, entry: &squeue::Entry) {
         assert!(self.has_room(), "a ring is never filled beyond its depth");
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract.
         let pushed = unsafe { self.io.submission().push(entry) };
         pushed.expect("the kernel's queue is at least as long as the depth asked for");
         self.outstanding += 1;
     }
 
-    /// Starts what is queued and waits until `want` completions can be reaped, a signal comes, or a
+    /// Starts what is queued. Waits until `want` completions can be reaped, a signal arrives or a
     /// slice of waiting ends.
     ///
     /// # Errors
-    /// What the kernel answers, if trying again won't help. Requests may be in flight all the same.
+    /// The kernel's error, if another attempt can't help. Requests may be in flight even then.
     pub(super) fn submit_and_wait(&mut self, want: u32) -> io::Result<()> {
         debug_assert!(want <= self.outstanding);
         let mut failures = 0;
@@ -198,13 +202,13 @@ impl Ring {
             };
             match error.raw_os_error() {
                 Some(libc::EINTR) => return Ok(()),
-                // Out of memory for requests, or completions wait to be reaped.
+                // The kernel has no memory for requests, or completions wait to be reaped.
                 Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => {}
                 _ => return Err(error),
             }
             failures += 1;
             if self.taken() > 0 {
-                // What is in flight frees what it holds when it completes; the caller then comes
+                // Requests in flight free their memory when they complete. The caller then tries
                 // again.
                 return match self.enter(false, 1) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
@@ -218,7 +222,7 @@ impl Ring {
         }
     }
 
-    /// Hands each completion's user data and result to `done`, without waiting.
+    /// Passes each completion's user data and result to `done`, without waiting.
     pub(super) fn reap(&mut self, mut done: impl FnMut(u64, i32)) {
         for completion in self.io.completion() {
             self.outstanding -= 1;
@@ -227,10 +231,9 @@ impl Ring {
         }
     }
 
-    /// Returns when the kernel holds no memory that was handed to it.
+    /// Returns when the kernel holds no memory that was passed to it.
     ///
-    /// Ends: what the kernel has taken it completes, and failures to wait for it are bounded by an
-    /// abort.
+    /// Ends: the kernel completes what it has taken, and failed waits are bounded by an abort.
     pub(super) fn drain(&mut self) {
         let mut failures = 0;
         while self.outstanding > 0 {
@@ -249,15 +252,15 @@ impl Ring {
                     if failures > DRAIN_FAILURES_MAX {
                         abort_with_reads_in_flight(taken, &error);
                     }
-                    // Not to wait for the completions, but to leave the kernel time between
-                    // failures.
+                    // Gives the kernel time between failures. The loop does not rely on the sleep
+                    // for completions.
                     thread::sleep(Duration::from_millis(1));
                 }
             }
         }
     }
 
-    /// Entries that the kernel has taken and whose completions have not been reaped.
+    /// Entries that the kernel has taken and whose completions are not reaped.
     fn taken(&mut self) -> u32 {
         self.outstanding - self.io.submission().len() as u32
     }
@@ -270,16 +273,16 @@ impl Ring {
         let to_submit = if submit { self.io.submission().len() as u32 } else { 0 };
         let waits = if want > 0 { EnterFlags::GETEVENTS } else { EnterFlags::empty() };
         if want == 0 || !self.io.params().is_feature_ext_arg() {
-            // SAFETY: the call gets no argument besides numbers. The entries are those of `push`,
+            // SAFETY: the call passes no argument but numbers. The entries are those of `push`,
             // whose callers keep memory and files valid.
             return unsafe { self.enter_with::<libc::sigset_t>(to_submit, want, waits, None) };
         }
         let slice = Timespec::from(self.wait_slice);
         let argument = WaitArgument { timeout: &raw const slice as u64, ..WaitArgument::default() };
         let flags = waits | EnterFlags::EXT_ARG;
-        // SAFETY: the argument is what the flag announces. It lives, with the time that it names,
-        // until the call has returned. The entries come from `push`, whose callers keep memory and
-        // files valid.
+        // SAFETY: the argument is of the kind that the flag announces. It and the time that it
+        // refers to live until the call has returned. The entries come from `push`, whose callers
+        // keep memory and files valid.
         let entered = unsafe { self.enter_with(to_submit, want, flags, Some(&argument)) };
         match entered {
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
@@ -299,7 +302,7 @@ impl Ring {
         flags: EnterFlags,
         argument: Option<&T>,
     ) -> io::Result<()> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract.
         unsafe { self.io.submitter().enter(to_submit, want, flags.bits(), argument) }.map(|_| ())
     }
 
@@ -318,7 +321,7 @@ impl Ring {
     }
 }
 
-/// `struct io_uring_getevents_arg` of the kernel.
+/// The kernel's `struct io_uring_getevents_arg`.
 #[repr(C)]
 #[derive(Default)]
 struct WaitArgument {
@@ -358,7 +361,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Shared, so that another thread can see how far a drain has come.
+    /// Shared, so that another thread can see the progress of a drain.
     pub(in crate::device) type Injected = Arc<Mutex<VecDeque<i32>>>;
 
     fn ring() -> Option<Ring> {
@@ -389,7 +392,7 @@ pub(super) mod tests {
         let (reader, mut writer) = io::pipe().unwrap();
         let mut buffer = [0; 4];
         pending(&mut ring, &reader, &mut buffer);
-        // Waiting is refused a few times first; the drain must not take that for an answer.
+        // The first waits are refused; the drain must go on.
         ring.injected.lock().extend([libc::EINTR, libc::EAGAIN, libc::EBADF, libc::EINTR]);
         let injected = Arc::clone(&ring.injected);
         thread::scope(|scope| {

@@ -1,12 +1,11 @@
-//! Reads that are asked for one by one and handed over as they come.
+//! Reads that a caller asks for one by one, and gets in the order in which they complete.
 
 use super::Read;
 use crate::error::{Error, Result};
 
-/// Whether a caller waits for reads.
+/// Whether a caller waits for a read.
 ///
-/// While reads of the foreground are under way, those of the background leave most of the device's
-/// queue to them.
+/// While foreground reads are under way, background reads leave most of the device's queue to them.
 ///
 /// ```
 /// use embank_kv::device::Priority;
@@ -14,15 +13,15 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Priority {
-    /// A caller waits for them.
+    /// A caller waits for the read.
     #[default]
     Foreground,
-    /// They are ahead of their use, or for housekeeping.
+    /// No caller waits: the read is for a later use, or for housekeeping.
     Background,
 }
 
-/// A caller's reads, of which it need not know all at the start: what one brings may ask for
-/// another.
+/// The reads of a caller. The caller need not know all of them at the start: the bytes of one read
+/// may lead to the next.
 ///
 /// ```
 /// use embank_kv::device::{AlignedBuffer, Device, DeviceOptions, MemoryDevice, ReadStream};
@@ -49,25 +48,25 @@ pub trait ReadStream {
         Priority::Foreground
     }
 
-    /// The next read: log offset and length, as for [`Read`](super::Read). `None` if there is
-    /// nothing to ask for now; it is asked again after the next `done`.
+    /// The next read: log offset and length, as for [`Read`](super::Read). `None` if there is no
+    /// read to ask for now. The device asks again after the next `done`.
     fn next(&mut self) -> Option<(u64, usize)>;
 
-    /// The `number`th read has brought these bytes and is about to be handed to
-    /// [`done`](Self::done), after others perhaps: the time to have the processor fetch what
-    /// that will touch. A hint: a device may leave it out, or call it for a read that is not
-    /// handed over after all, as another has failed.
+    /// The `number`th read has brought these bytes and will be passed to [`done`](Self::done),
+    /// perhaps after other reads. The stream can prefetch here what `done` will touch. A hint: a
+    /// device may not call it, or may call it for a read that is not passed on because another one
+    /// has failed.
     fn arrived(&mut self, _number: u64, _bytes: &[u8]) {}
 
     /// The `number`th read, counted from 0 in the order of `next`, has brought `bytes`.
     ///
     /// # Errors
-    /// Whatever ends the stream.
+    /// An error ends the stream.
     fn done(&mut self, number: u64, bytes: &[u8]) -> Result<()>;
 }
 
-/// Runs a stream burst by burst, each as long as `memory`; `order` may rearrange what is handed
-/// over.
+/// Runs a stream in bursts, each as long as `memory`. `order` may rearrange the reads that have
+/// arrived.
 pub(crate) fn in_bursts(
     memory: &mut [u8],
     stream: &mut dyn ReadStream,
@@ -77,7 +76,7 @@ pub(crate) fn in_bursts(
     let mut first = 0;
     let mut deepest = 0;
     let mut asked = stream.next();
-    // Ends: each burst hands over at least one read, and the stream ends.
+    // Ends: each burst passes on at least one read, and the stream ends.
     while asked.is_some() {
         let mut reads = Vec::new();
         let mut rest = &mut memory[..];

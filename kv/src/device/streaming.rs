@@ -1,17 +1,18 @@
 //! A stream of reads through an io_uring.
 //!
-//! The ring is kept full: while there is room in it, in the memory and in its lane (`priority`),
-//! the stream is asked for more; then as many completions as an eighth of the depth are waited for,
-//! handed over one by one, and their memory goes to the next reads. So the disk works while rows
-//! are worked on, and never waits for the last read of a burst.
+//! The ring is kept full. While the ring, the memory and the lane (`priority`) have room, the
+//! stream is asked for more reads. Then the thread waits for the completions of an eighth of the
+//! depth and passes them to the stream. Their memory goes to the next reads. So the disk works
+//! while the caller works on rows, and never waits for the last read of a burst.
 //!
-//! Bytes that have just arrived are in no cache, and neither is the memory that the caller will
-//! touch for them. So completions are handed over in groups: first the caller fetches everything
-//! that it will touch for a group (`arrived`), so that the cache misses overlap.
+//! Bytes that have just arrived are in no cache of the processor, and neither is the memory that
+//! the caller will touch for them. So completions are passed on in groups. First the caller
+//! prefetches what it will touch for a group (`arrived`), so that the cache misses overlap.
 //!
-//! Memory is lent out as a ring, front to back, and comes back in that order: completions are
-//! nearly in order, and reads may have any length. A read's memory is the kernel's from push to
-//! completion, then the stream's during `done`, then free once all before it are.
+//! The memory is lent as a ring buffer, front to back, and comes back in that order: completions
+//! are nearly in order, and reads may have any length. The memory of a read belongs to the kernel
+//! from push to completion, then to the stream during `done`. It is free once the memory of all
+//! earlier reads is free.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -31,19 +32,20 @@ use super::{AlignedBuffer, ReadStream};
 use crate::device::segments::segment::Segment;
 use crate::error::{Error, Result};
 
-/// The most that one request asks for; the rest of a longer read follows as after a short one.
+/// Most bytes of one request. A longer read continues with another request, as after a short
+/// answer.
 const REQUEST_BYTES_MAX: usize = 1 << 30;
 
-/// Completions of a group: what is fetched for them fits the second-level cache, and mostly the
+/// Completions of a group. What is prefetched for them fits the second-level cache, and usually the
 /// first.
 const GROUP_READS: usize = 32;
 
-/// A read whose memory is lent out.
+/// A read that has memory.
 struct Lent {
-    /// Where its bytes lie in the memory.
+    /// Place of its bytes in the memory.
     at: usize,
     len: usize,
-    /// How far the ring of memory reaches with it.
+    /// End of its bytes, counted in bytes lent since the start.
     end: u64,
     /// Its place in `files`, and the offset in that file.
     file: usize,
@@ -58,20 +60,20 @@ pub(super) struct Streaming<'a> {
     lane: Lane<'a>,
     memory: *mut u8,
     memory_bytes: usize,
-    /// The number of the memory as a buffer.
+    /// The number of the memory as a registered buffer.
     buffer: Option<u64>,
     borrow: PhantomData<&'a mut AlignedBuffer>,
-    /// The ring of memory: what lies between is lent out.
+    /// Bytes given back and bytes lent since the start; the memory between the two is lent.
     head: u64,
     tail: u64,
     lent: VecDeque<Lent>,
     /// The number of the first of `lent`.
     first: u64,
-    /// The caller's, which keeps them open until the ring is drained.
+    /// Belongs to the caller, which keeps the files open until the ring is drained.
     files: &'a mut Vec<Arc<Segment>>,
-    /// Asked for, and no memory for it yet.
+    /// A read that the stream has asked for and that has no memory yet.
     asked: Option<(u64, usize)>,
-    /// Reads to push again, for the rest of their bytes.
+    /// Reads to push again, for their remaining bytes.
     again: Vec<u64>,
     retries: Retries,
     deepest: u64,
@@ -107,11 +109,11 @@ impl<'a> Streaming<'a> {
         }
     }
 
-    /// Ends: each turn reaps a completion, or waits for one for a bounded time, which a working
-    /// drive ends; a read comes again only after at least a block has arrived, or within the
-    /// bound on retries; and the stream ends.
+    /// Ends: each turn reaps a completion, or waits for one for a bounded time, and a working drive
+    /// answers. A read comes again only after at least a block has arrived, or within the limit of
+    /// retries. The stream ends.
     pub(super) fn run(mut self, ring: &mut Ring) -> Result<u64> {
-        // Completions that are to be handed over: numbers and results.
+        // Completions to pass on: numbers and results.
         let mut came = Vec::new();
         loop {
             self.fill(ring);
@@ -122,7 +124,8 @@ impl<'a> Streaming<'a> {
             let want = self.lane.patience(ring.depth(), ring.outstanding());
             if let Err(error) = ring.submit_and_wait(want) {
                 ring.drain();
-                // Of the reads in the ring none failed by itself: the first names the place.
+                // The ring failed, not one of the reads in it: the error names the first read's
+                // place.
                 let failed = self
                     .lent
                     .front()
@@ -143,13 +146,13 @@ impl<'a> Streaming<'a> {
         }
     }
 
-    /// Has the caller fetch what it will touch for completions.
+    /// Lets the caller prefetch what it will touch for these completions.
     fn fetch(&mut self, came: &[(u64, i32)]) {
         if self.error.is_some() {
             return;
         }
         for &(number, result) in came {
-            // The rest of a short one is still to come.
+            // The remaining bytes of a short read are still to come.
             if usize::try_from(result).is_ok_and(|arrived| arrived == self.rest(number)) {
                 let lent = &self.lent[(number - self.first) as usize];
                 // SAFETY: the read is complete, so the kernel no longer writes to its range, and no
@@ -177,7 +180,8 @@ impl<'a> Streaming<'a> {
         }
     }
 
-    /// Takes the next read of the stream and lends it memory; none if either is used up.
+    /// Takes the next read of the stream and gives it memory. `None` if the stream or the memory is
+    /// used up.
     fn begin(&mut self) -> Result<Option<u64>> {
         let Some((offset, len)) = self.asked.take().or_else(|| self.stream.next()) else {
             return Ok(None);
@@ -200,7 +204,7 @@ impl<'a> Streaming<'a> {
         Ok(Some(self.first + self.lent.len() as u64 - 1))
     }
 
-    /// A place for `len` bytes at the end of what is lent.
+    /// A place for `len` bytes behind the lent memory.
     fn lend(&mut self, len: usize) -> Option<usize> {
         if self.lent.is_empty() {
             self.head = 0;
@@ -215,7 +219,8 @@ impl<'a> Streaming<'a> {
         Some(if skipped > 0 { 0 } else { offset })
     }
 
-    /// The segment of a read. Streams come nearly sorted, so it is mostly that of the read before.
+    /// The segment of a read. Streams are nearly sorted, so it is usually the segment of the read
+    /// before.
     fn file(&mut self, offset: u64, len: usize) -> Result<usize> {
         let holds = |file: &Arc<Segment>| self.segments.holds(file, offset);
         if let Some(file) = self.files.iter().rposition(holds) {
@@ -225,7 +230,7 @@ impl<'a> Streaming<'a> {
         Ok(self.files.len() - 1)
     }
 
-    /// How much of a read has not arrived.
+    /// Bytes of a read that have not arrived.
     fn rest(&self, number: u64) -> usize {
         let lent = &self.lent[(number - self.first) as usize];
         lent.len - lent.arrived
@@ -245,10 +250,9 @@ impl<'a> Streaming<'a> {
         };
         let entry = entry.user_data(number);
         // SAFETY: the range belongs to this read alone until it is done (`lend`). `run` returns
-        // with nothing outstanding. Where a method of `stream` unwinds, `self` goes first,
-        // but it only borrows: the memory is the caller's, `files` was made before the
-        // ring's loan (`read_stream`), and the loan drains on its drop, so both outlive
-        // whatever is in flight.
+        // with no request in flight. If a method of `stream` unwinds, `self` is dropped first, but
+        // it only borrows: the memory belongs to the caller, and `files` was made before the ring's
+        // loan (`read_stream`). The loan drains the ring on its drop, so both outlive all requests.
         unsafe { ring.push(&entry) };
     }
 
@@ -342,8 +346,8 @@ mod tests {
         let mut files = Vec::new();
         let mut streaming = Streaming::new(&segments, &mut files, &mut memory, &mut two, lane());
         assert_eq!((streaming.begin().unwrap(), streaming.begin().unwrap()), (Some(0), Some(1)));
-        // The second comes first, disturbed, then short, then whole; its memory waits for the
-        // first.
+        // The second read completes first: disturbed, then short, then whole. Its memory waits for
+        // the first read.
         let mut came = |number, result| {
             streaming.fetch(&[(number, result)]);
             streaming.complete(number, result);
@@ -356,7 +360,7 @@ mod tests {
         assert_eq!(came(0, 4096), (2, 8192, 2, 0));
         assert!(streaming.error.is_none());
         drop(streaming);
-        // Only whole ones are shown, and all of them.
+        // `arrived` is called for whole reads only, and for each of them.
         assert_eq!((two.arrived, two.done), (vec![(1, 4096), (0, 4096)], vec![1, 0]));
     }
 
@@ -403,7 +407,7 @@ mod tests {
         assert!(streaming.error.is_some());
     }
 
-    /// Many reads in the background; at the hundredth to come, a foreground call begins.
+    /// Many background reads. When the hundredth completes, a foreground call begins.
     struct Behind<'t> {
         traffic: &'t Traffic,
         foreground: Option<Lane<'t>>,
@@ -411,8 +415,7 @@ mod tests {
         arrived: HashSet<u64>,
         arrived_at_once: usize,
         done: u32,
-        /// The most that was in flight when a read began: before the foreground call, and during
-        /// it.
+        /// The most reads in flight when a read began: before the foreground call, and during it.
         deepest: [u32; 2],
     }
 

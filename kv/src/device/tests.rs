@@ -1,5 +1,5 @@
-//! What every device does alike. Each test runs on all of them; io_uring is left out, with a
-//! message, where the kernel refuses it.
+//! Tests what all devices have in common. Each test runs on every device. If the kernel refuses
+//! io_uring, its part is skipped with a message.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,8 @@ const SEGMENT: u64 = 64 << 10;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 fn options() -> DeviceOptions {
-    // Small, so that bursts outgrow the ring, threads the rings, and segments the open handles.
+    // Small, so that bursts outgrow the ring, threads outnumber the rings, and segments outnumber
+    // the open handles.
     DeviceOptions {
         segment_size_bytes: SEGMENT,
         queue_depth: 8,
@@ -34,7 +35,7 @@ fn on_every_device(test: impl Fn(&dyn Device)) {
     }
 }
 
-/// Fills blocks with what tells them from every other block: their offset and `salt`.
+/// Fills blocks with their offset and `salt`, so that each block differs from all others.
 fn stamp(offset: u64, salt: u64, bytes: &mut [u8]) {
     for (i, word) in bytes.chunks_exact_mut(8).enumerate() {
         let at = offset + 8 * i as u64;
@@ -79,7 +80,7 @@ fn assert_burst(device: &dyn Device, offsets: &[u64], len: usize) {
     }
 }
 
-/// Block-aligned offsets all over the log, in no order, repeats included.
+/// Block-aligned offsets in random order, with repeats.
 fn scattered(count: u64, log_bytes: u64, len: u64) -> Vec<u64> {
     (0..count)
         .map(|i| i.wrapping_mul(0xD134_2543_DE82_EF95) >> 20)
@@ -141,7 +142,7 @@ fn unaligned_empty_and_crossing_transfers_are_refused() {
             let refused = device.read_many(&mut [Read { offset, buffer }]).unwrap_err();
             assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
         }
-        // In a burst too, and before any of it is read.
+        // Also in a burst, before a part of it is read.
         let (good, bad) = memory.split_at_mut(2048);
         let mut reads = [Read { offset: 0, buffer: good }, Read { offset: 7, buffer: bad }];
         assert!(matches!(device.read_many(&mut reads), Err(Error::InvalidArgument(_))));
@@ -155,8 +156,8 @@ fn reads_beyond_the_written_end_name_the_file_and_the_place() {
         let end = SEGMENT + 3 * BLOCK;
         device.write(0, &stamped(0, 0, SEGMENT)).unwrap();
         device.write(SEGMENT, &stamped(SEGMENT, 0, 3 * BLOCK)).unwrap();
-        // (read at, bytes wanted, bytes found): partly there, just beyond, in a segment that is not
-        // there.
+        // (read at, bytes wanted, bytes found): partly there, just beyond the end, and in a segment
+        // that does not exist.
         let cases = [
             (end - BLOCK, 1024, 512),
             (end, 512, 0),
@@ -172,7 +173,7 @@ fn reads_beyond_the_written_end_name_the_file_and_the_place() {
             assert_eq!((expected, found), (wanted, there));
             assert_eq!(offset, at % SEGMENT);
         }
-        // The same in the middle of a burst: it drains, and the device goes on working.
+        // A failure in the middle of a burst: the burst drains, and the device still works.
         for _ in 0..20 {
             let mut offsets = scattered(60, SEGMENT, BLOCK);
             offsets.insert(30, end);
@@ -187,8 +188,7 @@ fn reads_beyond_the_written_end_name_the_file_and_the_place() {
     });
 }
 
-/// Reads at `offsets`, each of its own length, and for every read at least one more that it asks
-/// for.
+/// Reads at `offsets`, each of another length. Each read asks for at least one more.
 struct Wander {
     offsets: Vec<(u64, usize)>,
     begun: Vec<(u64, usize)>,
@@ -329,8 +329,7 @@ fn truncation_drops_what_lies_beyond_and_keeps_the_rest() {
         for beyond in [end, 2 * SEGMENT, 3 * SEGMENT] {
             assert!(matches!(read(device, beyond, BLOCK), Err(Error::Truncated { .. })));
         }
-        // A segment that is written again holds only the new bytes; no old bytes come back behind
-        // them.
+        // A segment that is written again holds only the new bytes.
         device.write(3 * SEGMENT, &stamped(0, 9, BLOCK)).unwrap();
         device.sync().unwrap();
         assert_eq!(*read(device, 3 * SEGMENT, BLOCK).unwrap(), *stamped(0, 9, BLOCK));
@@ -430,7 +429,7 @@ fn where_io_uring_is_refused_threads_read_and_the_reason_is_kept() {
     assert_eq!(device.report().io_uring_refused.as_deref(), Some("EPERM"));
     write_log(&*device, 1);
     assert_burst(&*device, &scattered(20, SEGMENT, BLOCK), 512);
-    // Whatever else is wrong would be wrong for threads too.
+    // Any other error would be an error with threads too.
     let other = Err(Error::InvalidArgument(String::new()));
     let tried = or_threads(other, &directory(dir.path(), &options()).unwrap(), &options());
     assert!(matches!(tried, Err(Error::InvalidArgument(_))));
@@ -457,7 +456,7 @@ fn options_out_of_range_are_refused() {
 
 #[test]
 fn a_folder_without_direct_transfers_is_read_through_the_page_cache_and_says_so() {
-    // The shared-memory file system; new kernels take O_DIRECT on it, old ones refuse it.
+    // The shared-memory file system: new kernels allow O_DIRECT on it, old ones refuse it.
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
         eprintln!("left out: no /dev/shm");
         return;

@@ -1,15 +1,15 @@
-//! The portable device: threads that each block in `pread`.
+//! The portable device: each of its threads blocks in `pread`.
 //!
-//! For systems without io_uring and containers that refuse it. A burst is offered to the threads
-//! that all devices of the process share (`pool`). The caller and these threads claim its reads one
-//! by one with an atomic counter, so that a read costs no lock before its system call. Without a
-//! thread to help, the caller makes all reads itself.
+//! For systems without io_uring, and for containers that refuse it. A burst is offered to the
+//! threads that all devices of the process share (`pool`). The caller and these threads claim its
+//! reads one by one with an atomic counter, so a read takes no lock before its system call. If no
+//! thread helps, the caller makes all reads itself.
 //!
-//! The one danger is the same as with io_uring: a thread of the pool fills a caller's buffer
-//! through a raw pointer, so the caller must not return, nor unwind, while a claimed read runs.
-//! [`Waiting`] sees to it: it waits on drop until every read of the burst is accounted for, and
-//! each thread accounts for its claim on drop too, even if it panics. After that a thread may still
-//! hold the burst, finds nothing left to claim, and touches no pointer.
+//! **Danger.** A thread of the pool fills a caller's buffer through a raw pointer. So the caller
+//! must neither return nor unwind while a claimed read runs. [`Waiting`] ensures that: its drop
+//! waits until every read of the burst is accounted for. Each thread accounts for its claim on
+//! drop, even if it panics. After that a thread may still hold the burst. It finds nothing to claim
+//! then, and touches no pointer.
 
 use std::path::{Path, PathBuf};
 use std::slice;
@@ -37,7 +37,7 @@ use crate::sync::{AtomicUsize, Ordering};
 pub struct ThreadDevice {
     segments: Segments,
     pool: Arc<ReadPool>,
-    /// A burst of this device starts no thread if the pool has this number.
+    /// A burst of this device starts no thread if the pool has this number of threads.
     threads_max: usize,
     io_uring_refused: Option<String>,
 }
@@ -98,7 +98,7 @@ impl Device for ThreadDevice {
             reads => {
                 let buffers = reads.iter_mut().map(|read| Destination::of(read.buffer)).collect();
                 let burst = Arc::new(Burst::new(located, buffers));
-                // From here on `reads` stays borrowed and untouched until `waiting` has ended.
+                // From here on `reads` stays borrowed and untouched until `waiting` is dropped.
                 let waiting = Waiting { burst: &burst, pool: &self.pool };
                 if self.threads_max > 0 {
                     self.pool.offer(&burst, self.threads_max);
@@ -144,7 +144,7 @@ impl Device for ThreadDevice {
     }
 }
 
-/// A caller's buffer as the threads see it.
+/// A caller's buffer, as the threads see it.
 #[derive(Debug)]
 struct Destination {
     start: *mut u8,
@@ -157,11 +157,11 @@ impl Destination {
     }
 }
 
-// SAFETY: it stands for a `&mut [u8]`, which may go to another thread; who dereferences it and when
-// is the business of `Burst::work`.
+// SAFETY: it stands for a `&mut [u8]`, which may go to another thread. `Burst::work` decides which
+// thread dereferences it, and when.
 unsafe impl Send for Destination {}
-// SAFETY: a shared borrow gives out the pointer's value, and nothing is reached through it but by
-// the one thread that has claimed it.
+// SAFETY: a shared borrow gives out only the pointer's value. Only the one thread that has claimed
+// it dereferences it.
 unsafe impl Sync for Destination {}
 
 /// The reads of one call.
@@ -177,7 +177,7 @@ pub(super) struct Burst {
 
 #[derive(Debug, Default)]
 struct Finished {
-    /// Reads that are done, failed or will never be claimed.
+    /// Reads that are done, that failed, or that no thread will claim.
     count: usize,
     error: Option<Error>,
 }
@@ -200,15 +200,15 @@ impl Burst {
 
     /// Reads that no thread has claimed yet.
     pub(super) fn unclaimed(&self) -> usize {
-        // Relaxed: a count for the choice of how many threads to start.
+        // Relaxed: the count only helps to decide how many threads to start.
         self.buffers.len().saturating_sub(self.next.load(Ordering::Relaxed))
     }
 
     /// Claims and does reads until all are claimed.
     pub(super) fn work(&self) {
         loop {
-            // Relaxed: it only hands out numbers, each once. The queue's mutex published what they
-            // stand for, and `finished`'s mutex hands the buffers' contents back.
+            // Relaxed: the counter gives each number once. The queue's mutex has published the
+            // reads, and the mutex of `finished` publishes the buffers' contents to the caller.
             let i = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(destination) = self.buffers.get(i) else { return };
             let mut claim = Claim { burst: self, i, error: None, done: false };
@@ -223,10 +223,11 @@ impl Burst {
         }
     }
 
-    /// Makes sure that no thread claims another read. Returns how many reads were not claimed and
-    /// never will be.
+    /// Makes sure that no thread claims a further read. Returns the number of reads that no thread
+    /// has claimed.
     fn stop(&self) -> usize {
-        // Relaxed: as in `work`; the counter's own order decides who got which number.
+        // Relaxed: as in `work`. The order of changes to the counter decides which thread got which
+        // number.
         let claimed = self.next.swap(self.buffers.len(), Ordering::Relaxed);
         self.buffers.len().saturating_sub(claimed)
     }
@@ -243,7 +244,7 @@ impl Burst {
     }
 }
 
-/// One claimed read, accounted for on drop.
+/// One claimed read. Its drop accounts for it.
 struct Claim<'b> {
     burst: &'b Burst,
     i: usize,
@@ -273,11 +274,11 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        // Nothing is left to claim unless the caller unwinds; then the rest is called off.
+        // All reads are claimed, unless the caller unwinds. Then the others are called off.
         let never_claimed = self.burst.stop();
         self.burst.account(never_claimed, None);
         self.pool.retire(self.burst);
-        // Ends: every claimed read is one of a regular file of this bank, and its claim is
+        // Ends: every claimed read is a read of a regular file of this bank, and its claim is
         // accounted for on drop.
         let mut finished = self.burst.finished.lock();
         while finished.count < self.burst.buffers.len() {
@@ -331,7 +332,8 @@ mod tests {
         Arc::new(Burst::new(located, buffers))
     }
 
-    /// Offers a burst of the first blocks to the threads, and ends it without reading a block here.
+    /// Offers a burst of the first blocks to the threads, and ends it without reading a block in
+    /// this thread.
     fn offer(device: &ThreadDevice, count: usize) {
         let mut memory = AlignedBuffer::zeroed(512 * count);
         let burst = burst(device, &mut blocks(&mut memory));
@@ -413,14 +415,14 @@ mod tests {
         let device = device(dir.path(), 4);
         write_blocks(&device, 64);
         read_blocks(&device, 64);
-        // SAFETY: the child has this thread alone, drops the device and ends. The alarm ends it if
+        // SAFETY: the child has only this thread, drops the device and ends. The alarm ends it if
         // it hangs.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: asks for a signal.
             unsafe { libc::alarm(60) };
             drop(device);
-            // SAFETY: ends the process without what the parent's threads left half done.
+            // SAFETY: ends the process without finishing what the parent's threads had begun.
             unsafe { libc::_exit(0) }
         }
         let mut status = -1;
@@ -468,7 +470,7 @@ mod tests {
         let mut memory = AlignedBuffer::zeroed(512 * 2);
         let burst = burst(&slow, &mut blocks(&mut memory));
         let waiting = Waiting { burst: &burst, pool: &pool };
-        // As long as this is locked, no thread can account for the read that it has claimed.
+        // While this is locked, no thread can account for the read that it has claimed.
         let finished = burst.finished.lock();
         pool.offer(&burst, 1);
         wait_for("the thread claims a read", || burst.unclaimed() < 2);
@@ -497,7 +499,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let device = device(dir.path(), 2);
         write_blocks(&device, 64);
-        // As an unwinding caller would, without having worked itself.
+        // As a caller that unwinds before it has claimed a read.
         offer(&device, 64);
         assert!(device.pool.has_no_bursts());
     }

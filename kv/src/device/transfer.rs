@@ -1,12 +1,12 @@
-//! The arithmetic of transfers: what may be asked for, and what a short one means.
+//! The arithmetic of transfers: which ones are allowed, and what a short one means.
 
 use std::io;
 
 use super::BLOCK_BYTES;
 use crate::error::{Error, Result};
 
-/// Refuses a transfer of the bytes at `memory` from or to log offset `offset` that is empty, not
-/// block-aligned, or crosses a segment.
+/// Refuses a transfer that is empty, is not block-aligned or crosses a segment. `memory` is the
+/// transfer's memory, `offset` its log offset.
 pub(crate) fn check(offset: u64, memory: &[u8], segment_size_bytes: u64) -> Result<()> {
     let block = BLOCK_BYTES as u64;
     let len = memory.len() as u64;
@@ -26,23 +26,23 @@ fn refuse(offset: u64, memory: &[u8], segment_size_bytes: u64) -> Error {
     ))
 }
 
-/// How a read stands after the system moved some bytes of it.
+/// The state of a read after the system has moved some of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// All bytes are there.
+    /// All bytes have arrived.
     Complete,
-    /// Some are; ask for the rest.
+    /// Some bytes have arrived; the others are requested again.
     More,
-    /// The file ends before the rest.
+    /// The file ends before the other bytes.
     EndOfFile,
 }
 
 impl Progress {
-    /// Of `wanted` bytes, `before` were there and `moved` came now.
+    /// `wanted`: bytes of the read; `before`: bytes that had arrived; `moved`: bytes that arrived
+    /// now.
     ///
-    /// The system may stop early at any block; it stops within a block only where the file ends,
-    /// and the rest of a read that has lost its alignment could not be asked for with
-    /// `O_DIRECT` anyway.
+    /// The system may stop early at any block. It stops within a block only at the end of the file.
+    /// A read that has lost its alignment could not continue with `O_DIRECT`.
     pub(crate) fn after(wanted: usize, before: usize, moved: usize) -> Self {
         if before + moved >= wanted {
             Self::Complete
@@ -54,13 +54,13 @@ impl Progress {
     }
 }
 
-/// Whether a failed call was merely disturbed and may be made again.
+/// True if a failed call was only disturbed and may be made again.
 pub(crate) fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
-/// How often a burst may ask again after transient failures, before it reports one: generous, but
-/// no endless loop over a file that answers `EAGAIN` for ever.
+/// Most attempts of a burst after transient failures, before it reports one. The limit is high, but
+/// it ends the loop over a file that always answers `EAGAIN`.
 pub(crate) fn retries_max(requests: usize) -> usize {
     64 + 4 * requests
 }

@@ -1,29 +1,29 @@
-//! The log's address space on segment files.
+//! The log's address space, mapped to segment files.
 //!
-//! Log offset `o` lies in file `log/<first offset, 16 hex digits>.seg` of a fixed power-of-two
-//! size, so that cold ends of the log can be given back as whole files. Files are opened when first
-//! needed, with `O_DIRECT` where the file system takes it, and a bounded number of handles stays
-//! open: those in the cache, and those of files that were written and not synced yet. When there
-//! are too many of the latter, the write that opened another one syncs all but its own. When the
-//! process has no handle left, both kinds are let go.
+//! Log offset `o` lies in file `log/<first offset, 16 hex digits>.seg`. All files have a fixed
+//! size, a power of two, so that the beginning of the log can be given back as whole files. A file
+//! is opened when it is first needed, with `O_DIRECT` if the file system allows it. The number of
+//! open handles is bounded: those in the cache, and those of files that were written and are not
+//! synced. If too many files wait for a sync, the write that opened a further one syncs all others.
+//! If the process may open no further file, both kinds of handles are closed.
 //!
-//! What durability rests on:
-//! - A write enters `unsynced` after it has completed and before it returns, so a sync that starts
-//!   later finds it; `unsynced` holds the handle that wrote, so the kernel's record of a failed
-//!   write-back is reported to it and to nobody else.
+//! Durability depends on these rules:
+//! - A write enters `unsynced` after it has completed and before it returns, so a later sync finds
+//!   it. `unsynced` holds the handle that wrote, because the kernel reports a failed write-back to
+//!   that handle once.
 //! - A new file sets `folder_unsynced` before its first write returns.
-//! - Syncs take turns: one that finds nothing to do must not return while another still works on
-//!   it.
-//! - A file that has another name belongs to a copy of the bank too (see `copying`), and stays as
-//!   it is: its first part is not punched out, and before the log ends within it and goes on there,
-//!   it gives way to a file of this bank's own. So does one that another user has made and that
-//!   this process may not write to. The store does not write to full segments otherwise, so it
-//!   needs no lock, and who makes such a name keeps the log that the copy needs from being given
-//!   back meanwhile. A reader may have the old file open: so each checkpoint that is read has a
-//!   device of its own (`store::reading`).
+//! - One sync runs at a time: a sync that finds nothing to do must not return while another one
+//!   still works on it.
+//! - A file with a second name belongs to a copy of the bank too (see `copying`), and must not
+//!   change. Its first part is not punched out. Before the log continues in such a file, this bank
+//!   replaces it by a file of its own. It does so too with a file of another user that this process
+//!   may not write to. The store writes to no full segment otherwise, so it needs no lock. The
+//!   copier that makes a second name keeps the log that its copy needs from being given back. A
+//!   reader may have the old file open, so each checkpoint that is read has a device of its own
+//!   (`store::reading`).
 //! - After a failed sync the kernel may have marked the lost pages clean, and a second sync would
-//!   report success (the "fsyncgate" of PostgreSQL, 2018). The failure is therefore kept and
-//!   repeated.
+//!   report success (the "fsyncgate" of PostgreSQL, 2018). So the failure is kept, and each later
+//!   sync repeats it.
 
 pub(crate) mod names;
 pub(crate) mod segment;
@@ -53,19 +53,19 @@ use crate::error::{Error, Result};
 use crate::files::directory::{Directory, Place};
 use crate::sync::{AtomicBool, Ordering};
 
-/// Bytes of log in one segment file unless told otherwise: 256 MiB. Space is given back in these
-/// units where the file system can't punch holes.
+/// Default bytes of log in one segment file: 256 MiB. If the file system can't punch holes, space
+/// is given back in whole files.
 pub const SEGMENT_SIZE_BYTES_DEFAULT: u64 = 256 << 20;
 
-/// Files that may wait to be synced. Each holds a handle. A sync of this many is quick after direct
-/// writes, whose blocks are on the drive already; without direct writes one file may wait.
+/// Most files that wait for a sync. Each holds a handle. A sync of 16 files is quick after direct
+/// writes, whose blocks are on the drive already. Without direct writes only one file may wait.
 const UNSYNCED_FILES_MAX: usize = 16;
 
-/// A burst's reads with their files found and held open.
+/// A burst's reads with their files, which are open.
 #[derive(Debug)]
 pub(super) struct Located {
     segments: Vec<Arc<Segment>>,
-    /// For each read: its segment's place in `segments`, and the offset in that file.
+    /// For each read: the place of its segment in `segments`, and the offset in that file.
     places: Vec<(u32, u64)>,
 }
 
@@ -76,18 +76,18 @@ impl Located {
         (&self.segments[segment as usize], offset)
     }
 
-    /// The file of the first read, for errors of the burst as a whole.
+    /// The file of the first read, for errors of the whole burst.
     pub(super) fn path(&self) -> PathBuf {
         self.place(0).0.place.path()
     }
 }
 
-/// Which segment files have been removed from the log's beginning.
+/// The segment files that have been removed from the log's beginning.
 #[derive(Debug, Default)]
 struct FreedFiles {
-    /// The first segment that may be there, but for `left`.
+    /// The first segment that may exist, except for those in `left`.
     first: u64,
-    /// Lower segments that could not be removed, with the reason.
+    /// Segments before `first` that could not be removed, with the reason.
     left: BTreeMap<u64, String>,
     /// The names of unfinished files.
     unfinished: Vec<String>,
@@ -107,14 +107,14 @@ pub(super) struct Segments {
     open: RwLock<BTreeMap<u64, Arc<Segment>>>,
     unsynced: Mutex<BTreeMap<u64, Arc<Segment>>>,
     folder_unsynced: AtomicBool,
-    /// The segments below that may be there. Held while space is given back.
+    /// The segments that have been removed. Locked while space is given back.
     freed: Mutex<FreedFiles>,
-    /// Held for the whole of a sync; remembers the first that failed.
+    /// The first failure of a sync. Locked during each sync.
     sync_failure: Mutex<Option<String>>,
 }
 
 impl Segments {
-    /// Opens the segment files of the bank in `dir`, creating their folder durably if it is absent.
+    /// Opens the segment files of the bank in `dir`. Makes their folder durably if it is absent.
     pub(super) fn open(dir: &Arc<Directory>, options: &DeviceOptions) -> Result<Self> {
         options.check()?;
         let opened = if options.read_only {
@@ -151,7 +151,7 @@ impl Segments {
         self.folder.path()
     }
 
-    /// Whether a segment holds a log offset.
+    /// True if a segment holds a log offset.
     pub(super) fn holds(&self, segment: &Segment, offset: u64) -> bool {
         segment.number == self.number(offset)
     }
@@ -164,19 +164,18 @@ impl Segments {
         self.direct_refused.as_deref()
     }
 
-    /// The file and the offset in it that hold log offset `offset`.
+    /// The file that holds log offset `offset`, and the offset in that file.
     pub(super) fn locate(&self, offset: u64) -> (PathBuf, u64) {
         (self.place(self.number(offset)).path(), self.within(offset))
     }
 
-    /// Checks every read and finds its file, before any of them starts.
+    /// Checks every read and finds its file before a read starts.
     pub(super) fn locate_all(&self, reads: &[Read<'_>]) -> Result<Located> {
         let mut located = Located { segments: Vec::new(), places: Vec::with_capacity(reads.len()) };
         for read in reads {
             transfer::check(read.offset, read.buffer, self.segment_size_bytes)?;
             let number = self.number(read.offset);
-            // Bursts come sorted by address, so that most reads lie in the segment of the one
-            // before.
+            // Bursts are sorted by address, so most reads lie in the segment of the read before.
             if located.segments.last().is_none_or(|last| last.number != number) {
                 located.segments.push(self.for_reading(read.offset, read.buffer.len())?);
             }
@@ -199,14 +198,14 @@ impl Segments {
         if waiting > self.unsynced_max() { self.sync_full() } else { Ok(()) }
     }
 
-    /// Files that may wait to be synced, each with a handle of its own.
+    /// Most files that wait for a sync, each with a handle.
     fn unsynced_max(&self) -> usize {
         let most = if self.direct { UNSYNCED_FILES_MAX } else { 1 };
         (self.open_files_max / 4).clamp(1, most)
     }
 
-    /// Syncs all files but the last one, which is being written, and lets go of their handles. Does
-    /// nothing while another thread syncs: that thread lets go of them.
+    /// Syncs all files but the last one, which is being written, and closes their handles. Does
+    /// nothing while another thread syncs, because that thread closes them.
     fn sync_full(&self) -> Result<()> {
         let Some(mut failure) = self.sync_failure.try_lock() else { return Ok(()) };
         self.sync_all_but_last(&mut failure)
@@ -224,8 +223,8 @@ impl Segments {
         sync_all(&full).inspect_err(|error| *failure = Some(error.to_string()))
     }
 
-    /// Lets go of every handle but that of the last file: the log's end must be writable without a
-    /// new one, or a checkpoint that can't open its own files would poison the store.
+    /// Closes every handle but that of the last file. The end of the log must stay writable without
+    /// a new handle: otherwise a checkpoint that can't open its own files would poison the store.
     pub(super) fn release_handles(&self) {
         self.release(&mut self.open.write());
     }
@@ -234,8 +233,8 @@ impl Segments {
         let last = open.pop_last();
         open.clear();
         open.extend(last);
-        // Waits for a sync that is going on, which holds the handles that it syncs; a thread that
-        // syncs never waits for `open`. A failure is kept, and the next sync repeats it.
+        // Waits for a sync under way, which holds the handles that it syncs. A thread that syncs
+        // never waits for `open`. A failure is kept, and the next sync repeats it.
         let _ = self.sync_all_but_last(&mut self.sync_failure.lock());
     }
 
@@ -264,8 +263,9 @@ impl Segments {
         Ok(())
     }
 
-    /// Removes whole segments beyond `end`, the last first, so that a crash in between leaves a log
-    /// without gaps; then cuts the one that holds `end`. A copy of the bank keeps what is its own.
+    /// Removes whole segments beyond `end`, the last one first, so that a crash leaves a log
+    /// without gaps. Then cuts the segment that holds `end`. Files of a copy of the bank stay as
+    /// they are.
     pub(super) fn truncate(&self, end: u64) -> Result<()> {
         self.check_writable("truncate")?;
         self.check_in_place()?;
@@ -302,8 +302,8 @@ impl Segments {
     }
 
     /// Removes whole segments below `below`, the first ones first, and punches the part below it
-    /// out of the next one. A reader that has a removed file open goes on reading it. A file
-    /// that can't be removed is left and noted.
+    /// out of the next one. A reader that has a removed file open can still read it. A file that
+    /// can't be removed is left and noted.
     pub(super) fn free(&self, below: u64) -> Result<Freed> {
         self.check_writable("free")?;
         self.check_in_place()?;
@@ -314,7 +314,7 @@ impl Segments {
         let next = state.first..last.max(state.first);
         for number in again.into_iter().chain(next) {
             let place = self.place(number);
-            // The handles go first, so no thread finds one of a file that is gone.
+            // The handles go first, so no thread finds the handle of a removed file.
             self.open.write().remove(&number);
             self.unsynced.lock().remove(&number);
             match place.remove_file() {
@@ -334,13 +334,13 @@ impl Segments {
         state.first = state.first.max(last);
         let rest = self.within(below);
         if rest > 0 && !self.punch(last, rest) {
-            // Where it can't be done, the space comes back with the whole file.
+            // If the file system can't punch holes, the space comes back with the whole file.
             freed.end = below - rest;
         }
         Ok(freed)
     }
 
-    /// Gives the first bytes of a segment back; false where that can't be done.
+    /// Gives the first bytes of a segment back. False if the file system can't do it.
     fn punch(&self, number: u64, bytes: u64) -> bool {
         let segment = self.open_existing(&mut self.open.write(), number);
         match segment {
@@ -353,7 +353,7 @@ impl Segments {
         }
     }
 
-    /// Segments that should be gone, a line each.
+    /// A line for each segment that could not be removed.
     pub(super) fn not_removed(&self) -> Vec<String> {
         let freed = self.freed.lock();
         freed.left.values().chain(&freed.unfinished).cloned().collect()
@@ -372,8 +372,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Nothing is made or removed where the path of the bank, or of its log, leads elsewhere by
-    /// now.
+    /// Fails if the path of the bank, or of its log, leads elsewhere by now. Nothing is made or
+    /// removed then.
     fn check_in_place(&self) -> Result<()> {
         self.bank.check_in_place()?;
         self.folder.check_in_place()
@@ -417,7 +417,7 @@ impl Segments {
         if let Some(segment) = self.cached(number) {
             return Ok(segment);
         }
-        // The lock is held throughout, so that of two first writers one creates the file.
+        // The lock is held throughout, so that only one of two first writers creates the file.
         let mut open = self.open.write();
         if let Some(segment) = self.open_existing(&mut open, number)? {
             return Ok(segment);
@@ -432,7 +432,7 @@ impl Segments {
         Ok(self.keep(&mut open, number, place, file))
     }
 
-    /// Opens a file, if need be in place of others that are open.
+    /// Opens a file. If the process may open no further one, closes others first.
     fn with_a_handle(
         &self,
         open: &mut BTreeMap<u64, Arc<Segment>>,
@@ -450,7 +450,7 @@ impl Segments {
     fn cached(&self, number: u64) -> Option<Arc<Segment>> {
         let open = self.open.read();
         let segment = open.get(&number)?;
-        // Relaxed: a hint for `keep`, which orders nothing by it.
+        // Relaxed: a hint for `keep`; no other data depends on it.
         segment.used.store(true, Ordering::Relaxed);
         Some(Arc::clone(segment))
     }
@@ -472,8 +472,8 @@ impl Segments {
         }
     }
 
-    /// Keeps a handle open, and closes another one if there are too many. A thread that uses that
-    /// one, or has yet to sync it, holds it open until then.
+    /// Keeps a handle open, and closes another one if there are too many. A thread that uses the
+    /// closed one, or that has to sync it, has a reference that keeps the file open.
     fn keep(
         &self,
         open: &mut BTreeMap<u64, Arc<Segment>>,
@@ -494,7 +494,8 @@ impl Segments {
         segment
     }
 
-    /// Removes what a crash left of `make_own`. Returns what can't be removed, a line each.
+    /// Removes the files that `make_own` left at a crash. Returns a line for each file that can't
+    /// be removed.
     fn remove_unfinished(&self) -> Result<Vec<String>> {
         let unfinished = self.names()?.into_iter().filter(|name| is_unfinished(name));
         let left = unfinished.filter_map(|name| {
@@ -509,8 +510,8 @@ impl Segments {
         self.folder.names().map_err(|e| Error::io("list", self.folder.path(), e))
     }
 
-    /// Segment numbers and file lengths, ascending. Files with other names do not belong to the
-    /// log.
+    /// Segment numbers and file lengths, in ascending order. Files with other names do not belong
+    /// to the log.
     fn on_disk(&self) -> Result<Vec<(u64, u64)>> {
         let mut found = Vec::new();
         for name in self.names()? {
@@ -518,7 +519,7 @@ impl Segments {
             let place = self.folder.place(name);
             let len = match place.len() {
                 Ok(len) => len,
-                // A writer has given it back just now.
+                // A writer has just given the file back.
                 Err(e) if self.read_only && e.kind() == io::ErrorKind::NotFound => continue,
                 Err(e) => return Err(Error::io("stat", &place, e)),
             };
@@ -538,7 +539,7 @@ impl Segments {
     }
 }
 
-/// True if the process, or the system, has as many files open as it may.
+/// True if the process or the system may open no further file.
 pub(crate) fn is_out_of_handles(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
@@ -550,25 +551,26 @@ fn sync_all(segments: &BTreeMap<u64, Arc<Segment>>) -> Result<()> {
     Ok(())
 }
 
-/// The last segment file of a folder, which no writer removes, if it has one.
+/// The last segment file of a folder, which no writer removes. `None` if the folder has no segment
+/// file.
 fn last_segment(folder: &Arc<Directory>) -> Result<Option<Place>> {
     let names = folder.names().map_err(|e| Error::io("list", folder.path(), e))?;
     let segments = names.iter().filter_map(|name| first_offset(name));
     Ok(segments.max().map(|first| folder.place(segment_name(first))))
 }
 
-/// Whether a file has other names than this one.
+/// True if a file has further names.
 fn is_shared(place: &Place) -> Result<bool> {
     place.is_shared().map_err(|e| Error::io("stat", place, e))
 }
 
-/// Whether this process may not write to a file, which another user has made.
+/// True if another user owns the file and this process may not write to it.
 fn is_another_users(place: &Place) -> bool {
     let opened = place.open_with(OFlags::RDWR);
     opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// Removes a file beyond the log's end. A file that can't be removed is cut to length 0, because it
+/// Removes a file beyond the log's end. Cuts a file that can't be removed to length 0, because it
 /// will be written again.
 fn remove_or_empty(place: &Place) -> io::Result<()> {
     place.remove_file().or_else(|refused| {
@@ -578,7 +580,8 @@ fn remove_or_empty(place: &Place) -> io::Result<()> {
     })
 }
 
-/// Puts a copy of a file's first `bytes` in its place, durably but for the name.
+/// Puts a copy of a file's first `bytes` in its place. The content is durable when the call
+/// returns, the new name is not.
 fn make_own(place: &Place, bytes: u64) -> io::Result<()> {
     use std::io::Read as _;
     let unfinished = place.with_extension(UNFINISHED);

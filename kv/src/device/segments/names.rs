@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 pub(crate) const FOLDER: &str = "log";
 
-/// The extension of a segment file that is being made.
+/// The extension of an unfinished segment file.
 pub(crate) const UNFINISHED: &str = "new";
 
 pub(crate) fn segment_name(first: u64) -> String {
@@ -19,17 +19,17 @@ pub(crate) fn segment_place(dir: &Arc<Directory>, first: u64) -> Place {
     dir.place(FOLDER).join(segment_name(first))
 }
 
-/// The log offset that a segment file's name says it begins at.
+/// The log offset of a segment file's first byte, as the file's name says.
 pub(crate) fn first_offset(name: &OsStr) -> Option<u64> {
     offset_of(name, "seg")
 }
 
-/// Whether a file is a segment by its name.
+/// True if the file has a segment's name.
 pub(crate) fn is_segment(name: &OsStr) -> bool {
     first_offset(name).is_some()
 }
 
-/// Whether a file is one that `make_own` was making. Files of other names are not the log's.
+/// True if `make_own` was making this file. Files of other names do not belong to the log.
 pub(crate) fn is_unfinished(name: &OsStr) -> bool {
     offset_of(name, UNFINISHED).is_some()
 }

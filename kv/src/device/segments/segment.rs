@@ -1,4 +1,4 @@
-//! One file of the log, and the transfers to and from it.
+//! One file of the log, and its transfers.
 
 use crate::device::contract::BLOCK_BYTES;
 use crate::device::transfer;
@@ -10,13 +10,14 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// One segment file, open.
+/// One open segment file.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) number: u64,
     pub(crate) place: Place,
     pub(crate) file: File,
-    /// Set by each use and cleared by the search for a handle to close: a second chance.
+    /// Set by each use. The search for a handle to close clears it and takes a handle that was not
+    /// used since.
     pub(crate) used: AtomicBool,
 }
 
@@ -45,7 +46,7 @@ impl Segment {
         Error::io("write", &self.place, source)
     }
 
-    /// Fills `buffer` from the file's `offset`, a system call or two.
+    /// Fills `buffer` from the file's `offset`, in one or two system calls.
     pub(crate) fn read_exact(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let mut done = 0;
         let mut retries = 0;
@@ -71,8 +72,8 @@ impl Segment {
         }
     }
 
-    /// Writes all of `bytes`. A write that stops within a block goes on from that block's start,
-    /// because a direct write can't go on from within it.
+    /// Writes all of `bytes`. After a write that stopped within a block, the next one begins at
+    /// that block's start, because a direct write can't begin within a block.
     pub(crate) fn write_all(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut done = 0;
         let mut retries = 0;

@@ -1,37 +1,27 @@
-//! The io_uring device: bursts of direct reads, many in flight from one thread.
+//! The io_uring device: bursts of direct reads, many of them in flight from one thread.
 //!
 //! A burst or a stream takes a ring from a small pool, keeps it filled up to its depth, and reaps
-//! the completions together: one system call for an eighth of the depth, not one for each read. The
-//! calling thread does the work; there is no other thread.
+//! several completions at once. So it makes one system call for an eighth of the depth, not one for
+//! each read. The calling thread does all the work.
 //!
-//! A stream into a buffer made for it ([`AlignedBuffer::for_streams`]) reads into *registered*
-//! pages, which the kernel need not look up for each read. That saves about a tenth of the thread's
-//! time a read; the reads a second stay equal, because the drive is the limit. A buffer is
-//! registered with one ring at most, and a ring has one registered buffer at most, so the pool's
-//! buffers are pinned once. A stream gets the ring that knows its buffer if that ring is idle. If
-//! it is not, or if the kernel refuses to register, the reads are plain ones, without a report:
-//! only the tenth is lost.
+//! A stream into a buffer from [`AlignedBuffer::for_streams`] reads into *registered* pages, which
+//! the kernel need not look up for each read. That saves a tenth of the thread's time for a read. A
+//! buffer is registered with at most one ring, and a ring has at most one registered buffer, so a
+//! buffer of the pool is pinned once. A stream gets the ring that knows its buffer if that ring is
+//! idle. Otherwise, or if the kernel refuses to register, the reads are plain ones, and nothing
+//! reports it.
 //!
 //! Not used, and why:
-//! - The ring for writes. The log writes pages of megabytes, a system call each; a ring would save
-//!   nothing, and a file system runs extending direct writes one at a time anyway.
-//! - The ring for a burst of one read, for the same reason; such a read never waits for a ring. A
-//!   stream always takes one, also where it turns out to be a single read: that shows only when the
-//!   read has brought what the next would be asked for.
-//! - Registered files. One would hold the space of a removed segment until it is unregistered in
-//!   every ring, idle or lent, and beside registered buffers it saves 1 to 5% (a ring alone, one
-//!   file, medians of seven turns):
-//!
-//!   | thread's time a read, random, depth 256 | 512 bytes | 4 KiB | 512 bytes, both cores busy |
-//!   |---|---|---|---|
-//!   | neither | 0.94 us | 0.92 us | 2.95 us |
-//!   | registered file | 0.88 us | 0.90 us | 2.86 us |
-//!   | registered buffer | 0.79 us | 0.82 us | 2.74 us |
-//!   | both | 0.78 us | 0.81 us | 2.59 us |
-//!
-//! - `IORING_SETUP_DEFER_TASKRUN`. It ties a ring to the thread that made it, and rings are lent to
-//!   whoever reads. Tried with a ring for each thread: Lookahead's woke 60 times for 3,500 reads
-//!   instead of 66, because the drive reports its completions in groups anyway, and took as long.
+//! - The ring for writes. The log writes pages of megabytes with a system call each, so a ring
+//!   would save nothing. A file system also runs direct writes that extend a file one at a time.
+//! - The ring for a burst of one read, for the same reason. Such a read never waits for a ring. A
+//!   stream always takes a ring, because it does not know at the start that it will have only one
+//!   read.
+//! - Registered files. A registered file would hold the space of a removed segment until every ring
+//!   has unregistered it. Beside registered buffers it saves less than 5%.
+//! - `IORING_SETUP_DEFER_TASKRUN`. It ties a ring to the thread that made it, but rings are lent to
+//!   any thread. A ring for each thread was no faster, because the drive reports its completions in
+//!   groups.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -52,7 +42,8 @@ use super::{
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
 
-/// The most that one request asks for; the rest of a longer read follows as after a short one.
+/// Most bytes of one request. A longer read continues with another request, as after a short
+/// answer.
 const REQUEST_BYTES_MAX: usize = 1 << 30;
 
 /// `io_uring` with `O_DIRECT`.
@@ -73,7 +64,7 @@ pub struct UringDevice {
 }
 
 impl UringDevice {
-    /// Opens the segment files under `dir/log`, and proves io_uring by a request through a ring.
+    /// Opens the segment files under `dir/log`, and tests io_uring by a request through a ring.
     ///
     /// # Errors
     /// [`Error::DeviceUnavailable`] with the kernel's reason; else as [`super::open`].
@@ -134,8 +125,8 @@ impl Device for UringDevice {
 
     fn read_stream(&self, memory: &mut AlignedBuffer, stream: &mut dyn ReadStream) -> Result<u64> {
         let lane = self.traffic.enter(stream.priority());
-        // Before the loan, so dropped after it: the loan's drop drains the ring, and until then the
-        // kernel may read from these files, also when the stream unwinds.
+        // Made before the loan, so it is dropped after it. The loan's drop drains the ring, and
+        // until then the kernel may read from these files, also if the stream unwinds.
         let mut files = Vec::new();
         let lent = self.rings.lend(memory.number());
         let mut lent = lent.map_err(|e| Error::io("make a ring for", self.segments.folder(), e))?;
@@ -176,7 +167,7 @@ impl Device for UringDevice {
     }
 }
 
-/// Reads on their way through a ring.
+/// The reads of a burst that is under way.
 struct Burst<'a, 'b> {
     reads: &'a mut [Read<'b>],
     located: &'a Located,
@@ -185,7 +176,7 @@ struct Burst<'a, 'b> {
     arrived: Vec<usize>,
     /// The first read that has not been pushed yet.
     next: usize,
-    /// Reads to push again, for the rest of their bytes.
+    /// Reads to push again, for their remaining bytes.
     again: Vec<usize>,
     retries: Retries,
     error: Option<Error>,
@@ -206,25 +197,26 @@ impl<'a, 'b> Burst<'a, 'b> {
         }
     }
 
-    /// Ends: each turn reaps a completion, or waits for one for a bounded time, which a working
-    /// drive ends; a read comes again only after at least a block has arrived, or within the
-    /// bound on retries.
+    /// Ends: each turn reaps a completion, or waits for one for a bounded time, and a working drive
+    /// answers. A read comes again only after at least a block has arrived, or within the limit of
+    /// retries.
     fn run(mut self, ring: &mut Ring) -> Result<()> {
         loop {
             self.fill(ring);
             if ring.outstanding() == 0 {
                 return self.error.map_or(Ok(()), Err);
             }
-            // While there is more to push, wait for a part of the depth, so that the disk never
-            // runs dry and a system call still brings several; then wait for all that
-            // is left.
+            // While there are reads to push, waits for a part of the depth. So the disk always has
+            // work, and a system call brings several completions. Then waits for all remaining
+            // ones.
             let outstanding = ring.outstanding();
             let more = self.has_more();
             let want =
                 if more { self.lane.patience(ring.depth(), outstanding) } else { outstanding };
             if let Err(error) = ring.submit_and_wait(want) {
                 ring.drain();
-                // Of several reads in the ring none failed by itself: the first names the place.
+                // The ring failed, not one of the reads in it: the error names the first read's
+                // place.
                 let (segment, offset) = self.located.place(0);
                 return Err(self.error.unwrap_or_else(|| segment.read_failed(offset, &error)));
             }
@@ -255,11 +247,11 @@ impl<'a, 'b> Burst<'a, 'b> {
                 .offset(offset + self.arrived[i] as u64)
                 .build()
                 .user_data(i as u64);
-            // SAFETY: `self` borrows the buffers exclusively and `located` holds the file open,
-            // both for longer than `run` and the ring's loan, neither of which ends
-            // before the ring is drained: `run` returns with nothing outstanding, and
-            // an unwinding drops the loan, which drains. No buffer is in flight twice:
-            // `i` comes from `again` or `next`, once for each completion.
+            // SAFETY: `self` borrows the buffers exclusively and `located` holds the file open.
+            // Both outlive `run` and the ring's loan, which end only when the ring is drained:
+            // `run` returns with no request in flight, and an unwinding drops the loan, which
+            // drains the ring. No buffer is in flight twice: `i` comes from `again` or `next`, once
+            // for each completion.
             unsafe { ring.push(&entry) };
         }
     }
@@ -282,7 +274,7 @@ impl<'a, 'b> Burst<'a, 'b> {
     }
 }
 
-/// Rings that wait for work, and how many there are in all.
+/// The idle rings, and the number of all rings.
 #[derive(Debug)]
 struct RingPool {
     state: Mutex<PoolState>,
@@ -295,14 +287,15 @@ struct PoolState {
     idle: Vec<Ring>,
     /// Idle or lent.
     rings: usize,
-    /// Numbers of the buffers that are registered, or just being.
+    /// Numbers of the buffers that are registered or being registered.
     registered: Vec<u64>,
-    /// The kernel has refused to register one; it is not asked again.
+    /// True if the kernel has refused to register a buffer. It is not asked again.
     refused: bool,
 }
 
 impl PoolState {
-    /// An idle ring: one that has this buffer registered, or else none, or else another.
+    /// An idle ring: preferably one that has this buffer registered, then one without a registered
+    /// buffer, then any other.
     fn take(&mut self, buffer: Option<u64>) -> Option<Ring> {
         let place = |wanted| self.idle.iter().position(|ring: &Ring| ring.registered() == wanted);
         let at = place(buffer).or_else(|| place(None));
@@ -331,10 +324,10 @@ impl RingPool {
         }
     }
 
-    /// A ring for one burst, into this buffer if it has a number: an idle one, a new one, or the
-    /// next to come back.
+    /// A ring for one burst, into this buffer if it has a number. It is an idle ring, a new one, or
+    /// the next one that is given back.
     ///
-    /// Waits only while others have rings, and each of them gives its ring back when its burst
+    /// Waits only while other bursts have the rings, and each of them gives its ring back when it
     /// ends.
     fn lend(&self, buffer: Option<u64>) -> io::Result<Lent<'_>> {
         let mut state = self.state.lock();
@@ -349,7 +342,7 @@ impl RingPool {
                         return Ok(Lent { ring: Some(ring), pool: self });
                     }
                     Err(error) if state.rings == 0 => return Err(error),
-                    // One ring less is slower and no failure.
+                    // The device is slower without this ring, but works.
                     Err(_) => {}
                 }
             }
