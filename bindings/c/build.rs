@@ -1,5 +1,6 @@
-//! Gives libembank_c.so its name for the dynamic linker. Programs that were linked with it ask for that name, so a
-//! library with a break of the ABI, which has another one, can be installed beside it.
+//! Gives libembank_c.so its name for the dynamic linker. Programs that were linked with it ask for
+//! that name, so a library with a break of the ABI, which has another one, can be installed beside
+//! it.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Only keys from A up to and not including B; either may be left out
     #[arg(long, value_name = "A..B", conflicts_with = "keys", value_parser = range, allow_hyphen_values = true)]
     range: Option<(u64, Option<u64>)>,
-    /// At most so many rows
+    /// At most this many rows
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
     /// This checkpoint; the newest, by default
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// How rows are printed
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// The same as --format json
+    /// Short for --format json
     #[arg(long)]
     json: bool,
 }

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// The table's name; or the name of its counts before admission, as `stat` shows it, to forget
     /// those alone
     table: String,
-    /// Rows last used so long ago or longer: in minutes, or in the unit of --set-time
+    /// Rows whose last use is this long ago or longer: in minutes, or in the unit of --set-time
     #[arg(long, value_name = "TIME")]
     unused_for: Option<u32>,
     /// Rows with fewer uses than this
@@ -83,7 +83,7 @@ struct Report {
 /// The bank can't be read or written, there is no such table or checkpoint, the table can't tell
 /// what a condition asks for, or the file of keys is there already or can't be written.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
-    // As many as there are: an eviction takes none away but for the oldest of two or more.
+    // The number of checkpoints now, or 2: an eviction then removes at most the oldest one.
     let kept = summary(&args.dir)?.checkpoints.len().max(2);
     let bank = with_enough_memory(args.memory_budget, |options| {
         if args.dry_run {

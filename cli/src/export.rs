@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// One matrix in order of the keys, 0 to the largest, without them; not for Parquet
     #[arg(long)]
     dense: bool,
-    /// With --dense: so many rows; a key beyond is an error
+    /// With --dense: the number of rows; a key beyond is an error
     #[arg(long, value_name = "N", requires = "dense")]
     rows: Option<u64>,
     /// With --dense: keys without a row get their initial values

@@ -73,9 +73,9 @@ struct Report {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The file or the bank can't be read, the file is none of the table's, or there is no such table.
+/// The file or the bank can't be read, the file does not fit the table, or there is no such table.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
-    // As many as there are: an import takes none away but for the oldest of two or more.
+    // The number of checkpoints now, or 2: an import then removes at most the oldest one.
     let kept = match summary(&args.dir) {
         Ok(summary) => summary.checkpoints.len().max(2),
         Err(_) if args.create => 2,

@@ -35,7 +35,7 @@ use clap::{Parser, Subcommand};
 /// it open; they show kept checkpoints, never what came after the newest.
 ///
 /// Exit status: 0 if all is well, 1 if damage was found, 2 if the command could not run or standard
-/// output could not be written. A closed pipe, as of `| head`, changes none of them.
+/// output could not be written. A closed pipe, as of `| head`, does not change the status.
 #[derive(Debug, Parser)]
 #[command(name = "embank", version)]
 struct Cli {
@@ -64,9 +64,9 @@ enum Command {
     Compact(compact::Args),
     /// Makes a bank of its own out of a checkpoint, beside a process that writes the bank
     ///
-    /// On the same file system, files that never change are shared (hard links), so it takes
-    /// seconds and hardly any space; bank and copy then go on by themselves. To another file
-    /// system everything is copied.
+    /// On one file system, files that never change are shared (hard links), so the copy takes
+    /// seconds and little space; bank and copy are independent afterwards. To another file system
+    /// everything is copied.
     Copy(copy::Args),
     /// Writes what lies between two checkpoints to a file, beside a process that writes the bank
     ///
@@ -74,9 +74,9 @@ enum Command {
     ExportDelta(delta::ExportArgs),
     /// Takes a copy of a bank to the checkpoint that a delta leads to
     ///
-    /// The delta must follow the copy's newest checkpoint. Nobody may have the copy open for
-    /// writing; those who read it stay where they are until they refresh. After an error the
-    /// copy is where it was, or at the new checkpoint if only the last sync failed.
+    /// The delta must follow the copy's newest checkpoint. No process may have the copy open for
+    /// writing; processes that read it stay at their checkpoint until they refresh. After an error
+    /// the copy is where it was, or at the new checkpoint if only the last sync failed.
     ApplyDelta(delta::ApplyArgs),
     /// Prints rows of a table, as a checkpoint holds them
     ///
@@ -100,8 +100,8 @@ enum Command {
     /// Deletes old, rare or small rows of a table, and takes a checkpoint with the blob of the
     /// newest
     ///
-    /// Those for which every condition that is given holds. Nobody else may have the bank open, but
-    /// for --dry-run. The checkpoint before stays: `rollback` to it brings the rows back.
+    /// Deletes the rows that meet every given condition. No other process may have the bank open,
+    /// except with --dry-run. The checkpoint before stays: `rollback` to it brings the rows back.
     Evict(evict::Args),
     /// Brings every intact row of a damaged bank into a new one, and says what was lost
     ///
@@ -111,9 +111,9 @@ enum Command {
     Repair(repair::Args),
     /// Goes back to an older checkpoint for good: removes all newer ones
     ///
-    /// For a bank that nobody has open for writing, and whose newer checkpoints nobody reads. Makes
-    /// sure first that the checkpoint opens; `verify --checkpoint` looks at every page of it.
-    /// Without --yes nothing is changed.
+    /// No process may have the bank open for writing, or read a newer checkpoint. The command first
+    /// makes sure that the checkpoint opens; `verify --checkpoint` reads every page of it. Without
+    /// --yes nothing is changed.
     Rollback(rollback::Args),
     /// Makes numbers of raw rows: text to files of tensors, by a pipeline that is written down as
     /// JSON

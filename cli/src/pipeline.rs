@@ -40,10 +40,10 @@ enum Command {
     /// Says what holds a pipeline back, what the best number of threads would bring, and whether it
     /// does
     ///
-    /// Runs it over the inputs and measures what each stage takes; works out what it is bound by
-    /// (processor, input, or what one thread does at a time) and the threads that would be
-    /// best; runs it again with so many, and shows predicted and measured speed. Nothing is
-    /// written but the plot. Vocabularies are made in memory.
+    /// Runs it over the inputs and measures the time of each stage. Works out what limits it
+    /// (processor, input, or the work of one thread) and the best number of threads. Runs it again
+    /// with that number, and shows predicted and measured speed. Writes nothing but the plot.
+    /// Vocabularies are made in memory.
     Explain(explain::Args),
     /// Prints the pipeline of the PIPER paper for the Criteo sets, as JSON
     ///
@@ -115,7 +115,7 @@ pub(crate) struct RowsArgs {
     /// What stands between fields, as `;` or `::`; `\t` is a tab [default: of the format]
     #[arg(long, value_name = "TEXT", value_parser = parse_separator)]
     separator: Option<Separator>,
-    /// What the first line of each input is [default: names of csv, none of tsv]
+    /// The content of each input's first line [default: names for csv, none for tsv]
     #[arg(long, value_enum)]
     header: Option<HeaderArg>,
     /// As --header none
@@ -343,7 +343,7 @@ fn run_pipeline(args: &RunArgs) -> Result<Ending> {
 }
 
 fn open_bank(dir: &Path, memory_budget: Option<u64>, create: bool) -> Result<Bank> {
-    // As many as there are: a run takes none away but for the oldest of two or more.
+    // The number of checkpoints now, or 2: a run then removes at most the oldest one.
     let kept = if dir.join("BANK").exists() { summary(dir)?.checkpoints.len().max(2) } else { 2 };
     with_enough_memory(memory_budget, |options| {
         Bank::open(dir, BankOptions { checkpoints_kept: kept, create, ..options })
@@ -414,7 +414,7 @@ impl Bar {
     }
 
     fn show(&self, input_bytes: u64, rows: u64) {
-        // Words are made only for who sees them.
+        // Text is made only for a visible bar.
         if !self.bar.is_hidden() {
             let speed = rows as f64 / self.started.elapsed().as_secs_f64().max(1e-3);
             self.bar.set_message(format!("{} rows, {} rows/s", count(rows), count(speed as u64)));

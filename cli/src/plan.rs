@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// Rows in each update and updates in each second, multiplied: for endurance
     #[arg(long, value_name = "N", value_parser = parse_scaled)]
     updates_per_second: Option<u64>,
-    /// Seconds between checkpoints: each writes the index, and lets each row be written anew once
+    /// Seconds between checkpoints: each writes the index, and lets each row be written again once
     #[arg(long, value_name = "S", default_value_t = 600)]
     checkpoint_every: u64,
     /// Checkpoints that are kept
@@ -186,8 +186,8 @@ fn plan(args: &Args) -> Plan {
 
 fn written(args: &Args, rate: u64, record_bytes: u64, checkpoint_bytes: u64) -> Written {
     const DAY: u64 = 86_400;
-    // Spread evenly: what is not in mutable memory is written anew with each update, which is the
-    // most.
+    // The updates are spread evenly, which is the worst case: each update of a row outside mutable
+    // memory writes the row again.
     let updates_bytes = rate.saturating_mul(DAY).saturating_mul(record_bytes);
     let compaction_bytes = scaled(updates_bytes, COMPACTION_WRITES);
     let changed = rate as f64 * args.checkpoint_every as f64 / args.rows as f64;
@@ -198,8 +198,8 @@ fn written(args: &Args, rate: u64, record_bytes: u64, checkpoint_bytes: u64) -> 
     Written { updates_bytes, compaction_bytes, checkpoints_bytes, total_bytes, drive_days }
 }
 
-/// Bytes of an image of the index over those of a whole one, on average, if so many updates for
-/// each row are spread evenly between two checkpoints.
+/// The average share of the index that an image holds, with `updates_per_row` updates for each row,
+/// spread evenly between two checkpoints.
 fn image_part(updates_per_row: f64) -> f64 {
     let buckets = 1.0 - (-ROWS_PER_BUCKET * updates_per_row).exp();
     if buckets > CHANGES_PART {

@@ -15,7 +15,8 @@ use crate::pipeline::{RowsArgs, open_bank_to_read};
 pub(crate) struct Args {
     #[command(flatten)]
     rows: RowsArgs,
-    /// Where to listen; port 0 is any that is free. Everyone who reaches it may take the batches
+    /// Where to listen; port 0 is any free port. Every client that reaches the address may take the
+    /// batches
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     listen: String,
     /// Rows of a batch

@@ -23,7 +23,7 @@ fn embank(dir: &Path, arguments: &str) -> Output {
     output_of(command.args(words.next()).arg(dir).args(words))
 }
 
-/// The same with a file at the end, whose name may be anything.
+/// As `embank`, with a file at the end, which may have any name.
 fn embank_with_file(dir: &Path, arguments: &str, file: &Path) -> Output {
     let mut words = arguments.split_whitespace();
     let mut command = Command::new(env!("CARGO_BIN_EXE_embank"));

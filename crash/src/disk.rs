@@ -98,7 +98,7 @@ impl Disk {
         (0..position).filter(unsure).collect()
     }
 
-    /// All files and directories that will ever be made, none of them with a name.
+    /// All files and directories that will ever be made, without names.
     fn empty(journal: &Journal) -> Disk {
         let mut nodes = vec![Content::Dir(BTreeMap::new()); journal.nodes()];
         for op in &journal.ops {

@@ -22,8 +22,8 @@ use crate::rows::{self, Model};
 use crate::strangers::check_restored_segments;
 use crate::workload::{BANK, KEYS_END, State, open, options, serial_of};
 
-/// Every so many images all of it is verified, a scan is held against the model too, and older
-/// checkpoints are fallen back to.
+/// One image in this number is verified whole. A scan is then compared with the model too, and
+/// older checkpoints are opened.
 const SELDOM: u64 = 4;
 
 /// What the program was doing when the power went.

@@ -192,7 +192,7 @@ impl Journal {
         self.ops.iter().map(made).max().unwrap_or(1)
     }
 
-    /// The same without the syncs of which `gone` says so: the program as it would be without them.
+    /// This journal without the syncs that `gone` selects: that of a program without these syncs.
     #[must_use]
     pub fn without_syncs(&self, mut gone: impl FnMut(usize, &str) -> bool) -> Journal {
         let kept = |(i, op): (usize, &Op)| match op {

@@ -75,7 +75,7 @@ pub fn open(dir: &Path, device: DeviceChoice) -> embank_kv::Result<Store> {
     })
 }
 
-/// Where the writer is; steps are counted from 1 here, and 0 is none.
+/// The place of the writer. Steps are counted from 1; 0 stands for no step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Status {
     /// Steps that are done.

@@ -1,5 +1,6 @@
-//! What the killed program does: an endless sequence of steps, each of which its number and the
-//! seed decide, so that whoever knows how many steps a checkpoint holds can work out what it holds.
+//! The steps of the program that is killed, an endless sequence. The seed and a step's number
+//! decide the step. So a reader that knows how many steps a checkpoint holds can work out its
+//! content.
 
 use anyhow::{Context, Result};
 use embank_kv::Store;
@@ -10,7 +11,7 @@ use crate::rows::{self, Model};
 
 /// Keys are below this; the last one is never used.
 pub const KEYS_END: u64 = 3000;
-/// The table that comes and goes does so every so many steps.
+/// Steps between two changes of the table that comes and goes.
 const TABLE_TURN: u64 = 150;
 /// The tables that stay: name, length of the values, whether they vary.
 const TABLES: [(&str, u32, bool); 3] =
@@ -76,7 +77,7 @@ pub fn step(seed: u64, number: u64) -> Step {
     }
 }
 
-/// Does a step, but for a checkpoint.
+/// Does a step that takes no checkpoint.
 ///
 /// # Errors
 /// What the store reports.

@@ -1,8 +1,8 @@
 //! Records what this process does to a directory, at the C library.
 //!
 //! **Problem.** The store writes its log through `Device` and everything else through `std::fs`. A
-//! recorder in the store would need a seam around all of that, would test the seam, and would not
-//! see a call that goes round it: a forgotten sync is exactly such a slip.
+//! recorder in the store would need a seam around all of that, and would test the seam. It would
+//! also miss a call that bypasses the seam, and a forgotten sync is such a slip.
 //!
 //! **Approach.** This crate defines `open64`, `write`, `fsync`, `rename`, ... under the C library's
 //! own names. A program that links it calls these wherever Rust's standard library would call
@@ -16,9 +16,9 @@
 //! byte; what is not understood (a rename across directories, another mode of `fallocate`) is an
 //! error there. Transfers by io_uring would not be seen either: the store only reads that way.
 //!
-//! **Kills.** [`Recording::kill_in`] lets so many calls pass; the ones that follow fail with `EIO`
-//! and do nothing, as if the process were gone. What is left is what SIGKILL leaves, in the middle
-//! of anything, at every call's boundary.
+//! **Kills.** [`Recording::kill_in`] lets a number of calls pass. Later calls fail with `EIO` and
+//! do nothing, as if the process were gone. The files are then as SIGKILL would leave them at the
+//! boundary of any call.
 //!
 //! **Faults.** [`Recording::plan`] has one call, or all from one on, go wrong like those of a disk
 //! that fails, fills up or lies; calls that only look are counted then too (`looks`).
@@ -69,7 +69,7 @@ struct State {
     passes: Option<u64>,
     /// A call that can't be recorded.
     not_understood: Option<String>,
-    /// Calls of every kind and the one that goes wrong; none while nobody wants to know.
+    /// Calls of every kind, and the planned fault. `None` while faults are not recorded.
     faults: Option<Faults>,
 }
 
@@ -81,7 +81,7 @@ impl State {
         self.faults.as_mut()?.meet(call, &path)
     }
 
-    /// The same for a name, which need not be there.
+    /// As `meet`, for a name, which need not exist.
     fn meet_name(&mut self, call: Call, place: &(Node, String)) -> Option<Fault> {
         self.faults.as_ref()?;
         let above = self.path(place.0);
@@ -110,7 +110,7 @@ impl State {
         Some((dir, last.into()))
     }
 
-    /// The same for a path as a call got it, with the open directory that it starts from.
+    /// The place of a path as a call got it, with the open directory that it starts from.
     fn place_of(&self, dir_fd: i32, path: &[u8]) -> Option<(Node, String)> {
         if path.first() != Some(&b'/') {
             return self.place(*self.files.get(&dir_fd)?, path);
@@ -257,15 +257,15 @@ impl Recording {
         }
     }
 
-    /// Lets so many more calls pass; then nothing changes any more, and calls fail. `None` lets all
-    /// pass again.
+    /// Lets this number of further calls pass; then calls fail and change nothing. `None` lets all
+    /// calls pass again.
     pub fn kill_in(&self, calls: Option<u64>) {
         if let Some(state) = &mut *STATE.lock() {
             state.passes = calls;
         }
     }
 
-    /// Counts calls of every kind from now on, anew; the planned one goes wrong.
+    /// Counts calls of every kind from zero; the planned call goes wrong.
     pub fn plan(&self, plan: Option<Plan>) {
         if let Some(state) = &mut *STATE.lock() {
             state.faults = Some(Faults::new(plan));

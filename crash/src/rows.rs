@@ -183,8 +183,8 @@ pub fn check(store: &Store, model: &Model, keys_end: u64) -> Result<()> {
     Ok(())
 }
 
-/// The same by a scan of each table, which goes by the checkpoint: the store must be at one and
-/// unchanged since.
+/// As [`check`], by a scan of each table. A scan shows the newest checkpoint, so the
+/// store must not have changed since.
 ///
 /// # Errors
 /// As [`check`].

@@ -1,8 +1,8 @@
 //! Directories and files of another bank, or of another line of history, in the place of a bank's
 //! own.
 //!
-//! None of this goes through the C library's functions that the recorder knows, where a recorded
-//! bank is concerned: it is what a user does to a bank, and not what the bank does.
+//! Changes of a recorded bank do not go through the functions of the C library that the recorder
+//! replaces: they are what a user does to a bank, not what the store does.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;

@@ -28,9 +28,10 @@ const TABLES: [(&str, u32, bool); 4] =
     [("rows", 24, false), ("wide", 200, false), ("words", 300, true), ("brief", 8, false)];
 /// So that there are several to go back to.
 const CHECKPOINTS_KEPT: usize = 3;
-/// A kill comes within so many calls, most of which are a checkpoint's, or after them.
+/// A kill comes within this number of calls. Most of these calls belong to a checkpoint, or come
+/// after it.
 const KILL_CALLS: u64 = 40;
-/// The same for taking the bank back.
+/// As [`KILL_CALLS`], for a roll back.
 const ROLL_BACK_CALLS: u64 = 25;
 
 /// A state that a checkpoint was to hold. Its serial number never comes again, as a checkpoint's
@@ -128,8 +129,8 @@ pub fn live(dir: &Path, seed: u64, steps: u64) -> Result<Life> {
     living.end()
 }
 
-/// Opens a new bank, takes three checkpoints, is killed after so many calls, if it makes as many,
-/// and goes on from there with two more.
+/// Opens a new bank, takes three checkpoints, and is killed after the given number of calls, if it
+/// makes as many. Then continues with two more checkpoints.
 ///
 /// # Errors
 /// As [`live`].
@@ -241,7 +242,7 @@ impl Living {
             (0..4, _) => self.create_missing().and_then(|()| self.put(500)),
             (4, _) | (_, 0..24) => self.checkpoint(),
             (_, 24..36) => return self.kill(),
-            // No life without one that comes to its end.
+            // Each life has a roll back that completes.
             (40, _) => return self.roll_back(false),
             (_, 36..38) => return self.roll_back(true),
             (_, 38..39) => return self.reopen(),

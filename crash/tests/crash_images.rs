@@ -20,8 +20,8 @@ fn temporary() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Every life is recorded anew, so that a cut of another run lies elsewhere: threads decide the
-/// calls' order too.
+/// Every life is recorded again, so a cut of another run lies elsewhere: the order of calls depends
+/// on threads too.
 fn seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| {

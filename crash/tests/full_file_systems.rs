@@ -58,7 +58,8 @@ fn mount(args: &[&str], at: &Path) -> bool {
     done.status.success()
 }
 
-/// Where the test of a child process is to mount; none if somebody runs it by hand.
+/// The directory in which the test of a child process mounts. `None` if the test was started by
+/// hand.
 fn place() -> Option<std::path::PathBuf> {
     std::env::var_os(FOUND).map(Into::into)
 }
@@ -165,7 +166,7 @@ fn assert_clear(error: &Error, reason: &str, mount: &Path) {
     assert!(text.contains(reason) && text.contains(&*mount.to_string_lossy()), "{text}");
 }
 
-/// Takes room until so many bytes are left.
+/// Fills the file system until `left_bytes` bytes are left.
 fn leave(mount: &Path, left_bytes: u64) -> std::path::PathBuf {
     use std::io::Write;
     let path = mount.join("ballast");
@@ -269,7 +270,7 @@ fn fills_up_in_training(mount: &Path, device: DeviceChoice) {
                 full += 1;
             }
         }
-        // A lease is out for so long that its rows leave mutable memory.
+        // A lease is out long enough that its rows leave mutable memory.
         if leases.len() > 60 || full > 0 && !leases.is_empty() {
             let (lease, keys) = leases.remove(0);
             if round % 5 == 0 {

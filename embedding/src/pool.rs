@@ -12,14 +12,14 @@
 //! **One batch at a time.** A batch that finds another one in the pool is not cut: several calling
 //! threads have the processors busy already, and a part never waits for the parts of another batch.
 //!
-//! **Callers that steal work.** A thread of a rayon pool that waits for parts runs other jobs of its
-//! own pool meanwhile. Such a job could ask for rows whose clocks the waiting batch holds, and would
-//! wait for its own thread. So a batch of a rayon thread is not cut.
+//! **Callers that steal work.** A thread of a rayon pool that waits for parts runs other jobs of
+//! its own pool meanwhile. Such a job could ask for rows whose clocks the waiting batch holds, and
+//! would wait for its own thread. So a batch of a rayon thread is not cut.
 //!
 //! **Life.** The first batch that is cut starts the threads, so they have the processors that its
 //! thread may use. The threads end when the bank is closed. A child made by `fork` can't use the
-//! bank of its parent, so it must not meet a pool without threads. The bindings refuse such calls; in
-//! Rust the program must not make them.
+//! bank of its parent, so it must not meet a pool without threads. The bindings refuse such calls;
+//! in Rust the program must not make them.
 
 use std::num::NonZero;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! The default memory budget, and what is told of a budget above it, in a control group with a
-//! limit of memory.
+//! Tests the default memory budget, and the warning about a larger budget, in a control group with
+//! a memory limit.
 //!
 //! The process with the limit is this test binary, run again: its environment names a tree of such
 //! a group's files.

@@ -1,4 +1,4 @@
-"""Cora (Sen et al., 2008) from two text files: its papers with their words, and who cites whom."""
+"""Cora (Sen et al., 2008) from two text files: its papers, their words and their citations."""
 
 from __future__ import annotations
 

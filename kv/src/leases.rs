@@ -1,4 +1,4 @@
-//! Who has got rows for training and has not answered yet.
+//! The leases: batches that got rows for training and have not been answered.
 //!
 //! **Problem.** A Get's counts come down with its answer. If no answer comes, because a thread
 //! hangs or a worker died with its lease in a list, the counts stand for ever, and no thread can
@@ -8,11 +8,11 @@
 //! thread may declare the old entries expired and give their counts back. The entry's state decides
 //! which thread does so:
 //!
-//! | state | meaning | who may leave it, and where to |
+//! | state | meaning | what ends it |
 //! |---|---|---|
-//! | held | the counts stand and nobody is at them | the owner, to answering; an expirer, to expired |
-//! | answering | the owner brings the counts down, by an update or without | nobody: it is removed when that is done |
-//! | expired | an expirer brings the counts down, or has | nobody |
+//! | held | the counts are up | the owner goes to answering, an expirer to expired |
+//! | answering | the owner brings the counts down, with or without an update | the entry is removed when that is done |
+//! | expired | an expirer brings the counts down, or has done so | no thread changes it |
 //!
 //! Both ways out of *held* are one compare-and-swap of the same word, so of an owner and any number
 //! of expirers exactly one succeeds, and only that one touches the counts: they come down once. An
@@ -104,7 +104,7 @@ impl<T> Leased<T> {
         self.state.load(Ordering::Acquire) == HELD
     }
 
-    /// Whether it came to its end without an answer.
+    /// True if the lease has expired.
     #[must_use]
     pub fn is_expired(&self) -> bool {
         // Acquire: as in `is_held`.

@@ -31,10 +31,10 @@ pub struct StoreOptions {
     /// called; with `background`, unthrottled, the log stays below 1.5 times its rows, beside
     /// what kept checkpoints hold.
     pub compaction: CompactionOptions,
-    /// The most that the log may take on disk, in bytes; none by default. At the quota, writers
-    /// wait for compaction as far as that can help, then fail with `QuotaExceeded`. Deletions
-    /// go on, and peeks, and whatever releases clocks: the rows that are out come to their
-    /// end, if need be beyond the quota. Checkpoints' index images are not counted.
+    /// Most bytes of the log on disk; `None` sets no limit. Default: `None`. At the quota, writers
+    /// wait for compaction as far as that can help, then fail with `QuotaExceeded`. Deletions,
+    /// peeks and the ends of leases still work; the ends of leases may exceed the quota.
+    /// Checkpoints' index images are not counted.
     pub disk_quota_bytes: Option<u64>,
 }
 

@@ -155,7 +155,7 @@ impl Format {
     pub const CSV: Self =
         Self::Text { separator: Separator::one(b','), header: Header::Names, quote: Some(b'"') };
 
-    /// The same with some settings changed.
+    /// This format with some settings changed.
     ///
     /// # Errors
     /// [`Error::Spec`] for settings of text where it is no text, and for quotes with a separator of

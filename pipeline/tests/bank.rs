@@ -451,8 +451,8 @@ fn a_vocabulary_that_can_not_be_taken_over_is_refused_each_time() {
     let input = [Input::memory("numbers", b"1\n2\n3\n")];
     pipeline.run(&input, &mut |_: &mut Batch| Ok(())).unwrap();
     pipeline.save().unwrap();
-    // Somebody else renumbers it, and adds a value that the modulus does not have; there are as
-    // many as before.
+    // Another user of the bank renumbers the vocabulary, and adds a value that the modulus does not
+    // have. The number of values is as before.
     let vocabulary = bank.open_vocabulary("v").unwrap();
     vocabulary.count(&[0, 2]).unwrap();
     vocabulary.keep_frequent(1).unwrap();

@@ -101,9 +101,9 @@ fn numbers_of(vocabulary: &Vocabulary) -> Vec<u64> {
     }
 }
 
-/// Somebody else renumbers, and adds a value that the pipeline can't have. A load that broke off
-/// there left a part of the values beside the old length: later runs gave out ids of other values,
-/// or panicked.
+/// Another user of the bank renumbers the vocabulary, and adds a value that the pipeline can't
+/// have. A load that broke off there once left a part of the values beside the old length: later
+/// runs gave ids of other values, or panicked.
 #[test]
 fn a_vocabulary_that_cannot_be_taken_over_is_refused_until_it_can() {
     let folder = tempfile::tempdir().unwrap();
@@ -395,7 +395,8 @@ fn unknown_and_long_values_are_told_with_their_rows() {
     }
 }
 
-/// The same where values of a known range are numbered in memory.
+/// The pipeline numbers values of a known range in memory. Another user of the bank renumbers the
+/// vocabulary meanwhile.
 #[test]
 fn unknown_numbers_are_told_with_their_rows() {
     let folder = tempfile::tempdir().unwrap();

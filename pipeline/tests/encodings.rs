@@ -167,7 +167,7 @@ fn separators_of_several_characters() {
     let format = Format::TSV.with(settings("::")).unwrap();
     let error = run(format, &[Input::memory("t", b"red:::1\n")]).unwrap_err();
     assert!(error.to_string().contains("\":1\", is not a whole number"), "{error}");
-    // A number with a part of the separator in it is none.
+    // A number with a part of the separator in it is not a number.
     let format = Format::CSV.with(settings("::")).unwrap();
     let error = run(format, &[Input::memory("t", b"n::word\n1:2::x\n")]).unwrap_err();
     assert!(error.to_string().contains("\"1:2\", is not a whole number"), "{error}");

@@ -335,7 +335,7 @@ fn a_second_client_is_refused_when_the_wait_is_over() {
             assert_eq!(refusal.code(), Code::Unavailable);
             assert!(refusal.message().contains("one at a time"), "{refusal}");
         }
-        // Whoever has seen the end of a feed finds the pipeline free.
+        // A client that has seen the end of a feed finds the pipeline free.
         while let Some(batch) = next(&mut batches).await {
             batch.unwrap();
         }

@@ -61,7 +61,7 @@ impl Row {
         }
     }
 
-    /// The same beside a peer's.
+    /// This figure beside the value of a peer.
     pub(crate) fn beside(mut self, peer: String, value: f64) -> Self {
         self.ratio = Some(self.value / value);
         (self.against, self.against_value) = (Some(peer), Some(value));

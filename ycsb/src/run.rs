@@ -45,8 +45,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     work: Work,
     /// Measure what `load` left in --directory, in place of loading a store that is removed at the
-    /// end. Rows, value size, key order and memory budget are those of the load where nothing
-    /// names them; others than those of the load are refused, but for the memory budget
+    /// end. Rows, value size, key order and memory budget default to those of the load. Other
+    /// values are refused, except for the memory budget
     #[arg(long)]
     loaded: bool,
     /// At the end read every row and look at every byte

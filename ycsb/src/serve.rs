@@ -29,7 +29,7 @@ pub(crate) struct Ready {
 /// The process's side: loads, then measures what each line asks for until there are no more.
 ///
 /// # Errors
-/// Lines that are none of this protocol; what the store reports.
+/// Lines that do not follow this protocol; what the store reports.
 pub(crate) fn run() -> Result<()> {
     let mut lines = std::io::stdin().lock().lines();
     let Some(line) = lines.next() else { bail!("no line says which store to open") };

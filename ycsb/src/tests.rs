@@ -194,7 +194,7 @@ enum Fault {
     Zeros,
     /// The tail of another version.
     Torn,
-    /// An error that is none of the answers.
+    /// An error that is not one of the expected answers.
     Fails,
     /// Right, and one call takes 300 ms.
     Stalls,

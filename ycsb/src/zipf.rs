@@ -23,7 +23,8 @@ pub(crate) fn zeta_between(from: u64, to: u64, theta: f64) -> f64 {
     direct + if to > direct_to { zeta_tail(direct_to, to, theta) } else { 0.0 }
 }
 
-/// The same for a large `from`, by Euler and Maclaurin's formula up to the first derivative.
+/// As [`zeta_between`], for a large `from`, by Euler and Maclaurin's formula up to the first
+/// derivative.
 fn zeta_tail(from: u64, to: u64, theta: f64) -> f64 {
     let (a, b) = (from as f64, to as f64);
     let integral = (b.powf(1.0 - theta) - a.powf(1.0 - theta)) / (1.0 - theta);

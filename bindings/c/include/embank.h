@@ -7,31 +7,32 @@
 // These rules hold for every function:
 //
 // Errors. A function that can fail returns an embank_status. EMBANK_STATUS_OK is 0; the other
-// numbers never change their meaning. embank_last_error_message() says what happened and what to do.
-// Out parameters are written only on success, with two exceptions: after a failure an out parameter
-// for a handle is NULL, and buffers of rows have unspecified content. A Rust panic never reaches the
-// caller: it is EMBANK_STATUS_INTERNAL.
+// numbers never change their meaning. embank_last_error_message() says what happened and what to
+// do. Out parameters are written only on success, with two exceptions: after a failure an out
+// parameter for a handle is NULL, and buffers of rows have unspecified content. A Rust panic never
+// reaches the caller: it is EMBANK_STATUS_INTERNAL.
 //
-// Handles. The caller owns every handle that a function returns through a `T **`, and frees it once,
-// with the function that the type's comment names. This holds also for a lease that has ended or a
-// table that was dropped. Handles may be freed in any order: a table, lease or scan keeps its bank
-// open, and the bank closes when the last of them is freed. Freeing NULL does nothing. Using a handle
-// after it was freed, or freeing it while another call uses it, is undefined.
+// Handles. The caller owns every handle that a function returns through a `T **`, and frees it
+// once, with the function that the type's comment names. This holds also for a lease that has ended
+// or a table that was dropped. Handles may be freed in any order: a table, lease or scan keeps its
+// bank open, and the bank closes when the last of them is freed. Freeing NULL does nothing. Using a
+// handle after it was freed, or freeing it while another call uses it, is undefined.
 //
 // Buffers. Keys, rows, gradients, names and paths are lent during the call; the library keeps no
-// pointer to them. A batch is `key_count` keys and key_count * dim values, row after row. A `..._len`
-// counts values; one that does not fit is an error before the call changes anything. A buffer that is
-// written to must not overlap another buffer of the call. An overlap, a misaligned pointer, and NULL
-// with a length are errors. Names are UTF-8, paths are bytes of the system; both end with a NUL.
+// pointer to them. A batch is `key_count` keys and key_count * dim values, row after row. A
+// `..._len` counts values; one that does not fit is an error before the call changes anything. A
+// buffer that is written to must not overlap another buffer of the call. An overlap, a misaligned
+// pointer, and NULL with a length are errors. Names are UTF-8, paths are bytes of the system; both
+// end with a NUL.
 //
 // Callbacks. A call runs its callbacks on the thread of the caller, with the `context` that was
 // passed beside it, and never after the call has returned. A callback may be NULL. A callback that
-// returns a number other than 0 ends the call, which then returns EMBANK_STATUS_CANCELLED. A callback
-// may call the library, but must not free a handle that the call uses. It must return: longjmp or an
-// exception out of it is undefined.
+// returns a number other than 0 ends the call, which then returns EMBANK_STATUS_CANCELLED. A
+// callback may call the library, but must not free a handle that the call uses. It must return:
+// longjmp or an exception out of it is undefined.
 //
-// Threads. Several threads may use a handle at once, and a handle may move between threads. Calls on
-// a bank, table or lease run beside each other; calls on one scan take turns.
+// Threads. Several threads may use a handle at once, and a handle may move between threads. Calls
+// on a bank, table or lease run beside each other; calls on one scan take turns.
 //
 // fork(). A child process can't use its parent's handles: calls return EMBANK_STATUS_FORKED and
 // freeing does nothing, so the parent's bank stays intact. The child does not keep the bank locked:
@@ -309,9 +310,9 @@ typedef struct embank_byte_strings embank_byte_strings;
 // Bytes that a call returns. Free with embank_bytes_free.
 typedef struct embank_bytes embank_bytes;
 
-// The counts that a get took up in the staleness clocks of its rows. Applying, putting and releasing end it, whatever
-// they return, except that a wrong argument leaves it as it was. Free with embank_lease_free, which releases it if it
-// has not ended.
+// The counts that a get took up in the staleness clocks of its rows. Applying, putting and
+// releasing end it, whatever they return, except that a wrong argument leaves it as it was. Free
+// with embank_lease_free, which releases it if it has not ended.
 typedef struct embank_lease embank_lease;
 
 // Names that a call returns. Free with embank_names_free.
@@ -321,7 +322,8 @@ typedef struct embank_names embank_names;
 // order. Free with embank_scan_free.
 typedef struct embank_scan embank_scan;
 
-// A table of a bank: rows of f32 by 64-bit key. All handles of a table are one table. Free with embank_table_free.
+// A table of a bank: rows of f32 by 64-bit key. All handles of a table are one table. Free with
+// embank_table_free.
 typedef struct embank_table embank_table;
 
 // A vocabulary of an open bank: values and their ids, which are dense and never change. Free with
@@ -362,8 +364,9 @@ typedef struct embank_bank_options {
   // 0 or 1: whether a bank is created if there is none. With 0, a mistyped path or a file system
   // that is not mounted is EMBANK_STATUS_INVALID_ARGUMENT. Default: 1.
   uint32_t create;
-  // Threads that share a large batch, the calling one among them; 1 shares nothing. Results are those of one thread,
-  // bit for bit. 0 means the processors that the process may use, at most 16. Default: 0.
+  // Threads that share a large batch, the calling one among them; 1 shares nothing. Results are
+  // those of one thread, bit for bit. 0 means the processors that the process may use, at most
+  // 16. Default: 0.
   uint32_t threads;
 } embank_bank_options;
 
@@ -480,12 +483,13 @@ typedef struct embank_vocabulary_settings {
 
 // Which keys of a batch make up each bag, and how their rows are pooled.
 typedef struct embank_bags {
-  // The keys of bag i are those at the places offsets[i] to offsets[i + 1] - 1 of the batch: the first offset is 0, the
-  // last one is the number of keys, and none is less than the one before.
+  // The keys of bag i are those at the places offsets[i] to offsets[i + 1] - 1 of the batch: the
+  // first offset is 0, the last one is the number of keys, and none is less than the one before.
   const uint64_t *offsets;
   // One more than there are bags.
   size_t offset_count;
-  // What each key's row is multiplied by, one for each key; with EMBANK_POOLING_SUM alone. NULL: 1.
+  // What each key's row is multiplied by, one for each key; with EMBANK_POOLING_SUM alone. NULL:
+  // 1.
   const float *weights;
   // One of embank_pooling.
   uint32_t pooling;
@@ -658,7 +662,8 @@ typedef struct embank_bank_stats {
   uint64_t timeouts;
   // Leases that were dropped or expired and whose counts could not all be given back.
   uint64_t release_failures;
-  // Leases that grew older than lease_timeout and were declared expired.
+  // Leases that grew older than lease_timeout and
+  // were declared expired.
   uint64_t leases_expired;
   // Checkpoints taken.
   uint64_t checkpoints;
@@ -678,15 +683,17 @@ typedef struct embank_bank_stats {
   uint64_t lookahead_moved;
   // Rows that were moved or kept, and then used from memory.
   uint64_t lookahead_on_time;
-  // Rows in memory that were copied to its mutable part because they were about to leave it unused. A row may be
-  // kept more than once for one announcement.
+  // Rows in memory that were copied to its mutable part because they were about to leave it
+  // unused. A row may be kept more than once for one announcement.
   uint64_t lookahead_kept;
-  // Keys whose turn came too late: another call had got the row, and may have waited for the disk.
+  // Keys whose turn came too late: another call had got the row, and may have waited for the
+  // disk.
   uint64_t lookahead_late;
   // Rows that were moved or kept, and left memory without a use.
   uint64_t lookahead_wasted;
-  // Keys given up before their turn: by embank_bank_cancel_lookahead, or because
-  // their table was dropped.
+  // Keys given up before their turn: by
+  // embank_bank_cancel_lookahead, or because their table was
+  // dropped.
   uint64_t lookahead_cancelled;
   // Rows left on disk because reading failed, or because the disk quota left no room.
   uint64_t lookahead_failed;
@@ -798,10 +805,11 @@ typedef struct embank_bank_stats {
   uint64_t page_size_bytes;
   // Keys that were in no table when their turn came.
   uint64_t lookahead_missing;
-  // How long the thread that reads ahead was at work, in microseconds: on bursts, on prefetches, and on rows that it
-  // keeps in memory.
+  // How long the thread that reads ahead was at work, in microseconds: on bursts, on
+  // prefetches, and on rows that it keeps in memory.
   uint64_t lookahead_reading_us;
-  // Gauge: the number of batches to look ahead that an AutoDepth has chosen last; 0 without one.
+  // Gauge: the number of batches to look ahead that an AutoDepth has
+  // chosen last; 0 without one.
   uint64_t lookahead_depth;
   // Gauge: memory that the queue may take, in bytes; part of the bank's budget.
   uint64_t lookahead_memory_bytes;
@@ -841,11 +849,14 @@ typedef struct embank_table_stats {
   uint64_t timeouts;
   // Leases that were dropped or expired and whose counts could not all be given back.
   uint64_t release_failures;
-  // Leases that grew older than lease_timeout and were declared expired.
+  // Leases that grew older than lease_timeout and
+  // were declared expired.
   uint64_t leases_expired;
-  // Rows that Gets did not make, as their keys were not admitted: their gradients were dropped.
+  // Rows that Gets did not make, as their keys were not admitted: their gradients were
+  // dropped.
   uint64_t not_admitted_rows;
-  // Steps of rows whose optimizer state is at the largest value that its dtype holds, and stays there.
+  // Steps of rows whose optimizer state is at the largest value that its dtype holds, and
+  // stays there.
   uint64_t saturated_rows;
 } embank_table_stats;
 
@@ -1026,14 +1037,14 @@ enum embank_status embank_table_get_settings(const struct embank_table *table,
                                              struct embank_table_settings *settings,
                                              size_t size);
 
-// The name of the vocabulary whose ids are the table's keys; NULL if they are no vocabulary's. Free with
-// embank_bytes_free.
+// The name of the vocabulary whose ids are the table's keys; NULL if they are no vocabulary's.
+// Free with embank_bytes_free.
 enum embank_status embank_table_vocabulary(const struct embank_table *table,
                                            struct embank_bytes **name);
 
-// Gets rows for training: one per key, duplicates included. Missing rows are inserted with their initial values. The
-// staleness clock of each distinct key goes up by one until the lease ends; if a clock is above the table's bound, the
-// call waits, at most the bank's wait timeout.
+// Gets rows for training: one per key, duplicates included. Missing rows are inserted with their
+// initial values. The staleness clock of each distinct key goes up by one until the lease ends; if
+// a clock is above the table's bound, the call waits, at most the bank's wait timeout.
 enum embank_status embank_table_get(const struct embank_table *table,
                                     const uint64_t *keys,
                                     size_t key_count,
@@ -1041,8 +1052,9 @@ enum embank_status embank_table_get(const struct embank_table *table,
                                     size_t rows_len,
                                     struct embank_lease **lease);
 
-// As embank_table_get, but waits at most `timeout_ms` milliseconds in place of the bank's wait timeout. With 0 it fails
-// at once with EMBANK_STATUS_STALENESS_TIMEOUT if a clock is above the bound.
+// As embank_table_get, but waits at most `timeout_ms` milliseconds in place of the bank's wait
+// timeout. With 0 it fails at once with EMBANK_STATUS_STALENESS_TIMEOUT if a clock is above the
+// bound.
 enum embank_status embank_table_get_within(const struct embank_table *table,
                                            const uint64_t *keys,
                                            size_t key_count,
@@ -1051,9 +1063,10 @@ enum embank_status embank_table_get_within(const struct embank_table *table,
                                            uint64_t timeout_ms,
                                            struct embank_lease **lease);
 
-// Gets one row per distinct key for training, in order of first appearance. `rows` may be longer than that:
-// key_count * dim values always do. How many distinct keys there are goes to `distinct_count`, which may be NULL;
-// which they are is told by embank_lease_distinct. Otherwise as embank_table_get.
+// Gets one row per distinct key for training, in order of first appearance. `rows` may be longer
+// than that: key_count * dim values always do. How many distinct keys there are goes to
+// `distinct_count`, which may be NULL; which they are is told by embank_lease_distinct. Otherwise
+// as embank_table_get.
 enum embank_status embank_table_get_distinct(const struct embank_table *table,
                                              const uint64_t *keys,
                                              size_t key_count,
@@ -1062,8 +1075,9 @@ enum embank_status embank_table_get_distinct(const struct embank_table *table,
                                              size_t *distinct_count,
                                              struct embank_lease **lease);
 
-// Reads rows for evaluation, one per key. Touches no clock, waits for none, and writes nothing. `missing` is one of
-// embank_missing. `present`, key_count bytes, gets 1 for each key that has a row and 0 for the others; it may be NULL.
+// Reads rows for evaluation, one per key. Touches no clock, waits for none, and writes nothing.
+// `missing` is one of embank_missing. `present`, key_count bytes, gets 1 for each key that has a
+// row and 0 for the others; it may be NULL.
 enum embank_status embank_table_peek(const struct embank_table *table,
                                      const uint64_t *keys,
                                      size_t key_count,
@@ -1072,43 +1086,47 @@ enum embank_status embank_table_peek(const struct embank_table *table,
                                      uint32_t missing,
                                      uint8_t *present);
 
-// What rows start with, whether they are there or not: a pure function of the table's seed and name, key and column.
+// What rows start with, whether they are there or not: a pure function of the table's seed and
+// name, key and column.
 enum embank_status embank_table_initial(const struct embank_table *table,
                                         const uint64_t *keys,
                                         size_t key_count,
                                         float *rows,
                                         size_t rows_len);
 
-// Replaces or inserts rows without a lease; of equal keys the last one wins. Optimizer state stays. Touches no clock.
+// Replaces or inserts rows without a lease; of equal keys the last one wins. Optimizer state
+// stays. Touches no clock.
 enum embank_status embank_table_put(const struct embank_table *table,
                                     const uint64_t *keys,
                                     size_t key_count,
                                     const float *rows,
                                     size_t rows_len);
 
-// Takes a step of the table's optimizer without a lease; gradients of equal keys are summed first. Missing rows start
-// from their initial values. Touches no clock.
+// Takes a step of the table's optimizer without a lease; gradients of equal keys are summed first.
+// Missing rows start from their initial values. Touches no clock.
 enum embank_status embank_table_apply_gradients(const struct embank_table *table,
                                                 const uint64_t *keys,
                                                 size_t key_count,
                                                 const float *gradients,
                                                 size_t gradients_len);
 
-// Deletes rows. `deleted`, how many there were, may be NULL. Leases on them lose their counts and their gradients for
-// them, also where a row is made anew.
+// Deletes rows. `deleted` gets the number of rows that existed, and may be NULL. Leases on the
+// rows lose their counts and their gradients for them, also if a row is made again.
 enum embank_status embank_table_delete(const struct embank_table *table,
                                        const uint64_t *keys,
                                        size_t key_count,
                                        uint64_t *deleted);
 
-// Says which rows there are: `present`, key_count bytes, gets 1 or 0 for each key. Touches no clock.
+// Says which rows there are: `present`, key_count bytes, gets 1 or 0 for each key. Touches no
+// clock.
 enum embank_status embank_table_contains(const struct embank_table *table,
                                          const uint64_t *keys,
                                          size_t key_count,
                                          uint8_t *present);
 
-// Has the rows of `keys` that are on disk brought into memory soon. Never waits for the disk: what does not fit the
-// queue is dropped, and a worker does the rest. `accepted`, how many keys are on their way, may be NULL.
+// Has the rows of `keys` that are on disk brought into memory soon. Never waits for the disk: what
+// does not fit the queue is dropped, and a worker does the rest. `accepted`, how many keys are on
+// their way, may be NULL.
 enum embank_status embank_table_lookahead(const struct embank_table *table,
                                           const uint64_t *keys,
                                           size_t key_count,
@@ -1119,32 +1137,32 @@ enum embank_status embank_table_outstanding(const struct embank_table *table,
                                             uint64_t key,
                                             int64_t *outstanding);
 
-// The staleness bound; -1 is none.
+// The staleness bound; -1 if the table has no bound.
 enum embank_status embank_table_staleness_bound(const struct embank_table *table, int64_t *bound);
 
-// Sets the staleness bound of all handles of the table; negative is none. Gets that wait look at the new one. Not
-// durable.
+// Sets the staleness bound of all handles of the table; a negative number removes the bound. Gets
+// that wait look at the new bound. Not durable.
 enum embank_status embank_table_set_staleness_bound(const struct embank_table *table,
                                                     int64_t bound);
 
-// Sets the learning rate of all handles of the table, for batches applied from now on. Not durable.
+// Sets the learning rate of all handles of the table, for batches applied from now on. Not
+// durable.
 enum embank_status embank_table_set_learning_rate(const struct embank_table *table,
                                                   double learning_rate);
 
-// Sets the time that rows used from now on tell: an epoch, thousands of steps. The table's tracking is
-// EMBANK_TRACKING_SET_TIME.
-enum embank_status embank_table_set_time(const struct embank_table *table,
-                                         uint32_t time);
+// Sets the time that rows used from now on tell: an epoch, thousands of steps. The table's
+// tracking is EMBANK_TRACKING_SET_TIME.
+enum embank_status embank_table_set_time(const struct embank_table *table, uint32_t time);
 
-// Sets the numbers of the optimizer, for all handles of the table and batches applied from now on. Its kind, initial
-// accumulator, whether there is momentum and whether Adagrad's rate decays must be the table's. Not durable.
+// Sets the numbers of the optimizer, for all handles of the table and batches applied from now on.
+// Its kind, initial accumulator, whether there is momentum and whether Adagrad's rate decays must
+// be the table's. Not durable.
 enum embank_status embank_table_set_optimizer(const struct embank_table *table,
                                               struct embank_optimizer optimizer);
 
-// Goes through the table as the newest checkpoint holds it, while training goes on. Disk space is not given back until
-// the scan is freed.
-enum embank_status embank_table_scan(const struct embank_table *table,
-                                     struct embank_scan **scan);
+// Goes through the table as the newest checkpoint holds it, while training goes on. Disk space is
+// not given back until the scan is freed.
+enum embank_status embank_table_scan(const struct embank_table *table, struct embank_scan **scan);
 
 // Fills the settings with their defaults. `size` is sizeof(embank_vocabulary_settings).
 enum embank_status embank_vocabulary_settings_init(struct embank_vocabulary_settings *settings,
@@ -1211,8 +1229,8 @@ const char *embank_byte_strings_at(const struct embank_byte_strings *strings,
 // Frees the byte strings.
 void embank_byte_strings_free(struct embank_byte_strings *strings);
 
-// Applies one gradient per key of the batch with the table's optimizer; those of equal keys are summed first. The next
-// checkpoint makes it durable.
+// Applies one gradient per key of the batch with the table's optimizer; those of equal keys are
+// summed first. The next checkpoint makes it durable.
 enum embank_status embank_lease_apply(const struct embank_lease *lease,
                                       const float *gradients,
                                       size_t gradients_len);
@@ -1222,7 +1240,8 @@ enum embank_status embank_lease_apply_distinct(const struct embank_lease *lease,
                                                const float *gradients,
                                                size_t gradients_len);
 
-// Replaces the rows, one per key of the batch; of equal keys the last one wins. Optimizer state stays.
+// Replaces the rows, one per key of the batch; of equal keys the last one wins. Optimizer state
+// stays.
 enum embank_status embank_lease_put(const struct embank_lease *lease,
                                     const float *rows,
                                     size_t rows_len);
@@ -1232,17 +1251,19 @@ enum embank_status embank_lease_put_distinct(const struct embank_lease *lease,
                                              const float *rows,
                                              size_t rows_len);
 
-// Gives the counts back without an update, and says if that failed. Of a lease that has ended, there are none left.
+// Gives the counts back without an update, and says if that failed. Of a lease that has ended,
+// there are none left.
 enum embank_status embank_lease_release(const struct embank_lease *lease);
 
-// Says that another thread than the one that took it ends the lease. A get of this thread that its count blocks then
-// waits, where it would fail with EMBANK_STATUS_SELF_BLOCKED otherwise. Call it before the other thread gets the lease;
-// needed only until some lease of the bank has been ended by another thread than the one that took it.
+// Says that another thread than the one that took it ends the lease. A get of this thread that its
+// count blocks then waits, where it would fail with EMBANK_STATUS_SELF_BLOCKED otherwise. Call it
+// before the other thread gets the lease; needed only until some lease of the bank has been ended
+// by another thread than the one that took it.
 enum embank_status embank_lease_hand_over(const struct embank_lease *lease);
 
-// The distinct keys of the batch in order of first appearance, and each key's place among them: place[i] is that of
-// keys[i]. `count` is how many there are. `keys` and `places` may be NULL; else the first holds at least that many,
-// and the second as many as the batch has keys.
+// The distinct keys of the batch in order of first appearance, and each key's place among them:
+// place[i] is that of keys[i]. `count` is how many there are. `keys` and `places` may be NULL;
+// else the first holds at least that many, and the second as many as the batch has keys.
 enum embank_status embank_lease_distinct(const struct embank_lease *lease,
                                          uint64_t *keys,
                                          size_t keys_len,
@@ -1253,8 +1274,9 @@ enum embank_status embank_lease_distinct(const struct embank_lease *lease,
 // Releases the lease, if it has not ended, and frees the handle.
 void embank_lease_free(struct embank_lease *lease);
 
-// Gets rows for training, and pools those of each bag to one row of `pooled`, bags * dim values. Rows are not copied out.
-// The lease takes one gradient for each bag (embank_lease_apply_bags). Otherwise as embank_table_get.
+// Gets rows for training, and pools those of each bag to one row of `pooled`, bags * dim values.
+// Rows are not copied out. The lease takes one gradient for each bag (embank_lease_apply_bags).
+// Otherwise as embank_table_get.
 enum embank_status embank_table_get_bags(const struct embank_table *table,
                                          const uint64_t *keys,
                                          size_t key_count,
@@ -1263,8 +1285,9 @@ enum embank_status embank_table_get_bags(const struct embank_table *table,
                                          size_t pooled_len,
                                          struct embank_lease **lease);
 
-// Reads rows for evaluation, and pools those of each bag to one row of `pooled`, bags * dim values. A key without a row
-// counts with its initial values. Touches no clock, waits for none, and writes nothing.
+// Reads rows for evaluation, and pools those of each bag to one row of `pooled`, bags * dim
+// values. A key without a row counts with its initial values. Touches no clock, waits for none,
+// and writes nothing.
 enum embank_status embank_table_peek_bags(const struct embank_table *table,
                                           const uint64_t *keys,
                                           size_t key_count,
@@ -1272,8 +1295,9 @@ enum embank_status embank_table_peek_bags(const struct embank_table *table,
                                           float *pooled,
                                           size_t pooled_len);
 
-// Applies one gradient for each bag with the table's optimizer: `gradients` holds bags * dim values, and `bags` are those
-// of the get. The gradient of a row is the sum over its places in the batch. The next checkpoint makes it durable.
+// Applies one gradient for each bag with the table's optimizer: `gradients` holds bags * dim
+// values, and `bags` are those of the get. The gradient of a row is the sum over its places in the
+// batch. The next checkpoint makes it durable.
 enum embank_status embank_lease_apply_bags(const struct embank_lease *lease,
                                            const struct embank_bags *bags,
                                            const float *gradients,

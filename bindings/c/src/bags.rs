@@ -21,12 +21,13 @@ pub enum embank_pooling {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct embank_bags {
-    /// The keys of bag i are those at the places offsets[i] to offsets[i + 1] - 1 of the batch: the first offset is 0, the
-    /// last one is the number of keys, and none is less than the one before.
+    /// The keys of bag i are those at the places offsets[i] to offsets[i + 1] - 1 of the batch: the
+    /// first offset is 0, the last one is the number of keys, and none is less than the one before.
     pub offsets: *const u64,
     /// One more than there are bags.
     pub offset_count: usize,
-    /// What each key's row is multiplied by, one for each key; with EMBANK_POOLING_SUM alone. NULL: 1.
+    /// What each key's row is multiplied by, one for each key; with EMBANK_POOLING_SUM alone. NULL:
+    /// 1.
     pub weights: *const f32,
     /// One of embank_pooling.
     pub pooling: u32,
@@ -88,8 +89,9 @@ impl LentBags {
     }
 }
 
-/// Gets rows for training, and pools those of each bag to one row of `pooled`, bags * dim values. Rows are not copied out.
-/// The lease takes one gradient for each bag (embank_lease_apply_bags). Otherwise as embank_table_get.
+/// Gets rows for training, and pools those of each bag to one row of `pooled`, bags * dim values.
+/// Rows are not copied out. The lease takes one gradient for each bag (embank_lease_apply_bags).
+/// Otherwise as embank_table_get.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_get_bags(
     table: *const embank_table,
@@ -116,8 +118,9 @@ pub unsafe extern "C" fn embank_table_get_bags(
     })
 }
 
-/// Reads rows for evaluation, and pools those of each bag to one row of `pooled`, bags * dim values. A key without a row
-/// counts with its initial values. Touches no clock, waits for none, and writes nothing.
+/// Reads rows for evaluation, and pools those of each bag to one row of `pooled`, bags * dim
+/// values. A key without a row counts with its initial values. Touches no clock, waits for none,
+/// and writes nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_peek_bags(
     table: *const embank_table,
@@ -140,8 +143,9 @@ pub unsafe extern "C" fn embank_table_peek_bags(
     })
 }
 
-/// Applies one gradient for each bag with the table's optimizer: `gradients` holds bags * dim values, and `bags` are those
-/// of the get. The gradient of a row is the sum over its places in the batch. The next checkpoint makes it durable.
+/// Applies one gradient for each bag with the table's optimizer: `gradients` holds bags * dim
+/// values, and `bags` are those of the get. The gradient of a row is the sum over its places in the
+/// batch. The next checkpoint makes it durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_apply_bags(
     lease: *const embank_lease,

@@ -1,7 +1,7 @@
 //! The structs of C for statistics.
 //!
-//! Made by `EMBANK_BLESS=1 cargo test -p embank-c --test header`; a number is described where it is counted, in
-//! the statistics of the crates `embank-kv` and `embank`.
+//! Made by `EMBANK_BLESS=1 cargo test -p embank-c --test header`; the statistics of
+//! the crates `embank-kv` and `embank` describe each number.
 
 use bytemuck::{Pod, Zeroable};
 use embank::{BankStats, TableStats};
@@ -49,7 +49,8 @@ pub struct embank_bank_stats {
     pub timeouts: u64,
     /// Leases that were dropped or expired and whose counts could not all be given back.
     pub release_failures: u64,
-    /// Leases that grew older than lease_timeout and were declared expired.
+    /// Leases that grew older than lease_timeout and
+    /// were declared expired.
     pub leases_expired: u64,
     /// Checkpoints taken.
     pub checkpoints: u64,
@@ -69,15 +70,17 @@ pub struct embank_bank_stats {
     pub lookahead_moved: u64,
     /// Rows that were moved or kept, and then used from memory.
     pub lookahead_on_time: u64,
-    /// Rows in memory that were copied to its mutable part because they were about to leave it unused. A row may be
-    /// kept more than once for one announcement.
+    /// Rows in memory that were copied to its mutable part because they were about to leave it
+    /// unused. A row may be kept more than once for one announcement.
     pub lookahead_kept: u64,
-    /// Keys whose turn came too late: another call had got the row, and may have waited for the disk.
+    /// Keys whose turn came too late: another call had got the row, and may have waited for the
+    /// disk.
     pub lookahead_late: u64,
     /// Rows that were moved or kept, and left memory without a use.
     pub lookahead_wasted: u64,
-    /// Keys given up before their turn: by embank_bank_cancel_lookahead, or because
-    /// their table was dropped.
+    /// Keys given up before their turn: by
+    /// embank_bank_cancel_lookahead, or because their table was
+    /// dropped.
     pub lookahead_cancelled: u64,
     /// Rows left on disk because reading failed, or because the disk quota left no room.
     pub lookahead_failed: u64,
@@ -189,10 +192,11 @@ pub struct embank_bank_stats {
     pub page_size_bytes: u64,
     /// Keys that were in no table when their turn came.
     pub lookahead_missing: u64,
-    /// How long the thread that reads ahead was at work, in microseconds: on bursts, on prefetches, and on rows that it
-    /// keeps in memory.
+    /// How long the thread that reads ahead was at work, in microseconds: on bursts, on
+    /// prefetches, and on rows that it keeps in memory.
     pub lookahead_reading_us: u64,
-    /// Gauge: the number of batches to look ahead that an AutoDepth has chosen last; 0 without one.
+    /// Gauge: the number of batches to look ahead that an AutoDepth has
+    /// chosen last; 0 without one.
     pub lookahead_depth: u64,
     /// Gauge: memory that the queue may take, in bytes; part of the bank's budget.
     pub lookahead_memory_bytes: u64,
@@ -327,11 +331,14 @@ pub struct embank_table_stats {
     pub timeouts: u64,
     /// Leases that were dropped or expired and whose counts could not all be given back.
     pub release_failures: u64,
-    /// Leases that grew older than lease_timeout and were declared expired.
+    /// Leases that grew older than lease_timeout and
+    /// were declared expired.
     pub leases_expired: u64,
-    /// Rows that Gets did not make, as their keys were not admitted: their gradients were dropped.
+    /// Rows that Gets did not make, as their keys were not admitted: their gradients were
+    /// dropped.
     pub not_admitted_rows: u64,
-    /// Steps of rows whose optimizer state is at the largest value that its dtype holds, and stays there.
+    /// Steps of rows whose optimizer state is at the largest value that its dtype holds, and
+    /// stays there.
     pub saturated_rows: u64,
 }
 

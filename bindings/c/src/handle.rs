@@ -1,9 +1,9 @@
 //! Handles: the targets of C pointers to opaque types.
 //!
 //! A handle is a box that the caller owns. It knows the process that made it. A child made by
-//! `fork` shares the parent's files but has none of its threads, so there every call fails, and
-//! freeing a handle leaks its content: dropping the content would write to the parent's files and
-//! wait for threads that do not exist.
+//! `fork` shares the parent's files but has no thread of the parent. So every call on a handle
+//! fails in a child, and freeing a handle leaks its content: a drop would write to the parent's
+//! files and wait for threads that do not exist.
 
 use std::mem;
 use std::process;

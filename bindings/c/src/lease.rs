@@ -1,7 +1,7 @@
 //! Leases: rows that were got, and the way back for their update.
 //!
-//! In Rust an update consumes the lease. Here the handle stays until it is freed, and says that its lease has ended. So
-//! the rule is the same for all handles, after an error too: free it once.
+//! In Rust an update consumes the lease. Here the handle stays until it is freed, and says that its
+//! lease has ended. So the rule is the same for all handles, after an error too: free it once.
 
 use embank::locks::Mutex;
 use embank::{Error, Lease};
@@ -11,9 +11,9 @@ use crate::handle::{self, Owned, borrowed};
 use crate::memory::{Lent, Place};
 use crate::status::{Failure, call, embank_status};
 
-/// The counts that a get took up in the staleness clocks of its rows. Applying, putting and releasing end it, whatever
-/// they return, except that a wrong argument leaves it as it was. Free with embank_lease_free, which releases it if it
-/// has not ended.
+/// The counts that a get took up in the staleness clocks of its rows. Applying, putting and
+/// releasing end it, whatever they return, except that a wrong argument leaves it as it was. Free
+/// with embank_lease_free, which releases it if it has not ended.
 #[derive(Debug)]
 pub struct embank_lease {
     inner: Owned<Mutex<Option<Lease>>>,
@@ -97,8 +97,8 @@ pub(crate) unsafe fn end_with_bags(
     Ok(())
 }
 
-/// Applies one gradient per key of the batch with the table's optimizer; those of equal keys are summed first. The next
-/// checkpoint makes it durable.
+/// Applies one gradient per key of the batch with the table's optimizer; those of equal keys are
+/// summed first. The next checkpoint makes it durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_apply(
     lease: *const embank_lease,
@@ -130,7 +130,8 @@ pub unsafe extern "C" fn embank_lease_apply_distinct(
     }
 }
 
-/// Replaces the rows, one per key of the batch; of equal keys the last one wins. Optimizer state stays.
+/// Replaces the rows, one per key of the batch; of equal keys the last one wins. Optimizer state
+/// stays.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_put(
     lease: *const embank_lease,
@@ -156,7 +157,8 @@ pub unsafe extern "C" fn embank_lease_put_distinct(
     }
 }
 
-/// Gives the counts back without an update, and says if that failed. Of a lease that has ended, there are none left.
+/// Gives the counts back without an update, and says if that failed. Of a lease that has ended,
+/// there are none left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_release(lease: *const embank_lease) -> embank_status {
     // SAFETY: by the header's rules.
@@ -166,9 +168,10 @@ pub unsafe extern "C" fn embank_lease_release(lease: *const embank_lease) -> emb
     })
 }
 
-/// Says that another thread than the one that took it ends the lease. A get of this thread that its count blocks then
-/// waits, where it would fail with EMBANK_STATUS_SELF_BLOCKED otherwise. Call it before the other thread gets the lease;
-/// needed only until some lease of the bank has been ended by another thread than the one that took it.
+/// Says that another thread than the one that took it ends the lease. A get of this thread that its
+/// count blocks then waits, where it would fail with EMBANK_STATUS_SELF_BLOCKED otherwise. Call it
+/// before the other thread gets the lease; needed only until some lease of the bank has been ended
+/// by another thread than the one that took it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_hand_over(lease: *const embank_lease) -> embank_status {
     // SAFETY: by the header's rules.
@@ -178,9 +181,9 @@ pub unsafe extern "C" fn embank_lease_hand_over(lease: *const embank_lease) -> e
     })
 }
 
-/// The distinct keys of the batch in order of first appearance, and each key's place among them: place[i] is that of
-/// keys[i]. `count` is how many there are. `keys` and `places` may be NULL; else the first holds at least that many,
-/// and the second as many as the batch has keys.
+/// The distinct keys of the batch in order of first appearance, and each key's place among them:
+/// place[i] is that of keys[i]. `count` is how many there are. `keys` and `places` may be NULL;
+/// else the first holds at least that many, and the second as many as the batch has keys.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_distinct(
     lease: *const embank_lease,

@@ -19,8 +19,8 @@
 //!   structs and enums of settings.
 //! - `eviction.rs`, `files.rs`, `checkpoints.rs`, `stats.rs`, `counters.rs`: eviction, export and
 //!   import, checkpoints of a bank that is not open, counters.
-//! - `handle.rs`, `memory.rs`, `sized.rs`, `callbacks.rs`, `bytes.rs`: handles, the caller's memory,
-//!   structs that grow, callbacks, results of any length.
+//! - `handle.rs`, `memory.rs`, `sized.rs`, `callbacks.rs`, `bytes.rs`: handles, the caller's
+//!   memory, structs that grow, callbacks, results of any length.
 //! - `status.rs`, `refusals.rs`: status codes and messages.
 //!
 //! # What may grow

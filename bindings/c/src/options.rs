@@ -56,8 +56,9 @@ pub struct embank_bank_options {
     /// 0 or 1: whether a bank is created if there is none. With 0, a mistyped path or a file system
     /// that is not mounted is EMBANK_STATUS_INVALID_ARGUMENT. Default: 1.
     pub create: u32,
-    /// Threads that share a large batch, the calling one among them; 1 shares nothing. Results are those of one thread,
-    /// bit for bit. 0 means the processors that the process may use, at most 16. Default: 0.
+    /// Threads that share a large batch, the calling one among them; 1 shares nothing. Results are
+    /// those of one thread, bit for bit. 0 means the processors that the process may use, at most
+    /// 16. Default: 0.
     pub threads: u32,
 }
 

@@ -201,7 +201,7 @@ mod tests {
         unsafe { write(memory.as_mut_ptr().cast::<Options>(), 16, &Options::defaults()) }.unwrap();
         assert_eq!(memory, [16, 1, 7]);
         memory[1] = 5;
-        // SAFETY: as above; the first field says 16.
+        // SAFETY: as for the first struct; the size field says 16.
         let options = unsafe { read::<Options>(memory.as_ptr().cast()) }.unwrap();
         assert_eq!(options, Options { size: 16, old: 5, new: 2 });
     }

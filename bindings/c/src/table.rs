@@ -15,7 +15,8 @@ use crate::settings::{bound_from_rust, bound_to_rust, embank_table_settings};
 use crate::sized;
 use crate::status::{Failure, call, embank_status};
 
-/// A table of a bank: rows of f32 by 64-bit key. All handles of a table are one table. Free with embank_table_free.
+/// A table of a bank: rows of f32 by 64-bit key. All handles of a table are one table. Free with
+/// embank_table_free.
 #[derive(Debug)]
 pub struct embank_table {
     inner: Owned<Table>,
@@ -97,8 +98,8 @@ pub unsafe extern "C" fn embank_table_get_settings(
     })
 }
 
-/// The name of the vocabulary whose ids are the table's keys; NULL if they are no vocabulary's. Free with
-/// embank_bytes_free.
+/// The name of the vocabulary whose ids are the table's keys; NULL if they are no vocabulary's.
+/// Free with embank_bytes_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_vocabulary(
     table: *const embank_table,
@@ -114,9 +115,9 @@ pub unsafe extern "C" fn embank_table_vocabulary(
     })
 }
 
-/// Gets rows for training: one per key, duplicates included. Missing rows are inserted with their initial values. The
-/// staleness clock of each distinct key goes up by one until the lease ends; if a clock is above the table's bound, the
-/// call waits, at most the bank's wait timeout.
+/// Gets rows for training: one per key, duplicates included. Missing rows are inserted with their
+/// initial values. The staleness clock of each distinct key goes up by one until the lease ends; if
+/// a clock is above the table's bound, the call waits, at most the bank's wait timeout.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_get(
     table: *const embank_table,
@@ -137,8 +138,9 @@ pub unsafe extern "C" fn embank_table_get(
     })
 }
 
-/// As embank_table_get, but waits at most `timeout_ms` milliseconds in place of the bank's wait timeout. With 0 it fails
-/// at once with EMBANK_STATUS_STALENESS_TIMEOUT if a clock is above the bound.
+/// As embank_table_get, but waits at most `timeout_ms` milliseconds in place of the bank's wait
+/// timeout. With 0 it fails at once with EMBANK_STATUS_STALENESS_TIMEOUT if a clock is above the
+/// bound.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_get_within(
     table: *const embank_table,
@@ -160,9 +162,10 @@ pub unsafe extern "C" fn embank_table_get_within(
     })
 }
 
-/// Gets one row per distinct key for training, in order of first appearance. `rows` may be longer than that:
-/// key_count * dim values always do. How many distinct keys there are goes to `distinct_count`, which may be NULL;
-/// which they are is told by embank_lease_distinct. Otherwise as embank_table_get.
+/// Gets one row per distinct key for training, in order of first appearance. `rows` may be longer
+/// than that: key_count * dim values always do. How many distinct keys there are goes to
+/// `distinct_count`, which may be NULL; which they are is told by embank_lease_distinct. Otherwise
+/// as embank_table_get.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_get_distinct(
     table: *const embank_table,
@@ -189,8 +192,9 @@ pub unsafe extern "C" fn embank_table_get_distinct(
     })
 }
 
-/// Reads rows for evaluation, one per key. Touches no clock, waits for none, and writes nothing. `missing` is one of
-/// embank_missing. `present`, key_count bytes, gets 1 for each key that has a row and 0 for the others; it may be NULL.
+/// Reads rows for evaluation, one per key. Touches no clock, waits for none, and writes nothing.
+/// `missing` is one of embank_missing. `present`, key_count bytes, gets 1 for each key that has a
+/// row and 0 for the others; it may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_peek(
     table: *const embank_table,
@@ -220,7 +224,8 @@ pub unsafe extern "C" fn embank_table_peek(
     })
 }
 
-/// What rows start with, whether they are there or not: a pure function of the table's seed and name, key and column.
+/// What rows start with, whether they are there or not: a pure function of the table's seed and
+/// name, key and column.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_initial(
     table: *const embank_table,
@@ -237,7 +242,8 @@ pub unsafe extern "C" fn embank_table_initial(
     })
 }
 
-/// Replaces or inserts rows without a lease; of equal keys the last one wins. Optimizer state stays. Touches no clock.
+/// Replaces or inserts rows without a lease; of equal keys the last one wins. Optimizer state
+/// stays. Touches no clock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_put(
     table: *const embank_table,
@@ -255,8 +261,8 @@ pub unsafe extern "C" fn embank_table_put(
     })
 }
 
-/// Takes a step of the table's optimizer without a lease; gradients of equal keys are summed first. Missing rows start
-/// from their initial values. Touches no clock.
+/// Takes a step of the table's optimizer without a lease; gradients of equal keys are summed first.
+/// Missing rows start from their initial values. Touches no clock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_apply_gradients(
     table: *const embank_table,
@@ -274,8 +280,8 @@ pub unsafe extern "C" fn embank_table_apply_gradients(
     })
 }
 
-/// Deletes rows. `deleted`, how many there were, may be NULL. Leases on them lose their counts and their gradients for
-/// them, also where a row is made anew.
+/// Deletes rows. `deleted` gets the number of rows that existed, and may be NULL. Leases on the
+/// rows lose their counts and their gradients for them, also if a row is made again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_delete(
     table: *const embank_table,
@@ -294,7 +300,8 @@ pub unsafe extern "C" fn embank_table_delete(
     })
 }
 
-/// Says which rows there are: `present`, key_count bytes, gets 1 or 0 for each key. Touches no clock.
+/// Says which rows there are: `present`, key_count bytes, gets 1 or 0 for each key. Touches no
+/// clock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_contains(
     table: *const embank_table,
@@ -316,8 +323,9 @@ pub unsafe extern "C" fn embank_table_contains(
     })
 }
 
-/// Has the rows of `keys` that are on disk brought into memory soon. Never waits for the disk: what does not fit the
-/// queue is dropped, and a worker does the rest. `accepted`, how many keys are on their way, may be NULL.
+/// Has the rows of `keys` that are on disk brought into memory soon. Never waits for the disk: what
+/// does not fit the queue is dropped, and a worker does the rest. `accepted`, how many keys are on
+/// their way, may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_lookahead(
     table: *const embank_table,
@@ -352,7 +360,7 @@ pub unsafe extern "C" fn embank_table_outstanding(
     })
 }
 
-/// The staleness bound; -1 is none.
+/// The staleness bound; -1 if the table has no bound.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_staleness_bound(
     table: *const embank_table,
@@ -367,8 +375,8 @@ pub unsafe extern "C" fn embank_table_staleness_bound(
     })
 }
 
-/// Sets the staleness bound of all handles of the table; negative is none. Gets that wait look at the new one. Not
-/// durable.
+/// Sets the staleness bound of all handles of the table; a negative number removes the bound. Gets
+/// that wait look at the new bound. Not durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_set_staleness_bound(
     table: *const embank_table,
@@ -382,7 +390,8 @@ pub unsafe extern "C" fn embank_table_set_staleness_bound(
     })
 }
 
-/// Sets the learning rate of all handles of the table, for batches applied from now on. Not durable.
+/// Sets the learning rate of all handles of the table, for batches applied from now on. Not
+/// durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_set_learning_rate(
     table: *const embank_table,
@@ -392,8 +401,8 @@ pub unsafe extern "C" fn embank_table_set_learning_rate(
     call(|| unsafe { Ok(table_of(table)?.set_learning_rate(learning_rate)?) })
 }
 
-/// Sets the time that rows used from now on tell: an epoch, thousands of steps. The table's tracking is
-/// EMBANK_TRACKING_SET_TIME.
+/// Sets the time that rows used from now on tell: an epoch, thousands of steps. The table's
+/// tracking is EMBANK_TRACKING_SET_TIME.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_set_time(
     table: *const embank_table,
@@ -403,8 +412,9 @@ pub unsafe extern "C" fn embank_table_set_time(
     call(|| unsafe { Ok(table_of(table)?.set_time(time)?) })
 }
 
-/// Sets the numbers of the optimizer, for all handles of the table and batches applied from now on. Its kind, initial
-/// accumulator, whether there is momentum and whether Adagrad's rate decays must be the table's. Not durable.
+/// Sets the numbers of the optimizer, for all handles of the table and batches applied from now on.
+/// Its kind, initial accumulator, whether there is momentum and whether Adagrad's rate decays must
+/// be the table's. Not durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_set_optimizer(
     table: *const embank_table,
@@ -414,8 +424,8 @@ pub unsafe extern "C" fn embank_table_set_optimizer(
     call(|| unsafe { Ok(table_of(table)?.set_optimizer(optimizer.to_rust()?)?) })
 }
 
-/// Goes through the table as the newest checkpoint holds it, while training goes on. Disk space is not given back until
-/// the scan is freed.
+/// Goes through the table as the newest checkpoint holds it, while training goes on. Disk space is
+/// not given back until the scan is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_scan(
     table: *const embank_table,

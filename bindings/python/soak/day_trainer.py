@@ -1,4 +1,6 @@
-"""One day of `thirty_days.py`: opens the bank, resumes, trains on the day's stream, evicts, and writes a report."""
+"""One day of `thirty_days.py`: opens the bank, resumes, trains on the day's stream, evicts, and
+writes a report.
+"""
 
 from __future__ import annotations
 

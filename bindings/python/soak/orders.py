@@ -52,9 +52,13 @@ class Kind:
     """The global generators that the loader draws from during a pass. If the training loop draws
     from one of them too, a resumed pass may be refused."""
     once: bool = True
-    """Whether an unbroken pass has each sample exactly once. If not, it has the samples that the sampler draws."""
+    """Whether an unbroken pass has each sample exactly once. If not, it has the samples that the
+    sampler draws.
+    """
     ordered: bool = True
-    """Whether two unbroken runs have the same order. If not, only the number of times of each sample is checked."""
+    """Whether two unbroken runs have the same order. If not, only the number of times of each
+    sample is checked.
+    """
     passes: int = 2
     workers: bool = False
     changing_workers: bool = False
@@ -144,7 +148,9 @@ class Stream:
 
 
 class Chunks:
-    """A plain iterable that reads chunks of three batches and shuffles each chunk with Python's `random`."""
+    """A plain iterable that reads chunks of three batches and shuffles each chunk with Python's
+    `random`.
+    """
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape

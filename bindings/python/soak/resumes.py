@@ -66,7 +66,9 @@ class Case:
     stops: tuple[tuple[int, int], ...]
     """The pass and the batches of it that were handed out, ascending. A stop may come twice."""
     depths: tuple[Optional[int], ...]
-    """Of each part, how far it reads ahead: the depth of its `LookaheadLoader`, or None for a part without one."""
+    """Of each part, how far it reads ahead: the depth of its `LookaheadLoader`, or None for a part
+    without one.
+    """
     place: str
     """Where the last part runs: "here", "the same object" or "another process"."""
     dangling: bool
@@ -262,7 +264,9 @@ def bank_at(path: Path) -> embank.Bank:
 
 
 def run_broken(case: Case, bank_path: Optional[Path]) -> Record:
-    """Runs the case with its stops; with a path, only to the last one, which is saved to a bank there."""
+    """Runs the case with its stops; with a path, only to the last one, which is saved to a bank
+    there.
+    """
     record = Record.empty(case.kind.passes)
     with contextlib.ExitStack() as stack:
         table = None

@@ -40,7 +40,9 @@ import embank
 from day_model import Model, TableModel
 
 LEVEL_RATIO = 1.25
-"""A quantity stays level if its mean over the last third of the days is at most this multiple of that before."""
+"""A quantity stays level if its mean over the last third of the days is at most this multiple of
+that before.
+"""
 FIRST_KEYS_SHOWN = 5
 
 

@@ -17,7 +17,8 @@ pub(crate) struct LeasedRows {
     cell: Arc<BankCell>,
     id: LeaseId,
     rows: Py<PyArray2<f32>>,
-    /// Keys and `dim`. Not to be had from `rows`: that array is the user's, who may set its shape.
+    /// Keys and `dim`. The array `rows` does not tell it, because the user may change the array's
+    /// shape.
     shape: [usize; 2],
     table: Arc<str>,
 }
@@ -135,7 +136,8 @@ impl PyLease {
         self.0.is_held()
     }
 
-    /// What has become of it: "held", "expired", "ended" (applied, put or released), or "closed" with its bank.
+    /// What has become of it: "held", "expired", "ended" (applied, put or released), or "closed"
+    /// with its bank.
     #[getter]
     fn state(&self) -> PyResult<&'static str> {
         self.0.cell.lease_state(self.0.id)
@@ -165,7 +167,8 @@ impl PyLease {
     ///     grads: float32 `(n, dim)`, one row for each key.
     ///
     /// Returns:
-    ///     float32 `(u, dim)`, one row for each of `keys`: what `Table.apply_leases` takes for several leases.
+    ///     float32 `(u, dim)`, one row for each of `keys`: what `Table.apply_leases` takes for
+    ///     several leases.
     fn sum_gradients<'py>(&self, grads: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray2<f32>>> {
         self.0.sum_gradients(grads, None)
     }
@@ -173,8 +176,8 @@ impl PyLease {
     /// Applies gradients with the table's optimizer and consumes the lease.
     ///
     /// Args:
-    ///     grads: float32 `(n, dim)`, one row for each key. Those of a key that occurs more than once
-    ///         are summed first, in order: the row takes one step.
+    ///     grads: float32 `(n, dim)`, one row for each key. Those of a key that occurs more than
+    ///         once are summed first, in order: the row takes one step.
     ///
     /// Raises:
     ///     ValueError: Wrong shape, lease already consumed or bank closed (the lease stays as it
@@ -202,11 +205,13 @@ impl PyLease {
         self.0.consume("rows", rows, |lease, rows| lease.put(rows))
     }
 
-    /// Says that another thread ends this lease: applies, puts or releases it, or lets it be garbage collected.
+    /// Says that another thread ends this lease: applies, puts or releases it, or lets it be
+    /// garbage collected.
     ///
-    /// A get of this thread that finds a row blocked by this lease then waits, where it would raise `SelfBlocked`
-    /// otherwise. Call it before the other thread gets the lease. It is needed only until some lease of the bank has
-    /// been ended by another thread than the one that took it: from then on all gets of the bank wait.
+    /// A get of this thread that finds a row blocked by this lease then waits, where it would raise
+    /// `SelfBlocked` otherwise. Call it before the other thread gets the lease. It is needed only
+    /// until some lease of the bank has been ended by another thread than the one that took it:
+    /// from then on all gets of the bank wait.
     ///
     /// Raises:
     ///     ValueError: The lease was consumed before, or the bank is closed.
@@ -240,8 +245,8 @@ impl PyLease {
 /// Rows that `Table.get_distinct` read for training, one for each distinct key.
 ///
 /// As `Lease`, but `rows`, `apply` and `put` have a row for each distinct key, in order of first
-/// appearance, and `inverse` says which of them each key of the batch means: a model's gradient with
-/// respect to `rows` has already summed what belongs to duplicates.
+/// appearance, and `inverse` says which of them each key of the batch means: a model's gradient
+/// with respect to `rows` has already summed what belongs to duplicates.
 ///
 /// >>> import embank, numpy as np
 /// >>> bank = embank.Bank("distinct.bank", memory_budget="16MiB")
@@ -285,7 +290,8 @@ impl PyDistinctLease {
         self.leased.is_held()
     }
 
-    /// What has become of it: "held", "expired", "ended" (applied, put or released), or "closed" with its bank.
+    /// What has become of it: "held", "expired", "ended" (applied, put or released), or "closed"
+    /// with its bank.
     #[getter]
     fn state(&self) -> PyResult<&'static str> {
         self.leased.cell.lease_state(self.leased.id)
@@ -322,16 +328,16 @@ impl PyDistinctLease {
 
     /// Writes rows that the lease holds, and keeps the lease.
     ///
-    /// Rows that it does not hold, as their keys were not admitted or they were deleted since, stay as they are. It is
-    /// no use of a row.
+    /// Rows that it does not hold, as their keys were not admitted or they were deleted since, stay
+    /// as they are. It is no use of a row.
     ///
     /// Args:
     ///     places: Integers `(n,)`, places among the distinct keys, each once.
     ///     rows: float32 `(n, dim)`.
     ///
     /// Raises:
-    ///     ValueError: Wrong shapes, a place beyond the distinct keys, a row that is not finite in the table's dtype, or
-    ///         the lease was consumed before.
+    ///     ValueError: Wrong shapes, a place beyond the distinct keys, a row that is not finite in
+    ///         the table's dtype, or the lease was consumed before.
     ///     LeaseExpired: The lease has expired; no row changes.
     ///
     /// >>> import embank
@@ -363,11 +369,13 @@ impl PyDistinctLease {
         self.leased.cell.with_kept_lease(py, id, |lease| lease.rewrite(&places, rows))
     }
 
-    /// Says that another thread ends this lease: applies, puts or releases it, or lets it be garbage collected.
+    /// Says that another thread ends this lease: applies, puts or releases it, or lets it be
+    /// garbage collected.
     ///
-    /// A get of this thread that finds a row blocked by this lease then waits, where it would raise `SelfBlocked`
-    /// otherwise. Call it before the other thread gets the lease. It is needed only until some lease of the bank has
-    /// been ended by another thread than the one that took it: from then on all gets of the bank wait.
+    /// A get of this thread that finds a row blocked by this lease then waits, where it would raise
+    /// `SelfBlocked` otherwise. Call it before the other thread gets the lease. It is needed only
+    /// until some lease of the bank has been ended by another thread than the one that took it:
+    /// from then on all gets of the bank wait.
     ///
     /// Raises:
     ///     ValueError: The lease was consumed before, or the bank is closed.
@@ -400,8 +408,9 @@ impl PyDistinctLease {
 
 /// Bags that `Table.get_bags` read for training, and the duty to update their rows.
 ///
-/// A bag is the sum or the mean of several rows. The lease counts on the staleness clock of every row of the batch until
-/// it is consumed by `apply`, given back by `release` or the end of a `with` block, or garbage collected.
+/// A bag is the sum or the mean of several rows. The lease counts on the staleness clock of every
+/// row of the batch until it is consumed by `apply`, given back by `release` or the end of a `with`
+/// block, or garbage collected.
 ///
 /// >>> import embank, numpy as np
 /// >>> bank = embank.Bank("bags.bank", memory_budget="16MiB")
@@ -445,7 +454,8 @@ impl PyBagLease {
         self.leased.is_held()
     }
 
-    /// What has become of it: "held", "expired", "ended" (applied or released), or "closed" with its bank.
+    /// What has become of it: "held", "expired", "ended" (applied or released), or "closed" with
+    /// its bank.
     #[getter]
     fn state(&self) -> PyResult<&'static str> {
         self.leased.cell.lease_state(self.leased.id)
@@ -466,7 +476,8 @@ impl PyBagLease {
     ///     grads: float32 `(bags, dim)`, one row for each bag.
     ///
     /// Returns:
-    ///     float32 `(u, dim)`, one row for each of `keys`: what `Table.apply_leases` takes for several leases.
+    ///     float32 `(u, dim)`, one row for each of `keys`: what `Table.apply_leases` takes for
+    ///     several leases.
     fn sum_gradients<'py>(&self, grads: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray2<f32>>> {
         self.leased.sum_gradients(grads, Some(self.bags.as_bags()))
     }
@@ -474,8 +485,8 @@ impl PyBagLease {
     /// Applies the gradients of the bags with the table's optimizer and consumes the lease.
     ///
     /// Args:
-    ///     grads: float32 `(bags, dim)`, one row for each bag. The gradient of a row is the sum of those of its places in
-    ///         the batch, in their order: the row takes one step.
+    ///     grads: float32 `(bags, dim)`, one row for each bag. The gradient of a row is the sum of
+    ///         those of its places in the batch, in their order: the row takes one step.
     ///
     /// Raises: as `Lease.apply`.
     fn apply(&self, grads: &Bound<'_, PyAny>) -> PyResult<()> {

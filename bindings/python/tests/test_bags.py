@@ -1,4 +1,6 @@
-"""Bags that the store pools: `get_bags`, `peek_bags` and `get_bags_many`, and the modules that stand on them."""
+"""Bags that the store pools: `get_bags`, `peek_bags` and `get_bags_many`, and the modules that
+stand on them.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ def modules() -> list[ModuleType]:
 def test_examples(
     module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # In a fresh directory, because examples open banks at relative paths.
+    # In a fresh directory, because examples open banks at relative paths.
+    monkeypatch.chdir(tmp_path)
     assert doctest.testmod(module).failed == 0
 
 

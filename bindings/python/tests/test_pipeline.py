@@ -295,7 +295,8 @@ def test_an_interrupt_ends_a_long_run() -> None:
     rows = text(200_000)
     pipeline = Pipeline(numbers(), threads=1)
     with pytest.raises(KeyboardInterrupt):
-        while True:  # the interrupt may come between two runs, and at a moment when Python ignores it
+        # The interrupt may come between two runs, and at a moment when Python ignores it.
+        while True:
             timer = threading.Timer(0.05, _thread.interrupt_main)
             timer.start()
             pipeline.run([rows] * 20)

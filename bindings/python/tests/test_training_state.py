@@ -635,9 +635,14 @@ class Stretch:
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_do_not_hide_another_order(persistent: bool) -> None:
-    """A `DataLoader` with workers begins two iterations of its sampler and draws from the second."""
+    """A `DataLoader` with workers begins two iterations of its sampler and draws from the second.
+    """
     data = torch.utils.data.DataLoader(
-        range(40), batch_size=4, sampler=Stretch(), num_workers=2, persistent_workers=persistent  # type: ignore[arg-type]
+        range(40),  # type: ignore[arg-type]
+        batch_size=4,
+        sampler=Stretch(),
+        num_workers=2,
+        persistent_workers=persistent,
     )
     for _ in data:  # persistent workers keep the sampler of their first pass
         pass

@@ -20,7 +20,8 @@ def test_numbers_get_dense_ids_and_come_back(bank: embank.Bank) -> None:
     assert users.lookup([7, 900]).tolist() == [1, 2]
     values = users.values(ids)
     assert isinstance(values, np.ndarray) and values.tolist() == [900, 2**64 - 1, 900]
-    assert users.ids([]).tolist() == [] and users.values([]).tolist() == []  # type: ignore[union-attr]
+    assert users.ids([]).tolist() == []
+    assert users.values([]).tolist() == []  # type: ignore[union-attr]
     assert repr(users) == "<embank.Vocabulary 'user' of u64 values>".replace("'", '"')
 
 

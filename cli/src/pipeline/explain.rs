@@ -1,10 +1,10 @@
 //! `embank pipeline explain`: what holds a pipeline back, said and then tried.
 //!
-//! Four passes over the inputs, so that all that are compared find them in the same place: one that
-//! reads them and does nothing else, and so brings into memory what fits there; one that measures
-//! how fast they are read from where they are then; a traced run; and the run with the threads that
-//! the trace speaks for. With `--from-disk` none of the last three finds anything in memory, and
-//! there is no first one.
+//! Makes four passes over the inputs. The first only reads them, and so brings into memory what
+//! fits there; then all later passes find them in the same place. The second measures the speed of
+//! reading. The third is a traced run. The fourth is a run with the number of threads that the
+//! trace suggests. With `--from-disk` the last three passes find nothing in memory, and the first
+//! one is left out.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -181,7 +181,7 @@ struct Passes {
 }
 
 impl Passes {
-    /// A pass over so many bytes has ended.
+    /// A pass over this number of bytes has ended.
     fn passed(&mut self, input_bytes: u64) {
         self.done += input_bytes;
         self.pass_bytes = 0;

@@ -179,7 +179,7 @@ fn kind(cut: &Cut) -> &'static str {
     }
 }
 
-/// Leaves the image and the journal for somebody to look at.
+/// Keeps the image and the journal for inspection.
 fn keep(dir: &Path, oracle: &Oracle<'_>, life: &Life, cut: &Cut, text: &str) -> Result<()> {
     let image = dir.join("image");
     fs::create_dir_all(&image).with_context(|| format!("making {}", image.display()))?;

@@ -19,14 +19,14 @@ use crate::workload::{open, serial_of};
 pub enum Outcome {
     /// The planned call never came.
     NotReached,
-    /// Nobody noticed, and nothing is wrong.
+    /// No call reported the fault, and nothing is wrong.
     Harmless,
     /// An operation failed, and its next try was right.
     Failed,
     /// An operation failed, and the script ended: the store takes no more writes, or the fault
     /// lasted.
     Stopped,
-    /// Something is lost, and whoever needs it is told so.
+    /// Data is lost, and every call that needs it reports that.
     Damaged,
 }
 
@@ -79,9 +79,9 @@ pub fn judge(recording: &Recording, script: &Script<'_>, plan: Plan) -> Result<O
     })
 }
 
-/// Whether what rests on a call is lost without it. The others are of use only (removing what
-/// nobody needs, links that spare a copy, trying what the file system can) and are made again, or
-/// done without.
+/// True if data is lost without the call. Other calls are only useful: they remove unneeded files,
+/// make links that save a copy, or ask what the file system can do. The store repeats them or does
+/// without.
 fn must_be_noticed(Site { call, file }: Site) -> bool {
     match call {
         Call::Create | Call::Write => file != "probe",

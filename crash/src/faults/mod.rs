@@ -8,13 +8,14 @@
 //!
 //! - A call that fails: either the operation reports an error that names the file, or nothing is
 //!   wrong at all. After a failed write or sync of the log the store takes no more writes. A
-//!   failure that does not last is over when the operation is tried again. The bank opens at its
-//!   newest checkpoint, whole, row by row, and can be worked with.
-//! - A call that is interrupted or moves only a part of the bytes: nobody notices.
-//! - A read that lies: an error, and the next try is right.
-//! - A write that lies: whatever is read afterwards is right or an error that names the file; never
-//!   another row, never a missing one. `verify` finds it, or nothing is wrong.
-//! - A disk that is full from some call on, or dead: as a call that fails. The bank opens while the
+//!   transient failure is over when the operation is tried again. The bank opens at its newest
+//!   checkpoint, whole, row by row, and works.
+//! - A call that is interrupted or moves only a part of the bytes: no operation fails.
+//! - A read that returns wrong bytes: an error, and the next attempt is right.
+//! - A write that stores wrong bytes: every later read is right or an error that names the file. It
+//!   never returns another row, and never misses one. `verify` finds the damage, or nothing is
+//!   wrong.
+//! - A disk that is full or dead from some call on: as a call that fails. The bank opens while the
 //!   disk is full.
 //!
 //! So a site that is new, or behaves in a new way, shows: `crash/tests/faults.rs` keeps the list.

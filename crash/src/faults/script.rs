@@ -50,7 +50,7 @@ pub struct Script<'a> {
     pub sure: u64,
     /// Those of others at which the bank may be.
     pub maybe: Vec<u64>,
-    /// Those of all checkpoints that were completed, but for what was rolled back.
+    /// The contents of all completed checkpoints, except those that were rolled back.
     completed: Vec<u64>,
     /// The copy that deltas are to keep up with the bank.
     pub follower: Option<Follower>,
@@ -417,7 +417,7 @@ impl Script<'_> {
             return Ok(());
         }
         let found = anyhow!("verify finds {}", report.damage[0]);
-        // Who looks says what it saw, and what a read that failed saw is no bank that is whole.
+        // The fault has struck during this read, so its result is not compared.
         if self.recording.has_struck() {
             self.noted_by_verify(&report.damage[0])
         } else {

@@ -18,8 +18,8 @@ pub(super) fn state() -> Option<MappedMutexGuard<'static, State>> {
     if !RECORDING.load(Ordering::Relaxed) {
         return None;
     }
-    // SAFETY: the pointer to this thread's own `errno`. It stays as it was: waiting for the lock
-    // may set it, and who calls `readdir` tells the end from an error by it.
+    // SAFETY: the pointer to this thread's own `errno`. It keeps its value: waiting for the lock
+    // may change it, and a caller of `readdir` uses it to tell the end from an error.
     let errno = unsafe { &mut *libc::__errno_location() };
     let before = *errno;
     let locked = STATE.lock();
@@ -149,7 +149,7 @@ extern "C" fn close(fd: c_int) -> c_int {
     if let Some(state) = &mut state {
         state.files.remove(&fd);
     }
-    // SAFETY: no memory is involved; who owns the descriptor is the caller's business.
+    // SAFETY: no memory is involved. The caller owns the descriptor.
     unsafe { libc::syscall(libc::SYS_close, fd) as c_int }
 }
 
@@ -173,7 +173,7 @@ unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ss
     let done = match state.meet(Call::Write, node) {
         None => write(count),
         Some(fault) => {
-            // SAFETY: the caller's duty: so many bytes are there.
+            // SAFETY: the caller passes `count` readable bytes.
             let content = unsafe { std::slice::from_raw_parts(bytes.cast(), count) };
             let done = badly_written(fd, content, offset, fault);
             if done > 0 {
@@ -184,7 +184,7 @@ unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ss
         }
     };
     if done > 0 {
-        // SAFETY: the kernel has just read so many bytes from there.
+        // SAFETY: the kernel has just stored `done` bytes there.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), done.cast_unsigned()) };
         state.wrote(node, offset.cast_unsigned(), bytes);
     }
@@ -212,21 +212,20 @@ unsafe extern "C" fn pwrite64(
         return gone() as ssize_t;
     }
     if let Some(fault) = state.meet(Call::Write, node) {
-        // SAFETY: the caller's duty: so many bytes are there.
+        // SAFETY: the caller passes `count` readable bytes.
         let content = unsafe { std::slice::from_raw_parts(bytes.cast(), count) };
         return badly_written(fd, content, offset, fault);
     }
     let done = write();
     if done > 0 {
-        // SAFETY: the kernel has just read so many bytes from there.
+        // SAFETY: the kernel has just stored `done` bytes there.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), done.cast_unsigned()) };
         state.wrote(node, offset.cast_unsigned(), bytes);
     }
     done
 }
 
-/// A write that meets a fault. The journal does not hear of it: who plans faults has no use for
-/// one.
+/// A write that meets a fault. It is not in the journal, which a plan of faults does not use.
 fn badly_written(fd: c_int, content: &[u8], offset: off64_t, fault: Fault) -> ssize_t {
     if let Some(errno) = fault.errno() {
         return failed(errno) as ssize_t;

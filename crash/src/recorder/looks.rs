@@ -33,7 +33,7 @@ unsafe fn badly_read(
     // SAFETY: the caller's duty; `count` has not grown.
     let done = unsafe { libc::syscall(libc::SYS_pread64, fd, buffer, count, from) as ssize_t };
     if fault == Fault::Flipped && done > 0 {
-        // SAFETY: the kernel has just written so many bytes there.
+        // SAFETY: the kernel has just stored `done` bytes there.
         flip(unsafe { std::slice::from_raw_parts_mut(buffer.cast(), done.cast_unsigned()) });
     }
     done

@@ -52,8 +52,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// How many rows left memory unused since `before`, but for as many as were cancelled when they
-    /// may have been moved: a pass that ends early is no fault of the depth.
+    /// Rows that left memory unused since `before`. Rows that were cancelled when they may have
+    /// been moved do not count: a pass that ends early is no fault of the depth.
     fn wasted_since(&mut self, before: &Self) -> u64 {
         let cancelled = self.cancelled_too_late.saturating_sub(before.cancelled_too_late);
         let wasted = self.lookahead.wasted.saturating_sub(before.lookahead.wasted);

@@ -73,8 +73,8 @@ impl Bank {
     /// for good. Returns the numbers of the newer checkpoints, which are gone.
     ///
     /// # Errors
-    /// No such bank or checkpoint; the bank is open, or somebody reads a newer checkpoint; this one
-    /// does not verify.
+    /// There is no such bank or checkpoint; the bank is open; a process reads a newer checkpoint;
+    /// or this checkpoint does not verify.
     ///
     /// # Examples
     /// ```

@@ -77,12 +77,12 @@ pub fn exported_config(
 }
 
 impl Table {
-    /// Puts the rows of a file into the table, in constant memory (some MiB): those that an
-    /// [export](Self::export) wrote, or a matrix of f16, bf16, f32 or f64 that others did. Row
-    /// i of a matrix is that of key i if it is all that the file holds; where something else in
-    /// the file may be its keys, the caller names them, or asks for rows by
-    /// position ([`ImportOptions::first_key`]). A directory means its files, sorted by name, but
-    /// for those that begin with `_` or `.`.
+    /// Puts the rows of a file into the table, in constant memory (some MiB). The file was written
+    /// by an [export](Self::export), or is a matrix of f16, bf16, f32 or f64 of another program. If
+    /// the file holds only a matrix, row i is the row of key i. If another part of the file may
+    /// hold the keys, the caller names that part, or asks for rows by position
+    /// ([`ImportOptions::first_key`]). A directory stands for its files, sorted by name, except
+    /// those whose names begin with `_` or `.`.
     ///
     /// A row that is there is replaced. With the optimizer's state, it trains on as the exported
     /// one would have; without, it keeps the state that it has, and a new row's starts afresh.

@@ -12,8 +12,8 @@ pub(crate) struct Source {
     pub(crate) format: FileFormat,
 }
 
-/// The files that `paths` mean, in order. A directory, as Spark and Dask write it, means its files
-/// sorted by name, but for those whose names begin with `_` or `.`, such as `_SUCCESS`.
+/// The files that `paths` stand for, in order. A directory, as Spark and Dask write it, stands for
+/// its files sorted by name, except those whose names begin with `_` or `.`, such as `_SUCCESS`.
 ///
 /// # Errors
 /// There is none, or a directory's files are of several formats, or of one where a table is several

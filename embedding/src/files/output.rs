@@ -79,8 +79,8 @@ pub(crate) fn commit(file: OutputFile) -> Result<u64> {
     Ok(bytes)
 }
 
-/// The path from the root, resolved once but for a link of the file itself: a long export goes
-/// where the caller meant it to, whatever becomes of the working directory and of links meanwhile.
+/// The path from the root. All links are resolved once, except a link of the file itself. So a long
+/// export goes where the caller meant, also if the working directory or a link changes.
 pub(crate) fn resolved(path: &Path) -> Result<PathBuf> {
     let Some(name) = path.file_name() else {
         return Err(Error::unusable_output(path, "names no file"));

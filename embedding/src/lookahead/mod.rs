@@ -184,7 +184,7 @@ impl Lookahead {
     /// For a Get of these keys, which are distinct: takes those that still wait in the queue off
     /// the worker, and waits for the burst in hand if many of them are in it.
     pub(crate) fn make_way(&self, table: TableId, keys: &[u64]) {
-        // Relaxed: who misses what was announced a moment ago reads it like any Get.
+        // Relaxed: a thread that misses a very new announcement reads the row as any Get does.
         if self.shared.has_requests.load(Ordering::Relaxed) {
             self.make_way_within(table, keys, WAIT_PER_1024_KEYS);
         }
@@ -270,8 +270,7 @@ impl Lookahead {
         given_up
     }
 
-    /// Takes what waits of a dropped table out of the queue. What a burst has in hand comes to its
-    /// end.
+    /// Takes the waiting rows of a dropped table out of the queue. The burst under way completes.
     pub(crate) fn forget(&self, table: TableId) {
         self.cancel_those(Cancelled::Table(table));
         self.count_all_as_cancelled();

@@ -1,15 +1,15 @@
-//! Who holds leases of a table, since when, and when the old ones expire.
+//! The leases of a table, their ages, and when old ones expire.
 //!
 //! Every lease is an entry of `embank_kv::Leases`, whose states decide which thread brings its
 //! counts down. Leases expire only when a Get looks: it looks if the oldest lease may have come of
 //! age since the last look, and a waiting Get looks whenever the oldest lease comes of age. In a
 //! table without Gets no lease expires, so a lease may be answered however old it is.
 //!
-//! `next_look_us` is not later than when the oldest lease comes of age, but for leases that were
-//! being registered during the look: their time was taken before they could be seen, so they may
-//! expire that much late. For the others, who are registered later, were taken later, and all
-//! leases have the same time. So a Get compares two numbers, and the registry is gone through about
-//! once per `lease_timeout`.
+//! `next_look_us` is not later than the time at which the oldest lease may expire. Leases that were
+//! being registered during the look are an exception: their time was taken before they could be
+//! seen, so they may expire late by as much. Leases that are registered later were also taken
+//! later, and all leases have the same time to live. So a Get compares two numbers, and the
+//! registry is searched about once in a `lease_timeout`.
 //!
 //! A lease knows its *taker*, the thread that took it. A Get of that thread that would wait for the
 //! lease would wait for itself, unless another thread ends the lease meanwhile. Whether one will
@@ -21,8 +21,8 @@
 //! A release that finds the disk full leaves its counts *owed*: they are a lease of their own, so
 //! that a deletion strikes them too, and the next Get of the table tries to give them back.
 //!
-//! A lease can lose rows to a deletion; its owner and who expires it leave their clocks alone then
-//! (`deletion`).
+//! A lease can lose rows to a deletion. Its owner and a thread that expires it then leave the
+//! clocks of these rows alone (`deletion`).
 
 pub(crate) mod deadline;
 pub(crate) mod part;
@@ -189,13 +189,14 @@ impl LeaseRegistry {
         taken
     }
 
-    /// To be held by who moves clocks for a lease, from before it does to after the lease is
+    /// Held by a thread that moves clocks for a lease, from before the change until the lease is
     /// registered or answered.
     pub(crate) fn enter(&self) -> Entered<'_> {
         self.turnstile.enter(of_me(|me| me.number))
     }
 
-    /// To be held by who deletes rows with leases on them, until those are struck.
+    /// Held by a thread that deletes rows with leases on them, until the rows are struck from the
+    /// leases.
     pub(crate) fn shut(&self) -> Shut<'_> {
         self.turnstile.shut()
     }
@@ -267,7 +268,7 @@ impl LeaseRegistry {
 
     /// Whether a lease may have come of age since the last look.
     pub(crate) fn look_is_due(&self, now: Instant) -> bool {
-        // Relaxed: who sees an old value looks once more.
+        // Relaxed: a thread that sees an old value looks once more.
         self.us(now) >= self.next_look_us.load(Ordering::Relaxed)
     }
 

@@ -45,7 +45,7 @@ impl Turnstile {
     }
 
     pub(crate) fn shut(&self) -> Shut<'_> {
-        // All in one order, so two who shut it don't wait for each other.
+        // All threads lock the lanes in one order, so two of them do not wait for each other.
         Shut { _lanes: self.lanes.iter().map(|lane| lane.0.write()).collect() }
     }
 }

@@ -11,10 +11,10 @@
 //! it in line, the longest lease. Two large Gets stand one behind the other and can't block
 //! each other.
 //!
-//! **Who passes.** Queueing must make no cycle: the reservation waits for a lease, whose thread
-//! must not wait for the reservation.
-//! - A Get of a thread that itself has a lease on a reserved row passes at once. Threads that get
-//!   the next batch before they answer the last one do that, and can still hold a large Get up.
+//! **Which Gets pass.** Queueing must make no cycle: the reservation waits for a lease, whose
+//! thread must not wait for the reservation.
+//! - A Get of a thread that has a lease on a reserved row passes at once. A thread that gets its
+//!   next batch before it answers the last one does that, and can still delay a large Get.
 //! - Any other Get queues for a quarter of `wait_timeout` at most, and then passes. That ends
 //!   cycles over several tables.
 //!

@@ -1,9 +1,8 @@
 //! The values of a row that was never written.
 //!
-//! A row's initial vector is a pure function of the table's seed and name, the key and the column:
-//! the same in any order, on any thread, after any restart, on any machine. So nothing has to be
-//! stored for rows that were only peeked at, and a run that resumes sees the rows that the first
-//! run saw.
+//! A row's initial vector is a pure function of the table's seed and name, the key and the column.
+//! It does not depend on the order of calls, the thread, a restart or the machine. So rows that
+//! were only peeked at need not be stored, and a resumed run sees the rows of the first run.
 //!
 //! The generator is counter-based: the row's stream starts at a hash of (seed, name, key), and the
 //! n-th 64-bit draw is SplitMix64's finisher over start + n * golden ratio (Steele, Lea and Flood,

@@ -1,11 +1,11 @@
 //! Which numbering of a vocabulary: of the vocabulary itself, and of a table whose keys are its
 //! ids.
 
-/// Which numbering of which vocabulary. Two that are equal are one numbering, and give equal values
-/// equal ids, but for what came to it on different ways: a bank that was taken back to a
-/// checkpoint, by a crash or by [`roll_back`](crate::Bank::roll_back), or copied, may go on with
-/// other values under the same identity. Whether two have the same values,
-/// [`Vocabulary::fingerprint`](crate::Vocabulary::fingerprint) tells.
+/// Identifies a numbering of a vocabulary. Two equal ones are one numbering, and give equal values
+/// equal ids, with one exception: a bank that was copied, or taken back to a checkpoint by a crash
+/// or by [`roll_back`](crate::Bank::roll_back), may add other values under the identity of the
+/// original. [`Vocabulary::fingerprint`](crate::Vocabulary::fingerprint) tells if two have the same
+/// values.
 ///
 /// # Examples
 /// ```

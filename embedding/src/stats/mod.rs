@@ -86,9 +86,11 @@ statistics! {
         deleted_rows: Counter Count in deleted_rows from |c| c.deleted_rows.get();
         /// Rows evicted.
         evicted_rows: Counter Count in evicted_rows from |c| c.evicted_rows.get();
-        /// Rows that Gets did not make, as their keys were not admitted: their gradients were dropped.
+        /// Rows that Gets did not make, as their keys were not admitted: their gradients were
+        /// dropped.
         not_admitted_rows: Counter Count in not_admitted_rows from |c| c.not_admitted_rows.get();
-        /// Steps of rows whose optimizer state is at the largest value that its dtype holds, and stays there.
+        /// Steps of rows whose optimizer state is at the largest value that its dtype holds, and
+        /// stays there.
         saturated_rows: Counter Count in saturated_rows from |c| c.saturated_rows.get();
         /// Rows that a get, peek, put or apply had to read from disk.
         disk_reads: Counter Count in disk_reads from |c| c.disk_reads.get();
@@ -100,7 +102,8 @@ statistics! {
         timeouts: Counter Count in timeouts from |c| c.waiting.timeouts.get();
         /// Leases that were dropped or expired and whose counts could not all be given back.
         release_failures: Counter Count in release_failures from |c| c.waiting.release_failures.get();
-        /// Leases that grew older than [`lease_timeout`](crate::BankOptions::lease_timeout) and were declared expired.
+        /// Leases that grew older than [`lease_timeout`](crate::BankOptions::lease_timeout) and
+        /// were declared expired.
         leases_expired: Counter Count in leases_expired from |c| c.waiting.leases_expired.get();
     } and {
         /// The staleness at which rows were got.
@@ -111,8 +114,8 @@ statistics! {
 statistics! {
     /// What looking ahead has done since the bank was opened, in keys.
     ///
-    /// Every key asked for ends in one of `resident`, `merged`, `dropped`, `cancelled`, `moved`, `late`,
-    /// `missing` and `failed`, or is still `pending`.
+    /// Every key asked for ends in one of `resident`, `merged`, `dropped`, `cancelled`, `moved`,
+    /// `late`, `missing` and `failed`, or is still `pending`.
     ///
     /// # Examples
     /// ```
@@ -148,7 +151,8 @@ statistics! {
         /// Rows that were moved or kept, and then used from memory.
         on_time: Counter Count in lookahead.on_time
             as "embank_lookahead_keys" { fate: "on_time" } "Keys announced ahead";
-        /// Keys whose turn came too late: another call had got the row, and may have waited for the disk.
+        /// Keys whose turn came too late: another call had got the row, and may have waited for the
+        /// disk.
         late: Counter Count in lookahead.late
             as "embank_lookahead_keys" { fate: "late" } "Keys announced ahead";
         /// Rows that were moved or kept, and left memory without a use.
@@ -157,22 +161,24 @@ statistics! {
         /// Keys that were in no table when their turn came.
         missing: Counter Count in lookahead.missing
             as "embank_lookahead_keys" { fate: "missing" } "Keys announced ahead";
-        /// Keys given up before their turn: by [`Bank::cancel_lookahead`](crate::Bank::cancel_lookahead), or because
-        /// their table was dropped.
+        /// Keys given up before their turn: by
+        /// [`Bank::cancel_lookahead`](crate::Bank::cancel_lookahead), or because their table was
+        /// dropped.
         cancelled: Counter Count in lookahead.cancelled
             as "embank_lookahead_keys" { fate: "cancelled" } "Keys announced ahead";
         /// Rows left on disk because reading failed, or because the disk quota left no room.
         failed: Counter Count in lookahead.failed
             as "embank_lookahead_keys" { fate: "failed" } "Keys announced ahead";
-        /// Rows in memory that were copied to its mutable part because they were about to leave it unused. A row may be
-        /// kept more than once for one announcement.
+        /// Rows in memory that were copied to its mutable part because they were about to leave it
+        /// unused. A row may be kept more than once for one announcement.
         kept: Counter Count in lookahead.kept
             as "embank_lookahead_keys" { fate: "kept" } "Keys announced ahead";
-        /// How long the thread that reads ahead was at work, in microseconds: on bursts, on prefetches, and on rows that it
-        /// keeps in memory.
+        /// How long the thread that reads ahead was at work, in microseconds: on bursts, on
+        /// prefetches, and on rows that it keeps in memory.
         reading_us: Counter Microseconds in lookahead.reading_us
             as "embank_lookahead_reading_seconds" "How long the thread that reads ahead was at work";
-        /// Gauge: the number of batches to look ahead that an [`AutoDepth`](crate::AutoDepth) has chosen last; 0 without one.
+        /// Gauge: the number of batches to look ahead that an [`AutoDepth`](crate::AutoDepth) has
+        /// chosen last; 0 without one.
         depth: Gauge Count in lookahead.depth
             as "embank_lookahead_depth" "Batches ahead, as chosen";
         /// Gauge: keys that wait for their turn or are being read.
@@ -214,7 +220,8 @@ statistics! {
         /// Gets that gave up waiting.
         timeouts: Counter Count in timeouts
             as "embank_staleness_timeouts" "Gets that gave up";
-        /// Leases that grew older than [`lease_timeout`](crate::BankOptions::lease_timeout) and were declared expired.
+        /// Leases that grew older than [`lease_timeout`](crate::BankOptions::lease_timeout) and
+        /// were declared expired.
         leases_expired: Counter Count in leases_expired
             as "embank_leases_expired" "Leases that grew too old";
         /// Leases that were dropped or expired and whose counts could not all be given back.
@@ -225,7 +232,8 @@ statistics! {
         pub store: StoreStats,
         /// Looking ahead.
         pub lookahead: LookaheadStats,
-        /// A text if the budget is above the memory limit of the process's control group, as of the open.
+        /// A text if the budget is above the memory limit of the process's control group, as of the
+        /// open.
         pub memory_budget_warning: Option<String>,
         /// The staleness at which rows were got, in all tables, dropped ones included.
         pub staleness: StalenessHistogram,

@@ -156,9 +156,9 @@ impl Table {
     ///
     /// # Errors
     /// As [`scan`](Self::scan); [`Error::InvalidArgument`] without a condition;
-    /// [`Error::InvalidOption`] for a norm that is none; [`Error::WrongKind`] for age or uses
-    /// in a table that doesn't track them; a failure of the store, after which some of the rows
-    /// are gone.
+    /// [`Error::InvalidOption`] for a norm that is not a number; [`Error::WrongKind`] for age or
+    /// uses in a table that does not track them; a failure of the store, after which some of the
+    /// rows are gone.
     ///
     /// # Examples
     /// ```

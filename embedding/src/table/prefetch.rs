@@ -300,11 +300,10 @@ impl Table {
     /// fetched or the handle is dropped.
     ///
     /// # Errors
-    /// [`BudgetTooSmall`](crate::Error::BudgetTooSmall) if so much is prefetched already that the
-    /// store could not do with the rest: wait for some of it first. [`Error::TableDropped`],
-    /// [`ThreadRefused`](crate::Error::ThreadRefused). Keys that are
-    /// no ids of the table's vocabulary are refused by [`wait`](Prefetch::wait), as by a
-    /// [`peek`](Self::peek).
+    /// [`BudgetTooSmall`](crate::Error::BudgetTooSmall) if the store could not work with the memory
+    /// that the buffers leave: wait for earlier prefetches first. [`Error::TableDropped`],
+    /// [`ThreadRefused`](crate::Error::ThreadRefused). [`wait`](Prefetch::wait) refuses keys that
+    /// are no ids of the table's vocabulary, as a [`peek`](Self::peek) does.
     pub fn prefetch(&self, keys: &[u64]) -> Result<Prefetch> {
         self.check_numbering()?;
         let unique = UniqueKeys::new(keys);

@@ -1,4 +1,4 @@
-//! The progress of a long call, for its caller, who may end it.
+//! The progress of a long call, for the caller, which may end the call.
 
 use std::ops::ControlFlow;
 

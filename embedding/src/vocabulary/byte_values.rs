@@ -39,7 +39,7 @@ impl<'a> ByteValues<'a> {
         Ok(Self { offsets: Offsets::Short(offsets), bytes })
     }
 
-    /// The same with offsets of 64 bits.
+    /// As [`new`](Self::new), with offsets of 64 bits.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -68,7 +68,7 @@ impl<'a> ByteValues<'a> {
     /// String `i`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `i` is not below [`len`](Self::len).
     #[must_use]
     #[inline]
     pub fn get(&self, i: usize) -> &'a [u8] {
@@ -139,7 +139,7 @@ impl ByteBuffer {
     /// String `i`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `i` is not below [`len`](Self::len).
     #[must_use]
     pub fn get(&self, i: usize) -> &[u8] {
         &self.bytes[self.offsets[i] as usize..self.offsets[i + 1] as usize]

@@ -6,13 +6,13 @@
 //!
 //! **Approach.** An insertion writes the values' blocks, then their places, then the header with
 //! the new length, and then publishes the length in memory. Each is a batch of its own, so a
-//! checkpoint that has a part of one has all of those before. What lies at or beyond the length
-//! counts as not there, for lookups too, so that a bank that is open to read only is right as it
-//! is. But a place beyond the length that stays would come to life when the length has passed it,
-//! with another value in its block. So before the first insertion after an open, or after one that
-//! failed, such places are taken out: the blocks beyond the length tell which values those can be,
-//! because no value has a place whose block was not written before. They are taken out before the
-//! blocks are cut off, so who is torn away in the middle of it finds them again.
+//! checkpoint that has a part of one batch has all earlier batches. A place at or beyond the length
+//! counts as absent, for lookups too, so a bank that is open to read only needs no repair. But a
+//! place beyond the length must not stay. Once the length had passed it, it would lead to a block
+//! with another value. So such places are removed before the first insertion after an open or after
+//! a failed insertion. The blocks beyond the length tell which values those can be, because no
+//! value has a place whose block was not written before. The places are removed before the blocks
+//! are cut off, so a thread that dies in between leaves the blocks for the next attempt.
 //!
 //! The other way would be to keep insertions out while a checkpoint is cut. That would save the
 //! repair, but not for an insertion that fails in the middle, as at a quota; and a checkpoint would

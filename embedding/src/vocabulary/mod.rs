@@ -12,9 +12,9 @@
 //! says how many values count and in which tables they lie (`numbering`).
 //!
 //! **Several threads.** Lookups are peeks: they take no lock, write nothing, and never wait for an
-//! insertion. They see places below the length that they loaded before they began, and what lies
-//! there never changes. One thread at a time inserts. Who renumbers (`keep_frequent`) makes new
-//! tables beside those in use, and lookups wait for the exchange of the two alone.
+//! insertion. They see places below the length that they loaded before they began, and the content
+//! of these places never changes. One thread at a time inserts. A renumbering (`keep_frequent`)
+//! makes new tables beside those in use, and lookups wait only while the two are exchanged.
 //!
 //! There is no cache of hot values in front. A batch finds its distinct values first, and those
 //! that come all the time lie with their index buckets in the processor's caches: 32 ns for a
@@ -152,8 +152,8 @@ impl Vocabulary {
         self.len() == 0
     }
 
-    /// The id that the next new value gets: all given out are below, and a dense table needs so
-    /// many rows.
+    /// The id that the next new value gets. All ids that were given are below it, and a dense table
+    /// needs this number of rows.
     #[must_use]
     pub fn next_id(&self) -> u64 {
         self.config().first_id + self.len()

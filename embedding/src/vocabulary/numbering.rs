@@ -1,7 +1,7 @@
 //! The tables that hold a vocabulary's values: one numbering of them.
 //!
-//! Places are numbers from 0 on in order of first appearance; an id is `first_id` and the place. A
-//! numbering appends values and never changes one; who renumbers makes a new numbering.
+//! Places are numbers from 0 on in order of first appearance. An id is `first_id` plus the place. A
+//! numbering appends values and never changes one. A renumbering makes a new numbering.
 
 use embank_kv::{Clock, Store, TableId};
 

@@ -31,7 +31,7 @@ type OnRenumbered = Box<dyn Fn(&Vocabularies) + Send + Sync>;
 /// it.
 pub(crate) struct Vocabularies {
     pub(crate) context: Context,
-    /// Locked after the bank's tables, by who locks both.
+    /// A thread that locks both locks the bank's tables first.
     by_name: Mutex<VocabularyMap>,
     /// Held while a bank that is open to read only moves on, or while its content is read again: a
     /// thread that holds it sees one checkpoint. Locked before the bank's tables and `by_name`, and
@@ -125,8 +125,8 @@ impl Vocabularies {
     /// In a bank that is open to read only and may have moved on: takes over a vocabulary's newer
     /// state. False if it is gone.
     pub(crate) fn reread(&self, shared: &VocabularyShared) -> Result<bool> {
-        // It may be just that who moves it on is not done; and an older state must not come after a
-        // newer one.
+        // The thread that moves the vocabulary to a newer state may not be done, and an older state
+        // must not come after a newer one.
         let _moving = self.moving.lock();
         let newer = read_vocabularies(&self.context.store)?;
         let newer = newer.get(&shared.name).filter(|newer| newer.header == shared.header);

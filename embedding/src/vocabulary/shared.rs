@@ -18,8 +18,8 @@ pub(crate) struct VocabularyShared {
     pub(crate) founding: Founding,
     /// The table with the header.
     pub(crate) header: TableId,
-    /// The tables in use. Read by every call for as long as it uses them; written by who
-    /// renumbers, after a turn as the writer, and by who refreshes a bank that is open to read
+    /// The tables in use. Read-locked by every call while it uses them. Write-locked by a
+    /// renumbering, after it has become the writer, and by a refresh of a bank that is open to read
     /// only.
     pub(crate) numbering: RwLock<Numbering>,
     /// Values with ids. Changes with `writer` held; what lies below never changes within a
@@ -32,8 +32,8 @@ pub(crate) struct VocabularyShared {
     frozen: AtomicBool,
     /// Held while values are inserted or renumbered.
     pub(crate) writer: Mutex<Writer>,
-    /// What the header of `writer` tells of the values; for who must not wait for the writer. Held
-    /// for an instant.
+    /// What the header of `writer` says of the values, for threads that must not wait for the
+    /// writer. Held for an instant.
     published: Mutex<Published>,
     /// Read while counts are added; written while they are renumbered.
     pub(crate) counting: RwLock<()>,
@@ -53,7 +53,7 @@ impl Published {
     }
 }
 
-/// What who inserts must know.
+/// What an insertion must know.
 #[derive(Debug)]
 pub(crate) struct Writer {
     /// As it stands in the bank.
@@ -93,7 +93,7 @@ impl VocabularyShared {
     }
 
     pub(crate) fn is_frozen(&self) -> bool {
-        // Relaxed: a flag of its own; who inserts looks at the header under the lock.
+        // Relaxed: a flag of its own. An insertion looks at the header under the lock.
         self.frozen.load(Ordering::Relaxed)
     }
 
@@ -148,7 +148,8 @@ impl VocabularyShared {
         *self.published.lock() = Published::of(&header);
         // Relaxed, and before the length: as in `publish`.
         self.given_out.store(header.len, Ordering::Relaxed);
-        // Under both locks: who reads the tables reads the length that goes with them.
+        // Stored under both locks, so a thread that reads the tables reads the length of these
+        // tables.
         self.len.store(header.len, Ordering::Release);
         self.frozen.store(header.frozen, Ordering::Relaxed);
     }

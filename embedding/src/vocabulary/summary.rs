@@ -33,8 +33,8 @@ pub struct VocabularySummary {
     pub config: VocabularyConfig,
     /// How often it was renumbered.
     pub generation: u32,
-    /// Rows that lead from values to ids: as many as there are values, but for strings of equal
-    /// hash, which share one, and for what a torn insertion may have left.
+    /// Rows that lead from values to ids. There are as many as values, except that strings of equal
+    /// hash share a row, and that an interrupted insertion may have left further rows.
     pub rows: u64,
     /// Bytes of the records of all its tables.
     pub record_bytes: u64,

@@ -65,8 +65,8 @@ fn a_numbering_after_going_back_is_another_one() {
     assert_eq!(t.contains(&[0]).unwrap(), [false]);
 }
 
-/// The same for values that came later, without a renumbering: the file tells which values there
-/// were.
+/// Tests values that were added later, without a renumbering: the file tells the values at its
+/// time.
 #[test]
 fn rows_for_values_that_are_gone_are_not_imported() {
     for bytes in [false, true] {
@@ -170,7 +170,7 @@ fn refreshes_from_many_threads_see_whole_vocabularies() {
 
 const ROUNDS: usize = 150;
 
-/// Who drops a vocabulary waits for its verification, and nobody waits with him.
+/// A drop of a vocabulary waits for its verification, and no other call waits with it.
 #[test]
 fn a_verification_may_use_the_bank_while_its_vocabulary_is_dropped() {
     let dir = tempfile::tempdir().unwrap();

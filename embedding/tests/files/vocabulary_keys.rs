@@ -271,7 +271,7 @@ fn handles_of_the_renumbering_process_are_told_too() {
     words.keep_frequent(2).unwrap();
     all_refused(&table);
     held.release().unwrap();
-    // Made anew, the table is of the new numbering.
+    // The table was made again, so it belongs to the new numbering.
     test.bank.drop_table("rows").unwrap();
     rows(&test, "word").put(&[0], &[3.0]).unwrap();
 }

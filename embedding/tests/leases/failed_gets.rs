@@ -1,5 +1,5 @@
-//! Gets that fail in the midst of a batch: no count stands that nobody holds, none is given back
-//! that somebody holds, and the log stays within its quota.
+//! Tests Gets that fail in the middle of a batch: no count stays without a lease, no count of
+//! another lease is given back, and the log stays within its quota.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -13,8 +13,8 @@ const KEYS: u64 = 4000;
 const DIM: usize = 64;
 const QUOTA_BYTES: u64 = 6 << 20;
 
-/// A table several times as large as memory, whose log is at its quota: what brings rows in is
-/// refused, but for those that fit the last page.
+/// A table several times as large as memory, whose log is at its quota. Operations that bring rows
+/// to memory are refused, except for rows that fit the last page.
 fn full_table(bound: Option<u32>) -> (TestBank, Table) {
     let test = new_bank_with(BankOptions {
         disk_quota_bytes: Some(QUOTA_BYTES),

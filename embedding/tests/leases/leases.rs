@@ -77,7 +77,7 @@ fn an_update_that_comes_too_late_is_refused_and_changes_nothing() {
         let late = get(&table, &[1, 2, 1]);
         let next = get(&table, &[2]);
         assert!(late.is_expired());
-        // Nobody misses counts that were given back already: to release them is no error.
+        // The counts were given back already: to release them is no error.
         let Some(update) = update else {
             late.release().unwrap();
             continue;
@@ -257,8 +257,8 @@ fn a_get_that_had_to_wait_is_counted_once_as_it_came_through() {
     assert_eq!(table.stats().staleness.buckets().collect::<Vec<_>>(), [(0, 4)]);
 }
 
-/// The counts of a deleted row are gone, so the lease that held them has nothing to give back,
-/// whatever becomes of it: the row that was made anew is somebody else's.
+/// The counts of a deleted row are gone, so the lease that held them gives nothing back for it. If
+/// the row is made again, it belongs to another lease.
 #[test]
 fn a_lease_on_a_deleted_row_does_not_take_the_count_of_the_row_made_anew() {
     type End = fn(Lease, &Table);
@@ -317,8 +317,8 @@ fn a_lease_on_a_deleted_row_does_not_take_the_count_of_the_row_made_anew() {
     }
 }
 
-/// Rows come and go under leases that are answered, given back, forgotten and expire: while a row
-/// is not deleted, who has its only lease finds its clock at 1.
+/// Rows come and go under leases that are answered, released, forgotten and expired. Until a row is
+/// deleted, the thread with its only lease finds its clock at 1.
 #[test]
 fn deletions_leave_the_clocks_of_others_alone() {
     const KEYS: u64 = 4;
@@ -375,7 +375,7 @@ fn deletions_leave_the_clocks_of_others_alone() {
     }
 }
 
-/// As long a timeout as there is: nothing expires, and nobody who waits looks for it over and over.
+/// The longest timeout: no lease expires, and no waiting thread looks for one in a loop.
 #[test]
 fn a_timeout_without_end_is_one() {
     for lease_timeout in [
@@ -405,8 +405,8 @@ fn cpu_ticks() -> u64 {
     after_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
-/// The numbers that Prometheus takes for counters never fall, whoever counts and whatever is
-/// dropped meanwhile.
+/// The numbers that Prometheus takes for counters never fall, also while threads count and tables
+/// are dropped.
 #[test]
 fn the_histogram_never_falls_while_it_is_read() {
     let test = new_bank();

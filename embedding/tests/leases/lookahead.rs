@@ -139,7 +139,7 @@ fn counts_and_values_are_kept_while_rows_move() {
     assert_eq!(rows_of(&table, &[60]), [61.0; 2]);
 }
 
-/// Gets, updates and lookahead of the same rows at once: nothing is lost, whoever is first.
+/// Gets, updates and lookahead of the same rows at once: no update is lost, in any order.
 #[test]
 fn training_while_looking_ahead_loses_nothing() {
     let test = new_bank();
@@ -224,7 +224,7 @@ fn a_row_in_memory_when_it_is_announced_is_still_there_when_it_is_got() {
     assert!(from_disk * 1000 < got, "{from_disk} of {got} rows had to be read from disk again");
 }
 
-/// Writes so many bytes of rows that nobody asked for.
+/// Writes this number of bytes in rows that no call has announced.
 fn flood(bank: &Bank, bytes: u64) {
     const DIM: u32 = 64;
     let filler = bank.table("flood", TableConfig::new(DIM)).unwrap();
@@ -233,7 +233,7 @@ fn flood(bank: &Bank, bytes: u64) {
     for first in (first..first + bytes / (4 * u64::from(DIM))).step_by(100) {
         let keys: Vec<u64> = (first..first + 100).collect();
         filler.put(&keys, &rows).unwrap();
-        // The worker would hardly keep up with nothing but writing.
+        // The worker could not keep up with a thread that only writes.
         assert!(bank.wait_lookahead(PATIENCE));
     }
 }

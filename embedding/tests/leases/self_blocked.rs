@@ -160,7 +160,7 @@ fn a_lease_that_expires_after_the_waits_end_is_not() {
     assert!(matches!(try_get(&table, &[7]), Err(Error::SelfBlocked { .. })));
 }
 
-/// A lease that lost a row to a deletion does not hold the row that was made anew.
+/// A lease that lost a row to a deletion does not hold the row that is made again.
 #[test]
 fn deleted_rows_are_held_by_no_lease() {
     let test = bank();

@@ -25,7 +25,7 @@ fn times_out(table: &Table, keys: &[u64]) -> Error {
     std::thread::scope(|scope| scope.spawn(get).join().unwrap())
 }
 
-/// Returns when so many Gets of the table have begun to wait.
+/// Returns when this number of Gets of the table have begun to wait.
 fn until_waiting(table: &Table, waits: u64) {
     while table.stats().waits < waits {
         std::thread::yield_now();

@@ -1,12 +1,12 @@
 //! Every event of a run with several threads is recorded, and the bound is checked over the record.
 //!
-//! A Get's clocks go up at some moment between its begin and its end, and come down at some moment
-//! between the begin and the end of the call that answers it, or of one in which somebody finds it
+//! The clocks of a Get go up at some moment between its begin and its end. They come down at some
+//! moment between the begin and the end of the call that answers it, or of a call that finds it
 //! expired. So at every moment the leases that are certainly out are those whose Get has ended and
-//! whose answer has not begun. A Get that came back with the bound `b` at most in force while it
-//! ran must have had a moment at which no more than `b` others were out. The largest number that
-//! were certainly out throughout the Get may therefore not exceed `b`; and what the clock showed
-//! (the histogram) may never.
+//! whose answer has not begun. Let `b` be the largest bound in force while a Get ran. There must
+//! have been a moment at which at most `b` other leases were out. So at most `b` leases may have
+//! been certainly out during the whole Get. The clock that the Get saw (the histogram) may never
+//! exceed `b`.
 //!
 //! For an expiring lease the answer "begins" when it comes of age, which is the earliest that it
 //! may expire.

@@ -54,7 +54,7 @@ fn a_key_gets_its_row_with_the_third_get() {
     assert_eq!(value(&table, 300), None);
     table.put(&[300], &[5.0]).unwrap();
     assert_eq!(value(&table, 300), Some(5.0));
-    // After its deletion, counting begins anew.
+    // After the deletion, counting begins at zero.
     table.delete(&[7]).unwrap();
     for _ in 0..2 {
         table.get(&[7], &mut [0.0]).unwrap().release().unwrap();

@@ -50,7 +50,8 @@ fn rows_come_back_as_near_as_the_dtype_can_tell_wherever_they_lie() {
         assert_eq!(got, held);
         push_to_disk(&test.bank);
         assert_eq!(rows_of(&table, &keys), held, "{dtype:?}: from disk");
-        // What was read can be put back without a change, but for a last bit of int8's scale.
+        // Rows that were read can be put back without a change, except for the last bit of int8's
+        // scale.
         table.put(&keys, &held).unwrap();
         for (found, expected) in rows_of(&table, &keys).iter().zip(&held) {
             assert!((found - expected).abs() <= 2e-7 * expected.abs(), "{dtype:?}");

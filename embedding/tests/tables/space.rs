@@ -12,7 +12,7 @@ fn by_hand() -> BankOptions {
     BankOptions { compaction, ..small_options() }
 }
 
-/// Writes every row so often that the log is many times as long as its rows.
+/// Writes every row often enough that the log is many times as long as its rows.
 fn rewrite(table: &Table, keys: &[u64], times: usize) {
     let rows = vec![1.0; keys.len() * table.dim()];
     for _ in 0..times {

@@ -1,4 +1,4 @@
-//! Who holds the log's space, in the error at the quota and in the statistics.
+//! Tests that the error at the quota, and the statistics, name what holds the log's space.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 

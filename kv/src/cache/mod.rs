@@ -36,8 +36,8 @@ pub(crate) use sizing::Demand;
 use sizing::Sizing;
 
 const SLOTS: usize = 4096;
-/// About this many shards share the largest cache: so many that one more or less is a small step,
-/// and that threads seldom meet at one.
+/// Number of shards that the largest cache has, about. With 128, one shard more or less is a small
+/// step, and threads seldom meet at a shard.
 const SHARDS_WANTED: u64 = 128;
 
 /// The cache of a store. See the module's essay.
@@ -104,8 +104,8 @@ impl RowCache {
         }
     }
 
-    /// Copies the record at `address` into `into`, as it lies on disk but for checksum, generation
-    /// and flags of the clock word, which are others here; false if it is not here.
+    /// Copies the record at `address` into `into`, as it lies on disk. Its checksum, generation and
+    /// clock flags may differ from those on disk. False if the record is not in the cache.
     pub(crate) fn get(&self, address: Address, into: &mut Vec<u64>) -> bool {
         let hash = hash(address);
         self.shard(hash).is_some_and(|shard| shard.lock().get(address, hash, into))

@@ -5,12 +5,12 @@
 //! ```
 //!
 //! The policy is S3-FIFO (Yang et al., SOSP 2023). A row that comes from disk enters the small
-//! queue, a tenth of the memory. When it reaches the end of it, it goes on to the main queue if it
-//! was used meanwhile, and otherwise leaves nothing but a mark; a row that comes back while its
-//! mark stands enters the main queue at once. At the end of the main queue a row that was used goes
-//! round again, up to three times for three uses. So what is read once passes through a tenth of
-//! the memory and disturbs nothing, and a hit moves nothing: it raises two bits of a line that it
-//! reads anyway.
+//! queue, which has a tenth of the memory. At the end of the small queue, a row that was used there
+//! moves to the main queue, and any other row leaves only a mark. A row that comes back while its
+//! mark exists enters the main queue at once. At the end of the main queue, a row that was used
+//! returns to its start, up to three times for three uses. So a row that is read once passes
+//! through a tenth of the memory and displaces no other row. A hit moves nothing: it raises two
+//! bits of a line that it reads anyway.
 //!
 //! A record is kept as it lies on disk, with words 1 and 3 of its header put to another use: the
 //! checksum has been verified, flags say nothing on disk, and without its generation `retention`
@@ -38,7 +38,7 @@ pub(super) const SHARD_BYTES_MAX: usize = 1 << (PLACE_BITS + 2);
 const USES_MAX: u64 = 3;
 const USES_SHIFT: u32 = 16;
 const USES_MASK: u64 = 3 << USES_SHIFT;
-/// Rows that one eviction lets go round again, so that its work has a bound.
+/// Most rows that one eviction returns to the start of the queue, so that its work has a bound.
 const ROUNDS_MAX: usize = 32;
 /// The small queue's part of the memory for rows.
 const SMALL_PART: usize = 10;
@@ -471,8 +471,8 @@ mod tests {
         for address in (1..2000_u64).map(|i| i * 96) {
             insert(&mut shard, address, 64);
         }
-        // The first 600 fill the memory; of what came later, all but the last 60 passed through the
-        // small queue and were forgotten but for their marks.
+        // The first 600 rows fill the memory. Of the later ones, all but the last 60 passed through
+        // the small queue, and only their marks are left.
         let again: Vec<u64> = (1850..1900_u64).map(|i| i * 96).collect();
         let returned =
             again.iter().filter(|&&address| insert(&mut shard, address, 64).returned).count();

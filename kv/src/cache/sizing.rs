@@ -390,7 +390,7 @@ mod tests {
         the_log_gets_its_frames(&log, &cache);
     }
 
-    /// The same with what many scans borrow.
+    /// Tests the sizes with the memory that many scans borrow.
     #[test]
     fn the_cache_gives_way_when_scans_have_borrowed_the_last_frames() {
         let (log, cache) = full_cache();

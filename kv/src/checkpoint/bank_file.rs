@@ -32,7 +32,7 @@ impl BankFile {
         dir.join(NAME).exists()
     }
 
-    /// The bank file of a directory; `None` if the directory is empty but for a lock.
+    /// The bank file of a directory. `None` if the directory holds at most a lock file.
     pub(crate) fn read(dir: &Arc<Directory>) -> Result<Option<Self>> {
         let place = dir.place(NAME);
         match place.read() {

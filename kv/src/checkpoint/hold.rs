@@ -1,9 +1,9 @@
 //! Holding a checkpoint that is read, so that a writer in another process does not take it away.
 //!
-//! **Problem.** A writer lets go of checkpoints beyond those that it keeps: it removes the
-//! directory, and gives back the log below the oldest one that is left. Who reads such a checkpoint
-//! would then find files gone, or holes that read as zeros. The reader may be another process, may
-//! be killed at any instant, and may change no byte of the bank.
+//! **Problem.** A writer gives up checkpoints beyond those that it keeps: it removes the directory,
+//! and gives back the log below the oldest checkpoint that is left. A process that reads such a
+//! checkpoint would then miss files, or find holes that read as zeros. The reader may be killed at
+//! any instant, and may change no byte of the bank.
 //!
 //! **Approach.** A reader holds a shared lock (`flock`) on the checkpoint's `manifest`, which no
 //! two checkpoints share. Before a writer takes a checkpoint away it tries for the exclusive lock,

@@ -114,7 +114,7 @@ impl Checkpoints {
         Ok(removal::numbers_of(&self.names()?))
     }
 
-    /// The same; none where there is no folder for them.
+    /// As `numbers`; empty if there is no folder of checkpoints.
     pub(crate) fn numbers_if_any(&self) -> Result<Vec<u64>> {
         if self.is_there() { self.numbers() } else { Ok(Vec::new()) }
     }

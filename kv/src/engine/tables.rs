@@ -91,8 +91,8 @@ impl TableState {
         self.records_end = Some(if was_written { log_end } else { 0 });
     }
 
-    /// True if the table was dropped, and the log from `log_begin` on neither has a record of it
-    /// nor will have one.
+    /// True if the table was dropped, and if no record of it lies, or can come to lie, in the log
+    /// from `log_begin` on.
     fn has_no_record(&self, log_begin: u64) -> bool {
         self.entry.dropped && self.records_end.is_some_and(|end| end <= log_begin)
     }

@@ -1,10 +1,10 @@
-//! Who may still see the old state, and who must wait.
+//! Tells when no thread can still see an old state.
 //!
-//! Every batch pins the epoch once and works on memory only while pinned: it never waits for the
-//! disk or for another pin, and never parks for longer than a mutex is held for a few instructions,
-//! before it has unpinned. So a moved boundary (read-only, head) or a set pause flag is known to
-//! everybody as soon as all who were pinned before it have unpinned: that is what `barrier` waits
-//! for.
+//! Every batch pins the epoch once and works on memory only while pinned. While pinned it never
+//! waits for the disk or for another pin, and never parks for longer than a mutex is held for a few
+//! instructions. So once all threads that were pinned at a change have unpinned, every thread sees
+//! the change. `barrier` waits for that after a boundary (read-only, head) has moved or a pause
+//! flag is set.
 //!
 //! Two ways to do it, chosen once a process: `slots`, whose pins cost next to nothing, where the
 //! kernel has `membarrier(2)` (Linux 4.14), and `portable`, by `crossbeam-epoch`, elsewhere. A

@@ -202,8 +202,8 @@ impl Drop for Owner {
 }
 
 thread_local! {
-    /// This thread's slot once it has one. Nothing to initialise and nothing to drop: a pin finds it with
-    /// one load.
+    /// This thread's slot once it has one. Nothing to initialise and nothing to drop: a pin finds
+    /// it with one load.
     static OWN: Cell<Option<&'static Slot>> = const { Cell::new(None) };
     static OWNER: Owner = Owner(Slot::take(false));
 }

@@ -1,11 +1,11 @@
 //! A checkpoint in another directory, which opens there as a bank.
 //!
-//! **Approach.** What a checkpoint names never changes: segments of the log below its end, images
+//! **Approach.** The files of a checkpoint never change: segments of the log below its end, images
 //! of its index, its blob. So the copy gets further names (hard links) for those files and costs no
-//! space, until the bank lets go of them. Only the segment in which the checkpoint's log ends is
-//! copied, as the bank goes on writing there, and the manifest, whose lock tells who reads which
-//! bank's checkpoint (`hold`). Where the file system makes no link, as to another drive, all is
-//! copied.
+//! space until the bank removes its own names. Two files are copied: the segment in which the
+//! checkpoint's log ends, because the bank continues to write there, and the manifest, because its
+//! lock tells which process reads which bank's checkpoint (`hold`). If the file system makes no
+//! link, as to another drive, all files are copied.
 //!
 //! **What makes sharing safe** stands in `device::segments`: a bank changes no file that has
 //! another name. While the copy is made, the checkpoint is held, so that neither its directory goes
@@ -188,8 +188,8 @@ impl Copying<'_> {
         Ok(true)
     }
 
-    /// Copies pages of the log, checking them, to the same place of a new file that begins at log
-    /// offset `first`, durably but for its name.
+    /// Copies pages of the log to the same place of a new file that begins at log offset `first`,
+    /// and checks them. The content is durable then, the file's name is not.
     fn copy_pages(
         &mut self,
         manifest: &Manifest,

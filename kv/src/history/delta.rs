@@ -393,7 +393,7 @@ impl Drop for Unfinished {
     }
 }
 
-/// Writes a delta, durably but for its name. Returns its length.
+/// Writes a delta. Its content is durable then, its name is not. Returns its length.
 fn export(
     dir: &Arc<Directory>,
     checkpoints: &Checkpoints,
@@ -474,8 +474,8 @@ fn open(path: &Path) -> Result<(CheckedReader, Head, u64)> {
     Ok((input, head, file_bytes))
 }
 
-/// Reads all of a delta into a partial checkpoint and the log, durably but for the checkpoint's
-/// name.
+/// Reads all of a delta into a partial checkpoint and the log. All content is durable then, the
+/// checkpoint's name is not.
 fn import(
     input: &mut CheckedReader,
     head: &Head,
@@ -516,7 +516,8 @@ fn import(
     device.sync()
 }
 
-/// Reads pieces into a file, durably but for its name. Returns the content's length and the file's.
+/// Reads pieces into a file. Its content is durable then, its name is not. Returns the content's
+/// length and the file's.
 fn import_stream(
     input: &mut CheckedReader,
     mut out: CheckedWriter,

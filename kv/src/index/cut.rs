@@ -16,12 +16,12 @@
 //! For a *whole* image, all buckets are marked as changed before the cut.
 //!
 //! **Invariants.**
-//! 1. In an era, the old era's bits are only cleared, under the bucket's lock: a bucket without it
-//!    need not be looked at again.
-//! 2. The era turns over only while nobody is pinned, and whoever changes the index is pinned:
-//!    nobody works in two eras at once.
-//! 3. Buckets that splits add after the cut have only the new era's bit, and the image does not go
-//!    so far.
+//! 1. Within an era, the old era's bits are only cleared, under the bucket's lock. A bucket without
+//!    the bit need not be looked at again.
+//! 2. The era changes only while no thread is pinned, and a thread that changes the index is
+//!    pinned. So no thread works in two eras at once.
+//! 3. Buckets that splits add after the cut have only the new era's bit, and the image does not
+//!    include them.
 //!
 //! **Memory.** What is saved is fetched many times a second. Should the image's disk not keep up,
 //! batches wait between two stretches of work (`wait_for_image`), with nothing pinned and no bucket
@@ -44,7 +44,7 @@ const BUCKETS_PER_TURN: u64 = 64;
 /// Buckets that are looked at, to learn how many have changed.
 const SAMPLE: u64 = 4096;
 
-/// Who changed what since when.
+/// The eras, and the buckets that were saved before their change.
 #[derive(Debug)]
 pub(super) struct Eras {
     /// The present era, 0 or 1. Changes while no thread is pinned.
@@ -219,7 +219,7 @@ impl Cut<'_> {
         let count = head.bucket_count();
         for start in (0..count).step_by(BUCKETS_PER_TURN as usize) {
             for number in start..count.min(start + BUCKETS_PER_TURN) {
-                // Acquire: who cleared the bit had saved the bucket before.
+                // Acquire: the thread that cleared the bit had saved the bucket before.
                 let meta = Meta(index.bucket(number).meta().load(Ordering::Acquire));
                 if meta.changed_in(self.old) {
                     self.copy(number, &mut encoded);

@@ -547,8 +547,8 @@ impl Index {
         slot.is_some()
     }
 
-    /// Adds a key whose record at `new` is complete but for its previous address, which `link`
-    /// sets. `searched` are the slots whose chains do not hold the key.
+    /// Adds a key with the record at `new`, which is complete except for its previous address;
+    /// `link` sets that. The chains of the `searched` slots do not hold the key.
     pub(crate) fn insert(
         &self,
         budget: &Budget,

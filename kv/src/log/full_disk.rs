@@ -25,7 +25,7 @@ use crate::sync::{Ordering, Planted, planted};
 /// What a page is turned for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TurnFor {
-    /// Rows of a caller, who can make the call again.
+    /// Rows of a caller that can repeat the call.
     Rows,
     /// A batch that completes: an update that has changed rows, the end of a lease, a deletion.
     Ending,

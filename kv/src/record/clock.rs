@@ -5,11 +5,11 @@
 //! locked replaced promoted     generation (29)    outstanding (32)
 //! ```
 //!
-//! | locked | replaced | meaning | who may leave it |
+//! | locked | replaced | meaning | what ends the state |
 //! |---|---|---|---|
-//! | 0 | 0 | at rest: value and clock are good | anyone, by compare-and-swap to locked |
+//! | 0 | 0 | at rest: value and clock are good | any thread, by compare-and-swap to locked |
 //! | 1 | 0 | its holder reads or changes value and clock | the holder alone, by a store |
-//! | 0 | 1 | a newer record of this key is in the index; look there | nobody, for good |
+//! | 0 | 1 | the index leads to a newer record of this key | no thread: it is final |
 //! | 1 | 1 | does not occur: the holder replaces and unlocks in one store | - |
 //!
 //! *Outstanding* counts the Gets of the row that no Put, gradient or release has answered yet: the
@@ -38,7 +38,7 @@ const OUTSTANDING_MASK: u64 = (1 << 32) - 1;
 pub(crate) struct ClockWord(u64);
 
 impl ClockWord {
-    /// At rest, generation 0, with so many Gets outstanding.
+    /// The word at rest: generation 0, with `outstanding` Gets.
     pub(crate) fn at_rest(outstanding: u32) -> Self {
         ClockWord(u64::from(outstanding))
     }
@@ -75,7 +75,8 @@ impl ClockWord {
         changes.wrapping_add(self.outstanding()) & USES_MASK
     }
 
-    /// Whether the record was used since it had so many uses. Releases of older Gets are no uses.
+    /// True if the record was used since its count of uses was `uses`. The release of an older Get
+    /// is not a use.
     pub(crate) fn used_since(self, uses: u32) -> bool {
         let more = self.uses().wrapping_sub(uses) & USES_MASK;
         more != 0 && more <= USES_MASK / 2
@@ -89,8 +90,8 @@ impl ClockWord {
         ClockWord(self.0 & !OUTSTANDING_MASK | u64::from(outstanding))
     }
 
-    /// The word of the record's copy, with so many Gets outstanding. It goes on counting uses from
-    /// so many; those that are outstanding here are so there, or have just come to their end.
+    /// The word of the record's copy. It has `outstanding` Gets, and counts uses on from `uses`.
+    /// Gets that are outstanding here are outstanding there too, or have just ended.
     pub(crate) fn inherited(self, outstanding: u32, uses: u32) -> Self {
         let changes = uses.saturating_sub(self.outstanding());
         ClockWord(u64::from(changes & USES_MASK) << GENERATION_SHIFT).with_outstanding(outstanding)
@@ -226,7 +227,7 @@ pub(crate) fn read_unlocked(word: &AtomicU64, mut copy: impl FnMut()) -> bool {
     }
 }
 
-/// The word once nobody holds the lock.
+/// The word once no thread holds the lock.
 #[cold]
 fn await_unlocked(word: &AtomicU64) -> ClockWord {
     let mut backoff = Backoff::new();

@@ -4,14 +4,14 @@
 //! tags: with another hash or another seed their entries lead to other keys. So the seed stands in
 //! the manifest, and a bank keeps it.
 //!
-//! **Why a seed.** Keys often come from outside: ids of users, hashes of what they type. Of a hash
-//! without a secret, anyone can compute keys that meet in one chain, and each access then walks all
-//! of them. The seed is drawn at random for each bank, and changes the first multiplier and what
-//! the key is mixed with. The product of a difference of two keys and a random odd multiplier is
-//! random in its upper bits (Dietzfelbinger et al. 1997, "A Reliable Randomized Algorithm for the
-//! Closest-Pair Problem"), which the steps after it spread. This is no cryptographic hash: who can
-//! read the bank's files, or time very many accesses to it, can still learn to choose such keys.
-//! Banks of format 5 have seed 0, and with it the hash that they were written with.
+//! **Why a seed.** Keys often come from outside: ids of users, or hashes of what they type. If the
+//! hash had no secret, anyone could compute keys that meet in one chain, and each access would walk
+//! all of them. The seed is drawn at random for each bank. It changes the first multiplier and the
+//! value that is mixed with the key. The product of a difference of two keys and a random odd
+//! multiplier is random in its upper bits (Dietzfelbinger et al. 1997, "A Reliable Randomized
+//! Algorithm for the Closest-Pair Problem"). The later steps spread these bits. This is no
+//! cryptographic hash: an attacker that can read the bank's files, or time very many accesses, can
+//! still find such keys. Banks of format 5 have seed 0, and with it the hash of that format.
 
 use crate::record::address::TableNumber;
 

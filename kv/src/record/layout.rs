@@ -76,7 +76,7 @@ impl Link {
         ((self.0 & UNUSED_MASK) >> UNUSED_SHIFT) as usize
     }
 
-    /// The same for a value of `value_bytes`, whose padded length stays.
+    /// The link with a value of `value_bytes` bytes. The padded length stays.
     pub(crate) fn with_value_bytes(self, value_bytes: usize) -> Self {
         let unused = value_bytes.next_multiple_of(8) - value_bytes;
         Link(self.0 & !UNUSED_MASK | (unused as u64) << UNUSED_SHIFT)
@@ -210,8 +210,9 @@ impl<'g> RecordRef<'g> {
     /// The value, read plainly.
     ///
     /// # Safety
-    /// The caller holds the record's lock, or the record is unpublished and the caller's own: then
-    /// nobody stores into the value. `bytes` is at most the record's padded value length.
+    /// The caller holds the record's lock, or the record is unpublished and belongs to the caller.
+    /// Then no other thread stores into the value. `bytes` is at most the record's padded value
+    /// length.
     #[inline]
     pub(crate) unsafe fn value(&self, bytes: usize) -> &[u8] {
         debug_assert!(bytes <= self.shape().padded_value_bytes());
@@ -248,10 +249,10 @@ impl<'g> RecordRef<'g> {
         debug_assert!(into.len() <= self.shape().padded_value_bytes());
         let (words, rest) = into.as_chunks_mut::<8>();
         let whole = words.len();
-        // SAFETY: so many words lie within the record's value.
+        // SAFETY: the words lie within the record's value.
         unsafe { load_words(self.value_words(), words) };
         if !rest.is_empty() {
-            // SAFETY: as above: the value is padded to whole words.
+            // SAFETY: the word lies within the record's value, which is padded to whole words.
             let last = unsafe { &*self.value_words().add(whole) }.load(Ordering::Relaxed);
             rest.copy_from_slice(&last.to_ne_bytes()[..rest.len()]);
         }
@@ -262,14 +263,14 @@ impl<'g> RecordRef<'g> {
     #[inline]
     pub(crate) fn store_value(self, from: &[u64]) {
         debug_assert!(from.len() * 8 <= self.shape().padded_value_bytes());
-        // SAFETY: so many words lie within the record's value.
+        // SAFETY: the words lie within the record's value.
         unsafe { store_words(from, self.value_words()) };
     }
 
     /// Writes the record as it goes to disk, checksum included, to `into` (`record_bytes` long).
     ///
-    /// Nobody changes the value any more (the page is read-only and every thread that thought
-    /// otherwise has unpinned); the clock word may still be locked or replaced, so it is read once.
+    /// The value no longer changes: the page is read-only, and every thread that took it for
+    /// mutable has unpinned. The clock word may still be locked or replaced, so it is read once.
     pub(crate) fn write_image(self, origin: u64, into: &mut [u8]) {
         let shape = self.shape();
         let header = [self.link().0, self.for_disk().bits(), self.key(), shape.0];
@@ -303,9 +304,9 @@ unsafe fn load_words(from: *const AtomicU64, into: &mut [[u8; 8]]) {
 
 /// Copies words that others may store to meanwhile, 32 bytes at a time.
 ///
-/// The loads are assembly because of those stores: to the compiler they are opaque, to the
-/// processor they are loads whose aligned 8-byte parts do not tear, as good as relaxed loads of
-/// each. (`index::simd` does likewise.)
+/// The loads are assembly because of those stores. To the compiler they are opaque. To the
+/// processor they are loads whose aligned 8-byte parts do not tear, so each part is as good as a
+/// relaxed load. `index::simd` uses the same kind of loads.
 ///
 /// # Safety
 /// `from` leads to as many words as `into` has.
@@ -525,7 +526,7 @@ mod tests {
         let record = unsafe { RecordRef::new(memory.as_ptr(), Address::new(4096)) };
         record.begin(TableNumber(7), 1, WORDS * 8);
         let expected: Vec<u8> = (1..=WORDS as u8 * 8).collect();
-        // SAFETY: nobody else has the record.
+        // SAFETY: no other thread has the record.
         unsafe { record.value_mut(WORDS * 8) }.copy_from_slice(&expected);
         // To any place, too.
         for (length, offset) in (0..=WORDS * 8).flat_map(|length| [(length, 0), (length, 3)]) {

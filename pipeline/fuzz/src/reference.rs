@@ -10,7 +10,7 @@ use arbitrary::Arbitrary;
 const FIELDS_MAX: usize = 45;
 const HASH_SEED: u64 = 9;
 const MODULUS: u32 = 1 << 31;
-/// So many bad rows are in a report.
+/// Most bad rows of a report.
 const REPORTED: usize = 10;
 /// The longest byte string of a field.
 const FIELD_BYTES_MAX: usize = 1 << 16;
@@ -42,7 +42,7 @@ impl Kind {
     }
 }
 
-/// A field of a row. So many alike follow on each other.
+/// A field of a row, and the number of equal fields in a row of it.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub struct OneField {
     pub kind: Kind,

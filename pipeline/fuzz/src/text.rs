@@ -171,7 +171,7 @@ impl Text {
         (!inputs.iter().any(|text| looks_compressed(text))).then_some((fields, shape, inputs))
     }
 
-    /// How it is run over so many bytes.
+    /// The options of a run over this number of bytes.
     pub fn how(&self, bytes: usize) -> (BadRows, usize, usize) {
         let bad_rows = if self.skip { BadRows::Skip } else { BadRows::Fail };
         let odd = match self.chunk % 4 {

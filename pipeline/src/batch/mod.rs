@@ -165,21 +165,21 @@ impl Batch {
         of_dtype.then(|| self.words(output)).flatten().map(bytemuck::cast_slice)
     }
 
-    /// The same for dtype [`I32`](Dtype::I32).
+    /// As [`f32`](Self::f32), for dtype [`I32`](Dtype::I32).
     #[must_use]
     pub fn i32(&self, output: usize) -> Option<&[i32]> {
         let of_dtype = self.infos.get(output)?.dtype == Dtype::I32;
         of_dtype.then(|| self.words(output)).flatten().map(bytemuck::cast_slice)
     }
 
-    /// The same for dtype [`Bits32`](Dtype::Bits32).
+    /// As [`f32`](Self::f32), for dtype [`Bits32`](Dtype::Bits32).
     #[must_use]
     pub fn bits32(&self, output: usize) -> Option<&[u32]> {
         let of_dtype = self.infos.get(output)?.dtype == Dtype::Bits32;
         of_dtype.then(|| self.words(output)).flatten()
     }
 
-    /// The same for dtype [`I64`](Dtype::I64).
+    /// As [`f32`](Self::f32), for dtype [`I64`](Dtype::I64).
     #[must_use]
     pub fn i64(&self, output: usize) -> Option<&[i64]> {
         match self.matrices.get(output)? {

@@ -74,7 +74,7 @@ fn field(rest: &mut &[u8]) -> Option<u64> {
         value |= u64::from(byte & 0x7F) << shift;
         if byte < 0x80 {
             *rest = after;
-            // Zigzag: the last bit is the sign; a negative length is refused by who reads it.
+            // Zigzag: the last bit is the sign. The caller refuses a negative length.
             return Some(if value & 1 == 0 { value >> 1 } else { 0 });
         }
     }

@@ -83,7 +83,7 @@ fn join_hex(values: __m256i) -> __m256i {
     _mm256_or_si256(_mm256_slli_epi64(halves, 16), _mm256_srli_epi64(halves, 32))
 }
 
-/// The same for values of 0 to 9.
+/// As `join_hex`, for decimal digits: values of 0 to 9.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn join_decimal(values: __m256i) -> __m256i {
@@ -193,7 +193,7 @@ pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut
         let [a, b, c, d, e, f, g, h] = stops;
         // SAFETY: every end is at least 8 and within the text.
         let (low, low_good) = unsafe { four(text.as_ptr(), [a, b, c, d], low_lens, step.kind) };
-        // SAFETY: the same.
+        // SAFETY: the text has the bytes before the ends of the fields e to h, as for a to d.
         let (high, high_good) = unsafe { four(text.as_ptr(), [e, f, g, h], high_lens, step.kind) };
         careful |= u8::from(!(low_good && high_good)) << row;
         // The low halves of eight 64-bit lanes.

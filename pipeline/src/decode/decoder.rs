@@ -43,8 +43,8 @@ impl Decoder {
         self.begin_indexed(text, bad, |_| 1)
     }
 
-    /// The same for a text whose quoted fields were opened. Bad rows are told by their places among
-    /// its rows.
+    /// As [`begin`](Self::begin), for a text whose quoted fields were opened. Bad rows are named by their places
+    /// among its rows.
     pub(crate) fn begin_unquoted(
         &mut self,
         unquoted: &mut super::Unquoted,

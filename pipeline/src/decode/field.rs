@@ -34,7 +34,9 @@ pub enum BadField {
     OutOfRange(FieldKind),
     /// It is empty where a value is required.
     Missing,
-    /// It is longer than the schema allows, in bytes.
+    /// [`Error::VocabularyChanged`] if another user of the vocabulary inserted into it, froze it or
+    /// renumbered it. [`Error::Bank`], after which a part may be saved; the next save continues
+    /// behind it.
     TooLong(usize),
     /// A quote that is opened or closed at a wrong place.
     Quote,

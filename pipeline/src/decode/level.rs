@@ -87,7 +87,8 @@ macro_rules! vectorised {
             match level {
                 $crate::decode::Level::Portable => body($($argument),*),
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: a pipeline is made only with a level that the processor has (`RunOptions::check`).
+                // SAFETY: a pipeline is made only with a level that the processor has
+                // (`RunOptions::check`).
                 $crate::decode::Level::Avx2 => unsafe { avx2($($argument),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: the processor has the instructions of this level.

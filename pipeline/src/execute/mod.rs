@@ -7,9 +7,9 @@
 //! given its ids, in the order of the rows, and the batch goes to the consumer. So ids and batches
 //! are the same with any number of threads, and nothing is merged afterwards.
 //!
-//! [`mod@run`] starts the threads. A thread is a [`worker`]: it turns a chunk into blocks ([`rows`]) and a block into rows
-//! of a batch ([`blocks`], [`write_out`]). What happens when a chunk's turn comes is in [`commit`]
-//! and [`number`].
+//! [`mod@run`] starts the threads. A thread is a [`worker`]: it turns a chunk into blocks
+//! ([`rows`]) and a block into rows of a batch ([`blocks`], [`write_out`]). What happens when a
+//! chunk's turn comes is in [`commit`] and [`number`].
 
 mod blocks;
 mod commit;

@@ -57,7 +57,7 @@ impl<T> Order<T> {
     /// Waits until `number` may be begun; false if the end has come.
     pub(crate) fn begin(&self, number: u64) -> bool {
         let mut buffer = self.buffer.lock();
-        // Ends: who works on the oldest chunk commits it, or ends all.
+        // Ends: the thread that works on the oldest chunk commits it, or ends the run.
         while number >= buffer.next + self.window && !buffer.ended {
             buffer.nearest_asleep = buffer.nearest_asleep.min(number);
             self.changed.wait(&mut buffer);

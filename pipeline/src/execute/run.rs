@@ -17,7 +17,7 @@ use crate::vocabulary::ValueCounts;
 /// Chunks that may be under way for each thread: what is finished waits for what is not.
 const CHUNKS_A_THREAD: usize = 16;
 
-/// What came of a run that came to its end.
+/// The result of a run that has ended.
 pub(crate) struct Outcome {
     pub(crate) rows: u64,
     pub(crate) bad_rows: u64,

@@ -45,7 +45,7 @@ impl FeedInput {
         }
     }
 
-    /// The same for a run, borrowed.
+    /// The input for a run, borrowed.
     #[must_use]
     pub fn input(&self) -> Input<'_> {
         match &self.0 {

@@ -62,7 +62,7 @@ pub struct Feed {
     infos: Arc<[MatrixInfo]>,
     position: u64,
     stop: Arc<AtomicBool>,
-    /// No thread was to be had for the run; to be told once.
+    /// The system refused a thread for the run; reported once.
     failure: Option<Error>,
     progress: Progress,
 }
@@ -81,7 +81,7 @@ enum Progress {
 #[derive(Debug)]
 struct Ended {
     pipeline: Pipeline,
-    /// `None` if the run did not come to its end.
+    /// `None` if the run has not ended.
     report: Option<RunReport>,
 }
 
@@ -137,8 +137,8 @@ impl Pipeline {
         let run = move || {
             let taken = taken.lock().take();
             let mut pipeline = taken.expect("it is taken back only if there is no thread");
-            // A pass that counts before the first batch has no consumer that could end it, nor has
-            // a silent pipe.
+            // A pass that counts before the first batch has no consumer that could end it. A silent
+            // pipe has none either.
             let before = pipeline.replace_stop(Arc::clone(&thread_stop));
             let inputs: Vec<_> = inputs.iter().map(FeedInput::input).collect();
             let outcome =

@@ -19,7 +19,8 @@ pub(super) struct Shuffle {
     places: Vec<u32>,
 }
 
-/// Numbers that look random, by counting (SplitMix64): the same on every machine and for good.
+/// Pseudo-random numbers (SplitMix64). They are a part of the format: every machine and version
+/// makes the same ones.
 struct Draws(u64);
 
 impl Draws {

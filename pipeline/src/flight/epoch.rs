@@ -40,7 +40,7 @@ pub(super) struct Epochs {
 struct ServedPipeline {
     /// None while it is with a feed, whose thread has the permit, and for good if that panicked.
     pipeline: Option<Box<Pipeline>>,
-    /// Of the last feed that came to its end.
+    /// The report of the last feed that has ended.
     report: Option<RunReport>,
 }
 
@@ -58,7 +58,7 @@ impl Epochs {
         }
     }
 
-    /// Of the last feed that came to its end.
+    /// The report of the last feed that has ended.
     pub(super) fn report(&self) -> Option<RunReport> {
         self.served.lock().report.clone()
     }
@@ -173,8 +173,8 @@ impl Epochs {
     }
 }
 
-/// A panic as a failure for the client, who would otherwise see the channel close, as at the end of
-/// an epoch.
+/// Turns a panic into a failure for the client. The client would otherwise see the channel close,
+/// as at the end of an epoch.
 fn caught(feed: impl FnOnce() -> Option<Status>) -> Option<Status> {
     // Whatever it left half done is not looked at again: the pipeline has gone with it, the encoder
     // ends.

@@ -53,17 +53,17 @@ const PING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A pipeline whose batches are served over Arrow Flight, until it is stopped or dropped.
 ///
-/// `do_get` with an empty ticket is one feed over the inputs; with `{"skip_rows": 8192, "seed": 3}`
-/// it begins at that row and is shuffled by that seed; with `{"learn": false}` it is one of the
+/// `do_get` with an empty ticket is one feed over the inputs. With `{"skip_rows": 8192, "seed": 3}`
+/// it begins at that row, and that seed shuffles it. With `{"learn": false}` it is a feed of the
 /// pipeline's [evaluation](crate::Pipeline::evaluation), which inserts nothing. A batch has the
-/// schema [`arrow_schema`](crate::arrow_schema); the message's `app_metadata` is `{"next_row":
-/// 12288}`, with which another feed goes on behind it. Vocabularies go on from feed to feed. What a
-/// run fails at comes to the client as a status whose message is the error's; of a bad row its
-/// details are `{"input": ..., "line": ..., "column": ...}`. The action `report` gives rows, bad
-/// rows and bytes of the last feed that came to its end, as JSON.
+/// schema [`arrow_schema`](crate::arrow_schema). The message's `app_metadata` is `{"next_row":
+/// 12288}`, with which another feed continues behind it. Vocabularies continue from feed to feed.
+/// An error of a run reaches the client as a status with the error's message. The details of a bad
+/// row are `{"input": ..., "line": ..., "column": ...}`. The action `report` returns rows, bad rows
+/// and bytes of the last feed that has ended, as JSON.
 ///
-/// **Everyone who reaches the address may take the batches**: there is neither authentication nor
-/// encryption.
+/// **Every client that reaches the address may take the batches**: there is neither authentication
+/// nor encryption.
 ///
 /// # Examples
 /// ```

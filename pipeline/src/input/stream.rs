@@ -1,9 +1,9 @@
 //! Texts that can only be read from their beginning to their end: compressed ones, pipes, and text
 //! with quotes.
 //!
-//! **Problem.** Where a compressed text's byte 512 Ki lies is known only to who has decompressed
-//! all before it; and whether a line end ends a row or stands in a quoted field, only to who has
-//! seen the quotes before it.
+//! **Problem.** To find byte 512 Ki of a compressed text, a thread must have decompressed all bytes
+//! before it. To tell if a line end ends a row or stands in a quoted field, it must have seen all
+//! quotes before it.
 //!
 //! **Approach.** The thread that claims the next chunk reads it, under the claim's lock: as many
 //! bytes as a chunk has, cut behind the last whole row; the rest begins the next chunk. Everything

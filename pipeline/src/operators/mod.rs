@@ -41,8 +41,9 @@ pub(crate) use program::{Kernel, LookUp, NamedVocabulary, Program, Shown, ValueS
 pub enum Operator {
     /// A value for empty fields. Without it, other operators refuse a column that may have some.
     FillMissing(Value),
-    /// Hexadecimal text of up to eight digits to a number. The first operator of its column, but
-    /// for `FillMissing`. A field of kind [`FieldKind::Hex32`] is read so without it.
+    /// Converts hexadecimal text of up to eight digits to a number. It is the first operator of its
+    /// column, except that `FillMissing` may precede it. A field of kind [`FieldKind::Hex32`] is
+    /// read so without it.
     Hex2Int,
     /// The remainder from 0 to below the number, for negative values too. From 1 to 2^31.
     Modulus(u32),

@@ -94,7 +94,7 @@ vectorised! {
     /// Remainders of numbers.
     fn of_u32(values: &mut [u32], modulus: Remainders) {
         for value in values {
-            // The same as `f64::from(*value)`, by the conversion that every vector unit has.
+            // Equals `f64::from(*value)`, by a conversion that every vector unit has.
             let number = f64::from((*value ^ 0x8000_0000).cast_signed()) + 2_147_483_648.0;
             *value = modulus.remainder(number);
         }

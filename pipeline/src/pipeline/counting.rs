@@ -9,7 +9,7 @@ use crate::vocabulary::{Kept, KeptValues, Numbering};
 /// What the counts of a pipeline's vocabularies are worth that have no id for rare values yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counted {
-    /// All passes that counted came to their end.
+    /// All passes that counted have ended.
     Whole,
     /// A bank has counts of a pass that did not.
     OfAPart,

@@ -179,7 +179,7 @@ impl Pipeline {
     }
 
     /// Later runs, [`generate`](Self::generate) too, end at their next chunk with
-    /// [`Error::Stopped`] once `stop` is true, for who has to end one from another thread. A
+    /// [`Error::Stopped`] once `stop` is true. So another thread can end a run. A
     /// [feed](Self::feed) has a flag of its own.
     ///
     /// # Examples

@@ -11,9 +11,9 @@ impl Pipeline {
     /// [learn](Self::learns).
     ///
     /// # Errors
-    /// [`Error::VocabularyChanged`] if somebody else inserted into a vocabulary, froze or
-    /// renumbered it; [`Error::Bank`], after which a part may be there, and the next save goes
-    /// on behind it.
+    /// [`Error::VocabularyChanged`] if another user of the vocabulary inserted into it, froze it or
+    /// renumbered it. [`Error::Bank`], after which a part may be saved; the next save continues
+    /// behind it.
     pub fn save(&mut self) -> Result<()> {
         if !self.learns {
             return Ok(());

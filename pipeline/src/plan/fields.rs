@@ -12,8 +12,8 @@ use crate::spec::{Column, Field, Source, Spec};
 pub(super) struct Fields<'a> {
     spec: &'a Spec,
     pub(super) layout: Arc<Layout>,
-    /// How each field is read: as the spec says, but for text that `Hex2Int` reads and for fields
-    /// that no column needs.
+    /// How each field is read. This is what the spec says, except for text that `Hex2Int` reads and
+    /// for fields that no column needs.
     kinds: Vec<FieldKind>,
     /// For each field, how many columns are still to be made of it.
     uses_left: Vec<usize>,

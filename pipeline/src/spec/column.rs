@@ -54,7 +54,7 @@ impl Column {
         Self { name: name.into(), from, operators: Vec::new() }
     }
 
-    /// The same with one more operator at its end.
+    /// This column with one more operator at its end.
     #[must_use]
     pub fn then(mut self, operator: Operator) -> Self {
         self.operators.push(operator);

@@ -54,7 +54,7 @@ impl Field {
         }
     }
 
-    /// The same, and these spellings mean missing too.
+    /// This field; these spellings mean missing too.
     ///
     /// # Examples
     /// ```
@@ -69,13 +69,13 @@ impl Field {
         self
     }
 
-    /// The same, and whole numbers may be written as floats.
+    /// This field; its whole numbers may be written as floats.
     #[must_use]
     pub fn whole_floats(self) -> Self {
         Self { whole_floats: true, ..self }
     }
 
-    /// The same, and it must not be empty.
+    /// This field; it must not be empty.
     #[must_use]
     pub fn required(self) -> Self {
         Self { required: true, ..self }

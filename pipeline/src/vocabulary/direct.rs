@@ -30,8 +30,8 @@ impl std::fmt::Debug for DirectTable {
 }
 
 vectorised! {
-    /// Puts ids, one less than what was found, in the place of values, but where no id below `limit` was found; counts
-    /// those.
+    /// Puts ids, one less than what was found, in the place of values, but where no id below
+    /// `limit` was found; counts those.
     fn replace_known(values: &mut [u32], found: &[u32], limit: u32) -> u32 {
         let mut unknown = 0;
         for (value, &slot) in values.iter_mut().zip(found) {

@@ -4,16 +4,11 @@
 //! phrases make a sentence hard to read the first time: they name no actor, no quantity or no
 //! thing. This check finds them in the comments of the sources and in the pages.
 //!
-//! A folder that still has such places is listed in `prose_left.txt` with their number. The check
-//! fails if a folder has more places than that. It also fails if a folder has fewer, so the numbers
-//! only fall.
-//!
 //! | file | what is there |
 //! |---|---|
 //! | `comments.rs` | the text of comments, told from code and strings |
 //! | `phrases.rs` | the phrases, and the search for them |
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,9 +29,6 @@ use phrases::Hit;
 pub(crate) struct Args {
     /// Files and folders to check, from the root of the repository; the whole repository by default
     paths: Vec<PathBuf>,
-    /// Write today's number of places of each folder to `xtask/src/prose_left.txt`
-    #[arg(long, conflicts_with = "paths")]
-    accept: bool,
 }
 
 /// Comments and prose wrap at this column.
@@ -77,39 +69,25 @@ struct Place {
     what: String,
 }
 
-/// Prints every place below the given paths, or compares their numbers with `prose_left.txt`.
+/// Prints every place below the given paths. Without paths, checks the whole repository.
 ///
 /// # Errors
-/// A folder has more places than the list says, or fewer; a file can't be read.
+/// There is a place, or a link of a page leads nowhere; a file can't be read.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let root = workspace::root()?;
     if args.paths.is_empty() {
-        if args.accept {
-            let text = list_of(&counts(&root)?);
-            fs::write(root.join(LEFT), text).with_context(|| format!("writing {LEFT}"))?;
-            return Ok(ExitCode::SUCCESS);
-        }
         check(&root)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut found = 0;
+    let mut found = String::new();
     for path in &args.paths {
-        for file in files_below(&root.join(path))? {
-            let name = relative(&root, &file);
-            for place in places_of(&name, &read(&file)?) {
-                println!("{name}:{}: {}", place.line, place.what);
-                found += 1;
-            }
-        }
+        found += &places_below(&root, &root.join(path))?;
     }
-    println!("{found} places");
-    Ok(if found == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    print!("{found}");
+    Ok(if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-const LEFT: &str = "xtask/src/prose_left.txt";
-
-/// Fails unless each folder has exactly the listed number of places, and all links of pages lead
-/// somewhere.
+/// Fails if a file of the repository has a place, or if a link of a page leads nowhere.
 ///
 /// # Errors
 /// Those of [`run`].
@@ -117,67 +95,21 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     let mut pages = files_below(root)?;
     pages.retain(|file| file.extension().is_some_and(|extension| extension == "md"));
     links::check(root, &pages)?;
-    let found = counts(root)?;
-    let text = fs::read_to_string(root.join(LEFT)).with_context(|| format!("reading {LEFT}"))?;
-    let left = read_list(&text)?;
-    let mut wrong = String::new();
-    for folder in found.keys().chain(left.keys().filter(|folder| !found.contains_key(*folder))) {
-        let now = found.get(folder).copied().unwrap_or(0);
-        let listed = left.get(folder).copied().unwrap_or(0);
-        if now > listed {
-            writeln!(
-                wrong,
-                "{folder}: {now} places, {listed} allowed: `cargo xtask prose {folder}`"
-            )?;
-        } else if now < listed {
-            writeln!(
-                wrong,
-                "{folder}: {now} places, {listed} listed: `cargo xtask prose --accept`"
-            )?;
-        }
-    }
-    ensure!(wrong.is_empty(), "words that this project does not use, or long lines:\n{wrong}");
-    let total: usize = found.values().sum();
-    println!("{total} places left in {} folders", found.len());
+    let found = places_below(root, root)?;
+    ensure!(found.is_empty(), "phrases that this project does not use, or long lines:\n{found}");
     Ok(())
 }
 
-fn read_list(text: &str) -> Result<BTreeMap<String, usize>> {
-    let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
-    lines
-        .map(|line| {
-            let (count, folder) =
-                line.split_once(' ').with_context(|| format!("{LEFT}: {line:?}"))?;
-            Ok((folder.to_owned(), count.parse()?))
-        })
-        .collect()
-}
-
-fn list_of(counts: &BTreeMap<String, usize>) -> String {
-    let mut text =
-        "# Places in each folder that `cargo xtask prose` finds. The numbers only fall.\n"
-            .to_owned();
-    for (folder, count) in counts {
-        text += &format!("{count} {folder}\n");
-    }
-    text
-}
-
-/// The number of places in each folder that has any: up to three names of a path.
-fn counts(root: &Path) -> Result<BTreeMap<String, usize>> {
-    let mut counts = BTreeMap::new();
-    for file in files_below(root)? {
+/// A line for each place of the files below `path`.
+fn places_below(root: &Path, path: &Path) -> Result<String> {
+    let mut found = String::new();
+    for file in files_below(path)? {
         let name = relative(root, &file);
-        let found = places_of(&name, &read(&file)?).len();
-        if found > 0 {
-            let mut parts: Vec<&str> = name.split('/').collect();
-            parts.pop();
-            parts.truncate(3);
-            let folder = if parts.is_empty() { ".".to_owned() } else { parts.join("/") };
-            *counts.entry(folder).or_insert(0) += found;
+        for place in places_of(&name, &read(&file)?) {
+            writeln!(found, "{name}:{}: {}", place.line, place.what)?;
         }
     }
-    Ok(counts)
+    Ok(found)
 }
 
 fn relative(root: &Path, file: &Path) -> String {
@@ -234,7 +166,9 @@ fn places_of(name: &str, text: &str) -> Vec<Place> {
         let is_table = line.text.trim_start().starts_with('|');
         // A heading is one line, however long it is, and pictures can stand beside one another.
         let is_one_line = is_page && line.text.starts_with(['#', '!']);
-        if columns > COLUMNS_MAX && !is_table && !is_one_line {
+        // Type checkers want this comment on the line that it is for.
+        let is_directive = line.text.trim_start().starts_with("type: ignore");
+        if columns > COLUMNS_MAX && !is_table && !is_one_line && !is_directive {
             places.push(Place { line: line.number, what: format!("{columns} columns") });
         }
     }
@@ -279,6 +213,7 @@ mod tests {
         for (name, text) in [
             ("a.rs", format!("let x = \"{long}\";\n")),
             ("a.rs", format!("/// | {long} |\n")),
+            ("a.py", format!("x = f('{long}')  # type: ignore[misc]\n")),
             ("a.rs", format!("/// ```text\n/// {long}\n/// ```\n")),
             ("a.md", format!("| {long} |\n")),
             ("a.md", format!("[a link](https://{}.org)\n", "long".repeat(25))),
@@ -295,8 +230,16 @@ mod tests {
     }
 
     #[test]
-    fn the_list_reads_what_it_writes() {
-        let counts = BTreeMap::from([("kv/src".to_owned(), 3), (".".to_owned(), 1)]);
-        assert_eq!(read_list(&list_of(&counts)).unwrap(), counts);
+    fn places_of_all_files_below_a_folder_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("one/two")).unwrap();
+        fs::create_dir(dir.path().join("target")).unwrap();
+        for name in ["one/a.rs", "one/two/b.rs", "target/c.rs", "one/d.txt"] {
+            fs::write(dir.path().join(name), "// in vain\n").unwrap();
+        }
+        let found = places_below(dir.path(), dir.path()).unwrap();
+        assert_eq!(found, "one/a.rs:1: in vain\none/two/b.rs:1: in vain\n");
+        let found = places_below(dir.path(), &dir.path().join("one/a.rs")).unwrap();
+        assert_eq!(found, "one/a.rs:1: in vain\n");
     }
 }

@@ -14,7 +14,7 @@ use super::map::missing;
 use super::{Engine, Named, Session, Settings, sorted_places};
 use crate::content;
 
-/// Background work is looked at so often, and waited for so long.
+/// Time between two looks at the background work, while the benchmark waits for its end.
 const SETTLE_POLL: Duration = Duration::from_millis(5);
 const SETTLE_MAX: Duration = Duration::from_secs(600);
 

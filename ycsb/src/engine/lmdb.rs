@@ -1,7 +1,7 @@
 //! LMDB through `heed`: a copy-on-write B-tree in a memory map.
 //!
-//! Every batch is one transaction. A read transaction is kept until somebody has committed, as it
-//! then shows the newest state still. Ascending inserts are appended, as LMDB advises for bulk
+//! Every batch is one transaction. A read transaction is kept until a thread has committed, because
+//! it shows the newest state until then. Ascending inserts are appended, as LMDB advises for bulk
 //! loads: pages are then filled, not split in half.
 
 use std::fs;
@@ -46,8 +46,8 @@ pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
     options.map_size(map_bytes).max_readers(256);
     let flags =
         EnvFlags::NO_SYNC | EnvFlags::WRITE_MAP | EnvFlags::NO_READ_AHEAD | EnvFlags::NO_MEM_INIT;
-    // SAFETY: the flags give up durability and nothing else; nobody else touches the files, which
-    // lie in a directory of this run's own.
+    // SAFETY: the flags give up durability only. No other program touches the files, which lie in a
+    // directory of this run.
     let env = unsafe { options.flags(flags).open(&settings.directory)? };
     let mut transaction = env.write_txn()?;
     let rows: Rows = env

@@ -43,7 +43,7 @@ pub(crate) struct Settings {
     pub(crate) load_threads: usize,
     /// Memory that it may use for caches, tables and buffers together.
     pub(crate) memory_budget_bytes: u64,
-    /// Whether it opens what is there, or begins anew.
+    /// True to open an existing store, false to make a new one.
     pub(crate) reopen: bool,
 }
 
@@ -142,7 +142,7 @@ pub(crate) enum EngineKind {
     Embank,
     /// Embank as training uses it, without clocks: reads as gets, read-modify-write as get and put
     EmbankGet,
-    /// The same with staleness clocks: a get acquires, a put releases, a read gives back
+    /// As embank-get, with staleness clocks: a get acquires, a put releases, a read gives back
     EmbankClock,
     /// A sharded in-memory hash map: no disk, no budget; the upper bound
     Map,

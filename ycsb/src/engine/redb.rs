@@ -1,9 +1,9 @@
 //! redb: a copy-on-write B-tree in one file, with a cache of its own.
 //!
-//! Every batch is one transaction. A read transaction is kept until somebody has committed, as it
-//! then shows the newest state still. Writes commit without durability; now and then an empty
-//! durable commit follows, as redb's author advises: what was freed since the last durable one must
-//! stay, and redb keeps note of it in memory.
+//! Every batch is one transaction. A read transaction is kept until a thread has committed, because
+//! it shows the newest state until then. Writes commit without durability. An empty durable commit
+//! follows at intervals, as redb's author advises: pages that were freed since the last durable
+//! commit must stay, and redb keeps a note of them in memory.
 
 use std::fs;
 use std::path::Path;

@@ -870,7 +870,8 @@ static void training_errors(void) {
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, get_in_another_thread, table) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
-    CHECK(strstr(embank_last_error_message(), "bound") == NULL); /* the message belongs to the other thread */
+    /* The message belongs to the other thread. */
+    CHECK(strstr(embank_last_error_message(), "bound") == NULL);
     embank_lease *again = lease;
     BAD(EMBANK_STATUS_SELF_BLOCKED, "own thread", embank_table_get(table, &key, 1, row, 2, &again));
     CHECK(again == NULL);
@@ -898,7 +899,8 @@ static void training_errors(void) {
     settings.optimizer = embank_sgd(0.5);
     GOOD(embank_bank_table(impatient, "user", &settings, &expiring));
     GOOD(embank_table_get(expiring, &key, 1, row, 2, &lease));
-    GOOD(embank_table_get(expiring, &key, 1, row, 2, &second)); /* waits until the first one expires */
+    /* Waits until the first lease expires. */
+    GOOD(embank_table_get(expiring, &key, 1, row, 2, &second));
     BAD(EMBANK_STATUS_LEASE_EXPIRED, "expired", embank_lease_apply(lease, row, 2));
     embank_lease_free(lease);
     embank_lease_free(second);
@@ -993,7 +995,7 @@ static void disk_errors(const char *foreign) {
     embank_table_free(filling);
     embank_bank_close(other);
 
-    /* A file that can't grow, as on a full disk: the write fails, and the bank writes nothing more. */
+    /* A file that can't grow, as on a full disk: the write fails, and the bank writes no more. */
     struct rlimit limit, none;
     CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
     none = limit;

@@ -30,8 +30,8 @@ pub(crate) fn source(found: &str) -> String {
     format!(
         "//! The structs of C for statistics.\n\
          //!\n\
-         //! Made by `EMBANK_BLESS=1 cargo test -p embank-c --test header`; a number is described where it is counted, in\n\
-         //! the statistics of the crates `embank-kv` and `embank`.\n\n\
+         //! Made by `EMBANK_BLESS=1 cargo test -p embank-c --test header`; the statistics of\n\
+         //! the crates `embank-kv` and `embank` describe each number.\n\n\
          use bytemuck::{{Pod, Zeroable}};\n\
          use embank::{{BankStats, TableStats}};\n\n{}\n{}",
         bank.source(found),

@@ -51,7 +51,7 @@ def connect(
 
     One client at a time takes an epoch. While another client takes one, this call waits (10 s, or
     the server's `--wait`), and then raises `RuntimeError`. The connection is not encrypted, and the
-    server does not check who connects.
+    server accepts every client.
 
     Raises:
         ImportError: pyarrow is not installed.

@@ -12,7 +12,7 @@ use crate::{scalars, settings};
 
 #[pymethods]
 impl PyBank {
-    /// Opens a table, or creates it if the bank has none of this name.
+    /// Opens a table, or creates it if the bank has no table of this name.
     ///
     /// `dim`, the dtypes, the optimizer's kind and state, `initializer` and `seed` belong to the
     /// table for good. The learning rate and the optimizer's other numbers, `clip_row_norm` and
@@ -156,7 +156,7 @@ impl PyBank {
     /// Opens a table that exists, with the settings that it has.
     ///
     /// Raises:
-    ///     NoSuchTable: The bank has none of this name.
+    ///     NoSuchTable: The bank has no table of this name.
     fn open_table(slf: &Bound<'_, Self>, name: &str) -> PyResult<PyTable> {
         PyTable::open(slf, |bank| bank.open_table(name))
     }
@@ -175,7 +175,7 @@ impl PyBank {
     /// settings.
     ///
     /// Raises:
-    ///     NoSuchTable: The bank has none of this name.
+    ///     NoSuchTable: The bank has no table of this name.
     ///     PoisonedError: An earlier write failed; the table is still there.
     ///
     /// >>> import embank

@@ -8,8 +8,8 @@ use crate::vocabulary::{self, PyVocabulary};
 
 #[pymethods]
 impl PyBank {
-    /// Opens a vocabulary, or creates it if the bank has none of this name. A vocabulary maps
-    /// values to dense ids, in order of first appearance. A new one is durable with the next
+    /// Opens a vocabulary, or creates it if the bank has no vocabulary of this name. A vocabulary
+    /// maps values to dense ids, in order of first appearance. A new one is durable with the next
     /// checkpoint.
     ///
     /// Args:
@@ -54,7 +54,7 @@ impl PyBank {
     /// Opens a vocabulary that exists, with the settings that it has.
     ///
     /// Raises:
-    ///     NoSuchVocabulary: The bank has none of this name.
+    ///     NoSuchVocabulary: The bank has no vocabulary of this name.
     fn open_vocabulary(slf: &Bound<'_, Self>, name: &str) -> PyResult<PyVocabulary> {
         PyVocabulary::open(slf, |bank| bank.open_vocabulary(name))
     }
@@ -70,7 +70,7 @@ impl PyBank {
     /// Tables whose keys are its ids stay, and can't be opened.
     ///
     /// Raises:
-    ///     NoSuchVocabulary: The bank has none of this name.
+    ///     NoSuchVocabulary: The bank has no vocabulary of this name.
     fn drop_vocabulary(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         self.cell.with_bank(py, |bank| bank.drop_vocabulary(name))?;
         Ok(())

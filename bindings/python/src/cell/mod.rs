@@ -17,10 +17,10 @@
 //! Invariants: while `state` is locked, no handle is dropped, because a drop may write, and no
 //! thread takes the GIL.
 //!
-//! A child made by `fork` shares the parent's files but has none of its threads. In a child the
-//! cell answers every call with an error and leaks its handles: dropping them would write to the
-//! parent's files and wait for threads that do not exist. The cell checks the process id before it
-//! takes the lock, because another thread of the parent may have held the lock at the fork.
+//! A child made by `fork` shares the parent's files but has no thread of the parent. In a child the
+//! cell answers every call with an error and leaks its handles: a drop would write to the parent's
+//! files and wait for threads that do not exist. The cell checks the process id before it takes the
+//! lock, because another thread of the parent may have held the lock at the fork.
 
 mod bank_cell;
 mod dependents;

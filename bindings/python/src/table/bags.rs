@@ -24,8 +24,8 @@ impl GivenBags {
     /// Reads the arguments of a call with `keys` keys.
     ///
     /// # Errors
-    /// `TypeError` and `ValueError` for arrays of another dtype or shape and for another `pooling`. Whether the offsets fit
-    /// the keys, the store checks.
+    /// `TypeError` and `ValueError` for arrays of another dtype or shape and for another `pooling`.
+    /// Whether the offsets fit the keys, the store checks.
     pub(crate) fn new(
         keys: usize,
         offsets: &Bound<'_, PyAny>,
@@ -57,19 +57,23 @@ impl GivenBags {
 impl PyTable {
     /// Reads rows for training, pools those of each bag to one, and counts a lease on each row.
     ///
-    /// Rows are not copied out. A key that has no row gets one with its initial value. Waits as `get` does.
+    /// Rows are not copied out. A key that has no row gets one with its initial value. Waits as
+    /// `get` does.
     ///
     /// Args:
     ///     keys: Integers `(n,)`.
-    ///     offsets: Integers `(bags + 1,)`: bag i has the keys `keys[offsets[i]:offsets[i + 1]]`. The first is 0, the last
-    ///         one n. A bag may be empty, and gives zeros then.
+    ///     offsets: Integers `(bags + 1,)`: bag i has the keys `keys[offsets[i]:offsets[i + 1]]`.
+    ///         The first is 0, the last one n. A bag may be empty, and gives zeros then.
     ///     pooling: "sum" or "mean".
-    ///     weights: float32 `(n,)`, what each key's row is multiplied by; with pooling "sum" alone. 1 by default.
-    ///     out: Where the bags go: C-contiguous float32 `(bags, dim)`, which is `lease.rows` then. A new array by default.
+    ///     weights: float32 `(n,)`, what each key's row is multiplied by; with pooling "sum" alone.
+    ///         1 by default.
+    ///     out: Where the bags go: C-contiguous float32 `(bags, dim)`, which is `lease.rows` then.
+    ///         A new array by default.
     ///     timeout: Seconds to wait at most, in place of the bank's `wait_timeout`.
     ///
     /// Returns:
-    ///     A `BagLease` with `rows`, float32 `(bags, dim)`. A row counts once, however often its key occurs.
+    ///     A `BagLease` with `rows`, float32 `(bags, dim)`. A row counts once, however often its
+    ///     key occurs.
     ///
     /// Raises: as `get`; `ValueError` for offsets or weights that do not fit the keys.
     #[pyo3(signature = (keys, offsets, *, pooling = "sum", weights = None, out = None, timeout = None))]
@@ -97,8 +101,8 @@ impl PyTable {
         Ok(PyBagLease { leased: self.leased(id, rows), bags })
     }
 
-    /// Reads rows for evaluation and pools those of each bag to one: takes no lease, inserts nothing, never waits for a
-    /// bound. A key without a row counts with its initial value.
+    /// Reads rows for evaluation and pools those of each bag to one: takes no lease, inserts
+    /// nothing, never waits for a bound. A key without a row counts with its initial value.
     ///
     /// Args:
     ///     keys, offsets, pooling, weights, out: As of `get_bags`.
@@ -151,11 +155,12 @@ struct Request<'py> {
 
 /// Reads bags of several tables of one bank for training: `Table.get_bags` on each, in one call.
 ///
-/// The GIL is released once. All leases are taken or none, in the order of the tables, as in `get_many`.
+/// The GIL is released once. All leases are taken or none, in the order of the tables, as in
+/// `get_many`.
 ///
 /// Args:
-///     requests: Tuples `(table, keys, offsets, pooling, weights)` as of `Table.get_bags`; weights may be None. Each
-///         table comes once.
+///     requests: Tuples `(table, keys, offsets, pooling, weights)` as of `Table.get_bags`; weights
+///         may be None. Each table comes once.
 ///
 /// Returns:
 ///     A list of `BagLease`, one for each request.

@@ -15,22 +15,23 @@ use crate::scalars;
 impl PyTable {
     /// Writes the table to a file, as the newest checkpoint holds it: safetensors, npy or Parquet.
     ///
-    /// In constant memory, while training goes on. What came after the newest checkpoint is not in it: take one first
-    /// to have it. The file gets its name when it is complete and on stable storage; after an error nothing of
-    /// it is there. docs/export.md tells what lies where in it.
+    /// In constant memory, while training goes on. What came after the newest checkpoint is not in
+    /// it: take one first to have it. The file gets its name when it is complete and on stable
+    /// storage; after an error nothing of it is there. docs/export.md tells what lies where in it.
     ///
     /// Args:
     ///     path: `x.safetensors` (tensors `keys`, `rows`, `state`), `x.npy` (files `x.keys.npy`,
-    ///         `x.rows.npy`, `x.state.npy`, `x.embank.json`) or `x.parquet` (columns `key`, `vector`, `state`).
+    ///         `x.rows.npy`, `x.state.npy`, `x.embank.json`) or `x.parquet` (columns `key`,
+    ///         `vector`, `state`).
     ///     format: "safetensors", "npy" or "parquet", whatever the suffix says.
-    ///     state: Also the optimizer's state, so that an import restores training exactly, and of a table
-    ///         with tracking each row's uses and last use.
+    ///     state: Also the optimizer's state, so that an import restores training exactly, and of a
+    ///         table with tracking each row's uses and last use.
     ///     dense: One matrix in order of the keys, 0 to n - 1, without them; not for Parquet.
     ///     rows: The n of a dense file; the largest key + 1, by default.
     ///     fill_missing: Keys of a dense file that have no row get their initial values; else they
     ///         are an error.
-    ///     progress: Called with (rows done, rows in all) after each batch of rows. What it raises ends
-    ///         the export.
+    ///     progress: Called with (rows done, rows in all) after each batch of rows. What it raises
+    ///         ends the export.
     ///
     /// Returns:
     ///     A dictionary: `checkpoint`, `rows`, `filled_rows`, `bytes`, `files`.
@@ -86,37 +87,38 @@ impl PyTable {
 
     /// Puts the rows of a file into the table: what `export` wrote, or a matrix that others made.
     ///
-    /// In constant memory. A row that is there is replaced; of equal keys, the last one in the file stays.
-    /// With the optimizer's state, rows train on as the exported ones would have; without, a row keeps
-    /// the state that it has. Durable with the next checkpoint. After an error, the batches before it are in
-    /// the table.
+    /// In constant memory. A row that is there is replaced; of equal keys, the last one in the file
+    /// stays. With the optimizer's state, rows train on as the exported ones would have; without, a
+    /// row keeps the state that it has. Durable with the next checkpoint. After an error, the
+    /// batches before it are in the table.
     ///
     /// Args:
-    ///     path: As for `export`; also a directory, which means its files, sorted by name, and a list of
-    ///         paths, one after another. Of a matrix of f16, bf16, f32 or f64 that is alone in its file,
-    ///         row i is the row of key i.
+    ///     path: As for `export`; also a directory, which means its files, sorted by name, and a
+    ///         list of paths, one after another. Of a matrix of f16, bf16, f32 or f64 that is alone
+    ///         in its file, row i is the row of key i.
     ///     format: "safetensors", "npy" or "parquet", whatever the suffix says.
-    ///     keys: The tensor or column of the keys, for npy the file; `keys` or `key` by default. Must be
-    ///         given, or `first_key`, where something else in the file may be the keys.
-    ///     rows: The tensor or column of the vectors, for npy the file; `rows` or `vector` by default, or
-    ///         the only matrix.
-    ///     first_key: By position: row i is the row of key first_key + i, whatever else is in the file.
-    ///         Rows of a further file go on from there.
-    ///     state: Whether the optimizer's state is taken too, and in a table with tracking each row's uses
-    ///         and last use, if the file has them.
+    ///     keys: The tensor or column of the keys, for npy the file; `keys` or `key` by default.
+    ///         Must be given, or `first_key`, where something else in the file may be the keys.
+    ///     rows: The tensor or column of the vectors, for npy the file; `rows` or `vector` by
+    ///         default, or the only matrix.
+    ///     first_key: By position: row i is the row of key first_key + i, whatever else is in the
+    ///         file. Rows of a further file go on from there.
+    ///     state: Whether the optimizer's state is taken too, and in a table with tracking each
+    ///         row's uses and last use, if the file has them.
     ///     non_finite: Whether NaN and infinite values are taken; else they are an error.
-    ///     progress: Called with (rows done, rows in all) after each batch of rows. What it raises ends
-    ///         the import.
+    ///     progress: Called with (rows done, rows in all) after each batch of rows. What it raises
+    ///         ends the import.
     ///
     /// Returns:
     ///     A dictionary: `rows`, `with_state`.
     ///
     /// Raises:
-    ///     UnreadableFile: The file is damaged, holds a value that is not finite (the text names row and column), or
-    ///         does not tell which of its parts are keys and vectors.
-    ///     FileMismatch: The file's vectors have another dim than the table, its state is another optimizer's, or its
-    ///         keys belong to another vocabulary.
-    ///     ValueError: The suffix says no format, there is no file, or `keys` and `first_key` are given.
+    ///     UnreadableFile: The file is damaged, holds a value that is not finite (the text names
+    ///         row and column), or does not tell which of its parts are keys and vectors.
+    ///     FileMismatch: The file's vectors have another dim than the table, its state is another
+    ///         optimizer's, or its keys belong to another vocabulary.
+    ///     ValueError: The suffix says no format, there is no file, or `keys` and `first_key` are
+    ///         given.
     ///     StoreIOError: The file is not there, or can't be read.
     #[pyo3(signature = (path, *, format = None, keys = None, rows = None, first_key = None,
                         state = true, non_finite = false, progress = None))]

@@ -19,10 +19,11 @@ impl PyTable {
         self.with(py, |table| table.delete(keys))
     }
 
-    /// Sets the time of a table with `tracking="set_time"`: steps, epochs, days, whatever you count.
+    /// Sets the time of a table with `tracking="set_time"`: steps, epochs, days, whatever you
+    /// count.
     ///
-    /// Rows that are used from now on tell it, and `evict(unused_for=...)` counts from it. The largest time is part of
-    /// each checkpoint: an open goes on with it.
+    /// Rows that are used from now on tell it, and `evict(unused_for=...)` counts from it. The
+    /// largest time is part of each checkpoint: an open goes on with it.
     ///
     /// Raises:
     ///     ValueError: The table tracks otherwise or not at all.
@@ -33,9 +34,9 @@ impl PyTable {
 
     /// Deletes the rows for which every condition that is given holds, in memory and on disk.
     ///
-    /// Goes through the rows of the newest checkpoint, in constant memory, while training goes on, and judges each as
-    /// it is now; rows that were made after the checkpoint stay, and so do rows that leases hold. Durable with
-    /// the next checkpoint; compaction gives the space back.
+    /// Goes through the rows of the newest checkpoint, in constant memory, while training goes on,
+    /// and judges each as it is now; rows that were made after the checkpoint stay, and so do rows
+    /// that leases hold. Durable with the next checkpoint; compaction gives the space back.
     ///
     /// Args:
     ///     unused_for: Rows whose last use lies so far back or further: minutes, or in the unit of
@@ -44,12 +45,12 @@ impl PyTable {
     ///     norm_below: Rows with an L2 norm below this.
     ///     dry_run: Only count, and list with `keys`.
     ///     keys: Also return the keys that went (or would): 8 bytes of memory each.
-    ///     progress: Called with (rows done, rows in all) after each batch of rows. What it raises ends
-    ///         the eviction; what went is gone.
+    ///     progress: Called with (rows done, rows in all) after each batch of rows. What it raises
+    ///         ends the eviction; what went is gone.
     ///
     /// Returns:
-    ///     A dictionary: `checkpoint`, `examined`, `rows` that went (or would), `leased` rows that leases
-    ///     kept, `keys` (uint64, or None).
+    ///     A dictionary: `checkpoint`, `examined`, `rows` that went (or would), `leased` rows that
+    ///     leases kept, `keys` (uint64, or None).
     ///
     /// Raises:
     ///     ValueError: No condition, or one that the table can't tell; there is no checkpoint yet.
@@ -105,10 +106,11 @@ impl PyTable {
         Ok(found)
     }
 
-    /// Forgets counts of gets before admission (`admit_after_gets`) whose keys were not got for long.
+    /// Forgets counts of gets before admission (`admit_after_gets`) whose keys were not got for
+    /// long.
     ///
-    /// Goes through the counts of the newest checkpoint. `evict(unused_for=...)` does it too. Durable with the next
-    /// checkpoint.
+    /// Goes through the counts of the newest checkpoint. `evict(unused_for=...)` does it too.
+    /// Durable with the next checkpoint.
     ///
     /// Args:
     ///     unused_for: In the unit of the table's tracking; in minutes if it has none.

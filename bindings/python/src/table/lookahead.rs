@@ -20,7 +20,8 @@ impl PyTable {
         self.with(py, |table| Ok(table.lookahead(keys)?.accepted()))
     }
 
-    /// Forgets what looking ahead still has to do for these keys, whoever announced them.
+    /// Forgets what looking ahead still has to do for these keys, also if another call announced
+    /// them.
     ///
     /// Returns:
     ///     How many waited for their turn.

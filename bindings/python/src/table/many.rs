@@ -25,15 +25,18 @@ struct Request<'py> {
     place: usize,
 }
 
-/// Reads rows of several tables of one bank for training: `Table.get_distinct` on each, in one call.
+/// Reads rows of several tables of one bank for training: `Table.get_distinct` on each, in one
+/// call.
 ///
-/// The GIL is released once. All leases are taken or none, in the order of the tables and not of `requests`, so
-/// threads that ask for several tables at once never wait for each other for ever.
+/// The GIL is released once. All leases are taken or none, in the order of the tables and not of
+/// `requests`, so threads that ask for several tables at once never wait for each other for ever.
 ///
 /// Args:
 ///     requests: Pairs of a table and its keys, integers `(n,)`; each table once.
-///     earlier: For each request the `earlier` of `get_distinct`, or None. By default there are none.
-///     timeout: Seconds to wait at most for the rows of all tables, in place of the bank's `wait_timeout` for each.
+///     earlier: For each request the `earlier` of `get_distinct`, or None. By default there are
+///         none.
+///     timeout: Seconds to wait at most for the rows of all tables, in place of the bank's
+///         `wait_timeout` for each.
 ///
 /// Returns:
 ///     A list of `DistinctLease`, one for each request.
@@ -42,7 +45,8 @@ struct Request<'py> {
 ///     StalenessTimeout: A row of one of the tables stayed beyond its bound; nothing is held.
 ///     SelfBlocked: Leases of this thread alone hold a row at its bound; nothing is held.
 ///     UnknownValue: A table has a vocabulary, and a key is no id of it; nothing is held.
-///     ValueError, TypeError: Keys are not 1-D, or no integers; a table comes twice; tables of two banks.
+///     ValueError, TypeError: Keys are not 1-D, or no integers; a table comes twice; tables of two
+///         banks.
 ///
 /// >>> import embank
 /// >>> bank = embank.Bank("many.bank", memory_budget="16MiB")
@@ -173,16 +177,19 @@ impl<'py> Part<'py> {
 /// If a part is refused, no row of any table changes.
 ///
 /// Args:
-///     parts: Tuples of a table, leases of it, keys (integers `(n,)`, those of the leases), and gradients (float32
-///         `(n, dim)`). Gradients of a key that occurs more than once are summed first. With one lease, keys may be
-///         None: then the gradients have the shape of `lease.rows`. Each table comes once.
+///     parts: Tuples of a table, leases of it, keys (integers `(n,)`, those of the leases), and
+///         gradients (float32 `(n, dim)`). Gradients of a key that occurs more than once are summed
+///         first. With one lease, keys may be None: then the gradients have the shape of
+///         `lease.rows`. Each table comes once.
 ///
 /// Raises:
-///     ValueError: A lease was consumed before or is another table's, tables of two banks, or wrong shapes (the leases
-///         stay as they were); a gradient is NaN or infinite, or a table has no optimizer (they are given back). A row
-///         would become infinite: this row stays as it was, and all others took their step.
+///     ValueError: A lease was consumed before or is another table's, tables of two banks, or wrong
+///         shapes (the leases stay as they were); a gradient is NaN or infinite, or a table has no
+///         optimizer (they are given back). A row would become infinite: this row stays as it was,
+///         and all others took their step.
 ///     LeaseExpired: A lease has expired; no row changes, and the others are given back.
-///     EmbankError: The store failed. If tables have moved before, the message names them. The leases are given back.
+///     EmbankError: The store failed. If tables have moved before, the message names them. The
+///         leases are given back.
 ///
 /// >>> import embank
 /// >>> bank = embank.Bank("step.bank", memory_budget="16MiB")

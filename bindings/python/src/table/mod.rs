@@ -1,7 +1,8 @@
 //! `Table`: rows by key.
 //!
-//! The class and its properties are here, its other methods in the files of this folder: what a training step does in
-//! `training` (of several tables in `many`), what changes nothing in `reading`, and so on.
+//! The class and its properties are here, its other methods in the files of this folder: what a
+//! training step does in `training` (of several tables in `many`), what changes nothing in
+//! `reading`, and so on.
 
 use std::sync::Arc;
 
@@ -26,9 +27,9 @@ mod training;
 
 /// An embedding table: float32 rows of one width by 64-bit key. Made by `Bank.table`.
 ///
-/// Keys are a 1-D array of integers, or whatever `numpy.asarray` makes one of. C-contiguous int64 and
-/// uint64 arrays are read where they lie; a negative int64 stands for the same 64 bits. A key may occur more
-/// than once in a batch. Every method raises `ValueError` once the bank is closed.
+/// Keys are a 1-D array of integers, or whatever `numpy.asarray` makes one of. C-contiguous int64
+/// and uint64 arrays are read where they lie; a negative int64 stands for the same 64 bits. A key
+/// may occur more than once in a batch. Every method raises `ValueError` once the bank is closed.
 ///
 /// >>> import embank
 /// >>> bank = embank.Bank("table.bank", memory_budget="16MiB")
@@ -87,7 +88,8 @@ impl PyTable {
         self.key.dim
     }
 
-    /// Whether every key gets a row at its first get: False with `admit_after_gets` or `admit_probability`.
+    /// Whether every key gets a row at its first get: False with `admit_after_gets` or
+    /// `admit_probability`.
     #[getter]
     fn admits_all(&self) -> bool {
         !self.key.is_gated
@@ -117,8 +119,8 @@ impl PyTable {
         self.with(py, |table| table.set_learning_rate(value))
     }
 
-    /// The table's optimizer as it is set now, or None. Settable: one of the same kind that keeps the same
-    /// beside a row, with other numbers; batches see all of them or none.
+    /// The table's optimizer as it is set now, or None. Settable: one of the same kind that keeps
+    /// the same beside a row, with other numbers; batches see all of them or none.
     ///
     /// >>> import embank
     /// >>> with embank.Bank("optimizer.bank", memory_budget="16MiB") as bank:
@@ -150,7 +152,8 @@ impl PyTable {
         self.with(py, |table| table.set_clip_row_norm(value.map(|norm| norm as f32)))
     }
 
-    /// A get waits while more than this many leases hold one of its rows; None never waits. Settable.
+    /// A get waits while more than this many leases hold one of its rows; None never waits.
+    /// Settable.
     #[getter]
     fn staleness_bound(&self, py: Python<'_>) -> PyResult<Option<u32>> {
         self.with(py, |table| Ok(table.config().staleness_bound))
@@ -182,8 +185,9 @@ impl PyTable {
         stats::leases(py, &found)
     }
 
-    /// What this table has done since its bank was opened, as a dictionary of counters. `staleness` has, by how many
-    /// other leases there were on a row when it was got, how many rows that were; above 16, such as up to that many.
+    /// What this table has done since its bank was opened, as a dictionary of counters. `staleness`
+    /// has, by how many other leases there were on a row when it was got, how many rows that were;
+    /// above 16, such as up to that many.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let found = self.with(py, |table| Ok(table.stats()))?;
         stats::table(py, &found)

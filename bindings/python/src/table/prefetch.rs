@@ -13,8 +13,8 @@ use crate::cell::{BankCell, PrefetchId, TableKey};
 
 /// Rows that are read in the background. Made by `Table.prefetch`.
 ///
-/// `rows()` waits for them if it has to. Dropping the object, `cancel` or the end of a `with` block cancels
-/// what has not been read. Thread safe.
+/// `rows()` waits for them if it has to. Dropping the object, `cancel` or the end of a `with` block
+/// cancels what has not been read. Thread safe.
 ///
 /// >>> import embank
 /// >>> bank = embank.Bank("prefetch.bank", memory_budget="16MiB")
@@ -59,8 +59,8 @@ impl PyPrefetch {
 
 #[pymethods]
 impl PyPrefetch {
-    /// The rows, float32 `(n, dim)`, one for each key, as they were when they were read. Waits for them the first
-    /// time; gives the same array every time.
+    /// The rows, float32 `(n, dim)`, one for each key, as they were when they were read. Waits for
+    /// them the first time; gives the same array every time.
     ///
     /// Raises:
     ///     MissingRow: With `missing="error"`, when a key has no row.
@@ -88,7 +88,8 @@ impl PyPrefetch {
         self.rows.lock().is_some() || is_ready().is_ok_and(|ready| ready == Some(true))
     }
 
-    /// Cancels what has not been read and gives the memory back. Nothing happens once `rows` has returned.
+    /// Cancels what has not been read and gives the memory back. Nothing happens once `rows` has
+    /// returned.
     fn cancel(&self) {
         self.cell.forget(self.id);
     }

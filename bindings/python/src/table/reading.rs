@@ -15,14 +15,16 @@ impl PyTable {
     /// Args:
     ///     keys: Integers `(n,)`.
     ///     missing: What a key without a row gives: "initial" (its initial value) or "error".
-    ///     out: Where the rows go, C-contiguous float32 `(n, dim)`; it is returned. A new array by default.
+    ///     out: Where the rows go, C-contiguous float32 `(n, dim)`; it is returned. A new array by
+    ///         default.
     ///
     /// Returns:
     ///     float32 `(n, dim)`, one row for each key.
     ///
     /// Raises:
     ///     MissingRow: With `missing="error"`, when a key has no row.
-    ///     UnknownValue: With `missing="initial"`, when a key without a row is no id of the table's vocabulary.
+    ///     UnknownValue: With `missing="initial"`, when a key without a row is no id of the table's
+    ///         vocabulary.
     #[pyo3(signature = (keys, *, missing = "initial", out = None))]
     fn peek<'py>(
         &self,
@@ -71,8 +73,9 @@ impl PyTable {
 
     /// Reads rows into a buffer in the background, for evaluation and features that are only read.
     ///
-    /// Never waits, touches no clock and writes nothing, as `peek`; for rows that are to be trained use
-    /// `lookahead`. The buffer comes out of the bank's memory budget until the rows are fetched.
+    /// Never waits, touches no clock and writes nothing, as `peek`; for rows that are to be trained
+    /// use `lookahead`. The buffer comes out of the bank's memory budget until the rows are
+    /// fetched.
     ///
     /// Args:
     ///     keys: Integers `(n,)`.
@@ -82,7 +85,7 @@ impl PyTable {
     ///     A `Prefetch`, whose `rows()` are float32 `(n, dim)`.
     ///
     /// Raises:
-    ///     BudgetTooSmall: So much is prefetched already that the store could not do with the rest.
+    ///     BudgetTooSmall: The store could not work with the memory that earlier prefetches leave.
     #[pyo3(signature = (keys, *, missing = "initial"))]
     fn prefetch(
         &self,
@@ -97,9 +100,10 @@ impl PyTable {
 
     /// Goes through the table as the newest checkpoint holds it, while training goes on.
     ///
-    /// Each row comes once, in no particular order, in constant memory and at the speed of sequential
-    /// reads. Rows that came after the checkpoint are not in it. While a scan is open, space on disk is not
-    /// given back and two pages of the memory budget are lent to it: use it in a `with` block, or to its end.
+    /// Each row comes once, in no particular order, in constant memory and at the speed of
+    /// sequential reads. Rows that came after the checkpoint are not in it. While a scan is open,
+    /// space on disk is not given back and two pages of the memory budget are lent to it: use it in
+    /// a `with` block, or to its end.
     ///
     /// Args:
     ///     batch_size: Rows at a time; the last batch may be shorter.

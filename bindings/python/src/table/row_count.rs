@@ -6,7 +6,8 @@ use super::PyTable;
 
 #[pymethods]
 impl PyTable {
-    /// The number of rows, without a scan: the store counts them. Exact while no other thread makes or deletes rows.
+    /// The number of rows, without a scan: the store counts them. Exact while no other thread makes
+    /// or deletes rows.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let rows = self.with(py, embank::Table::rows)?;
         // Each row has a record in the log, whose bytes have 64-bit addresses.

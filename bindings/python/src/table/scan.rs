@@ -14,9 +14,9 @@ const BATCH_SIZE_DEFAULT: usize = 4096;
 
 /// The rows of a table as a checkpoint holds them, in batches. Made by `Table.scan`.
 ///
-/// An iterator of `(keys, rows)`: uint64 `(n,)` and float32 `(n, dim)`, fresh arrays each time. `len` is
-/// the number of rows in all. It closes itself at its end, at the end of a `with` block, and with its
-/// bank. Thread safe: of several threads, each gets batches of its own.
+/// An iterator of `(keys, rows)`: uint64 `(n,)` and float32 `(n, dim)`, fresh arrays each time.
+/// `len` is the number of rows in all. It closes itself at its end, at the end of a `with` block,
+/// and with its bank. Thread safe: of several threads, each gets batches of its own.
 ///
 /// >>> import embank
 /// >>> bank = embank.Bank("scan.bank", memory_budget="16MiB")
@@ -84,7 +84,8 @@ impl PyScan {
         self.checkpoint
     }
 
-    /// Ends the scan: what it was lent goes back, and it yields no more. A second call does nothing.
+    /// Ends the scan: what it was lent goes back, and it yields no more. A second call does
+    /// nothing.
     fn close(&self) {
         self.cell.forget(self.id);
     }

@@ -19,7 +19,8 @@ impl PyTable {
         ids.collect::<Option<Vec<_>>>().ok_or_else(lease_of_another_table)
     }
 
-    /// Calls the table with keys and one row of values for each of them. `name` is that of the values' argument.
+    /// Calls the table with keys and one row of values for each of them. `name` is that of the
+    /// values' argument.
     fn with_batch(
         &self,
         py: Python<'_>,
@@ -52,17 +53,18 @@ pub(super) fn within(table: &embank::Table, timeout: Option<Duration>) -> Cow<'_
 impl PyTable {
     /// Reads rows for training, and counts a lease on each.
     ///
-    /// A key that has no row gets one with its initial value. Waits, up to the bank's `wait_timeout`,
-    /// while a row is beyond the staleness bound.
+    /// A key that has no row gets one with its initial value. Waits, up to the bank's
+    /// `wait_timeout`, while a row is beyond the staleness bound.
     ///
     /// Args:
     ///     keys: Integers `(n,)`.
-    ///     out: Where the rows go: C-contiguous float32 `(n, dim)`, which is `lease.rows` then. A new
-    ///         array by default. After an error its content is unspecified.
+    ///     out: Where the rows go: C-contiguous float32 `(n, dim)`, which is `lease.rows` then. A
+    ///         new array by default. After an error its content is unspecified.
     ///     timeout: Seconds to wait at most, in place of the bank's `wait_timeout`.
     ///
     /// Returns:
-    ///     A `Lease` with `rows`, float32 `(n, dim)`. A row counts once, however often its key occurs.
+    ///     A `Lease` with `rows`, float32 `(n, dim)`. A row counts once, however often its key
+    ///     occurs.
     ///
     /// Raises:
     ///     StalenessTimeout: A row stayed beyond the bound; nothing is held.
@@ -95,10 +97,10 @@ impl PyTable {
     ///     keys, out: As of `get`.
     ///
     /// Returns:
-    ///     A `Lease`, or None if a row is at the staleness bound, or is reserved for a get that has waited long; the
-    ///     content of `out` is unspecified then.
+    ///     A `Lease`, or None if a row is at the staleness bound, or is reserved for a get that has
+    ///     waited long; the content of `out` is unspecified then.
     ///
-    /// Raises: as `get`, but for `StalenessTimeout` and `SelfBlocked`.
+    /// Raises: as `get`, except `StalenessTimeout` and `SelfBlocked`.
     ///
     /// >>> import embank
     /// >>> with embank.Bank("try.bank", memory_budget="16MiB") as bank:
@@ -128,10 +130,10 @@ impl PyTable {
     ///
     /// Args:
     ///     keys: Integers `(n,)`.
-    ///     out: Where the rows go: C-contiguous float32 with `u` rows or more of `dim`, of which the
-    ///         first `u` are `lease.rows` then. A new array by default.
-    ///     earlier: Keys, integers `(m,)`, whose rows the same step has got before, such as for another module: to the
-    ///         table's admission the two gets of a key are one.
+    ///     out: Where the rows go: C-contiguous float32 with `u` rows or more of `dim`, of which
+    ///         the first `u` are `lease.rows` then. A new array by default.
+    ///     earlier: Keys, integers `(m,)`, whose rows the same step has got before, such as for
+    ///         another module: to the table's admission the two gets of a key are one.
     ///     timeout: Seconds to wait at most, in place of the bank's `wait_timeout`.
     ///
     /// Returns:
@@ -195,7 +197,8 @@ impl PyTable {
     ///     grads: float32 `(n, dim)`. Those of a key that occurs more than once are summed first.
     ///
     /// Raises:
-    ///     ValueError: A gradient is NaN or infinite, or the table has no optimizer; no row changes.
+    ///     ValueError: A gradient is NaN or infinite, or the table has no optimizer; no row
+    ///         changes.
     ///     UnknownValue: The table has a vocabulary, and a key is no id of it; no row changes.
     fn apply_gradients(
         &self,
@@ -206,10 +209,12 @@ impl PyTable {
         self.with_batch(py, keys, ("grads", grads), embank::Table::apply_gradients)
     }
 
-    /// Applies one gradient through several leases of this table and consumes them: each row takes one step.
+    /// Applies one gradient through several leases of this table and consumes them: each row takes
+    /// one step.
     ///
-    /// For gradients that were added up over several forward passes. All leases are answered or none. Rows deleted
-    /// since they were got stay deleted, and so do those of keys that no lease holds.
+    /// For gradients that were added up over several forward passes. All leases are answered or
+    /// none. Rows deleted since they were got stay deleted, and so do those of keys that no lease
+    /// holds.
     ///
     /// Args:
     ///     leases: `DistinctLease`, `Lease` or `BagLease` objects of this table.
@@ -217,8 +222,9 @@ impl PyTable {
     ///     grads: float32 `(n, dim)`. Those of a key that occurs more than once are summed first.
     ///
     /// Raises:
-    ///     ValueError: A lease was consumed before or is another table's, or wrong shapes (the leases stay as they
-    ///         were); a gradient is NaN or infinite, or the table has no optimizer (they are given back).
+    ///     ValueError: A lease was consumed before or is another table's, or wrong shapes (the
+    ///         leases stay as they were); a gradient is NaN or infinite, or the table has no
+    ///         optimizer (they are given back).
     ///     LeaseExpired: One of them has expired; no row changes, and the others are given back.
     ///     EmbankError: The store failed; the leases are given back.
     ///

@@ -116,9 +116,9 @@ impl Core {
     /// # Errors
     /// A file that can't be removed. Nothing is lost; the next call tries again.
     pub(crate) fn free_space(&self, stride_bytes: u64) -> Result<()> {
-        // One thread at a time. Pins may come and go during this call, but none below: a checkpoint
-        // needs the log from `begin` on, and a scan needs it from the beginning of a checkpoint
-        // that is pinned itself.
+        // One thread at a time. Pins may come and go during this call, but no pin below `begin`
+        // comes: a checkpoint needs the log from `begin` on, and a scan needs it from the beginning
+        // of a checkpoint that is pinned itself.
         let _freeing = self.space.freeing.lock();
         let below = self.unneeded();
         let tried = self.space.tried.load(Ordering::Relaxed);

@@ -25,8 +25,8 @@ pub(crate) struct Space {
     /// Held by the thread that compacts, page by page.
     pub(crate) pass: Mutex<Pass>,
     pub(crate) pins: Mutex<Pins>,
-    /// To name who reads a checkpoint, and what could not be removed; `None` in a store that is
-    /// open to read only, which holds no log.
+    /// Names the processes that read a checkpoint, and the files that could not be removed. `None`
+    /// in a store that is open to read only, which holds no log.
     pub(crate) checkpoints: Option<Checkpoints>,
     /// All space below this address has been given back.
     pub(crate) freed: AtomicU64,

@@ -18,15 +18,15 @@
 //! bounds the extra bytes written. No row is retained if the counts vary about as much as they
 //! would by chance: then all rows are alike, and keeping some of them gains nothing.
 //!
-//! **Who runs it.** The batches that append records. After each chunk, a batch inspects 4 of the
-//! log's oldest records for each record that it appended, and copies the rows to retain to the
-//! tail. Before a batch turns a page, it inspects the rest of the page that will be evicted. The
-//! cost is proportional to the bytes written, and no thread waits for another. One batch inspects
-//! at a time. A batch that finds the lock taken skips the inspection, and tries again at its next
-//! chunk or page. The inspecting batch may be in the middle of its reads. The only wait of its
-//! copies is for a frame when they turn a page, and the log's writer frees that frame. Retention
-//! does not wait for space on disk: at the quota it retains nothing, and where compaction is
-//! behind, the batch around it waits.
+//! **Which threads run it.** The batches that append records. After each chunk, a batch inspects 4
+//! of the log's oldest records for each record that it appended, and copies the rows to retain to
+//! the tail. Before a batch turns a page, it inspects the rest of the page that will be evicted.
+//! The cost is proportional to the bytes written, and no thread waits for another. One batch
+//! inspects at a time. A batch that finds the lock taken skips the inspection, and tries again at
+//! its next chunk or page. The inspecting batch may be in the middle of its reads. The only wait of
+//! its copies is for a frame when they turn a page, and the log's writer frees that frame.
+//! Retention does not wait for space on disk: at the quota it retains nothing, and where compaction
+//! is behind, the batch around it waits.
 //!
 //! A page can be evicted without a last call in two cases: the log grows faster than pages settle,
 //! or memory has fewer than 12 pages, so that there is no read-only region worth the name.

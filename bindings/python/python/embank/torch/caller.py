@@ -1,7 +1,7 @@
 """Warnings that point at the program's own line.
 
-torch calls this package from deep within: a state dict by recursion over modules, a hook by autograd. The line of such a
-frame tells the reader nothing, and Python shows a warning once a line.
+torch calls this package from deep within: a state dict by recursion over modules, a hook by
+autograd. The line of such a frame tells the reader nothing, and Python shows a warning once a line.
 """
 
 from __future__ import annotations

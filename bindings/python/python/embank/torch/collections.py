@@ -53,7 +53,8 @@ class _Collection(TableModule):
             )
 
     def _rows(self, keys: Mapping[str, Tensor]) -> dict[str, Rows]:
-        """Looks all features' keys up, each table's in one batch, each bank's tables in one call."""
+        """Looks all features' keys up, each table's in one batch, each bank's tables in one call.
+        """
         of_table: dict[tuple[int, str], list[str]] = {}
         for name in keys:
             of_table.setdefault(self._identity[name], []).append(name)
@@ -165,8 +166,8 @@ class EmbeddingBagCollection(_Collection):
         """For each feature its bags, each reduced to a row: float32 `(bags, dim)`.
 
         Args:
-            features: For each feature its keys as a 2-D tensor `(bags, keys per bag)`, or 1-D as a tuple
-                `(keys, offsets)` or `(keys, offsets, per_sample_weights)`.
+            features: For each feature its keys as a 2-D tensor `(bags, keys per bag)`, or 1-D as a
+                tuple `(keys, offsets)` or `(keys, offsets, per_sample_weights)`.
 
         Raises:
             ValueError: A feature is missing or unknown, or shapes do not fit each other.

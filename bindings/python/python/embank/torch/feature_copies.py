@@ -1,9 +1,10 @@
 """Copies of a feature store for other processes.
 
-A bank is open for writing in one process. So a pickled store is a name and a place: its copy opens the bank with
-`read_only` at first use, in the process that uses it, and shows a checkpoint. What the store has put since that
-checkpoint would be missing in the copy without a word, so each store notes its changes, and the copy refuses.
-Rows that training has changed since are not noted: a copy is a reader, and shows them as of its checkpoint.
+A bank is open for writing in one process. So a pickled store is a name and a place: its copy opens
+the bank with `read_only` at first use, in the process that uses it, and shows a checkpoint. What
+the store has put since that checkpoint would be missing in the copy without a word, so each store
+notes its changes, and the copy refuses. Rows that training has changed since are not noted: a copy
+is a reader, and shows them as of its checkpoint.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import NamedTuple, Optional
 import embank
 from embank import Bank
 
-# By opening of a bank and name of a store: the newest checkpoint when the store last changed a feature. An opening's
-# id is random and never used again, so an entry never speaks of another bank.
+# By opening of a bank and name of a store: the newest checkpoint when the store last changed a
+# feature. An opening's id is random and never used again, so an entry never speaks of another bank.
 _changed_after: dict[tuple[str, str], Optional[int]] = {}
 
 
@@ -38,7 +39,8 @@ class Source(NamedTuple):
         return cls(bank.path, bank.stats()["memory"]["budget_bytes"], checkpoint, unsaved)
 
     def open(self, name: str) -> Bank:
-        """Opens the bank to read at the store's checkpoint, or at the newest one if it is not kept any more.
+        """Opens the bank to read at the store's checkpoint, or at the newest one if it is not kept
+        any more.
 
         Raises:
             RuntimeError: Features of the store are in no checkpoint yet.

@@ -1,8 +1,9 @@
 """The rows that an index of PyTorch Geometric names.
 
-An index is None (all rows), a tensor or list of integers or bools, a slice, or one integer. A reader's index
-means what it means for a tensor of as many rows. A writer's index may name rows behind the last one, which make the
-attribute longer: the bounds of its slice are numbers of rows, and are not cut to the size.
+An index is None (all rows), a tensor or list of integers or bools, a slice, or one integer. A
+reader's index means what it means for a tensor of as many rows. A writer's index may name rows
+behind the last one, which make the attribute longer: the bounds of its slice are numbers of rows,
+and are not cut to the size.
 """
 
 from __future__ import annotations
@@ -65,16 +66,16 @@ def written_rows(index: Any, size: int, new: bool, count: int, attribute: str) -
     """The rows that a put of `count` rows writes.
 
     Args:
-        index: Any index. None names `count` rows from 0 on, and the attribute loses the others. A slice without an
-            end reaches to the last row, and beyond it if the tensor does.
+        index: Any index. None names `count` rows from 0 on, and the attribute loses the others. A
+            slice without an end reaches to the last row, and beyond it if the tensor does.
         size: Rows of the attribute before the put; 0 for a new one.
         new: Whether the put makes the attribute. If so, the length of a mask is its size.
         count: Rows of the tensor.
         attribute: What errors call the attribute.
 
     Raises:
-        IndexError: A number is negative or above 2^64 - 1, a slice counts from the end of a new attribute or reaches
-            beyond 2^63, or a mask has another length than the attribute.
+        IndexError: A number is negative or above 2^64 - 1, a slice counts from the end of a new
+            attribute or reaches beyond 2^63, or a mask has another length than the attribute.
         TypeError: The index is not of integers or bools.
         ValueError: The index names another number of rows than the tensor has.
     """
@@ -133,7 +134,8 @@ def _rows_of_slice(
         raise IndexError(
             f"{index} reaches beyond row 2^63 of {attribute}: name such rows by a uint64 tensor"
         )
-    # A negative bound counts from the end that the attribute has, and `indices` counts from the end that it gets.
+    # A negative bound counts from the end that the attribute has, and `indices` counts from the end
+    # that it gets.
     longer = size_after - size
     start, stop = (
         bound - longer if bound is not None and bound < 0 else bound

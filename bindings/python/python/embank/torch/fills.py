@@ -1,8 +1,9 @@
 """Which rows a bank without a checkpoint was given before its run began.
 
-A new run fills tables with pretrained rows or features, and then asks `resume`, which says that there is nothing to
-resume. Rows that training has changed are another thing: then `resume` comes too late. So what this package fills is
-noted, and everything else that has used a table's rows counts as training.
+A new run fills tables with pretrained rows or features, and then asks `resume`, which says that
+there is nothing to resume. Rows that training has changed are another thing: then `resume` comes
+too late. So what this package fills is noted, and everything else that has used a table's rows
+counts as training.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 if TYPE_CHECKING:
     from embank import Bank, Table
 
-# By opening of a bank and name of a table: what the table's counters said after a fill. An opening's id is random and
-# never used again, so an entry never speaks of another bank.
+# By opening of a bank and name of a table: what the table's counters said after a fill. An
+# opening's id is random and never used again, so an entry never speaks of another bank.
 _filled: dict[tuple[str, str], int] = {}
 
 
 @contextmanager
 def filling(table: Table) -> Iterator[None]:
-    """Rows that the block puts or deletes are part of the preparation, unless the table was trained before."""
+    """Rows that the block puts or deletes are part of the preparation, unless the table was trained
+    before.
+    """
     prepared = _is_prepared(table)
     yield
     if prepared:
@@ -74,7 +77,7 @@ _CAUSES = {
 
 
 def _is_prepared(table: Table) -> bool:
-    # A table that was dropped and made anew under its name begins with 0.
+    # A table that was dropped and made again under its name begins with 0.
     return _uses(table) in (0, _filled.get(_key(table)))
 
 
@@ -84,6 +87,8 @@ def _key(table: Table) -> tuple[str, str]:
 
 
 def _uses(table: Table) -> int:
-    """Counts up whenever rows are made, changed or deleted; also with each lease, for a lease may make a row."""
+    """Counts up whenever rows are made, changed or deleted; also with each lease, for a lease may
+    make a row.
+    """
     stats = table.stats()
     return stats["get_rows"] + stats["put_rows"] + stats["apply_rows"] + stats["deleted_rows"]

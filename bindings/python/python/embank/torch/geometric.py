@@ -1,12 +1,14 @@
 """Features of graphs for PyTorch Geometric, in tables.
 
-`FeatureStore` is a `torch_geometric.data.FeatureStore`: loaders of PyTorch Geometric fetch the features of
-sampled nodes from it as they would from memory. Each tensor of a group and an attribute is a table whose key
-is the node's (or edge's) number. Reading peeks: no leases, no waiting, nothing made.
+`FeatureStore` is a `torch_geometric.data.FeatureStore`: loaders of PyTorch Geometric fetch the
+features of sampled nodes from it as they would from memory. Each tensor of a group and an attribute
+is a table whose key is the node's (or edge's) number. Reading peeks: no leases, no waiting, nothing
+made.
 
-The tables are named after group and attribute, and the shapes are in a table of their own, so a bank that is
-opened again has its features, as of its checkpoint. Nothing of it is kept here: two stores of a bank see what
-each other does. `feature_index` says which rows an index names, and `feature_copies` what a pickled store holds.
+The tables are named after group and attribute, and the shapes are in a table of their own, so a
+bank that is opened again has its features, as of its checkpoint. Nothing of it is kept here: two
+stores of a bank see what each other does. `feature_index` says which rows an index names, and
+`feature_copies` what a pickled store holds.
 """
 
 from __future__ import annotations
@@ -46,10 +48,12 @@ Group = Optional[Union[str, tuple[str, str, str]]]
 
 # Rows that are copied or deleted with one call, so that a call needs little memory.
 _BATCH_ROWS = 1 << 16
-# A put without an index deletes at most this many keys of a trained attribute: a few seconds of work.
+# A put without an index deletes at most this many keys of a trained attribute: a few seconds of
+# work.
 _TRAINED_DELETES_MAX = 1 << 24
-# A size is kept as three digits in float32, which holds whole numbers up to 2^24 exactly: the low digit counts rows,
-# the high one counts `_HIGH_ROWS` and stays below 2^24, the top one counts `_TOP_ROWS` and is at most 2^18.
+# A size is kept as three digits in float32, which holds whole numbers up to 2^24 exactly: the low
+# digit counts rows, the high one counts `_HIGH_ROWS` and stays below 2^24, the top one counts
+# `_TOP_ROWS` and is at most 2^18.
 _HIGH_ROWS = 1 << 22
 _TOP_ROWS = 1 << 46
 
@@ -57,14 +61,17 @@ _TOP_ROWS = 1 << 46
 class _Shape(NamedTuple):
     """What is known of an attribute beside its rows.
 
-    It is kept as one float32 row of four numbers: the high digit of the size, its low digit, the dimensions (1 or 2),
-    and `trained` plus twice the top digit. Stores of older versions have no top digit: their rows read as they are.
+    It is kept as one float32 row of four numbers: the high digit of the size, its low digit, the
+    dimensions (1 or 2), and `trained` plus twice the top digit. Stores of older versions have no
+    top digit: their rows read as they are.
     """
 
     rows: int
     dimensions: int
     trained: bool
-    """Then a row that is not there is one that training has not reached: it reads as its initial value."""
+    """Then a row that is not there is one that training has not reached: it reads as its initial
+    value.
+    """
 
     def packed(self) -> list[float]:
         top, rest = divmod(self.rows, _TOP_ROWS)
@@ -95,23 +102,26 @@ class _Closed(NamedTuple):
 class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
     """Features of nodes and edges, in tables of a bank.
 
-    Tensors are float32, `(n, dim)` or `(n,)`; row i is key i of the table. An index may be None (all rows), a tensor
-    or list of integers or bools, a slice or an integer. Reading gives CPU tensors, one row for each number of the
-    index, in its order.
+    Tensors are float32, `(n, dim)` or `(n,)`; row i is key i of the table. An index may be None
+    (all rows), a tensor or list of integers or bools, a slice or an integer. Reading gives CPU
+    tensors, one row for each number of the index, in its order.
 
-    Putting without an index replaces the whole attribute. With one, numbers behind the last row make it longer:
-    `slice(2, 6)` writes rows 2 to 5 of an attribute of any size. A slice without an end reaches to the last row, and
-    beyond it if the tensor does. A mask has one bool a row, and a new attribute gets its length.
+    Putting without an index replaces the whole attribute. With one, numbers behind the last row
+    make it longer: `slice(2, 6)` writes rows 2 to 5 of an attribute of any size. A slice without an
+    end reaches to the last row, and beyond it if the tensor does. A mask has one bool a row, and a
+    new attribute gets its length.
 
-    An open bank does not survive `fork`, so forked workers can't use a store. Take a checkpoint after the last put, and
-    start the workers of a loader with `multiprocessing_context="spawn"` or "forkserver"; or let it fetch features in
-    the main process (`filter_per_worker=False`); or use no workers.
+    An open bank does not survive `fork`, so forked workers can't use a store. Take a checkpoint
+    after the last put, and start the workers of a loader with `multiprocessing_context="spawn"` or
+    "forkserver"; or let it fetch features in the main process (`filter_per_worker=False`); or use
+    no workers.
 
-    A pickled store is a copy that opens the bank with `read_only` at first use, with a memory budget as large as that
-    of the bank. The copy shows the checkpoint that was the newest when the store was pickled, or the newest one if
-    that is not kept any more. It raises `RuntimeError` if the store had put features that are in no checkpoint,
-    `KeyError` if the checkpoint does not hold the store, and `ReadOnly` for what would write. `copy.copy` and
-    `copy.deepcopy` give a store of the same bank.
+    A pickled store is a copy that opens the bank with `read_only` at first use, with a memory
+    budget as large as that of the bank. The copy shows the checkpoint that was the newest when the
+    store was pickled, or the newest one if that is not kept any more. It raises `RuntimeError` if
+    the store had put features that are in no checkpoint, `KeyError` if the checkpoint does not hold
+    the store, and `ReadOnly` for what would write. `copy.copy` and `copy.deepcopy` give a store of
+    the same bank.
 
     Args:
         bank: Where the tables are. Those of an earlier store of this name are found again.
@@ -174,8 +184,8 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
     def table(self, group_name: Group, attr_name: str) -> Table:
         """The table of an attribute.
 
-        A put without an index that makes the attribute much shorter makes the table anew, and calls on an earlier
-        object raise `NoSuchTable`.
+        A put without an index that makes the attribute much shorter makes the table again. Calls on
+        an earlier object then raise `NoSuchTable`.
 
         Raises:
             KeyError: There is none.
@@ -188,24 +198,24 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
     def add_embedding(
         self, group_name: Group, attr_name: str, num_rows: int, dim: int, **options: Any
     ) -> Embedding:
-        """Makes a trainable attribute, such as a node embedding: what loaders fetch under this name is the
-        rows as training left them.
+        """Makes a trainable attribute, such as a node embedding: what loaders fetch under this name
+        is the rows as training left them.
 
         Args:
             group_name: The type of the nodes.
             attr_name: The attribute's name.
-            num_rows: How many nodes there are, from 0 to 2^64. More than a trained attribute of this name has make
-                it longer.
+            num_rows: How many nodes there are, from 0 to 2^64. More than a trained attribute of
+                this name has make it longer.
             dim: Columns.
-            options: As for `embank.Bank.table`: `optimizer` above all. Where the attribute is there already they
-                must be those that it has.
+            options: As for `embank.Bank.table`: `optimizer` above all. Where the attribute is there
+                already they must be those that it has.
 
         Returns:
             A module over the table, for the training loop.
 
         Raises:
-            ValueError: The attribute holds features that were put, or more than `num_rows` rows, or `num_rows` is out
-                of its range. Nothing has changed.
+            ValueError: The attribute holds features that were put, or more than `num_rows` rows, or
+                `num_rows` is out of its range. Nothing has changed.
             TableMismatch: The attribute was made with other options.
         """
         num_rows = operator.index(num_rows)
@@ -229,11 +239,13 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         return Embedding(table)
 
     def get_all_tensor_attrs(self) -> list[geometric.TensorAttr]:
-        """Every attribute of nodes, without an index, as `torch_geometric.data.Data` and `HeteroData` list them.
+        """Every attribute of nodes, without an index, as `torch_geometric.data.Data` and
+        `HeteroData` list them.
 
-        Loaders fetch what is listed by the numbers of sampled nodes. So attributes of edges are left out: those whose
-        group is a tuple, such as an edge type, and those of group None whose name begins with "edge_". A transform
-        fetches them by `e_id`; `get_all_edge_tensor_attrs` lists them.
+        Loaders fetch what is listed by the numbers of sampled nodes. So attributes of edges are
+        left out: those whose group is a tuple, such as an edge type, and those of group None whose
+        name begins with "edge_". A transform fetches them by `e_id`; `get_all_edge_tensor_attrs`
+        lists them.
         """
         return [attr for attr in self._attrs() if not _is_of_edges(attr)]
 
@@ -291,10 +303,12 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
     def _shortened(
         self, table: Table, rows: int, rows_before: int, trained: bool, attribute: str
     ) -> Table:
-        """The attribute's table without rows from `rows` on, for a put that writes all rows before them.
+        """The attribute's table without rows from `rows` on, for a put that writes all rows before
+        them.
 
-        The time follows the rows that are put, and not the largest number: where there are more keys to delete than
-        rows to put, the table is dropped and made anew. What a trained table was made with is not known, so it stays.
+        The time follows the rows that are put, and not the largest number: where there are more
+        keys to delete than rows to put, the table is dropped and made again. A trained table stays,
+        because its settings are not known.
         """
         deletes = rows_before - rows
         if trained and deletes > _TRAINED_DELETES_MAX:
@@ -413,7 +427,9 @@ def _copy(cls: type[FeatureStore], name: str, source: Source) -> FeatureStore:
 
 
 def _as_values(tensor: Any, name: Any) -> Tensor:
-    """What is put, as a float32 tensor in host memory, whatever torch's default dtype and device are."""
+    """What is put, as a float32 tensor in host memory, whatever torch's default dtype and device
+    are.
+    """
     if not isinstance(tensor, (Tensor, np.ndarray)):
         tensor = np.asarray(tensor)
         if tensor.dtype == np.float64:

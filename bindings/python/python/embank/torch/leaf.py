@@ -6,32 +6,36 @@ itself: the leased rows are a leaf tensor, and a hook on that leaf runs once aut
 accumulated its whole gradient, however many times the leaf was used. The hook hands the gradient to
 the `_Backward` that is going on, or to the `Sink` that has the table and keeps it for longer.
 
-Who owns what: the graph's accumulation node owns the leaf, the leaf owns the hook, the hook owns the
-lease, and the lease knows none of them. So freeing the graph frees the lease, which gives its counts
-back, at once and without the cyclic collector. A sink keeps no leaf for the same reason.
+Ownership: the graph's accumulation node owns the leaf, the leaf owns the hook, and the hook owns
+the lease. The lease has no reference to the three. So freeing the graph frees the lease, which
+gives its counts back at once, without the cyclic collector. For the same reason a sink keeps no
+leaf.
 
-**One backward pass, one step.** A loss may stand on several forward passes over one table (two towers, a triplet), and
-a parameter would have one gradient then: their sum. So gradients are gathered while the backward pass runs, and a
-callback that autograd calls at its end applies them, those of one table in one call. What follows:
+**One backward pass, one step.** A loss may stand on several forward passes over one table (two
+towers, a triplet), and a parameter would have one gradient then: their sum. So gradients are
+gathered while the backward pass runs, and a callback that autograd calls at its end applies them,
+those of one table in one call. What follows:
 
-- *Errors.* Autograd calls no callback after an error, so no table has changed then. It owns the callback, the callback
-  owns what was gathered, and everybody else knows it weakly: it goes with the pass, whatever ends that.
-  Errors of the callback come out of `backward()`. A NaN in one table's gradient changes no table (`apply_step`).
-- *Retained graphs.* The leases end with the first pass; in a second one the hook raises, and the pass with it.
-- *Threads.* A pass is told from others by autograd's number for it, so those of several threads do not mix. Hooks of
-  one pass run in a thread a device, hence the lock; the callback runs after all of them, and on streams that autograd
-  has ordered behind theirs.
-- *A backward pass inside another*, as reentrant checkpointing makes, has a number and an end of its own, and is a
-  step of its own.
+- *Errors.* Autograd calls no callback after an error, so no table has changed then. It owns the
+  callback, the callback owns what was gathered, and everybody else knows it weakly: it goes with
+  the pass, whatever ends that. Errors of the callback come out of `backward()`. A NaN in one
+  table's gradient changes no table (`apply_step`).
+- *Retained graphs.* The leases end with the first pass; in a second one the hook raises, and the
+  pass with it.
+- *Threads.* A pass is told from others by autograd's number for it, so those of several threads do
+  not mix. Hooks of one pass run in a thread a device, hence the lock; the callback runs after all
+  of them, and on streams that autograd has ordered behind theirs.
+- *A backward pass inside another*, as reentrant checkpointing makes, has a number and an end of its
+  own, and is a step of its own.
 
-**Other devices.** The store reads and writes host memory. The leaf is made on the keys' device, so that
-its gradient is accumulated, scaled and clipped there; it crosses to the host once, when it is
+**Other devices.** The store reads and writes host memory. The leaf is made on the keys' device, so
+that its gradient is accumulated, scaled and clipped there; it crosses to the host once, when it is
 applied. Rows go to a CUDA device through page-locked memory and on the current stream, without
-waiting: the copy is ordered before the kernels that the same stream gets next, and torch's allocator
-of page-locked memory reuses a block only when the copies that read it are done. The way back must
-wait, for the store reads the gradient in this process: autograd runs hooks and callbacks with the
-stream set behind the one that wrote the gradient, so a copy on the current stream followed by waiting for that
-stream sees the whole gradient.
+waiting: the copy is ordered before the kernels that the same stream gets next, and torch's
+allocator of page-locked memory reuses a block only when the copies that read it are done. The way
+back must wait, for the store reads the gradient in this process: autograd runs hooks and callbacks
+with the stream set behind the one that wrote the gradient, so a copy on the current stream followed
+by waiting for that stream sees the whole gradient.
 """
 
 from __future__ import annotations
@@ -57,7 +61,8 @@ if TYPE_CHECKING:
 
 
 AnyLease = Union["DistinctLease", "Lease", "BagLease"]
-# A table, leases of it, their keys `(n,)`, and gradients `(n, dim)`; or one lease, None, and gradients of its rows' shape.
+# A table, leases of it, their keys `(n,)`, and gradients `(n, dim)`; or one lease, None, and
+# gradients of its rows' shape.
 Part = tuple["Table", Sequence[AnyLease], Optional[NDArray[np.uint64]], NDArray[np.float32]]
 
 
@@ -78,7 +83,8 @@ class Rows(NamedTuple):
 class OnGradient:
     """Sees to the leaf's gradient; once the lease is gone, that is an error.
 
-    It asks for the table's sink in the backward pass: an optimizer may be made or detached after the forward pass.
+    It asks for the table's sink in the backward pass: an optimizer may be made or detached after
+    the forward pass.
     """
 
     def __init__(self, table: Table, lease: DistinctLease) -> None:
@@ -103,10 +109,12 @@ class OnGradient:
 
 
 class _Earlier:
-    """The leases of this thread that wait for their backward pass, of tables that do not admit every key.
+    """The leases of this thread that wait for their backward pass, of tables that do not admit
+    every key.
 
-    Several modules over one table may serve one loss. A key that they share is one use of it, so the later Gets tell
-    the table which keys the earlier ones counted. Leases are known weakly: a graph that is dropped is no earlier Get.
+    Several modules over one table may serve one loss. A key that they share is one use of it, so
+    the later Gets tell the table which keys the earlier ones counted. Leases are known weakly: a
+    graph that is dropped is no earlier Get.
     """
 
     def __init__(self) -> None:
@@ -137,7 +145,9 @@ _earlier = _Earlier()
 
 
 class _OnUnusedGradient:
-    """Drops the gradient of rows that were read in evaluation mode, and warns that they take no step."""
+    """Drops the gradient of rows that were read in evaluation mode, and warns that they take no
+    step.
+    """
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -175,7 +185,9 @@ class _Gathered(NamedTuple):
 
 
 class _Backward:
-    """Gathers the gradients of a backward pass, and applies them when it ends: it is autograd's callback."""
+    """Gathers the gradients of a backward pass, and applies them when it ends: it is autograd's
+    callback.
+    """
 
     _running: weakref.WeakValueDictionary[int, _Backward] = weakref.WeakValueDictionary()
     _lock = threading.Lock()
@@ -205,13 +217,13 @@ class _Backward:
         try:
             apply_step([gathered.part() for gathered in self._of_table.values()])
         except BaseException:
-            # The hooks, and so a graph that somebody keeps, own the leases too.
+            # The hooks own the leases too, and so does a retained graph.
             for _, leases, _ in self._of_table.values():
                 for lease in leases:
                     lease.release()
             raise
         finally:
-            # Autograd may keep its callbacks for as long as somebody keeps the graph.
+            # Autograd may keep its callbacks while the program keeps the graph.
             self._of_table.clear()
 
 
@@ -219,7 +231,8 @@ def apply_step(parts: Sequence[Part]) -> None:
     """Applies the gradients of all tables of a step, after all of them were checked.
 
     Raises:
-        ValueError: A gradient is NaN or infinite, or a table has no optimizer: no row of any table has changed.
+        ValueError: A gradient is NaN or infinite, or a table has no optimizer: no row of any table
+            has changed.
         embank.EmbankError: As `embank.apply_many`.
     """
     of_bank: dict[int, list[Part]] = {}
@@ -362,7 +375,8 @@ def peeked_rows(
 ) -> list[Rows]:
     """Reads the rows of each table's keys without a lease; missing ones as their initial values.
 
-    With `requires_grad` a graph begins at the rows, as at a parameter; the rows themselves don't learn.
+    With `requires_grad` a graph begins at the rows, as at a parameter; the rows themselves don't
+    learn.
 
     Returns for each request one row a key, on the device of the keys, and places in their shape.
     """
@@ -420,8 +434,8 @@ def shorten(rows: Tensor, norm: Norm) -> Tensor:
 
 
 def raise_unless_held(lease: AnyLease) -> None:
-    """Raises `RuntimeError` for a lease that was ended, `embank.LeaseExpired` for one that expired, `ValueError` for
-    one whose bank is closed."""
+    """Raises `RuntimeError` for a lease that was ended, `embank.LeaseExpired` for one that expired,
+    `ValueError` for one whose bank is closed."""
     if lease.held:
         return
     if lease.state == "ended":

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 Keys = Union[torch.Tensor, NDArray[Any]]
 
 _TOGETHER = 3
-"""Batches whose keys are announced with one call: the more rows are read together, the nearer they lie to
-each other, and the more come with one read (measured with one to four: docs/benchmarks.md)."""
+"""Batches whose keys are announced with one call: the more rows are read together, the nearer they
+lie to each other, and the more come with one read (measured with one to four:
+docs/benchmarks.md)."""
 
 
 class _Ahead(Generic[Batch]):
@@ -35,7 +36,8 @@ class _Ahead(Generic[Batch]):
         self.source = source
         self.batches: deque[tuple[Batch, list[_Announced]]] = deque()
         self.waiting: list[tuple[list[_Announced], list[_Announced]]] = []
-        """Of the last batches: their keys, not announced yet, and where to note them when they are."""
+        """Of the last batches: their keys, not announced yet, and where to note them when they are.
+        """
         self.drained = False
         self.failure: Optional[Exception] = None
         """What ended the pass: raised when the batches before it have been handed out."""
@@ -96,24 +98,25 @@ def _flat(keys: Keys) -> NDArray[Any]:
 class LookaheadLoader(Generic[Batch]):
     """Iterates over `loader` and announces the keys of the next batches to their tables.
 
-    When a batch is handed out, the keys of at least `depth` batches after it have been announced with
-    `Table.lookahead`, which moves their rows from disk to memory in the background while the model
-    computes, and keeps them there until they are used. From a depth of 2 on, three batches are announced
-    together, which takes fewer reads; so `depth` + 2 batches are ahead, drawn one a step where the depth
-    stays as it is, and held in memory. The first batch of a pass is wanted at once and is not announced.
-    The loader's order and batches are kept, pinned memory too. Where the loader or `keys` fails, the
-    batches before that are handed out first; a failure of `Table.lookahead` is raised at once. When a
-    pass is given up, by `break` or an exception, what was announced and not handed out is cancelled.
+    When a batch is handed out, the keys of at least `depth` batches after it have been announced
+    with `Table.lookahead`, which moves their rows from disk to memory in the background while the
+    model computes, and keeps them there until they are used. From a depth of 2 on, three batches
+    are announced together, which takes fewer reads; so `depth` + 2 batches are ahead, drawn one a
+    step where the depth stays as it is, and held in memory. The first batch of a pass is wanted at
+    once and is not announced. The loader's order and batches are kept, pinned memory too. Where the
+    loader or `keys` fails, the batches before that are handed out first; a failure of
+    `Table.lookahead` is raised at once. When a pass is given up, by `break` or an exception, what
+    was announced and not handed out is cancelled.
 
     By default the depth is 4, or less where the queue or a third of the row memory has no room for
     the rows of 4 batches, and 2 while rows are dropped or wasted (`embank.AutoDepth`).
-    `bank.stats()["lookahead"]["depth"]` shows it; of tables in several banks, the deepest counts for
-    all. A fixed depth that is too small leaves rows late (`"late"` there); one too large fills the
-    queue (`"dropped"`) or has rows evicted before their use (`"wasted"`).
+    `bank.stats()["lookahead"]["depth"]` shows it; of tables in several banks, the deepest counts
+    for all. A fixed depth that is too small leaves rows late (`"late"` there); one too large fills
+    the queue (`"dropped"`) or has rows evicted before their use (`"wasted"`).
 
     Args:
         loader: Any iterable of batches: a `DataLoader` (its workers included), a list. It is
-            iterated anew on every pass.
+            iterated again on every pass.
         keys: The keys that a batch will ask for, by table: tensors or arrays of integers, of any
             shape. It runs in this process.
         depth: Batches to look ahead at least, or "auto", the default; 0 announces nothing.
@@ -151,7 +154,7 @@ class LookaheadLoader(Generic[Batch]):
 
     def announcing(self, source: Iterator[Batch]) -> Iterator[Batch]:
         """A pass over what is left of an iteration of `loader`."""
-        # The tables may be those of a bank that was opened anew.
+        # The tables may belong to a bank that was opened again.
         self._paces = {bank: pace for bank, pace in self._paces.items() if not bank.closed}
         for pace in self._paces.values():
             pace.begin_pass()
@@ -200,7 +203,7 @@ class LookaheadLoader(Generic[Batch]):
         """How many batches to have announced beside the one that is handed out next."""
         if not isinstance(self.depth, str):
             return self.depth
-        # Before the first batch nobody knows the tables.
+        # The tables are known from the first batch on.
         return max((pace.step() for pace in self._paces.values()), default=1)
 
     def _announce(self, ahead: _Ahead[Batch]) -> None:

@@ -1,10 +1,11 @@
 """Gives each part of a run what a checkpoint has for it, by name.
 
-A model changes between two runs: features come, go and change places. torch keeps the state of an optimizer by the
-numbers of its parameters, and a schedule keeps a number for each group. A changed order would hand a parameter the
-momentum of another one without an error where their shapes agree. So `save` notes the name of each parameter of an
-optimizer, `part.name` as `named_parameters` of the part has it, and here states are put in the order of the objects
-that get them. What has no counterpart is collected in `Differences`.
+A model changes between two runs: features come, go and change places. torch keeps the state of an
+optimizer by the numbers of its parameters, and a schedule keeps a number for each group. A changed
+order would hand a parameter the momentum of another one without an error where their shapes agree.
+So `save` notes the name of each parameter of an optimizer, `part.name` as `named_parameters` of the
+part has it, and here states are put in the order of the objects that get them. What has no
+counterpart is collected in `Differences`.
 
 A checkpoint of a version that noted no names is given as it is, by numbers.
 """
@@ -36,7 +37,9 @@ _PER_GROUP = (
 
 
 class Differences(NamedTuple):
-    """Names without a counterpart: of parts, and of what is in them, such as `model.bags.features.user`."""
+    """Names without a counterpart: of parts, and of what is in them, such as
+    `model.bags.features.user`.
+    """
 
     added: list[str]
     removed: list[str]
@@ -47,7 +50,9 @@ class Differences(NamedTuple):
 
 
 def parameter_names(parts: Mapping[str, Any]) -> dict[str, Names]:
-    """For each part that is an optimizer of parameters, the names of those of each group; None if no part has one."""
+    """For each part that is an optimizer of parameters, the names of those of each group; None if
+    no part has one.
+    """
     name_of = _name_of_parameter(parts)
     return {
         part: [[name_of.get(id(of)) for of in group["params"]] for group in optimizer.param_groups]
@@ -71,7 +76,8 @@ def load(
         strict: Whether a difference within a part is an error.
 
     Raises:
-        ValueError: An optimizer has other parameters or tables, and `strict` is true. Nothing is loaded then.
+        ValueError: An optimizer has other parameters or tables, and `strict` is true. Nothing is
+            loaded then.
         RuntimeError: A module has other keys or shapes, and `strict` is true.
     """
     found = Differences([], [], [])
@@ -112,7 +118,9 @@ def _is_dense(part: Any) -> bool:
 
 
 def _name_of_parameter(parts: Mapping[str, Any]) -> dict[int, str]:
-    """By id. Of a parameter that two parts have, the name in the part that sorts first, whatever their order."""
+    """By id. Of a parameter that two parts have, the name in the part that sorts first, whatever
+    their order.
+    """
     found: dict[int, str] = {}
     for part in sorted(parts):
         if isinstance(parts[part], nn.Module):
@@ -152,7 +160,9 @@ class _Dense(NamedTuple):
     saved_shapes: Mapping[str, torch.Size]
 
     def fitted(self, state: Any, found: Differences, strict: bool) -> tuple[Any, Places]:
-        """The state in the order of this optimizer's parameters; None if it can't be told which are which."""
+        """The state in the order of this optimizer's parameters; None if it can't be told which are
+        which.
+        """
         groups = state["param_groups"]
         as_saved: Places = list(range(len(groups)))
         own, saved = _distinct(self.own), None if self.saved is None else _distinct(self.saved)
@@ -169,7 +179,9 @@ class _Dense(NamedTuple):
         return self._in_order(state, saved)
 
     def _reshaped(self) -> set[str]:
-        """The parameters that have another shape now: what an optimizer keeps beside them does not fit."""
+        """The parameters that have another shape now: what an optimizer keeps beside them does not
+        fit.
+        """
         found = set()
         for group, names in zip(self.optimizer.param_groups, self.own):
             for of, name in zip(group["params"], names):
@@ -255,7 +267,9 @@ def _named(key: str, of: Union[nn.Module, Any]) -> list[str]:
 
 
 def _schedule_state(part: Any, state: Any, places: Places) -> Any:
-    """The state with what a schedule keeps for each group in the order of its optimizer's groups now."""
+    """The state with what a schedule keeps for each group in the order of its optimizer's groups
+    now.
+    """
     if not isinstance(part, (LRScheduler, ReduceLROnPlateau)):
         return state
     found = dict(state)

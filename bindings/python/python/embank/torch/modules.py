@@ -29,14 +29,16 @@ MODES = ("sum", "mean", "max")
 
 
 class TableModule(nn.Module):
-    """A module whose weights are tables: what `Embedding`, `EmbeddingBag` and the collections share.
+    """A module whose weights are tables: what `Embedding`, `EmbeddingBag` and the collections
+    share.
 
-    Its part of `state_dict()` holds no rows: a few bytes say which checkpoint of which bank holds them. `state_dict()`
-    warns if none does. `load_state_dict` raises `ValueError` unless the bank is at that checkpoint. Tables and features
-    that differ by name are missing and unexpected keys: `RuntimeError`, and with `strict=False` part of the result.
+    Its part of `state_dict()` holds no rows: a few bytes say which checkpoint of which bank holds
+    them. `state_dict()` warns if none does. `load_state_dict` raises `ValueError` unless the bank
+    is at that checkpoint. Tables and features that differ by name are missing and unexpected keys:
+    `RuntimeError`, and with `strict=False` part of the result.
 
-    What comes out is float32, or of the dtype that `half()`, `bfloat16()`, `double()` or `to(dtype)` asks
-    for. Rows stay in the table's own dtype.
+    What comes out is float32, or of the dtype that `half()`, `bfloat16()`, `double()` or
+    `to(dtype)` asks for. Rows stay in the table's own dtype.
     """
 
     _dtype_of: Tensor
@@ -44,7 +46,8 @@ class TableModule(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self._frozen = False
-        # No values: what casts a module casts this too. Not of the default dtype, nor on the default device.
+        # No values: what casts a module casts this too. Not of the default dtype, nor on the
+        # default device.
         nothing = torch.empty(0, dtype=torch.float32, device="cpu")
         self.register_buffer("_dtype_of", nothing, persistent=False)
 
@@ -54,7 +57,8 @@ class TableModule(nn.Module):
         return self._frozen
 
     def freeze(self, frozen: bool = True) -> Self:
-        """Has forward passes only peek from now on, so that rows never learn, or learn again (`freeze(False)`).
+        """Has forward passes only peek from now on, so that rows never learn, or learn again
+        (`freeze(False)`).
 
         What `requires_grad_(False)` is for parameters, which these rows are not.
         """
@@ -73,7 +77,9 @@ class TableModule(nn.Module):
     def _looked_up(
         self, requests: Sequence[tuple[Table, Tensor]], norm: Optional[Norm] = None
     ) -> list[Rows]:
-        """The rows of each request in the dtype that this module gives; gradients come back as float32."""
+        """The rows of each request in the dtype that this module gives; gradients come back as
+        float32.
+        """
         if self.trains:
             found = leased_rows(requests, norm)
         else:
@@ -85,8 +91,9 @@ class TableModule(nn.Module):
     def _is_direct(self, table: Table, keys: Tensor) -> bool:
         """Whether the module's output may be what a lease gives, without a tensor of distinct rows.
 
-        A `SparseOptimizer` and a table with admission need the distinct rows, rows of another dtype or device are
-        computed with there, and `torch.compile` can't look into the node of the graph.
+        A `SparseOptimizer` and a table with admission need the distinct rows, rows of another dtype
+        or device are computed with there, and `torch.compile` can't look into the node of the
+        graph.
         """
         return (
             keys.device.type == "cpu"
@@ -148,7 +155,9 @@ class _OneTable(TableModule):
         return self.table.dim
 
     def __getattr__(self, name: str) -> Any:
-        """Raises `AttributeError`, with what a table has instead, for attributes of torch's modules."""
+        """Raises `AttributeError`, with what a table has instead, for attributes of torch's
+        modules.
+        """
         instead = _INSTEAD.get(name)
         # `table` itself is missing while the constructor has failed.
         if instead is None or "table" not in self.__dict__:
@@ -175,7 +184,8 @@ class Embedding(_OneTable):
         max_norm: Rows that are longer are shortened to it before they are used, in the table too
             when training. What another thread did to the row since the forward pass got it is lost.
         norm_type: Which norm: the p of the p-norm.
-        scale_grad_by_freq: Whether a row's gradient is divided by how often its key is in the batch.
+        scale_grad_by_freq: Whether a row's gradient is divided by how often its key is in the
+            batch.
 
     >>> import embank, embank.torch, torch
     >>> bank = embank.Bank("embedding.bank", memory_budget="16MiB")
@@ -217,10 +227,10 @@ class Embedding(_OneTable):
         Args:
             embeddings: float32 `(n, dim)`. Optimizer state of rows that are there stays.
             table: Where they go.
-            freeze: Whether forward passes only ever peek: the rows never learn. As in torch, they don't
-                unless told to.
-            fill: Whether to put the rows. In a run that is resumed they are in the table, as training left
-                them: `fill=bank.recovered is None`.
+            freeze: Whether forward passes only ever peek: the rows never learn. As in torch, they
+                don't unless told to.
+            fill: Whether to put the rows. In a run that is resumed they are in the table, as
+                training left them: `fill=bank.recovered is None`.
             padding_idx: As in the constructor; that row of `embeddings` is not put.
             max_norm: As in the constructor.
             norm_type: As in the constructor.
@@ -378,7 +388,8 @@ class EmbeddingBag(_OneTable):
                 return pooled
         rows, places = self._rows(bags.keys)
         if self.scale_grad_by_freq and rows.requires_grad:
-            # Not by torch's own option: on the CPU its bags divide by the counts of other keys (2.11).
+            # Not by torch's own option: on the CPU its bags divide by the counts of other keys
+            # (2.11).
             counts = torch.bincount(places, minlength=len(rows)).clamp(min=1).unsqueeze(1)
             on_gradient: Callable[[Callable[[Tensor], Tensor]], object] = rows.register_hook
             on_gradient(lambda gradient: gradient / counts)
@@ -441,7 +452,9 @@ class Bags:
         return self._starts.numel() - int(self._include_last_offset)
 
     def request(self) -> Optional[BagRequest]:
-        """The keys, offsets, pooling and weights as the store takes them, or None if it can't pool these bags."""
+        """The keys, offsets, pooling and weights as the store takes them, or None if it can't pool
+        these bags.
+        """
         if self._mode == "max" or (self._weights is not None and self._weights.requires_grad):
             return None
         weights = self._weights
@@ -489,7 +502,9 @@ class Bags:
 
 
 def joined_request(requests: Sequence[BagRequest]) -> Optional[BagRequest]:
-    """The bags of several features of one table in one batch, or None if they are pooled in several ways."""
+    """The bags of several features of one table in one batch, or None if they are pooled in several
+    ways.
+    """
     if not requests:
         return None
     keys, offsets, pooling, weights = requests[0]

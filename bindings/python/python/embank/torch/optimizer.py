@@ -1,16 +1,16 @@
 """A `torch.optim` optimizer for tables: gradients wait for `step()`.
 
-Without it, each backward pass is a step of the table's optimizer. With it, gradients of several backward
-passes add up, row by row, and can be looked at, unscaled and clipped before one step is taken, as those of
-parameters can.
+Without it, each backward pass is a step of the table's optimizer. With it, gradients of several
+backward passes add up, row by row, and can be looked at, unscaled and clipped before one step is
+taken, as those of parameters can.
 
 What waits is, for each table, one tensor of the rows that were used and its `.grad`, which are in
-`param_groups` from the backward pass to the step: for everything in torch that goes through parameters
-and their gradients, they are parameters. The leases of the rows wait with them, so a staleness bound counts
-an update as outstanding until it is made.
+`param_groups` from the backward pass to the step: for everything in torch that goes through
+parameters and their gradients, they are parameters. The leases of the rows wait with them, so a
+staleness bound counts an update as outstanding until it is made.
 
-Invariant: a table's pending keys are distinct. A second gradient for the same table is merged into the
-first, so norms are those of the sums, as in `Parameter.grad`.
+Invariant: a table's pending keys are distinct. A second gradient for the same table is merged into
+the first, so norms are those of the sums, as in `Parameter.grad`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Pending:
 
     @property
     def gradient(self) -> Tensor:
-        """Raises `RuntimeError` if somebody took it away."""
+        """Raises `RuntimeError` if the program has removed it."""
         if self.rows.grad is None:
             raise RuntimeError(
                 f"the gradient of table {self.table.name!r} was set to None: drop gradients with zero_grad() "
@@ -59,7 +59,8 @@ class _Pending:
         both = np.concatenate([self.keys, keys])
         distinct, first, inverse = np.unique(both, return_index=True, return_inverse=True)
         places = torch.from_numpy(inverse.reshape(-1)).to(gradient.device)
-        # Two summands a row at most: their order does not matter, so devices that add in any order are exact.
+        # Two summands a row at most: their order does not matter, so devices that add in any order
+        # are exact.
         total = gradient.new_zeros(len(distinct), gradient.shape[1])
         total.index_add_(0, places, torch.cat([self.gradient, gradient]))
         at = torch.from_numpy(first).to(rows.device)
@@ -78,20 +79,24 @@ class _Pending:
 class SparseOptimizer(torch.optim.Optimizer):
     """`step` and `zero_grad` for the tables of a model, with the semantics of `torch.optim`.
 
-    The tables' own optimizers take the steps. It takes over tables, not modules: from the moment that this object is
-    made, no backward pass changes a row of its tables, through whatever module over them; `step()` does. Modules that
-    are made later, and those of a model that was not given, count too. It is for one training thread, or for several
-    that step together.
+    The tables' own optimizers take the steps. It takes over tables, not modules: from the moment
+    that this object is made, no backward pass changes a row of its tables, through whatever module
+    over them; `step()` does. Modules that are made later, and those of a model that was not given,
+    count too. It is for one training thread, or for several that step together.
 
-    A table has at most one `SparseOptimizer`. `detach()` gives the tables back at once. An object that is discarded
-    gives them back when Python collects it; keep it for as long as the model trains.
+    A table has at most one `SparseOptimizer`. `detach()` gives the tables back at once. An object
+    that is discarded gives them back when Python collects it; keep it for as long as the model
+    trains.
 
     Args:
-        modules: A model, or some: the tables of every module of `embank.torch` in it are taken over.
-        lr: The learning rate of all tables, which every step hands to them; by default each one's own.
+        modules: A model, or some: the tables of every module of `embank.torch` in it are taken
+            over.
+        lr: The learning rate of all tables, which every step hands to them; by default each one's
+            own.
 
     Raises:
-        ValueError: There is no such module, a table has no optimizer, or a table has another `SparseOptimizer`.
+        ValueError: There is no such module, a table has no optimizer, or a table has another
+            `SparseOptimizer`.
 
     >>> import embank, embank.torch, torch
     >>> bank = embank.Bank("sparse.bank", memory_budget="16MiB")
@@ -153,8 +158,9 @@ class SparseOptimizer(torch.optim.Optimizer):
     def parameters(self) -> list[Tensor]:
         """The rows that wait for a step, one float32 `(u, dim)` a table, each with its `.grad`.
 
-        For `torch.nn.utils.clip_grad_norm_([*model.parameters(), *tables.parameters()], 1.0)` and the like: what is
-        done to a `.grad` in place, the step sees. Changes of the rows themselves are not seen.
+        For `torch.nn.utils.clip_grad_norm_([*model.parameters(), *tables.parameters()], 1.0)` and
+        the like: what is done to a `.grad` in place, the step sees. Changes of the rows themselves
+        are not seen.
         """
         with self._lock:
             return [pending.rows for pending in self._pending.values()]
@@ -175,8 +181,8 @@ class SparseOptimizer(torch.optim.Optimizer):
             self._group[at]["params"] = [pending.rows]
 
     def check_bound(self, table: Table, keys: NDArray[np.int64]) -> None:
-        """Called before a get: refuses one that would wait for ever, for leases that wait for `step()` or for
-        a backward pass of this thread."""
+        """Called before a get: refuses one that would wait for ever, for leases that wait for
+        `step()` or for a backward pass of this thread."""
         bound = table.staleness_bound
         at = identity(table)
         with self._lock:
@@ -202,7 +208,8 @@ class SparseOptimizer(torch.optim.Optimizer):
             )
 
     def leased(self, table: Table, awaited: Awaited) -> None:
-        """Called after a get; known weakly, so that a graph that is dropped gives its lease back."""
+        """Called after a get; known weakly, so that a graph that is dropped gives its lease back.
+        """
         with self._lock:
             self._leased[identity(table)][awaited] = threading.get_ident()
 
@@ -214,15 +221,19 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], float]] = None) -> Optional[float]:
-        """Takes one step with each table that has gradients, at its group's learning rate, and forgets them.
+        """Takes one step with each table that has gradients, at its group's learning rate, and
+        forgets them.
 
         After an error the gradients of all tables are forgotten too, and their leases given back.
 
         Raises:
-            ValueError: A gradient is NaN or infinite: no row of any table has changed. Or a row would become infinite:
+            ValueError: A gradient is NaN or infinite: no row of any table has changed. Or a row
+                would become infinite:
                 it is unchanged, and all other rows took their step.
-            embank.LeaseExpired: The rows were held for longer than the bank's `lease_timeout`: no row has changed.
-            embank.EmbankError: The store failed; the message names the tables that took their step before.
+            embank.LeaseExpired: The rows were held for longer than the bank's `lease_timeout`: no
+                row has changed.
+            embank.EmbankError: The store failed; the message names the tables that took their step
+                before.
         """
         loss = None
         if closure is not None:
@@ -252,8 +263,8 @@ class SparseOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients that wait for a step, and gives their leases back.
 
-        A graph that was retained (`backward(retain_graph=True)`) can't be gone through again after it: its
-        rows are not held any more.
+        A graph that was retained (`backward(retain_graph=True)`) can't be gone through again after
+        it: its rows are not held any more.
         """
         for pending in self._take_pending():
             pending.release()
@@ -271,7 +282,9 @@ class SparseOptimizer(torch.optim.Optimizer):
         self.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
-        """The learning rates and what schedules keep beside them. Optimizer state of rows is in the tables."""
+        """The learning rates and what schedules keep beside them. Optimizer state of rows is in the
+        tables.
+        """
         groups = [{**group, "params": []} for group in self.param_groups]
         return {"state": {}, "param_groups": groups}
 
@@ -280,8 +293,8 @@ class SparseOptimizer(torch.optim.Optimizer):
 
         Args:
             state_dict: What `state_dict` gave, of the same tables in any order.
-            strict: Whether other tables are an error. If not, tables that the state lacks keep their learning
-                rate.
+            strict: Whether other tables are an error. If not, tables that the state lacks keep
+                their learning rate.
 
         Raises:
             ValueError: It is of other tables.

@@ -1,4 +1,5 @@
-"""A digest of what a pass over a loader has drawn, so that a resumed pass can be compared with it."""
+"""A digest of what a pass over a loader has drawn, so that a resumed pass can be compared with it.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 _HEAD_BYTES = 64 << 10
-"""Bytes of a tensor, an array or a text that its digest covers, from its beginning. Two batches that
-agree in them count as equal. Bounded, since the training loop waits for the digest."""
+"""Bytes of a tensor, an array or a text that its digest covers, from its beginning. Two batches
+that agree in them count as equal. Bounded, since the training loop waits for the digest."""
 
 
 class Order:
@@ -87,7 +88,8 @@ class RecordedSampler:
             yield at
 
     def __len__(self) -> int:
-        return len(self.sampler_itself)  # type: ignore[arg-type]  # as the sampler itself: it may raise
+        # May raise, as the sampler itself does.
+        return len(self.sampler_itself)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "sampler_itself" not in self.__dict__:
@@ -96,7 +98,8 @@ class RecordedSampler:
 
 
 def check_repeatable(loader: object) -> None:
-    """Raises `ValueError` for a loader whose batches come in an order that no second run repeats."""
+    """Raises `ValueError` for a loader whose batches come in an order that no second run repeats.
+    """
     if not isinstance(loader, DataLoader) or loader.num_workers == 0:
         return
     if not getattr(loader, "in_order", True):
@@ -117,7 +120,8 @@ def recorded_sampler(loader: object) -> Optional[RecordedSampler]:
     sampler = getattr(loader, name)
     if not isinstance(sampler, RecordedSampler):
         sampler = RecordedSampler(sampler)
-        # A `DataLoader` forbids the assignment, since its workers would not see it; indices are drawn here.
+        # A `DataLoader` forbids the assignment, since its workers would not see it; indices are
+        # drawn here.
         loader.__dict__[name] = sampler
         # With `persistent_workers`, an iteration before this one has its sampler for good.
         iteration = getattr(loader, "_iterator", None)

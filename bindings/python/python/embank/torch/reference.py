@@ -1,22 +1,25 @@
 """What a module's `state_dict` says about rows that are not in it.
 
-A state dict of the dense part alone would load into a model whose tables stand somewhere else, and
-nobody would notice but the metrics. So a module's extra state names the checkpoint that
-holds its rows: number and random id, which copies of a bank share and no other checkpoint has. Loading
-it compares the two with where the bank is, and raises with the way there if it is elsewhere.
+A state dict of the dense part alone would load into a model whose tables are at another checkpoint,
+and only the metrics would show it. So a module's extra state names the checkpoint that holds its
+rows, by number and random id. Copies of a bank share the id, and no other checkpoint has it.
+Loading compares the two with the bank's checkpoint. If they differ, it raises an error that says
+how to get there.
 
-A state dict that is made before its checkpoint can't know the checkpoint: one that goes into the checkpoint's own blob,
-or into a file that a framework writes. It belongs to the checkpoint all the same if no row changed in between. So each
-extra state has the bank's `state_id`, and `embank.checkpoint_id` tells by it which checkpoint holds that state. While the
-bank stays open, an equal `state_id` says that no row has changed, with a checkpoint or without one.
+A state dict that is made before its checkpoint can't know the checkpoint: one that goes into the
+checkpoint's own blob, or into a file that a framework writes. It belongs to the checkpoint all the
+same if no row changed in between. So each extra state has the bank's `state_id`, and
+`embank.checkpoint_id` tells by it which checkpoint holds that state. While the bank stays open, an
+equal `state_id` says that no row has changed, with a checkpoint or without one.
 
-`save` also puts the `state_id` that the bank has right before the checkpoint into the blob, as `taken_at` makes letters
-of it (pickle and `torch.save` compress nothing). `embank evict` and `embank compact` take checkpoints with the blob of
-the one before: by those letters the state dicts in it, and files that were made at its moment, belong to the new one.
+`save` also puts the `state_id` that the bank has right before the checkpoint into the blob, as
+`taken_at` makes letters of it (pickle and `torch.save` compress nothing). `embank evict` and
+`embank compact` take checkpoints with the blob of the one before: by those letters the state dicts
+in it, and files that were made at its moment, belong to the new one.
 
 The extra state is a tensor of bytes, JSON, so that safetensors takes the state dict.
 
-Tables are compared by name: the order of a model's tables is none of the state's.
+Tables are compared by name, because the state does not depend on the order of a model's tables.
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ _taking_checkpoint: ContextVar[bool] = ContextVar("_taking_checkpoint", default=
 
 @contextmanager
 def taking_checkpoint() -> Iterator[None]:
-    """State dicts that the block makes go into a checkpoint's blob: they don't warn that they belong to none."""
+    """State dicts that the block makes go into a checkpoint's blob: they don't warn that they
+    belong to none.
+    """
     before = _taking_checkpoint.set(True)
     try:
         yield
@@ -54,7 +59,8 @@ def taking_checkpoint() -> Iterator[None]:
 
 
 def reference(tables: Sequence[Table], features: Optional[Mapping[str, str]] = None) -> Tensor:
-    """Which tables, at which checkpoint of which bank, and the table of each feature: uint8 `(n,)`, JSON.
+    """Which tables, at which checkpoint of which bank, and the table of each feature: uint8 `(n,)`,
+    JSON.
 
     Warns if no checkpoint of a bank holds the rows as they are.
     """
@@ -100,13 +106,15 @@ def _position(bank: Bank) -> dict[str, Union[str, int, bool, None]]:
 
 
 def taken_at(state_id: str) -> str:
-    """What the blob of a checkpoint holds, in letters, that was taken when the bank was in that state."""
+    """What the blob of a checkpoint holds, in letters, that was taken when the bank was in that
+    state.
+    """
     return f"embank.torch.save at {state_id};"
 
 
 class Differences(NamedTuple):
-    """How a module's tables and features differ from those of a state, as keys of a state dict: `tables.NAME` and
-    `features.NAME`. A feature that has another table now is in both lists."""
+    """How a module's tables and features differ from those of a state, as keys of a state dict:
+    `tables.NAME` and `features.NAME`. A feature that has another table now is in both lists."""
 
     missing: list[str]
     """The module has them, and the state has not."""
@@ -135,7 +143,9 @@ def differences(tables: Sequence[Table], features: Optional[Mapping[str, str]], 
 def _pairs(
     tables: Sequence[Table], saved: Sequence[dict[str, Any]]
 ) -> list[tuple[Table, dict[str, Any]]]:
-    """Each table with the entry of its name; of two banks' tables of one name, with the one of its path first."""
+    """Each table with the entry of its name; of two banks' tables of one name, with the one of its
+    path first.
+    """
     found = []
     left, entries = list(tables), list(saved)
     for any_path in (False, True):
@@ -171,7 +181,8 @@ def check_reference(tables: Sequence[Table], state: Any) -> None:
 def _problem(bank: Bank, of: dict[str, Any]) -> Optional[str]:
     number, identity, kept, at = of["checkpoint"], of["id"], _kept(bank), bank.last_checkpoint
     recovered = bank.recovered
-    # No row has changed since, unless `refresh` has moved a bank that only reads: that one is where `recovered` is.
+    # No row has changed since, unless `refresh` has moved a bank that only reads: that one is where
+    # `recovered` is.
     moved = number != at and recovered is not None and recovered.checkpoint == at
     if of["state_id"] == bank.state_id and not moved:
         return None

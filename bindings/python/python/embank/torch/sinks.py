@@ -1,11 +1,12 @@
 """Which `SparseOptimizer` has a table.
 
-A table has one optimizer state a row and one learning rate, so at most one optimizer steps it. Every module over the
-table, made before or after the optimizer, asks here at its forward and its backward pass.
+A table has one optimizer state a row and one learning rate, so at most one optimizer steps it.
+Every module over the table, made before or after the optimizer, asks here at its forward and its
+backward pass.
 
-An entry goes when the optimizer gives the table back, or when the optimizer is collected: the registry refers to it
-weakly. An optimizer keeps its tables, and so their banks, alive. Therefore an entry never outlives the bank whose
-`id` is in its key.
+An entry goes when the optimizer gives the table back, or when the optimizer is collected: the
+registry refers to it weakly. An optimizer keeps its tables, and so their banks, alive. Therefore an
+entry never outlives the bank whose `id` is in its key.
 """
 
 from __future__ import annotations
@@ -64,15 +65,16 @@ def sink_of(table: Table) -> Optional[Sink]:
 def take_over(sink: Sink, tables: Iterable[Table], watched: Iterable[Table]) -> None:
     """Gives `tables` to `sink`, all or none.
 
-    `watched` are tables without an optimizer: `sink` refuses their gradients. Several sinks may watch one; the first
-    is asked.
+    `watched` are tables without an optimizer: `sink` refuses their gradients. Several sinks may
+    watch one; the first is asked.
 
     Raises:
         ValueError: Another sink has a table.
     """
     tables, watched = list(tables), list(watched)
     if any(sink_of(table) is not None for table in tables):
-        # A schedule and its optimizer refer to each other. If both are discarded, they wait for the collector.
+        # A schedule and its optimizer refer to each other. If both are discarded, they wait for the
+        # collector.
         gc.collect()
     with _lock:
         for table in tables:

@@ -1,9 +1,9 @@
 """Everything that a training run is, in one checkpoint.
 
 Rows and optimizer state of the tables are in a checkpoint anyway. What else a run needs to go on as
-if nothing had happened goes into the checkpoint's blob: the dense part, its optimizer, schedules, the
-place in the data, and the states of the random generators. Blob and rows become durable together
-or not at all, so they never disagree.
+if nothing had happened goes into the checkpoint's blob: the dense part, its optimizer, schedules,
+the place in the data, and the states of the random generators. Blob and rows become durable
+together or not at all, so they never disagree.
 """
 
 from __future__ import annotations
@@ -53,23 +53,25 @@ class Stateful(Protocol):
 def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
     """Takes a checkpoint of the bank with everything else that the run needs, in one.
 
-    When it returns, all of it is on stable storage. Call it where no backward pass is half done: gradients that
-    wait for a step, and leases, are not saved.
+    When it returns, all of it is on stable storage. Call it where no backward pass is half done:
+    gradients that wait for a step, and leases, are not saved.
 
     Args:
         bank: The bank.
         random_state: Whether the states of the random generators of torch (those of CUDA devices
             too), NumPy (the global one) and Python go with it.
-        parts: By name, whatever has `state_dict` (models, optimizers, schedules, a `ResumableLoader`, a
-            `GradScaler`); other values as they are, if `torch.load(weights_only=True)` takes them: numbers (those
-            of NumPy become Python's), text, tensors, lists, tuples and dictionaries.
+        parts: By name, whatever has `state_dict` (models, optimizers, schedules, a
+            `ResumableLoader`, a `GradScaler`); other values as they are, if
+            `torch.load(weights_only=True)` takes them: numbers (those of NumPy become Python's),
+            text, tensors, lists, tuples and dictionaries.
 
     Returns:
         The checkpoint's number.
 
     Raises:
         TypeError: A value could not be read back.
-        ValueError: A part has tables of another bank; rows changed while the parts were asked for their states.
+        ValueError: A part has tables of another bank; rows changed while the parts were asked for
+            their states.
         embank.StoreIOError: Writing failed; the last checkpoint is good.
 
     >>> import embank, embank.torch, torch
@@ -124,9 +126,11 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Returns `value` with NumPy's numbers as Python's: `torch.load(weights_only=True)` refuses NumPy's.
+    """Returns `value` with NumPy's numbers as Python's: `torch.load(weights_only=True)` refuses
+    NumPy's.
 
-    Returns `value` itself if it holds none, so that a state dict keeps the attributes torch gave it.
+    Returns `value` itself if it holds none, so that a state dict keeps the attributes torch gave
+    it.
     """
     if isinstance(value, np.generic):
         return value.item()
@@ -156,10 +160,12 @@ def _check_bank(bank: Bank, name: str, part: Any) -> None:
 
 
 class Resumed(dict[str, Any]):
-    """The values of a checkpoint by name, and with `strict=False` what was not restored as it was saved.
+    """The values of a checkpoint by name, and with `strict=False` what was not restored as it was
+    saved.
 
-    A name is that of a part, or of something in it: `model.top.weight` (a parameter), `model.bags.tables.user`,
-    `model.bags.features.user`, `dense.model.top.weight` (what the optimizer `dense` keeps beside the parameter).
+    A name is that of a part, or of something in it: `model.top.weight` (a parameter),
+    `model.bags.tables.user`, `model.bags.features.user`, `dense.model.top.weight` (what the
+    optimizer `dense` keeps beside the parameter).
     """
 
     def __init__(
@@ -169,9 +175,13 @@ class Resumed(dict[str, Any]):
         self.added = added
         """What resume was asked for and the checkpoint lacks: it is as it was made."""
         self.removed = removed
-        """What the checkpoint has and resume was not asked for. Rows of such tables stay in the bank."""
+        """What the checkpoint has and resume was not asked for. Rows of such tables stay in the
+        bank.
+        """
         self.changed = changed
-        """What both have and does not fit, such as a parameter of another shape: it is as it was made."""
+        """What both have and does not fit, such as a parameter of another shape: it is as it was
+        made.
+        """
 
 
 def resume(
@@ -179,26 +189,27 @@ def resume(
 ) -> Optional[Resumed]:
     """Restores what `save` put into the checkpoint that the bank was opened at.
 
-    Call it after everything is made and before anything is trained. Reading, and calling it again, changes nothing.
-    Works on a bank that was opened with `read_only` too.
+    Call it after everything is made and before anything is trained. Reading, and calling it again,
+    changes nothing. Works on a bank that was opened with `read_only` too.
 
     Args:
-        bank: The bank, as it was opened: no row may have changed since. In a bank without a checkpoint, rows that
-            `from_pretrained` and `FeatureStore` have put, and values of vocabularies, do not count.
+        bank: The bank, as it was opened: no row may have changed since. In a bank without a
+            checkpoint, rows that `from_pretrained` and `FeatureStore` have put, and values of
+            vocabularies, do not count.
         random_state: Whether the random generators go back to where they were, if they were saved.
-        strict: Whether the parts must be those that were saved, with the same parameters, tables and features in
-            them. Their order is free: everything goes by name. If not, what both have is restored, and the result
-            names the rest.
+        strict: Whether the parts must be those that were saved, with the same parameters, tables
+            and features in them. Their order is free: everything goes by name. If not, what both
+            have is restored, and the result names the rest.
         parts: Objects to restore, under the names that `save` got them by.
 
     Returns:
-        The other values by name, a `Resumed`, or None for a bank without a checkpoint and without changed rows: a new
-        run begins.
+        The other values by name, a `Resumed`, or None for a bank without a checkpoint and without
+        changed rows: a new run begins.
 
     Raises:
-        ValueError: Rows have changed since the bank was opened, or this object has taken a checkpoint; the checkpoint
-            was not made by `save`. With `strict`: a name is not in it, an object in it is not asked for, or an
-            optimizer has other parameters or tables.
+        ValueError: Rows have changed since the bank was opened, or this object has taken a
+            checkpoint; the checkpoint was not made by `save`. With `strict`: a name is not in it,
+            an object in it is not asked for, or an optimizer has other parameters or tables.
         RuntimeError: With `strict`, a module has other parameters, shapes, tables or features.
 
     See `save` for an example.
@@ -231,7 +242,9 @@ def resume(
 
 
 def _check_unchanged(bank: Bank) -> None:
-    """Raises `ValueError` unless the bank is as it was opened, or, without a checkpoint, prepared for a new run."""
+    """Raises `ValueError` unless the bank is as it was opened, or, without a checkpoint, prepared
+    for a new run.
+    """
     recovered = bank.recovered
     cure = "close it, open it anew, and resume before anything is trained"
     if bank.last_checkpoint != (None if recovered is None else recovered.checkpoint):
@@ -264,7 +277,8 @@ def _decoded(blob: bytes) -> dict[str, Any]:
     """The state that `save` has put into a blob.
 
     Raises:
-        ValueError: It has put nothing there, or it can't be read; the reason, as the end of a sentence.
+        ValueError: It has put nothing there, or it can't be read; the reason, as the end of a
+            sentence.
     """
     if not blob:
         raise ValueError("its blob is empty")
@@ -309,30 +323,33 @@ def _set_random_state(state: dict[str, Any]) -> None:
 
 
 class ResumableLoader(Generic[Batch]):
-    """Iterates over `loader` and remembers where it is, so that a resumed run sees the batches that are left.
+    """Iterates over `loader` and remembers where it is, so that a resumed run sees the batches that
+    are left.
 
     The state is the number of passes, the batches of this one that were handed out, the random
-    states of Python, NumPy and torch that the pass began with, and a digest of what it has drawn. After
-    `load_state_dict` the next pass is that one: it begins with the same random states, so a loader that
-    shuffles draws the same order, and the batches that were handed out before are drawn and dropped.
-    Then the generators of Python, NumPy and torch go back to where they were.
+    states of Python, NumPy and torch that the pass began with, and a digest of what it has drawn.
+    After `load_state_dict` the next pass is that one: it begins with the same random states, so a
+    loader that shuffles draws the same order, and the batches that were handed out before are drawn
+    and dropped. Then the generators of Python, NumPy and torch go back to where they were.
 
-    A resumed pass raises `ValueError` if it draws another order. A sampler with a generator of its own
-    that is not given here has such an order, and so has a stream that draws from a generator that
-    the model draws from too. The digest covers the indices of a `DataLoader` over a data set with
-    indices, and the first 64 KiB of each tensor of any other loader's batches.
+    A resumed pass raises `ValueError` if it draws another order. A sampler with a generator of its
+    own that is not given here has such an order, and so has a stream that draws from a generator
+    that the model draws from too. The digest covers the indices of a `DataLoader` over a data set
+    with indices, and the first 64 KiB of each tensor of any other loader's batches.
 
-    A loop that is left early (`break`, an exception) has ended its pass: the next one is a new pass, here and in a run
-    that is resumed from a state that was taken in between. So save within the loop.
+    A loop that is left early (`break`, an exception) has ended its pass: the next one is a new
+    pass, here and in a run that is resumed from a state that was taken in between. So save within
+    the loop.
 
-    It goes around everything that reads ahead: `ResumableLoader(LookaheadLoader(DataLoader(...)))`. Batches in
-    which the loader draws random numbers in this process, other than for the order, are repeated exactly
-    if it has a generator of its own, however far it is read ahead.
+    It goes around everything that reads ahead: `ResumableLoader(LookaheadLoader(DataLoader(...)))`.
+    Batches in which the loader draws random numbers in this process, other than for the order, are
+    repeated exactly if it has a generator of its own, however far it is read ahead.
 
     Args:
-        loader: Any iterable of batches; iterated anew on every pass. The sampler of a `DataLoader`
+        loader: Any iterable of batches; iterated again on every pass. The sampler of a `DataLoader`
             is wrapped in one that notes its indices.
-        generator: The loader's own generator, if it has one. Without, the order comes from the global ones.
+        generator: The loader's own generator, if it has one. Without, the order comes from the
+            global ones.
 
     >>> import torch, embank.torch
     >>> data = torch.utils.data.DataLoader(range(8), batch_size=2, shuffle=True)
@@ -352,7 +369,7 @@ class ResumableLoader(Generic[Batch]):
         self.loader = loader
         self.generator = generator
         self.epoch = 0
-        """Passes that have come to their end, those that were left early too."""
+        """Passes that have ended, also those that were left early."""
         # The pass that is going on: one that is closed later, when another has begun, ends nothing.
         self._pass: Optional[object] = None
         self._handed_out = 0
@@ -427,10 +444,11 @@ class ResumableLoader(Generic[Batch]):
             self.generator.set_state(state["generator"])
 
     def _fast_forward(self, repeated: _Repeated) -> Iterator[Batch]:
-        """The pass with what was handed out before left behind, and the random states as they are now.
+        """The pass with what was handed out before left behind, and the random states as they are
+        now.
 
-        The batches that the saved pass had drawn ahead are drawn too before the generators go back: a
-        loader that draws its order batch by batch had used the generators for them.
+        The batches that the saved pass had drawn ahead are drawn too before the generators go back:
+        a loader that draws its order batch by batch had used the generators for them.
         """
         loader = self.loader.loader if isinstance(self.loader, LookaheadLoader) else self.loader
         check_repeatable(loader)
@@ -452,7 +470,8 @@ class ResumableLoader(Generic[Batch]):
                 self._order.hand_out()
             else:
                 ahead.append(batch)
-        # The model draws from the global ones. The loader's own stays where its batches have brought it.
+        # The model draws from the global ones. The loader's own stays where its batches have
+        # brought it.
         now.pop("own", None)
         self._set_generators(now)
         # What was dropped is not announced.
