@@ -69,6 +69,10 @@ impl Default for DeviceOptions {
 }
 
 fn open_files_max() -> usize {
+    // Miri can't ask for the limits of the process.
+    if cfg!(miri) {
+        return OPEN_FILES_MAX;
+    }
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit.map_or(OPEN_FILES_MAX, |limit| (limit as usize / 4).clamp(1, OPEN_FILES_MAX))
 }
