@@ -1,5 +1,4 @@
-//! What every handle of an open bank works with: the store, reading ahead, times to wait, and
-//! counters of waits.
+//! What all handles of an open bank share: the store, Lookahead, wait times, and counters of waits.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,21 +13,21 @@ use crate::row::times::Times;
 use crate::stats::WaitCounters;
 use crate::stats::unsaved::Unsaved;
 
-/// What all handles of a bank, of its tables and of its vocabularies share. The bank is open as
-/// long as it is there.
+/// Shared by all handles of a bank, of its tables and of its vocabularies. The bank is open while
+/// this exists.
 #[derive(Debug)]
 pub(crate) struct Context {
-    // Before the store: dropping it stops the worker that uses the store.
+    // Declared before the store, so that its drop stops the worker before the store is dropped.
     pub(crate) lookahead: Lookahead,
     pub(crate) store: Arc<Store>,
     pub(crate) wait_timeout: Duration,
     pub(crate) lease_timeout: Option<Duration>,
     pub(crate) waiting: WaitCounters,
-    /// Some lease has been ended by another thread than the one that took it.
+    /// True once a thread has ended a lease that another thread took.
     pub(crate) leases_change_hands: AtomicBool,
     pub(crate) times: Times,
-    /// Held while tables that admission keeps beside others are made or dropped, and while the
-    /// tables that they belong to are. Taken after the lock of the bank's tables, if both are.
+    /// Held while the side tables of admission are made or dropped, and while their main tables
+    /// are. A thread that takes both locks takes that of the bank's tables first.
     pub(crate) side_tables: Mutex<()>,
     pub(crate) budget: Budget,
     pub(crate) pool: BatchPool,
@@ -42,7 +41,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// An error of the store about its part of the budget as one about the whole.
+    /// Translates an error about the store's part of the budget to one about the bank's budget.
     pub(crate) fn in_terms_of_the_bank(self, error: embank_kv::Error) -> embank_kv::Error {
         match error {
             embank_kv::Error::BudgetTooSmall { needed_bytes, what, .. } => {
@@ -58,7 +57,7 @@ impl Budget {
     }
 }
 
-/// Tells of changes that no checkpoint has: they end with the bank.
+/// Warns of changes that no checkpoint has: they end with the bank.
 impl Drop for Context {
     fn drop(&mut self) {
         let unsaved = Unsaved::of(&self.store.stats());

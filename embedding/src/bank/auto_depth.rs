@@ -1,11 +1,11 @@
-//! The rule for the depth, fed with a bank's counters.
+//! The rule for the depth of Lookahead, which reads a bank's counters.
 
 use crate::bank::Bank;
 use crate::lookahead::depth::{DepthRule, StepReport};
 use crate::stats::LookaheadStats;
 
-/// Says how many batches to look ahead: 4, or fewer where the queue or a third of the row memory
-/// has no room for them.
+/// Says how many batches to look ahead: 4, or fewer if the queue or a third of the row memory has
+/// no room for the rows of 4 batches.
 ///
 /// The depth is halved while more than 2% of the rows that were read leave memory unused or find
 /// the queue full. Use one `AutoDepth` for each loop that trains, on one bank.
@@ -36,7 +36,7 @@ use crate::stats::LookaheadStats;
 pub struct AutoDepth {
     rule: DepthRule,
     last: Option<Seen>,
-    /// No step of this pass has been seen.
+    /// True until the first step of a pass.
     begins: bool,
 }
 
@@ -47,7 +47,7 @@ struct Seen {
     log_tail: u64,
     promoted: u64,
     cancelled_too_late: u64,
-    /// Of the rows that were cancelled too late, the ones that may leave memory unused yet.
+    /// Of the rows that were cancelled too late, the number that may still leave memory unused.
     unused: u64,
 }
 
@@ -58,7 +58,8 @@ impl Seen {
         let cancelled = self.cancelled_too_late.saturating_sub(before.cancelled_too_late);
         let wasted = self.lookahead.wasted.saturating_sub(before.lookahead.wasted);
         let unused = before.unused.saturating_add(cancelled);
-        // No more than there are or may come; the others were used, or never moved.
+        // At most as many as are or may come into memory. The others were used, or were never
+        // moved.
         let pending = self.lookahead.pending.max(before.lookahead.pending);
         self.unused = unused.saturating_sub(wasted).min(self.waiting() + pending);
         wasted.saturating_sub(unused)
@@ -79,7 +80,7 @@ impl Seen {
         }
     }
 
-    /// Rows in memory that have been moved or kept there, and not been used since.
+    /// Rows that were moved to memory or kept there, and that no operation has used since.
     fn waiting(&self) -> u64 {
         self.promoted.saturating_sub(self.lookahead.on_time + self.lookahead.wasted)
     }
@@ -92,38 +93,38 @@ impl Default for AutoDepth {
 }
 
 impl AutoDepth {
-    /// For a loop that announces batches one by one.
+    /// For a loop that announces its batches one by one.
     #[must_use]
     pub fn new() -> Self {
         Self::announcing_together(1)
     }
 
-    /// For a loop that announces `batches` batches with one call where the depth is 2 or more (0
-    /// counts as 1). Up to `batches - 1` more batches are ahead than the depth says, and queue
-    /// and memory must have room for them too.
+    /// For a loop that announces `batches` batches with one call if the depth is 2 or more. 0
+    /// counts as 1. Up to `batches - 1` more batches than the depth are then ahead, and queue and
+    /// memory must have room for them too.
     #[must_use]
     pub fn announcing_together(batches: usize) -> Self {
         Self { rule: DepthRule::new(batches.max(1)), last: None, begins: true }
     }
 
-    /// What [`step`](Self::step) returned last; 4 before the first step.
+    /// The last result of [`step`](Self::step); 4 before the first step.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.rule.depth()
     }
 
-    /// Must be called where a pass over the data begins: what the bank did since the last step does
-    /// not count.
+    /// Must be called when a pass over the data begins. The bank's work since the last step then
+    /// does not count.
     pub fn begin_pass(&mut self) {
         self.begins = true;
     }
 
-    /// Returns how many batches beside the one in hand to have announced, at least 1. Must be
+    /// Returns the number of batches to have announced beside the current one, at least 1. Must be
     /// called once a step.
     ///
-    /// It reads the bank's counters and never waits. [`LookaheadStats::depth`] shows the last
-    /// answer. Use the same bank at each step: a counter that is lower than at the step before
-    /// counts as unchanged.
+    /// Reads the bank's counters and never waits. [`LookaheadStats::depth`] shows the last result.
+    /// Use the same bank at each step: a counter that has fallen since the last step counts as
+    /// unchanged.
     pub fn step(&mut self, bank: &Bank) -> usize {
         let bank = bank.context();
         let store = bank.store.stats();
@@ -142,7 +143,7 @@ impl AutoDepth {
                 if begins { self.depth() } else { self.rule.step(&report) }
             }
             None => {
-                // What other loops cancelled before is no waste of this one.
+                // Rows that other loops cancelled before are no waste of this loop.
                 now.unused = now.cancelled_too_late.min(now.waiting() + stats.pending);
                 self.depth()
             }
@@ -180,7 +181,7 @@ mod tests {
         assert_eq!((wasted(20, 11, 30), wasted(21, 11, 30)), (4, 1), "seven of them were left");
         assert_eq!((wasted(21, 5000, 30), wasted(40, 5000, 100)), (0, 10), "nine were there");
         assert_eq!(wasted(0, 0, 0), 0, "of another bank");
-        // Fewer were moved than kept; what is in hand is counted as neither yet.
+        // Fewer rows were moved than kept. Rows under way count as neither.
         let pending = |mut seen: Seen, pending| {
             seen.lookahead.pending = pending;
             seen.lookahead.on_time = 50;
@@ -219,12 +220,12 @@ mod tests {
         let mut auto = AutoDepth::new();
         auto.step(&bank);
         for _ in 0..100 {
-            // The queue turns all keys away: a waste in a pass.
+            // The queue refuses all keys, which counts as waste in a pass.
             table.lookahead(&[1, 2, 3]).unwrap();
             auto.begin_pass();
             assert_eq!(auto.step(&bank), 4);
         }
-        // A queue without a place has room for no batch.
+        // A queue without places has room for no batch.
         table.lookahead(&[1, 2, 3]).unwrap();
         assert_eq!(auto.step(&bank), 1);
     }
@@ -240,7 +241,7 @@ mod tests {
         let idle = open("idle");
         let table = busy.table("user", TableConfig::new(4)).unwrap();
         table.put(&[1, 2, 3], &[1.0; 12]).unwrap();
-        // Its rows are next in line for the disk from here, and the queue takes none.
+        // After the checkpoint its rows are the next to leave memory, and the queue takes no key.
         busy.checkpoint(b"").unwrap();
         table.lookahead(&[1, 2, 3]).unwrap();
         assert_eq!(busy.stats().lookahead.dropped, 3);

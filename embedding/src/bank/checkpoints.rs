@@ -1,5 +1,5 @@
-//! Kept checkpoints of a bank that need not be open: listed, gone back to, copied, sent to a copy
-//! as deltas.
+//! Kept checkpoints of a bank: listed, pinned, rolled back to, copied, and exported as deltas. The
+//! bank need not be open.
 
 use std::path::Path;
 
@@ -33,9 +33,9 @@ impl Bank {
         Ok(inspect::summary(path.as_ref())?.checkpoints)
     }
 
-    /// Keeps a checkpoint beyond [`checkpoints_kept`](crate::BankOptions::checkpoints_kept), also
-    /// after a reopen, until it is [unpinned](Self::unpin): that of the best epoch so far. It
-    /// holds the space of its rows.
+    /// Keeps a checkpoint beyond [`checkpoints_kept`](crate::BankOptions::checkpoints_kept) until
+    /// it is [unpinned](Self::unpin), also after a reopen. Pin the checkpoint of the best epoch,
+    /// for example. A pinned checkpoint holds the disk space of its rows.
     ///
     /// # Errors
     /// [`NoSuchCheckpoint`](crate::Error::NoSuchCheckpoint);
@@ -60,8 +60,8 @@ impl Bank {
         Ok(self.context().store.pin(checkpoint)?)
     }
 
-    /// Lets go of a checkpoint that was [pinned](Self::pin): it goes with the next checkpoint if it
-    /// is an old one.
+    /// Undoes a [pin](Self::pin). If the checkpoint is beyond `checkpoints_kept`, the next
+    /// checkpoint removes it.
     ///
     /// # Errors
     /// As [`pin`](Self::pin).
@@ -69,8 +69,8 @@ impl Bank {
         Ok(self.context().store.unpin(checkpoint)?)
     }
 
-    /// Takes the bank in `path`, which no process has open for writing, back to an older checkpoint
-    /// for good. Returns the numbers of the newer checkpoints, which are gone.
+    /// Takes the bank in `path` back to an older checkpoint for good. No process may have the bank
+    /// open for writing. Returns the numbers of the newer checkpoints, which are removed.
     ///
     /// # Errors
     /// There is no such bank or checkpoint; the bank is open; a process reads a newer checkpoint;
@@ -98,7 +98,7 @@ impl Bank {
     /// system, files that never change are shared.
     ///
     /// # Errors
-    /// No such bank or checkpoint; `to` holds something; a failure to read or write.
+    /// There is no such bank or checkpoint; `to` is not empty; a failure to read or write.
     ///
     /// # Examples
     /// ```
@@ -126,8 +126,8 @@ impl Bank {
     /// [`apply_delta`](Self::apply_delta). Works beside a process that has the bank open.
     ///
     /// # Errors
-    /// No such bank or checkpoints; the file is there; something does not verify; a failure to read
-    /// or write.
+    /// There is no such bank or checkpoint; the file exists; data does not verify; a failure to
+    /// read or write.
     ///
     /// # Examples
     /// ```
@@ -158,8 +158,8 @@ impl Bank {
     ///
     /// # Errors
     /// [`DeltaMismatch`](crate::Error::DeltaMismatch) if the delta does not follow the bank's
-    /// newest checkpoint; the bank is open; the delta does not verify; a failure to read or
-    /// write. The bank is where it was then, or at the new checkpoint if only the last sync
+    /// newest checkpoint; the bank is open; the delta does not verify; a failure to read or write.
+    /// The bank then stays at its checkpoint. It may be at the new one if only the last sync
     /// failed.
     ///
     /// # Examples

@@ -31,9 +31,9 @@ use crate::stats::unsaved::Unsaved;
 use crate::stats::{BankStats, WaitCounters};
 use crate::vocabulary::registry::{Vocabularies, read_vocabularies};
 
-/// An open bank. Cloning it is cheap; the bank closes when the last handle of it, of its tables,
-/// and of their leases and scans is gone. Closing writes no checkpoint; [`unsaved`](Bank::unsaved)
-/// says what it would lose.
+/// An open bank. Cloning it is cheap. The bank closes when its last handle is gone, and the last
+/// handle of its tables, leases and scans. Closing writes no checkpoint; [`unsaved`](Bank::unsaved)
+/// says what closing would lose.
 ///
 /// In the source, all its methods stand in `bank/`: those for tables in `tables.rs`, for
 /// vocabularies in `vocabularies.rs`, and for checkpoints, copies and deltas in `checkpoints.rs`.
@@ -76,26 +76,25 @@ pub(crate) struct BankShared {
 }
 
 impl Bank {
-    /// Opens the bank in the directory `path`, or creates it there. An existing bank comes back as
-    /// its newest completed checkpoint left it; what was written after that is gone.
+    /// Opens the bank in the directory `path`, or creates it there. An existing bank opens at its
+    /// newest completed checkpoint; later writes are gone.
     ///
     /// # Errors
-    /// The store's, among them [`Locked`](crate::Error::Locked) by another process,
-    /// [`BudgetTooSmall`](crate::Error::BudgetTooSmall), [`Damaged`](crate::Error::Damaged) and
-    /// [`Error::InvalidOption`], which names the option that is out of its range;
-    /// [`Error::NotABank`]; [`Error::UnreadableTable`].
+    /// Errors of the store: [`Locked`](crate::Error::Locked) if another process has the bank open
+    /// for writing, [`BudgetTooSmall`](crate::Error::BudgetTooSmall),
+    /// [`Damaged`](crate::Error::Damaged), and [`Error::InvalidOption`] for an option out of its
+    /// range. Also [`Error::NotABank`] and [`Error::UnreadableTable`].
     pub fn open(path: impl AsRef<Path>, options: BankOptions) -> Result<Self> {
         Self::open_by(options, |store_options| Store::open(path.as_ref(), store_options))
     }
 
-    /// Opens the bank in the directory `path` to read only, at the checkpoint of that number or at
-    /// the newest one, beside a process that writes it or none. Changes not a byte of it.
-    /// Tables can be opened, peeked at and scanned; whatever would write, a Get for training
-    /// too, fails with [`ReadOnly`](crate::Error::ReadOnly). Lookahead does nothing. Of
-    /// `options`, memory budget, device and threads count.
+    /// Opens the bank in the directory `path` to read only, at checkpoint `checkpoint` or at the
+    /// newest one. Works with or without a process that writes the bank, and changes no file.
+    /// Tables can be opened, peeked at and scanned. Calls that would write fail with
+    /// [`ReadOnly`](crate::Error::ReadOnly); a Get for training is one of them. Lookahead does
+    /// nothing. The call uses memory budget, device and threads of `options`.
     ///
-    /// As long as the bank is at a checkpoint, the writer keeps that, and the disk space that it
-    /// names.
+    /// While this bank is at a checkpoint, the writer keeps the checkpoint and its disk space.
     ///
     /// # Errors
     /// [`Error::NotABank`]; [`Error::NoSuchCheckpoint`]; else as
@@ -128,7 +127,7 @@ impl Bank {
         options: BankOptions,
         checkpoint: Option<u64>,
     ) -> Result<Self> {
-        // Nothing can be brought into memory that would be changed.
+        // A read-only bank has no rows to bring to mutable memory.
         let options = BankOptions { lookahead_queue_keys: Some(0), ..options };
         Self::open_by(options, |store_options| {
             Store::open_read_only(path.as_ref(), store_options, checkpoint)
@@ -202,17 +201,17 @@ impl Bank {
         &self.shared.vocabularies.context
     }
 
-    /// Moves a bank that is open to read only on to its newest checkpoint, if that is newer,
-    /// without a reopen; returns the number of the one that it is at then. Handles of tables go
-    /// on to show the new one, calls and scans that have begun show the old one to their end.
-    /// Until those have ended, both indexes are in memory.
+    /// Moves a bank that is open to read only to its newest checkpoint without a reopen. Returns
+    /// the number of the checkpoint that the bank is at then. Handles of tables show the new
+    /// checkpoint. Calls and scans that have begun show the old one to their end. Until they have
+    /// ended, both indexes are in memory.
     ///
     /// # Errors
     /// [`Error::WrongKind`] if the bank is open for writing; else as
-    /// [`open_read_only`](Self::open_read_only). After an error [`reading`](Self::reading) tells
-    /// where the bank is: where it was, or, if the new checkpoint's tables or vocabularies
-    /// can't be read, at the new one, with handles and lists still those of the old one.
-    /// Another refresh tries again.
+    /// [`open_read_only`](Self::open_read_only). After an error, [`reading`](Self::reading) tells
+    /// the checkpoint. It is the old one, unless the new checkpoint's tables or vocabularies can't
+    /// be read: then it is the new one, with the handles and lists of the old one. Another refresh
+    /// tries again.
     pub fn refresh(&self) -> Result<u64> {
         let context = self.context();
         let store = &context.store;
@@ -223,7 +222,7 @@ impl Bank {
         let vocabularies = read_vocabularies(store)?;
         let mut tables = self.shared.tables.lock();
         for (name, shared) in &mut now {
-            // The handles that are out stay those of the table.
+            // Handles that the program has stay valid.
             if let Some(known) = tables.get(name).filter(|known| known.id == shared.id) {
                 known.take_counts_of(shared);
                 *shared = Arc::clone(known);
@@ -236,28 +235,29 @@ impl Bank {
         Ok(number)
     }
 
-    /// The checkpoint that a bank which is open to read only is at, with its blob; `None` if it is
+    /// The checkpoint of a bank that is open to read only, with its blob. `None` if the bank is
     /// open for writing.
     #[must_use]
     pub fn reading(&self) -> Option<Arc<Recovered>> {
         self.context().store.reading()
     }
 
-    /// Makes all tables as they are, and `blob`, durable together, and returns the checkpoint's
-    /// number. The blob is the caller's own: step number, dense weights, place in the data.
+    /// Makes the present state of all tables durable together with `blob`, and returns the
+    /// checkpoint's number. The blob holds what the caller needs beside the tables: the step
+    /// number, dense weights, the place in the data.
     ///
-    /// When the call returns, everything is on stable storage; a crash at any later moment recovers
-    /// at least this checkpoint. Staleness counts are not part of it.
+    /// When the call returns, the checkpoint is on stable storage: after a crash the bank opens at
+    /// this checkpoint or a newer one. Staleness counts are not part of a checkpoint.
     ///
     /// # Errors
-    /// A failure of the store. The checkpoint before stays good.
+    /// A failure of the store. The checkpoint before this one stays good.
     pub fn checkpoint(&self, blob: &[u8]) -> Result<u64> {
         Ok(self.context().store.checkpoint(blob)?)
     }
 
-    /// The state of the bank's rows now. A program that writes a file of its own beside the bank
-    /// keeps it there, and recognises the checkpoint that belongs to the file by
-    /// [`StateId::checkpoint_id`], taken before or after.
+    /// Identifies the present state of the bank's rows. A program that writes a file of its own
+    /// beside the bank stores this id in the file. [`StateId::checkpoint_id`], taken before or
+    /// after, identifies the checkpoint that belongs to the file.
     ///
     /// # Examples
     /// ```
@@ -273,14 +273,14 @@ impl Bank {
         self.context().store.state_id()
     }
 
-    /// Compacts all of the log that is on disk now, whatever its space amplification: current rows
-    /// move to its end, and space goes back as far as no kept checkpoint holds it; the rest
-    /// follows with the next checkpoints. Other calls go on meanwhile. Tries again where
+    /// Compacts all of the log that is on disk now, whatever its space amplification is. Current
+    /// rows move to the end of the log. Space that no kept checkpoint holds comes back at once, and
+    /// other space with later checkpoints. Other calls can run meanwhile. Retries also if
     /// background compaction had stopped
     /// ([`compaction_stopped`](crate::StoreStats::compaction_stopped)).
     ///
     /// # Errors
-    /// A failure of the store, such as a page that can't be read; no row is lost that could be read
+    /// A failure of the store, such as a page that can't be read. No row is lost that could be read
     /// before.
     ///
     /// # Examples
@@ -299,8 +299,8 @@ impl Bank {
         Ok(self.context().store.compact()?)
     }
 
-    /// The checkpoint that opening the bank recovered, with its blob; `None` for a bank without
-    /// one. For one that is open to read only, see [`reading`](Self::reading).
+    /// The checkpoint at which the bank was opened, with its blob; `None` for a bank without a
+    /// checkpoint. For a bank that is open to read only, see [`reading`](Self::reading).
     #[must_use]
     pub fn recovered(&self) -> Option<&Recovered> {
         self.context().store.recovered()
@@ -313,7 +313,7 @@ impl Bank {
         let lookahead = self.context().lookahead.stats(&store);
         let waiting = &self.context().waiting;
         let staleness = {
-            // First: a table that is dropped meanwhile is counted here or there.
+            // Comes first, so that a table that is dropped at the same time is counted once.
             let tables = self.shared.tables.lock();
             let mut staleness = *self.shared.staleness_of_dropped.lock();
             for table in tables.values() {
@@ -354,12 +354,12 @@ impl Bank {
         self.context().store.space_holders()
     }
 
-    /// What closing the bank now would lose; `None` if its newest checkpoint has everything, and
-    /// for a bank that is open to read only. Dropped tables do not count: without a checkpoint
-    /// they come back.
+    /// What closing the bank now would lose. `None` if its newest checkpoint has everything, and
+    /// for a bank that is open to read only. Dropped tables do not count: without a checkpoint they
+    /// come back.
     ///
-    /// When the last handle of a bank is dropped with unsaved changes, the bank tells of them with
-    /// a warning of the `log` crate, which is silent in a program without a logger.
+    /// If the last handle of a bank with unsaved changes is dropped, the bank warns through the
+    /// `log` crate. A program without a logger does not see the warning.
     ///
     /// # Examples
     /// See [`Unsaved`].
@@ -368,8 +368,8 @@ impl Bank {
         Unsaved::of(&self.context().store.stats())
     }
 
-    /// The leases of all tables that are out, the oldest first: whose counts keep rows above a
-    /// staleness bound.
+    /// The leases of all tables that have not ended, the oldest first. Their counts can keep rows
+    /// above a staleness bound.
     #[must_use]
     pub fn outstanding_leases(&self) -> Vec<LeaseInfo> {
         let tables = self.shared.tables.lock();
@@ -380,18 +380,19 @@ impl Bank {
         leases
     }
 
-    /// Forgets what lookahead has queued and not begun to read; returns how many keys that were.
+    /// Forgets the lookahead keys that are queued and that no read has begun for. Returns their
+    /// number.
     pub fn cancel_lookahead(&self) -> usize {
         self.context().lookahead.cancel()
     }
 
-    /// Waits until nothing is pending in the lookahead queue; false if `timeout` passes first. For
-    /// tests and measurements: training need not wait.
+    /// Waits until the lookahead queue is empty and all its reads are done; false if `timeout`
+    /// passes first. For tests and measurements: training need not wait.
     pub fn wait_lookahead(&self, timeout: Duration) -> bool {
         self.context().lookahead.wait_idle(deadline_after(timeout))
     }
 
-    /// Whether both are handles of one open bank.
+    /// True if both are handles of one open bank.
     ///
     /// # Examples
     /// ```

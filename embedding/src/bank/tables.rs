@@ -37,14 +37,14 @@ pub(crate) type Tables = Mutex<BTreeMap<String, Arc<TableShared>>>;
 
 impl Bank {
     /// Opens the table `name`, or creates it. The learning rate, eps and staleness bound of
-    /// `config` hold for all handles of the table from now on; the rest must be as it was
-    /// created. A new table is durable with the next checkpoint.
+    /// `config` hold for all handles of the table from now on. The other settings must equal those
+    /// of its creation. A new table is durable with the next checkpoint.
     ///
-    /// Names that end with ` (vocabulary)` or in the way of ` (vocabulary, ids 0)` are those of
-    /// vocabularies' own tables.
+    /// Names that end with ` (vocabulary)`, or like ` (vocabulary, ids 0)`, are reserved for the
+    /// tables of vocabularies.
     ///
     /// # Errors
-    /// [`Error::ConfigMismatch`]; [`Error::InvalidConfig`], for such a name too;
+    /// [`Error::ConfigMismatch`]; [`Error::InvalidConfig`], also for a reserved name;
     /// [`Error::OtherVocabulary`]; or a failure of the store.
     pub fn table(&self, name: &str, mut config: TableConfig) -> Result<Table> {
         config.validate(name)?;
@@ -78,14 +78,14 @@ impl Bank {
             let counts = create_counts(store, name, config.admission)?;
             let made = store.create_table(name, config.value_bytes(), &config.to_descriptor());
             let id = made.inspect_err(|_| {
-                // If this fails, the next table of the name drops them.
+                // If this fails, the next table of this name drops them.
                 let _ = counts.iter().try_for_each(|counts| store.drop_table(counts.newer));
             })?;
             let shared = Arc::new(TableShared::new(id, name, config, counts));
             if shared.set_tracker().is_some() {
                 let forgotten = context.times.forget(store, id.number());
                 forgotten.inspect_err(|_| {
-                    // No handle is left of it. If this fails, too, the next open lists it.
+                    // No handle of it is left. If this fails too, the next open lists the table.
                     let _ = store.drop_table(id);
                 })?;
             }
@@ -129,9 +129,9 @@ impl Bank {
         }
     }
 
-    /// As [`open_table`](Self::open_table), whatever has become of the table's vocabulary: to look
-    /// at it or to export it. Its rows belong to the values of another numbering if the
-    /// vocabulary was renumbered or replaced since. The table then takes every key.
+    /// As [`open_table`](Self::open_table), also if the table's vocabulary was dropped, replaced or
+    /// renumbered: to look at the table or to export it. After a renumbering or replacement its
+    /// rows belong to the values of another numbering. The table then takes every key.
     ///
     /// # Errors
     /// [`NoSuchTable`](crate::Error::NoSuchTable).
@@ -144,15 +144,14 @@ impl Bank {
         Ok(self.handle(shared))
     }
 
-    /// Drops the table `name`. Its rows are gone for every call that begins from now on: those on
-    /// handles and leases of the table fail with [`Error::TableDropped`], Gets that wait for
-    /// one of its rows too, and what lookahead has queued of it is cancelled. Calls in other
-    /// threads that are in the middle of a batch may still finish it. Dropping or releasing a
-    /// lease of it is no error.
+    /// Drops the table `name`. Calls on its handles and leases that begin from now on fail with
+    /// [`Error::TableDropped`]. So do Gets that wait for one of its rows. Its keys in the lookahead
+    /// queue are cancelled. Batches of other threads that have begun may complete. Dropping or
+    /// releasing a lease of the table is no error.
     ///
-    /// Durable with the next checkpoint: a crash before that brings the table back whole. Its space
-    /// comes back by compaction, once no kept checkpoint holds it any more. [`Bank::table`] may
-    /// make a new table of the name at once; it has nothing to do with the old one.
+    /// The drop is durable with the next checkpoint: a crash before that brings the whole table
+    /// back. Compaction gives its space back once no kept checkpoint holds it. [`Bank::table`] may
+    /// make a new table of this name at once, which is independent of the old one.
     ///
     /// # Errors
     /// [`NoSuchTable`](crate::Error::NoSuchTable), or
@@ -184,7 +183,7 @@ impl Bank {
         let counts_dropped = beside.iter().try_for_each(|&counts| context.store.drop_table(counts));
         drop(side_tables);
         let time_forgotten = context.times.forget(&context.store, shared.id.number());
-        // After the store: from now on a lookahead learns that the table is gone.
+        // After the drop in the store, so that a later lookahead learns that the table is gone.
         context.lookahead.forget(shared.id);
         self.shared.staleness_of_dropped.lock().add(&shared.counters.staleness());
         tables.remove(name);
@@ -192,8 +191,8 @@ impl Bank {
         time_forgotten
     }
 
-    /// For tests of what a bank does that has used all numbers of tables: it has no more than `max`
-    /// tables at a time, the tables of vocabularies and counts included.
+    /// For tests of a bank that has used all numbers of tables: limits the tables at one time to
+    /// `max`, with the tables of vocabularies and counts.
     #[cfg(any(test, feature = "testing"))]
     #[doc(hidden)]
     pub fn limit_table_numbers(&self, max: u16) {
@@ -221,8 +220,8 @@ impl Bank {
     }
 }
 
-/// After vocabularies may have changed: handles of tables that were made for another numbering are
-/// refused.
+/// Refuses the handles of tables that were made for another numbering. Called after vocabularies
+/// may have changed.
 pub(crate) fn refuse_other_numberings(tables: &Tables, vocabularies: &Vocabularies) {
     for table in tables.lock().values() {
         if let Some(wanted) = table.vocabulary() {

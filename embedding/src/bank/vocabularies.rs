@@ -11,7 +11,7 @@ use crate::vocabulary::hash::random;
 use crate::vocabulary::registry::create;
 use crate::vocabulary::{Vocabulary, VocabularyShared};
 
-/// A vocabulary's name and what it is.
+/// A vocabulary's name and settings.
 ///
 /// # Examples
 /// See [`Bank::vocabularies`].
@@ -26,14 +26,14 @@ pub struct VocabularyInfo {
     pub identity: VocabularyIdentity,
     /// How many values have ids.
     pub len: u64,
-    /// Whether it takes no new values.
+    /// True if the vocabulary takes no new values.
     pub frozen: bool,
 }
 
 impl Bank {
-    /// Opens the vocabulary `name`, or makes it. Names of vocabularies and tables don't get into
-    /// each other's way, since tables have none that ends like those of a vocabulary's own
-    /// tables ([`Bank::table`]). A new one is durable with the next checkpoint.
+    /// Opens the vocabulary `name`, or makes it. A vocabulary and a table may have the same name,
+    /// because the names of a vocabulary's own tables are reserved ([`Bank::table`]). A new
+    /// vocabulary is durable with the next checkpoint.
     ///
     /// # Errors
     /// [`Error::VocabularyMismatch`] if it has other settings, [`Error::InvalidVocabulary`], or a
@@ -141,8 +141,7 @@ impl Bank {
         let shared = self.shared.vocabularies.get(name);
         let shared = shared.ok_or_else(gone)?;
         // No other thread makes tables of the vocabulary while this is held. The lock of all
-        // vocabularies is not held, because this may take as long as a verification and other
-        // threads would wait.
+        // vocabularies is not held, because this may take as long as a verification.
         let _writer = shared.writer.lock();
         let mut vocabularies = self.shared.vocabularies.lock();
         if !vocabularies.get(name).is_some_and(|now| Arc::ptr_eq(now, &shared)) {

@@ -1,8 +1,8 @@
 //! The chance in stochastic rounding.
 
-/// The draws of one update of one row, by the place in the row. 32-bit arithmetic throughout, so
-/// that eight fit a register: a hash in two rounds (Wellons' `lowbias32`), with half of the row's
-/// 64-bit stream taken up before each.
+/// The random draws of one update of a row, by the place in the row. All arithmetic is 32-bit, so
+/// that eight draws fit a vector register. The hash has two rounds (Wellons' `lowbias32`). Each
+/// round begins by mixing in a half of the row's 64-bit stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Draws {
     before: u32,
@@ -14,7 +14,7 @@ impl Draws {
         Self { before: stream as u32, between: (stream >> 32) as u32 }
     }
 
-    /// The draws of what comes `places` later in the row.
+    /// The draws from `places` places later in the row on.
     pub(crate) fn after(self, places: usize) -> Self {
         Self { before: self.before.wrapping_add((places as u32).wrapping_mul(STEP)), ..self }
     }
@@ -29,7 +29,7 @@ impl Draws {
     }
 }
 
-/// Odd: places of a row don't meet.
+/// Odd, so that the places of a row have different values.
 const STEP: u32 = 0x9E37_79B9;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! f16 and bf16, value by value and without branches.
 //!
-//! Selections stand for branches, so that a loop over these becomes vector instructions. The way
-//! through f16's subnormals is Fabian Giesen's ("float->half variants"): adding a constant lets the
-//! adder round.
+//! The functions use selections, not branches, so that a loop over them becomes vector
+//! instructions. The treatment of f16's subnormals is Fabian Giesen's ("float->half variants"):
+//! adding a constant makes the adder round.
 
 const SIGN: u32 = 1 << 31;
 const INFINITE: u32 = 0xFF << 23;
@@ -12,7 +12,7 @@ pub(super) fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// Rounded up if `draw` says so, to the nearest without one.
+/// Rounded up if `draw` says so. Without a draw, rounded to the nearest.
 #[inline(always)]
 pub(super) fn f32_to_bf16(value: f32, draw: Option<u32>) -> u16 {
     let bits = value.to_bits();
@@ -23,10 +23,11 @@ pub(super) fn f32_to_bf16(value: f32, draw: Option<u32>) -> u16 {
     let finite = bits & !SIGN < INFINITE;
     let is_nan = bits & !SIGN > INFINITE;
     let up = if finite { up } else { 0 };
-    // Below half a step above the largest value, chance never rounds up to infinity either.
+    // Chance does not round to infinity either a value that is less than half a step above the
+    // largest one.
     let at_most = if bits & !SIGN < 0x7F7F_8000 { 0x7F7F_FFFF } else { u32::MAX >> 1 };
     let rounded = (bits & !SIGN).wrapping_add(up).min(at_most);
-    // A NaN stays one if its upper bits alone are not.
+    // Keeps a NaN whose set bits are all in the lower half a NaN.
     let quiet = if is_nan { 0x40 } else { 0 };
     ((rounded | bits & SIGN) >> 16 | quiet) as u16
 }
@@ -38,19 +39,19 @@ pub(super) fn f16_to_f32(bits: u16) -> f32 {
     let sign = u32::from(bits & 0x8000) << 16;
     let magnitude = u32::from(bits & 0x7FFF) << 13;
     let is_special = bits & 0x7C00 == 0x7C00;
-    // Subnormals of f16 are subnormals of f32 here, and come out right too.
+    // f16's subnormals are subnormals of f32 here, and are converted correctly too.
     let finite = (f32::from_bits(magnitude) * SCALE).to_bits();
     f32::from_bits(sign | if is_special { magnitude | INFINITE } else { finite })
 }
 
-/// Rounded up if `draw` says so, to the nearest without one.
+/// Rounded up if `draw` says so. Without a draw, rounded to the nearest.
 #[inline(always)]
 pub(super) fn f32_to_f16(value: f32, draw: Option<u32>) -> u16 {
-    /// The smallest magnitude that has an exponent of its own: 2^-14.
+    /// 2^-14, the smallest normal magnitude of f16.
     const NORMAL: u32 = (127 - 14) << 23;
     /// 2^16: beyond all f16.
     const TOO_LARGE: u32 = (127 + 16) << 23;
-    /// 65,520: to the nearest, what lies below is at most 65,504.
+    /// 65,520: values below it round to 65,504 or less.
     const OVERFLOW: u32 = 65_520.0_f32.to_bits();
     let bits = value.to_bits();
     let magnitude = bits & !SIGN;
@@ -64,14 +65,15 @@ pub(super) fn f32_to_f16(value: f32, draw: Option<u32>) -> u16 {
             // In units of the smallest f16, below 1,024; 13 random bits more fit an f32's 24.
             let units = f32::from_bits(magnitude) * (1 << 24) as f32;
             let chance = (draw >> 19) as f32 * (1.0 / 8192.0);
-            // Larger ones are not taken from here; the bound keeps the conversion cheap.
+            // Larger magnitudes take another path. The bound keeps the conversion cheap.
             let sum = (units + chance).min(2048.0);
             (sum as i32 as u32, draw >> 19)
         }
     };
     let large = magnitude.wrapping_sub((127 - 15) << 23).wrapping_add(up) >> 13;
     let rounded = if magnitude < NORMAL { small } else { large.min(0x7C00) };
-    // Below half a step above the largest value, chance never rounds up to infinity either.
+    // Chance does not round to infinity either a value that is less than half a step above the
+    // largest one.
     let rounded = if magnitude < OVERFLOW { rounded.min(0x7BFF) } else { rounded };
     let special = if magnitude > INFINITE { 0x7E00 } else { 0x7C00 };
     let found = if magnitude >= TOO_LARGE { special } else { rounded };
@@ -96,7 +98,7 @@ mod tests {
 
     #[test]
     fn rounding_to_the_nearest_agrees_with_half() {
-        // Every exponent, and mantissas around every border of either format.
+        // Every exponent, with mantissas around each rounding border of both formats.
         let step = 0x3FF_u32 | 1;
         for bits in (0..u32::MAX - step).step_by(step as usize) {
             for bits in [bits, bits & !0xFFF, bits & !0xFFF | 0x1000, bits & !0xFFFF | 0x8000] {

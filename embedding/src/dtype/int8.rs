@@ -1,4 +1,4 @@
-//! int8 with a scale a row.
+//! int8 with one scale for each row.
 
 use super::Draws;
 
@@ -17,8 +17,8 @@ pub(crate) fn decode(bytes: &[u8], scale: f32, to: &mut [f32]) {
     }
 }
 
-/// Writes the row and returns its scale. A row that holds a NaN or an infinity gets a scale of NaN,
-/// and is NaN throughout from then on: what was lost shows.
+/// Writes the row and returns its scale. A row with a NaN or an infinity gets the scale NaN, so
+/// that all its values read as NaN and the loss shows.
 #[inline(always)]
 pub(crate) fn encode(from: &[f32], bytes: &mut [u8], draws: Option<&Draws>) -> f32 {
     // As whole numbers, magnitudes of floats compare as floats do, and NaN is the largest.

@@ -1,23 +1,23 @@
-//! How values are stored, and the way there and back.
+//! How values are stored, and their conversion in both directions.
 //!
-//! Rows go in and out as f32. In the store an f32 lies as it is; f16 and bf16 are rounded; an int8
-//! is a whole number from -127 to 127 times the row's scale, an f32: the row's largest magnitude
-//! over 127.
+//! Rows go in and out as f32. The store keeps an f32 as it is, and rounds f16 and bf16. An int8 is
+//! a whole number from -127 to 127. Its value is that number times the row's scale, an f32 that is
+//! the row's largest magnitude divided by 127.
 //!
-//! **Rounding.** To the nearest (ties to even) loses whatever is smaller than half a step: a bf16
-//! that is updated by less than 0.2% of itself never moves. Stochastic rounding goes up with the
-//! probability that the value is above the step below it, and so is right on average (Gupta et al.,
-//! "Deep learning with limited numerical precision", 2015). Its draws are a pure function of (seed,
-//! table, key, count of the row's updates, place in the row): the same run gives the same bits, on
-//! any thread. The count must be part of it: with the value's bits alone, a row that rounds back to
-//! where it was would draw the same again, and never move.
+//! **Rounding.** Rounding to the nearest (ties to even) loses updates smaller than half a step: a
+//! bf16 that changes by less than 0.2% never moves. Stochastic rounding goes up with a probability
+//! equal to the value's distance from the step below it, in steps. So it is right on average (Gupta
+//! et al., "Deep learning with limited numerical precision", 2015). Its draws are a pure function
+//! of seed, table, key, count of the row's updates and place in the row. So a run with the same
+//! updates gives the same bits on any thread. The count must be part of it: otherwise a row that
+//! rounds back to its old value would get the same draw each time, and never move.
 //!
 //! Conversions are loops without branches, which the compiler turns into vector instructions for
 //! the caller's processor; they agree with the crate `half` for every value.
 //!
-//! **A new dtype** is its conversion in a file beside this one, a variant of [`Dtype`] here, what
-//! exports make of it in `files/batch.rs`, and a row of `bindings/c/src/dtype.rs`. A new type in
-//! files is a row of `files/element.rs`, and its column in `files/parquet.rs`.
+//! **A new dtype** needs its conversion in a file beside this one, a variant of [`Dtype`] here, its
+//! form in exports in `files/batch.rs`, and a row of `bindings/c/src/dtype.rs`. A new type in files
+//! needs a row of `files/element.rs`, and its column in `files/parquet.rs`.
 
 mod draws;
 mod float16;
@@ -27,8 +27,8 @@ pub(crate) use draws::Draws;
 use float16::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub(crate) use int8::{decode as decode_int8, encode as encode_int8};
 
-/// How a table's values are stored. Rows go in and out as f32, whatever they are stored as.
-/// Default: [`Dtype::F32`].
+/// How a table's values are stored. Rows go in and out as f32 for every dtype. Default:
+/// [`Dtype::F32`].
 ///
 /// # Examples
 /// ```
@@ -48,15 +48,15 @@ pub enum Dtype {
     F32 = 0,
     /// IEEE 754 half precision: 11 bits, magnitudes from 6e-8 to 65,504. Larger values are refused.
     F16 = 1,
-    /// The upper half of an f32: 8 bits, and its range.
+    /// The upper half of an f32: 8 bits of precision, and f32's range.
     Bf16 = 2,
-    /// Whole numbers from -127 to 127 times a scale of the row, an f32.
+    /// Whole numbers from -127 to 127, times a scale of the row, which is an f32.
     Int8 = 3,
 }
 
 impl Dtype {
     /// Every dtype.
-    // A descriptor with a dtype that is missing here is refused.
+    // All dtypes. A descriptor whose dtype is missing here is refused.
     pub const ALL: &'static [Self] = &[Self::F32, Self::F16, Self::Bf16, Self::Int8];
 
     /// Its number in a table's descriptor (docs/format.md), which never changes.
@@ -69,7 +69,7 @@ impl Dtype {
         Self::ALL.iter().copied().find(|dtype| dtype.number() == number)
     }
 
-    /// Bytes of a value; the scale of an int8 row comes to 4 more.
+    /// Bytes of a value. An int8 row takes 4 more for its scale.
     #[must_use]
     pub fn bytes(self) -> usize {
         match self {
@@ -132,8 +132,8 @@ impl Range {
         values.iter().position(|value| value.to_bits() & MAGNITUDE >= self.too_large_bits)
     }
 
-    /// Replaces values beyond the largest one by it. A NaN stays one. Returns whether one is at the
-    /// largest value.
+    /// Replaces values beyond the largest one by the largest one. NaN stays. Returns true if a
+    /// value is at the largest one.
     #[inline(always)]
     pub(crate) fn saturate(self, values: &mut [f32]) -> bool {
         let saturates = largest_magnitude_bits(values) >= self.largest.to_bits();
@@ -154,7 +154,7 @@ const MAGNITUDE: u32 = u32::MAX >> 1;
 /// infinity lies above all finite ones, and NaN above infinity.
 #[inline(always)]
 pub(crate) fn largest_magnitude_bits(values: &[f32]) -> u32 {
-    // As i32, whose maximum every processor has as a vector instruction; the sign bit is 0.
+    // As i32, because every processor has a vector instruction for its maximum. The sign bit is 0.
     let largest = values
         .iter()
         .fold(0, |most: i32, value| most.max((value.to_bits() & MAGNITUDE).cast_signed()));
@@ -175,13 +175,13 @@ pub(crate) fn largest_magnitude_bits(values: &[f32]) -> u32 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rounding {
-    /// To the nearest, ties to even. What is below half a step is lost.
+    /// To the nearest, ties to even. Updates of less than half a step are lost.
     Nearest,
-    /// Up or down by chance, right on average; reproducible.
+    /// Up or down at random, right on average, and reproducible.
     Stochastic,
 }
 
-/// Values from the bytes of `dtype`, which is not int8.
+/// Converts the bytes of `dtype`, which is not int8, to values.
 #[inline(always)]
 pub(crate) fn decode_float(dtype: Dtype, bytes: &[u8], to: &mut [f32]) {
     let pairs = bytes.as_chunks::<2>().0;
@@ -204,7 +204,8 @@ pub(crate) fn decode_float(dtype: Dtype, bytes: &[u8], to: &mut [f32]) {
     }
 }
 
-/// Values to the bytes of `dtype`, which is not int8; rounded by the draws, to the nearest without.
+/// Converts values to the bytes of `dtype`, which is not int8. Rounds by the draws, or to the
+/// nearest without draws.
 #[inline(always)]
 pub(crate) fn encode_float(dtype: Dtype, from: &[f32], bytes: &mut [u8], draws: Option<&Draws>) {
     match (dtype, draws) {

@@ -1,4 +1,4 @@
-//! The store's errors as the bank's, each with the same facts and the same message.
+//! Converts errors of the store to those of the bank, with equal facts and messages.
 
 use embank_kv::Error as Of;
 

@@ -1,4 +1,4 @@
-//! What can go wrong with banks and tables, and what the caller can do about it.
+//! The errors of banks and tables, and what the caller can do about them.
 
 mod from_store;
 mod wording;
@@ -18,7 +18,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Every way in which a bank or a table refuses or fails.
 ///
-/// A missing row is an outcome and no error, unless the caller asks for one with
+/// A missing row is an outcome, not an error, unless the caller chooses
 /// [`Missing::Error`](crate::Missing::Error).
 ///
 /// # Examples
@@ -42,13 +42,13 @@ pub enum Error {
         table: String,
         /// The first row that kept the batch waiting at the end.
         key: u64,
-        /// Its staleness clock: Gets whose update had not come yet.
+        /// Its staleness clock: the number of Gets that no update has answered.
         outstanding: u32,
         /// The table's staleness bound.
         bound: u32,
         /// How long the Get waited.
         waited: Duration,
-        /// The oldest lease that holds the row, if there is one still.
+        /// The oldest lease that holds the row. `None` if no lease holds it any more.
         oldest: Option<Box<LeaseInfo>>,
     },
     /// A Get waited for the staleness bound, and the check that the program gave to
@@ -63,11 +63,11 @@ pub enum Error {
         /// How long the Get waited.
         waited: Duration,
     },
-    /// A Get would wait for leases of its own thread, so it fails at once. Nothing is held. Leases
-    /// count that the thread took, that are more than the staleness bound on one row, and that
-    /// do not expire before the wait's end. Leases that are handed over
-    /// ([`Lease::hand_over`](crate::Lease::hand_over)) do not count, and none does once leases of
-    /// the bank are known to change hands.
+    /// A Get would wait for leases of its own thread, so it fails at once. It holds nothing. The
+    /// leases are those that this thread took and that do not expire before the end of the wait, if
+    /// more of them than the staleness bound hold a row. Leases that were handed over
+    /// ([`Lease::hand_over`](crate::Lease::hand_over)) do not count. No lease counts once a thread
+    /// of the bank has ended another thread's lease.
     #[error(
         "table {table:?}, key {key}: this thread holds {held} {} on the row itself, more than the staleness bound of \
          {bound} lets through, so this get would wait for its own thread (the oldest holds {oldest}); apply, put or \
@@ -80,7 +80,7 @@ pub enum Error {
         table: String,
         /// The row.
         key: u64,
-        /// Leases of this thread on it.
+        /// The number of leases of this thread on the row.
         held: u32,
         /// The table's staleness bound.
         bound: u32,
@@ -88,7 +88,7 @@ pub enum Error {
         oldest: Box<LeaseInfo>,
     },
     /// The lease grew older than the bank's `lease_timeout`, and its counts were given back so that
-    /// others could go on. The call has changed nothing.
+    /// other Gets could continue. The call has changed nothing.
     #[error(
         "table {table:?}: this lease of {keys} keys was taken {age:.1?} ago and has expired: after the bank's \
          lease_timeout of {timeout:?} others were let through; nothing was changed; get the rows again and \
@@ -99,13 +99,12 @@ pub enum Error {
         table: String,
         /// Distinct keys of the lease.
         keys: usize,
-        /// How long ago the lease was taken.
+        /// Time since the lease was taken.
         age: Duration,
         /// The bank's `lease_timeout`.
         timeout: Duration,
     },
-    /// A peek asked for rows that were never written, with
-    /// [`Missing::Error`](crate::Missing::Error).
+    /// A peek with [`Missing::Error`](crate::Missing::Error) asked for rows that do not exist.
     #[error(
         "table {table:?} has no row for key {key} ({count} of the keys asked for are missing); get \
          or put them first, or peek with Missing::Initial"
@@ -115,7 +114,7 @@ pub enum Error {
         table: String,
         /// The first missing key of the batch.
         key: u64,
-        /// How many keys of the batch are missing.
+        /// The number of missing keys in the batch.
         count: usize,
     },
     /// The bank holds a table of this name with another layout or other initial values.
@@ -131,7 +130,7 @@ pub enum Error {
         /// The same settings as the bank holds them.
         found: String,
     },
-    /// The table was dropped while this handle or lease of it was around.
+    /// The table was dropped while the program had this handle or lease of it.
     #[error(
         "table {table:?} was dropped, and its rows are gone; to go on under that name, open the table \
          anew"
@@ -156,7 +155,7 @@ pub enum Error {
         /// What its descriptor says, or how it is damaged.
         reason: String,
     },
-    /// A slice has another length than the keys and the table's dim ask for.
+    /// A slice has not the length that the keys and the table's dim require.
     #[error("table {table:?}: {what} must hold {expected} f32 values, found {found}")]
     ShapeMismatch {
         /// The table.
@@ -173,7 +172,7 @@ pub enum Error {
     BadBags {
         /// The table.
         table: String,
-        /// What does not fit, and what would.
+        /// What does not fit, and what would fit.
         what: String,
     },
     /// The table has no optimizer that could apply a gradient.
@@ -256,7 +255,7 @@ pub enum Error {
         /// How the table stores its rows.
         dtype: Dtype,
     },
-    /// A vocabulary has no id for a value, and was told to take that for an error.
+    /// A vocabulary has no id for a value, and its settings make that an error.
     #[error(
         "vocabulary {vocabulary:?} has no id for the value {value} at place {position} of the batch ({count} of its \
          values have none){}; or make the vocabulary with an id for unknown values",
@@ -269,12 +268,12 @@ pub enum Error {
         value: String,
         /// Its place in the batch.
         position: usize,
-        /// How many values of the batch have no id.
+        /// The number of values in the batch that have no id.
         count: usize,
-        /// Whether it was to be inserted, and the vocabulary is frozen.
+        /// True if the call was to insert the value, and the vocabulary is frozen.
         frozen: bool,
     },
-    /// An id was never given out by a vocabulary.
+    /// The vocabulary has given this id to no value.
     #[error(
         "vocabulary {vocabulary:?} never gave out id {id}: its values have the ids from {first_id} up to and not \
          including {next_id}"
@@ -289,8 +288,7 @@ pub enum Error {
         /// The id that the next new value gets.
         next_id: u64,
     },
-    /// A key of a table whose keys are ids of a vocabulary is no id of it. No row was read or
-    /// written.
+    /// A key is no id of the vocabulary whose ids are the table's keys. No row was read or written.
     #[error(
         "table {table:?}: key {key}{} is no id of vocabulary {vocabulary:?}, whose ids end before {next_id}; {}",
         if *key == UNKNOWN_ID { " (UNKNOWN_ID, for a value without an id)" } else { "" },
@@ -303,14 +301,14 @@ pub enum Error {
         vocabulary: String,
         /// The first such key of the batch.
         key: u64,
-        /// The first value's id. Smaller keys are the caller's own and are taken.
+        /// The id of the first value. Smaller keys are free for the caller's use.
         first_id: u64,
         /// The id that the next new value gets.
         next_id: u64,
-        /// The id that the vocabulary's lookups give to values without one, if they do.
+        /// The id that lookups give to unknown values. `None` if unknown values are an error.
         unknown_id: Option<u64>,
     },
-    /// A byte string is longer than the vocabulary takes. Nothing of the batch was inserted.
+    /// A byte string is longer than the vocabulary allows. No value of the batch was inserted.
     #[error(
         "vocabulary {vocabulary:?}: the value {value} has {found} bytes and may have {longest}; shorten it, or make \
          the vocabulary anew with a larger value_bytes_max"
@@ -322,7 +320,7 @@ pub enum Error {
         value: String,
         /// Its length in bytes.
         found: usize,
-        /// The longest that the vocabulary takes.
+        /// The longest length that the vocabulary allows.
         longest: u32,
     },
     /// The vocabulary is frozen, so its ids can't change.
@@ -333,7 +331,7 @@ pub enum Error {
         /// The vocabulary.
         vocabulary: String,
     },
-    /// The vocabulary does not count how often values come.
+    /// The vocabulary does not count its values.
     #[error("vocabulary {vocabulary:?} has no counts; make it anew with VocabularyConfig::counts")]
     NoCounts {
         /// The vocabulary.
@@ -345,7 +343,7 @@ pub enum Error {
         /// The name.
         vocabulary: String,
     },
-    /// The vocabulary was dropped while this handle of it was around.
+    /// The vocabulary was dropped while the program had this handle of it.
     #[error(
         "vocabulary {vocabulary:?} was dropped, and its values are gone; to go on under that name, make it anew with \
          Bank::vocabulary"
@@ -375,7 +373,7 @@ pub enum Error {
         /// The setting, its value and its range.
         what: String,
     },
-    /// What the bank holds of a vocabulary does not fit together, or this version can't read it.
+    /// The stored parts of a vocabulary contradict each other, or this version can't read them.
     #[error(
         "vocabulary {vocabulary:?} can't be used: {what}; go back to a checkpoint where Vocabulary::verify finds it \
          whole, or drop it"
@@ -386,8 +384,8 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
-    /// A table's keys are ids of a vocabulary that the bank does not have as it was when the table
-    /// was made.
+    /// A table's keys are ids of a vocabulary, and the bank does not have the vocabulary as it was
+    /// when the table was made.
     #[error(
         "table {table:?} has rows for ids of vocabulary {vocabulary:?}, but {found}; its rows would be taken for other \
          values': go back to a checkpoint that has both, drop the table and make it anew, or read it as it is with \
@@ -401,9 +399,9 @@ pub enum Error {
         /// What the bank has instead.
         found: String,
     },
-    /// A file can be read, but its rows do not fit the table: another dim, the state of another
-    /// optimizer, ids of another vocabulary; or the file tells no settings to make a table
-    /// with. Rows of the batches before the one that failed are in the table.
+    /// A file can be read, but its rows do not fit the table: it has another dim, the state of
+    /// another optimizer or ids of another vocabulary. Or the file has no settings to make a table
+    /// from. Batches before the one that failed are in the table.
     #[error("{} does not fit: {what}", path.display())]
     FileMismatch {
         /// The file.
@@ -411,9 +409,9 @@ pub enum Error {
         /// What the file holds, what the table needs, and what to do.
         what: String,
     },
-    /// A file can't be read as a table: it is damaged, has values that are not finite, or does not
-    /// tell which of its parts are keys and vectors. Rows of the batches before the one that
-    /// failed are in the table.
+    /// A file can't be read as a table. It is damaged, has values that are not finite, or does not
+    /// say which of its parts are keys and vectors. Batches before the one that failed are in the
+    /// table.
     #[error("{} can't be imported: {what}", path.display())]
     UnreadableFile {
         /// The file.
@@ -421,11 +419,11 @@ pub enum Error {
         /// What was expected and found, and in which row and column.
         what: String,
     },
-    /// The caller ended an export, import or eviction by what it told its progress.
+    /// The caller's progress function ended an export, import or eviction.
     #[error("the caller ended it before it was through")]
     Cancelled,
-    /// An earlier lookahead met an error while it read ahead. Its rows stay on disk, and a Get
-    /// still finds them there or meets the same error.
+    /// An earlier lookahead met an error. Its rows stay on disk. A Get finds them there, or meets
+    /// the error again.
     #[error("looking ahead failed earlier: {0}")]
     LookaheadFailed(#[source] Box<Error>),
     /// The thread that reads ahead panicked with this request, which is a bug of this library.
