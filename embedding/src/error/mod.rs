@@ -432,17 +432,17 @@ pub enum Error {
          report what it wrote to standard error"
     )]
     PrefetchAbandoned,
-    /// A system call on a file failed. The store stops taking writes after a failed write.
+    /// A system call on a file failed. After a failed write the store takes no more writes.
     #[error("{operation} {path}: {source}")]
     Io {
-        /// What was attempted: "open", "read", "write", "sync", ...
+        /// The attempted operation: "open", "read", "write", "sync", ...
         operation: &'static str,
         /// The file or directory.
         path: PathBuf,
         /// The system's own error.
         source: std::io::Error,
     },
-    /// A file ended before the bytes that a checkpoint names.
+    /// A file ends before the last byte that a checkpoint refers to.
     #[error(
         "{path} is cut short: {expected} bytes are wanted at offset {offset}, {found} are there; \
          restore the file from a copy, or open an older checkpoint"
@@ -464,7 +464,7 @@ pub enum Error {
         path: PathBuf,
         /// Byte offset of the damaged structure in that file.
         offset: u64,
-        /// What was checked, expected and found.
+        /// The check, with the expected and the found value.
         what: String,
     },
     /// The bank is open for writing already, in this process or another.
@@ -477,17 +477,17 @@ pub enum Error {
         /// The processes that have it open.
         holders: LockHolders,
     },
-    /// The path of a bank's directory, or of a folder that is written to, leads elsewhere than when
-    /// it was opened.
+    /// The path of a bank's directory, or of a folder that is written to, leads elsewhere since it
+    /// was opened.
     #[error(
         "{path} was {} while it was in use, so nothing is written or removed there. Put the directory back and call \
          again; or, if it is a bank, close it and open it where it lies now",
         if *replaced { "replaced by another directory" } else { "moved or removed" }
     )]
     DirectoryMoved {
-        /// The directory, as its path was when the bank was opened.
+        /// The path of the directory when the bank was opened.
         path: PathBuf,
-        /// True if another directory lies there now; false if none does.
+        /// True if another directory has the path now; false if no directory has it.
         replaced: bool,
     },
     /// The bank was opened to read only.
@@ -512,22 +512,22 @@ pub enum Error {
         /// The processes that read it.
         readers: LockHolders,
     },
-    /// A delta does not lead on from where the bank is.
+    /// A delta does not follow the bank's newest checkpoint.
     #[error("{path} can't be applied here: {what}")]
     DeltaMismatch {
         /// The delta.
         path: PathBuf,
-        /// What it follows, and where the bank is.
+        /// The checkpoint that the delta follows, and the bank's newest one.
         what: String,
     },
-    /// The memory budget can't hold what it must.
+    /// The memory budget is too small.
     #[error(
         "a memory budget of {budget_bytes} bytes is too small: {what} needs at least {needed_bytes} bytes"
     )]
     BudgetTooSmall {
         /// The budget given, in bytes.
         budget_bytes: u64,
-        /// The smallest budget that would do, in bytes.
+        /// The smallest sufficient budget in bytes.
         needed_bytes: u64,
         /// What needs it.
         what: String,
@@ -539,7 +539,7 @@ pub enum Error {
          space (`ulimit -v`; under vm.overcommit_memory=2, vm.overcommit_ratio)"
     )]
     AddressSpaceRefused {
-        /// What the refused part would take, in bytes.
+        /// Bytes of the refused part.
         bytes: u64,
         /// The system's own error.
         source: std::io::Error,
@@ -559,19 +559,18 @@ pub enum Error {
     QuotaExceeded {
         /// The quota, in bytes.
         quota_bytes: u64,
-        /// What the log takes, in bytes.
+        /// Bytes of the log.
         log_bytes: u64,
-        /// What the current rows take of it, in bytes.
+        /// Bytes of the current rows in the log.
         live_bytes: u64,
-        /// What lies before the current rows and is held for scans and kept checkpoints alone, in
-        /// bytes.
+        /// Bytes of the log before the current rows that only scans and kept checkpoints hold.
         held_bytes: u64,
-        /// What holds it, the largest holder first.
+        /// The scans and checkpoints that hold it, the largest holder first.
         holders: Vec<SpaceHolder>,
     },
-    /// The disk has no room for what the call has to write. The store goes on: rows in memory can
-    /// be read and changed, and the call can be made again when there is room. A batch may be
-    /// done in part.
+    /// The disk has no room for the call's data. The store still works: rows in memory can be read
+    /// and changed, and the call can be repeated when there is room. A part of the batch may be
+    /// done.
     #[error(
         "the disk of {path} is full ({reason}). No row is lost: remove files from that disk, delete rows, drop tables or \
          compact, and call again"
@@ -579,12 +578,12 @@ pub enum Error {
     DiskFull {
         /// The file that could not be written, or the folder of the log.
         path: PathBuf,
-        /// The system's reason, or what the room that is left is kept for.
+        /// The system's reason, or the purpose for which the remaining room is kept.
         reason: String,
     },
     /// A call waited for compaction to make room on disk, and the check that the program gave to
-    /// [`check_while_waiting`](crate::check_while_waiting) ended the wait. Part of the batch may be
-    /// done.
+    /// [`check_while_waiting`](crate::check_while_waiting) ended the wait. A part of the batch may
+    /// be done.
     #[error(
         "the program ended the wait for disk space after {waited:?}; part of the batch may be done"
     )]
@@ -597,10 +596,10 @@ pub enum Error {
     NotABank {
         /// The directory.
         path: PathBuf,
-        /// What is there instead, and what to do.
+        /// What lies in the directory, and what to do.
         why: String,
     },
-    /// The bank has no checkpoint of that number, or none at all.
+    /// The bank has no checkpoint of that number, or no checkpoint at all.
     #[error("{path} has no checkpoint {}", no_checkpoint(*number, kept))]
     NoSuchCheckpoint {
         /// The directory of the bank.
@@ -620,19 +619,19 @@ pub enum Error {
         path: PathBuf,
         /// The checkpoint.
         checkpoint: u64,
-        /// Why it has to be removed.
+        /// The reason why it has to be removed.
         why: &'static str,
     },
-    /// What the call reads was changed or removed while it read. The text says whether to call
-    /// again.
+    /// The data of the call was changed or removed during the call. The text says whether to repeat
+    /// the call.
     #[error("{0}")]
     ChangedMeanwhile(String),
     /// An option is out of its range, or does not fit the bank or another option.
     #[error("{option} {problem}")]
     InvalidOption {
-        /// The option, as its field is called.
+        /// The option's field name.
         option: &'static str,
-        /// What it must be, and what was given.
+        /// The allowed values, and the given one.
         problem: String,
     },
     /// A file or directory can't be written under this name.
@@ -640,7 +639,7 @@ pub enum Error {
     UnusableOutput {
         /// The path.
         path: PathBuf,
-        /// What has the name, and what to do.
+        /// What has this name, and what to do.
         why: String,
     },
     /// The call is for another kind of store or table.
@@ -660,13 +659,13 @@ pub enum Error {
         bytes: usize,
         /// The largest length in bytes.
         bytes_max: usize,
-        /// What limits the length, and what to do.
+        /// The limit of the length, and what to do.
         limit: &'static str,
     },
     /// All numbers or addresses of a kind are taken.
     #[error("{0}")]
     Exhausted(String),
-    /// A list has another length than the one that it belongs to.
+    /// A list has not the length that it must have.
     #[error("vocabulary {vocabulary:?}: {expected} {of} need as many {what}, found {found}")]
     LengthMismatch {
         /// The vocabulary.
@@ -680,7 +679,7 @@ pub enum Error {
         /// How long the list is.
         found: usize,
     },
-    /// The table's keys make no dense file.
+    /// The table's keys do not fit a dense file.
     #[error("table {table:?} {why}")]
     NotDense {
         /// The table.
@@ -688,10 +687,10 @@ pub enum Error {
         /// The keys that are missing or too large, and what to do.
         why: String,
     },
-    /// The call is wrong as it is written, and no variant above stands for it: a batch of 2^32
-    /// values, offsets of strings that fall, an eviction without a condition, an import of no
-    /// file, a vocabulary merged into itself, more rows than a safetensors file can hold, and
-    /// what [`embank_kv::Error::InvalidArgument`] stands for.
+    /// The call has a wrong argument for which there is no variant above: a batch of 2^32 values,
+    /// falling offsets of strings, an eviction without a condition, an import without a file, a
+    /// vocabulary merged into itself, more rows than a safetensors file can hold, and the cases of
+    /// [`embank_kv::Error::InvalidArgument`].
     #[error("{0}")]
     InvalidArgument(String),
     /// A table of that name exists with another layout.
@@ -707,7 +706,7 @@ pub enum Error {
     /// No table has this name or number.
     #[error("there is no table {0} in this bank")]
     NoSuchTable(String),
-    /// An earlier write failed; nothing more is written until the bank is reopened.
+    /// An earlier write failed. The bank writes nothing more until it is reopened.
     #[error(
         "the store stopped taking writes after an earlier failure ({reason}); the last checkpoint \
          is good: mend the cause and reopen the bank"
@@ -716,7 +715,7 @@ pub enum Error {
         /// The first failure.
         reason: String,
     },
-    /// The store's own counts do not fit each other, which is a mistake in Embank.
+    /// The store's own counts contradict each other, which is a bug in Embank.
     #[error(
         "the store contradicts itself, which is a mistake in Embank and should be reported: {what}. The last \
          checkpoint stands; reopen the bank to go on from it"
@@ -725,7 +724,7 @@ pub enum Error {
         /// What does not fit.
         what: String,
     },
-    /// The device was asked for by name and can't be had here.
+    /// The options name a device that this system does not support.
     #[error("{device} can't be used here: {reason}; use DeviceChoice::Auto to fall back")]
     DeviceUnavailable {
         /// The device.
@@ -733,13 +732,13 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// A failure of the store that this version has no name for.
+    /// A failure of the store for which this version has no variant.
     #[error(transparent)]
     OfStore(embank_kv::Error),
 }
 
 impl Error {
-    /// An option with what it must be.
+    /// An option, with the allowed values.
     pub(crate) fn option(option: &'static str, problem: impl Into<String>) -> Self {
         Self::InvalidOption { option, problem: problem.into() }
     }
@@ -748,7 +747,7 @@ impl Error {
         Self::UnusableOutput { path: path.to_owned(), why: why.into() }
     }
 
-    /// A call on the table or vocabulary of this kind and name that is for another kind.
+    /// A call on a table or vocabulary of the wrong kind.
     pub(crate) fn wrong_kind(kind: &str, name: &str, why: impl Into<String>) -> Self {
         Self::WrongKind { of: format!("{kind} {name:?}"), why: why.into() }
     }

@@ -7,7 +7,7 @@ use embank_kv::SpaceHolder;
 use crate::keys::UNKNOWN_ID;
 use crate::stats::lease_info::LeaseInfo;
 
-/// How to get keys that are ids.
+/// The advice how to get keys that are ids.
 pub(crate) fn cure(key: u64, unknown: Option<u64>, first_id: u64) -> String {
     match (key == UNKNOWN_ID, unknown) {
         (false, _) => {
@@ -27,7 +27,7 @@ pub(crate) fn cure(key: u64, unknown: Option<u64>, first_id: u64) -> String {
     }
 }
 
-/// How many more rows than the first were refused, in words.
+/// Words for the number of refused rows after the first.
 pub(crate) fn others(rows: usize) -> String {
     match rows {
         0 | 1 => String::new(),
@@ -36,7 +36,7 @@ pub(crate) fn others(rows: usize) -> String {
     }
 }
 
-/// Tells a Get that other Gets overtook from one that waited for a lease that was not ended.
+/// Explains a wait: other Gets overtook this one, or a lease was not ended.
 pub(crate) fn why_it_waited(
     outstanding: u32,
     bound: u32,

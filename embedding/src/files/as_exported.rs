@@ -10,18 +10,17 @@ use crate::row::config::TableConfig;
 use crate::table::Table;
 
 impl Bank {
-    /// Opens the table `name`, or creates it, with the settings of the table that a file was
+    /// Opens the table `name`, or creates it, with the settings of the table that the file was
     /// exported from: its dim, dtypes, optimizer, initializer, seed, admission, tracking and
-    /// vocabulary. It puts no row: [`Table::import`] does.
+    /// vocabulary. The call puts no row; [`Table::import`] does that.
     ///
-    /// `format` is `None` for the format that the file's suffix stands for. `change` is called with
-    /// the settings before the table is opened or created. It can set `vocabulary` to `None`
-    /// for a bank that does not have the vocabulary of the exported table, or choose another
-    /// staleness bound.
+    /// `format` is `None` for the format of the file's suffix. `change` is called with the settings
+    /// before the table is opened or created. It can set `vocabulary` to `None` for a bank without
+    /// the vocabulary of the exported table, or choose another staleness bound.
     ///
     /// # Errors
-    /// [`FileMismatch`](crate::Error::FileMismatch) if the file tells no settings: another program
-    /// wrote it, or it is a dense npy matrix by itself. Otherwise as [`exported_config`] and
+    /// [`FileMismatch`](crate::Error::FileMismatch) if the file has no settings: another program
+    /// wrote it, or it is a dense npy matrix alone. Otherwise as [`exported_config`] and
     /// [`Bank::table`].
     ///
     /// # Examples

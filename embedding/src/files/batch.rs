@@ -1,4 +1,4 @@
-//! Batches of rows on their way into a file and out of one.
+//! Batches of rows that go into a file or come from one.
 
 use super::FileFormat;
 use super::element::Element;
@@ -6,23 +6,23 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::row::layout::RowLayout;
 
-/// What a batch holds in memory, in bytes, if a row is not longer.
+/// Bytes of a batch in memory. A batch has at least one row.
 const BATCH_BYTES: usize = 4 << 20;
 const BATCH_ROWS_MAX: usize = 1 << 16;
 
-/// How many rows of `row_bytes` bytes are handled together.
+/// The number of rows of `row_bytes` bytes in a batch.
 pub(crate) fn rows_per_batch(row_bytes: usize) -> usize {
     (BATCH_BYTES / row_bytes.max(1)).clamp(1, BATCH_ROWS_MAX)
 }
 
-/// What of a row's value a part is.
+/// The part of a row's value that becomes a column.
 #[derive(Debug, Clone, Copy)]
 enum Source {
-    /// The vector's bytes, as they are stored.
+    /// The vector's bytes as the store has them.
     Stored,
     /// The vector as f32.
     Vector,
-    /// What an int8 vector is multiplied with.
+    /// The scale of an int8 vector.
     Scale,
     State,
     /// The time of the last use.
@@ -50,20 +50,18 @@ impl Part {
         self.columns * self.element.bytes()
     }
 
-    /// Whether it has one dimension, and not one column of two.
+    /// True if the part has one dimension, not two with one column.
     pub(crate) fn is_flat(&self) -> bool {
         matches!(self.source, Source::Scale | Source::LastUsed | Source::Uses)
     }
 }
 
-/// The parts of a table's rows: `rows`, with `scales` if they are int8. If the state is wanted,
-/// also `state` where the table has an optimizer's, and `last_used` and `uses` where its rows tell
-/// those.
+/// The parts of a table's rows: `rows`, and `scales` if the vectors are int8. With the state, also
+/// `state` if the table's optimizer has one, and `last_used` and `uses` if the table tracks them.
 ///
-/// Vectors go out as they are stored where the format has that type, else as f32. The state is f32
-/// always: single values and counts lie beside its vectors, and f16 and bf16 come back from it as
-/// they were. Times and uses are u32: minutes since 1970 are beyond 2^24, the end of f32's whole
-/// numbers.
+/// Vectors have their stored type if the format has it, else f32. The state is always f32, because
+/// single values and counts lie beside its vectors. f16 and bf16 survive the way through f32. Times
+/// and uses are u32: minutes since 1970 are beyond 2^24, the end of f32's whole numbers.
 pub(crate) fn parts_of(layout: &RowLayout, format: FileFormat, state: bool) -> Vec<Part> {
     use FileFormat::{Npy, Parquet, Safetensors};
     let (element, source) = match (layout.dtype(), format) {
@@ -92,11 +90,11 @@ pub(crate) fn parts_of(layout: &RowLayout, format: FileFormat, state: bool) -> V
     parts
 }
 
-/// Rows on their way into a file.
+/// Rows that go into a file.
 #[derive(Debug, Default)]
 pub(crate) struct RowBatch {
     pub(crate) keys: Vec<u64>,
-    /// Part by part, row after row.
+    /// For each part, its bytes row after row.
     pub(crate) parts: Vec<Vec<u8>>,
 }
 
@@ -146,17 +144,18 @@ impl RowBatch {
     }
 }
 
-/// Rows on their way out of a file, converted.
+/// Rows from a file, converted.
 #[derive(Debug, Default)]
 pub(crate) struct ReadBatch {
     pub(crate) keys: Vec<u64>,
     pub(crate) vectors: Vec<f32>,
-    /// Empty where the file has none.
+    /// Empty if the file has no state.
     pub(crate) state: Vec<f32>,
-    /// When and how often the rows were used. Empty unless the file has that and it was wanted.
+    /// The times of last use and the numbers of uses. Empty unless the file has them and the caller
+    /// wants them.
     pub(crate) last_used: Vec<u32>,
     pub(crate) uses: Vec<u32>,
-    /// The vectors as int8 and their rows' scales, where the file has them so; else empty.
+    /// The vectors as int8, and the scales of their rows, if the file has them so. Otherwise empty.
     pub(crate) int8: Vec<u8>,
     pub(crate) scales: Vec<f32>,
 }
@@ -172,8 +171,8 @@ impl ReadBatch {
         self.scales.clear();
     }
 
-    /// A row as an int8 table stores it, if the file has it so: others' may have -128 or a negative
-    /// scale.
+    /// A row as an int8 table stores it. `None` unless the file has it so: files of other programs
+    /// may have -128 or a negative scale.
     pub(crate) fn int8_row(&self, row: usize, dim: usize) -> Option<(&[u8], f32)> {
         let scale = *self.scales.get(row)?;
         let bytes = &self.int8[row * dim..][..dim];
@@ -183,11 +182,11 @@ impl ReadBatch {
     }
 }
 
-/// Which parts of a file's rows are read beside their vectors, if the file has them.
+/// The parts that are read beside the vectors, if the file has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) state: bool,
-    /// When and how often they were used.
+    /// The time of the last use and the number of uses.
     pub(crate) uses: bool,
 }
 
@@ -203,17 +202,17 @@ pub(crate) trait RowFile {
     /// Values per vector.
     fn columns(&self) -> usize;
 
-    /// Whether the file tells the rows' keys; else they follow from their places.
+    /// True if the file has the rows' keys. Otherwise they follow from the rows' places.
     fn has_keys(&self) -> bool;
 
-    /// Values of state per row; none where the file has no state.
+    /// Values of state in a row; `None` if the file has no state.
     fn state_columns(&self) -> Option<usize>;
 
-    /// Whether the rows come with their uses.
+    /// True if the file has the rows' uses.
     fn has_uses(&self) -> bool;
 
-    /// Reads the next rows, `count` at most, into an empty batch; nothing is left then if it stays
-    /// empty.
+    /// Reads the next rows, at most `count`, into an empty batch. The file has no more rows if the
+    /// batch stays empty.
     fn read_batch(&mut self, count: usize, batch: &mut ReadBatch) -> Result<()>;
 }
 

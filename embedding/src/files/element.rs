@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-/// How a value lies in a file, little-endian.
+/// The little-endian encoding of a value in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Element {
     F64,
@@ -19,12 +19,12 @@ pub(crate) enum Element {
     U8,
 }
 
-/// What is said of an element beside its values.
+/// The facts about an element, besides its values.
 struct Form {
     bytes: usize,
     /// In messages.
     name: &'static str,
-    /// In headers of npy files. `None` if NumPy lacks the type.
+    /// The type in the header of an npy file. `None` if NumPy lacks it.
     npy: Option<&'static str>,
     safetensors: safetensors::Dtype,
 }
@@ -86,7 +86,7 @@ impl Element {
         self.form().safetensors
     }
 
-    /// The element of a tensor's type, if it is read.
+    /// The element of a tensor's type. `None` if imports do not read the type.
     pub(crate) fn of_safetensors(dtype: safetensors::Dtype) -> Option<Self> {
         Self::ALL.into_iter().find(|element| element.safetensors() == dtype)
     }
@@ -99,7 +99,7 @@ impl Element {
         !self.is_float()
     }
 
-    /// Appends the values in `bytes` as f32, rounded where this type is wider.
+    /// Appends the values in `bytes` as f32. Wider types are rounded.
     pub(crate) fn append_f32(self, bytes: &[u8], values: &mut Vec<f32>) {
         match self {
             Self::F64 => {
@@ -125,7 +125,7 @@ impl Element {
         }
     }
 
-    /// Appends the keys in `bytes`. A negative one stands for the same 64 bits, as everywhere in
+    /// Appends the keys in `bytes`. A negative key stands for the key with these 64 bits, as in
     /// Python.
     pub(crate) fn append_keys(self, bytes: &[u8], keys: &mut Vec<u64>) {
         match self {

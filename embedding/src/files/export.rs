@@ -1,4 +1,4 @@
-//! Tables into files; see the module `files` for how.
+//! Exports of tables to files. The module `files` has the method.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -15,8 +15,7 @@ use crate::table::progress::{OnProgress, TransferProgress, report};
 use crate::table::scan::Scan;
 use crate::vocabulary::shared::Published;
 
-/// What an export writes. Default: keys and vectors, in the format that the file's suffix stands
-/// for.
+/// What an export writes. Default: keys and vectors, in the format of the file's suffix.
 ///
 /// # Examples
 /// See [`Table::export`].
@@ -24,22 +23,22 @@ use crate::vocabulary::shared::Published;
 pub struct ExportOptions {
     /// Default: by the suffix ([`FileFormat::of_path`]).
     pub format: Option<FileFormat>,
-    /// Also the optimizer's state, so that an import restores training exactly, and of a table
-    /// with [tracking](crate::Tracking) each row's uses and last use. Default: no.
+    /// Also writes the optimizer's state, so that an import restores training exactly. For a table
+    /// with [tracking](crate::Tracking), also writes each row's uses and last use. Default: no.
     pub state: bool,
-    /// One matrix in order of the keys, without them. Default: no.
+    /// Writes one matrix in order of the keys, without the keys. Default: no.
     pub dense: Option<DenseRows>,
 }
 
-/// A table whose keys are 0 to n - 1 as one matrix: row i is the row of key i, as an embedding's
-/// weight in a state dict has it. Not for Parquet.
+/// A table whose keys are 0 to n - 1 as one matrix: row i is the row of key i, as in the weight of
+/// an embedding in a state dict. Not for Parquet.
 ///
 /// # Examples
 /// See [`Table::export`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DenseRows {
-    /// How many rows the matrix has; a key beyond is an error. Default: the largest key + 1, for
-    /// which the table is gone through once more.
+    /// Rows of the matrix; a larger key is an error. Default: the largest key + 1, which an
+    /// additional pass over the table finds.
     pub rows: Option<u64>,
     /// Keys without a row get their initial values. Default: they are an error.
     pub fill_missing: bool,
@@ -52,9 +51,9 @@ pub struct DenseRows {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Exported {
-    /// The checkpoint whose rows they are.
+    /// The exported checkpoint.
     pub checkpoint: u64,
-    /// Rows that came from the table.
+    /// Exported rows of the table.
     pub rows: u64,
     /// Rows of a dense file that have initial values.
     pub filled_rows: u64,
@@ -64,7 +63,7 @@ pub struct Exported {
     pub files: Vec<PathBuf>,
 }
 
-/// How many keys of a dense table's are looked at between two reports.
+/// Keys of a dense table that are checked between two reports.
 const KEYS_PER_REPORT: u64 = 1 << 16;
 
 /// Where an export goes.
@@ -83,22 +82,22 @@ enum Writer {
 }
 
 impl Table {
-    /// Writes the table to a file, as the newest checkpoint holds it: keys and vectors, and the
-    /// optimizer's state and the rows' uses if `options` say so. What came after that
-    /// checkpoint is not in it; take one first to have it.
+    /// Writes the table to a file, as the newest checkpoint holds it: keys and vectors, and with
+    /// `options` also the optimizer's state and the rows' uses. Later changes are not in the file;
+    /// take a checkpoint first to include them.
     ///
-    /// In constant memory (some MiB, and the pages that a [scan](Self::scan) borrows of the
-    /// budget), while training goes on. Rows come in no particular order unless they are dense.
-    /// When the call returns, the file is complete and on stable storage, in place of an older
-    /// one of that name; before that, it is not there under its name, and after an error
-    /// nothing of it is. (npy is several files; docs/export.md says what holds of them.)
+    /// The export takes constant memory (some MiB, and the pages that a [scan](Self::scan) borrows
+    /// of the budget), while training goes on. Rows have no particular order unless they are dense.
+    /// When the call returns, the file is complete and on stable storage, and has replaced an older
+    /// one of its name. Before that, no file appears under the name, and after an error nothing is
+    /// left. (npy is several files; docs/export.md says what holds for them.)
     ///
     /// # Errors
-    /// As [`scan`](Self::scan); [`InvalidOption`](crate::Error::InvalidOption) for a suffix that
-    /// says no format; [`NotDense`](crate::Error::NotDense) for keys that make no dense table,
-    /// or one that the disk has no room for; [`UnusableOutput`](crate::Error::UnusableOutput)
-    /// for a name that no file can have, and for a file that is in the way of an npy export;
-    /// [`Io`](crate::Error::Io) for a file that can't be written, as when the disk is full.
+    /// As [`scan`](Self::scan); [`InvalidOption`](crate::Error::InvalidOption) for an unknown
+    /// suffix; [`NotDense`](crate::Error::NotDense) for keys that do not fit a dense file, or a
+    /// dense file that the disk has no room for; [`UnusableOutput`](crate::Error::UnusableOutput)
+    /// for a name that no file can have, and for a file that an npy export would mistake;
+    /// [`Io`](crate::Error::Io) for a failed write, also on a full disk.
     ///
     /// # Examples
     /// ```
@@ -123,9 +122,9 @@ impl Table {
         self.export_with(path, options, |_| ControlFlow::Continue(()))
     }
 
-    /// As [`export`](Self::export), and tells `progress` after each batch of rows how far it is: 0
-    /// rows while the largest key of a dense table is looked for and initial values are
-    /// written. Ends with [`Error::Cancelled`](crate::Error::Cancelled) if that says so.
+    /// As [`export`](Self::export), and calls `progress` after each batch of rows. It reports 0
+    /// rows while it looks for the largest key of a dense table and while it writes initial values.
+    /// If `progress` ends the call, it fails with [`Error::Cancelled`](crate::Error::Cancelled).
     ///
     /// # Errors
     /// As [`export`](Self::export); [`Cancelled`](crate::Error::Cancelled).
@@ -162,9 +161,8 @@ impl Table {
         self.export_as(Place::File(path), format, options, &mut progress)
     }
 
-    /// As [`export_with`](Self::export_with), to a stream, such as standard output, as rows come.
-    /// Parquet alone can be streamed: other formats have one column after another, each as long
-    /// as the table.
+    /// As [`export_with`](Self::export_with), to a stream such as standard output. Only Parquet can
+    /// be streamed: the other formats have one column after another, each as long as the table.
     ///
     /// # Errors
     /// As [`export_with`](Self::export_with); [`InvalidOption`](crate::Error::InvalidOption) unless
@@ -243,7 +241,7 @@ impl Table {
         })
     }
 
-    /// A scan, and how many rows a dense file gets.
+    /// A scan, and the number of rows of a dense file.
     fn scan_for(
         &self,
         dense: Option<DenseRows>,
@@ -252,7 +250,7 @@ impl Table {
         match dense {
             None => Ok((self.scan()?, None)),
             Some(DenseRows { rows: Some(rows), .. }) => Ok((self.scan()?, Some(rows))),
-            // Ends: as soon as no checkpoint completes between two calls.
+            // Ends: when no checkpoint completes between two calls.
             Some(DenseRows { rows: None, .. }) => loop {
                 let mut first = self.scan()?;
                 let scan = self.scan()?;
@@ -279,8 +277,8 @@ impl Table {
         Error::NotDense { table: self.name().to_owned(), why }
     }
 
-    /// Refuses a dense file that the disk has no room for: one stray key makes it as long as that
-    /// key says.
+    /// Refuses a dense file that the disk has no room for: one wrong key can make the file very
+    /// long.
     fn check_space(&self, path: &Path, rows: u64, parts: &[Part]) -> Result<()> {
         let row_bytes = parts.iter().map(Part::row_bytes).sum::<usize>() as u64;
         let bytes = u128::from(rows) * u128::from(row_bytes);
@@ -296,7 +294,7 @@ impl Table {
         )))
     }
 
-    /// Gives a dense file's rows their initial values; those of the table go over them.
+    /// Gives a dense file's rows their initial values. The rows of the table overwrite them.
     fn fill_dense(
         &self,
         writer: &mut Writer,
@@ -369,8 +367,8 @@ impl Table {
         }
     }
 
-    /// What an export tells of that vocabulary: its values at this moment, which are those of the
-    /// checkpoint's ids and perhaps some more.
+    /// The values of the table's vocabulary for the export's settings: those of the checkpoint's
+    /// ids, and perhaps later ones.
     pub(crate) fn vocabulary_values(&self) -> Option<HeldValues> {
         let vocabulary = self.own_vocabulary()?;
         let Published { len, fingerprint, numbering } = vocabulary.shared.published();
@@ -420,8 +418,8 @@ impl Writer {
         }
     }
 
-    /// Completes the files and gives them their names; returns those and how long they are
-    /// together.
+    /// Completes the files and gives them their names. Returns the names and the sum of the
+    /// lengths.
     fn commit(self) -> Result<(Vec<PathBuf>, u64)> {
         match self {
             Self::Npy(path, writer) => npy_set::commit(&path, writer.files),

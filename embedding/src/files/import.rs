@@ -1,4 +1,4 @@
-//! Tables out of files; see the module `files` for how.
+//! Imports of files into tables. The module `files` has the method.
 
 mod open;
 pub(crate) mod options;
@@ -33,16 +33,16 @@ use put::{PutImported, PutKeepingState, PutWithState, Taken, TakenUses};
 pub struct Imported {
     /// Rows of the file.
     pub rows: u64,
-    /// Whether they came with the optimizer's state.
+    /// True if the file had the optimizer's state.
     pub with_state: bool,
 }
 
-/// The settings of the table that a file was exported from; `None` for a file that others made, and
-/// for a dense npy matrix by itself, which has no place for them. Of a directory, those of its
+/// The settings of the table that a file was exported from. `None` for a file of another program,
+/// and for a dense npy matrix alone, which has no place for settings. For a directory, those of its
 /// first file.
 ///
 /// # Errors
-/// The file can't be read, or its settings are a newer program's.
+/// The file can't be read, or a newer program wrote its settings.
 ///
 /// # Examples
 /// ```
@@ -84,27 +84,26 @@ impl Table {
     /// ([`ImportOptions::first_key`]). A directory stands for its files, sorted by name, except
     /// those whose names begin with `_` or `.`.
     ///
-    /// A row that is there is replaced. With the optimizer's state, it trains on as the exported
-    /// one would have; without, it keeps the state that it has, and a new row's starts afresh.
-    /// Of equal keys, the last one in the file stays. With uses in the file and
-    /// [tracking](crate::Tracking) in the table, a row has the uses and the last use that the
-    /// file tells, the present time in place of the latter if the exported table's tracking was
-    /// another; else the import counts as one use. Staleness clocks play no part. The rows are
-    /// in memory when the call returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes
-    /// them durable. After an error, the batches before it are in the table.
+    /// A row of the file replaces the table's row. If the file has the optimizer's state, training
+    /// continues as it would have in the exported table. Otherwise an existing row keeps its state,
+    /// and a new row starts with a fresh one. Of equal keys, the last one in the file counts. If
+    /// the file has uses and the table has [tracking](crate::Tracking), a row gets the file's uses
+    /// and last use; the last use is the present time if the exported table's tracking had another
+    /// unit. Otherwise the import counts as one use. Staleness clocks do not move. The rows are in
+    /// memory when the call returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes them
+    /// durable. After an error, the batches before it are in the table.
     ///
     /// # Errors
     /// [`UnreadableFile`](crate::Error::UnreadableFile) if the file is damaged, holds a value that
-    /// is not finite, or does not tell which of its parts are keys and vectors. It names the
-    /// file, and where it can the row and the column.
+    /// is not finite, or does not say which of its parts are keys and vectors. The error names the
+    /// file, and row and column if they are known.
     ///
     /// [`FileMismatch`](crate::Error::FileMismatch) if the file does not fit the table: its vectors
-    /// have another dim, its state is another optimizer's, its keys are no ids of the table's
-    /// vocabulary, or it was exported from a table of another vocabulary or of a vocabulary
-    /// with other values.
+    /// have another dim, its state belongs to another optimizer, a key is no id of the table's
+    /// vocabulary, or the exported table had another vocabulary or other values in it.
     ///
-    /// [`InvalidOption`](crate::Error::InvalidOption) for a suffix that says no format; a failure
-    /// of the store.
+    /// [`InvalidOption`](crate::Error::InvalidOption) for an unknown suffix; a failure of the
+    /// store.
     ///
     /// # Examples
     /// See [`export`](Self::export).
@@ -112,8 +111,8 @@ impl Table {
         self.import_with(path, options, |_| ControlFlow::Continue(()))
     }
 
-    /// As [`import`](Self::import), and tells `progress` after each batch of rows how far it is.
-    /// Ends with [`Error::Cancelled`](crate::Error::Cancelled) if that says so.
+    /// As [`import`](Self::import), and calls `progress` after each batch of rows. If `progress`
+    /// ends the call, it fails with [`Error::Cancelled`](crate::Error::Cancelled).
     ///
     /// # Errors
     /// As [`import`](Self::import); [`Cancelled`](crate::Error::Cancelled).
@@ -129,14 +128,13 @@ impl Table {
         self.import_files_with(&[path], options, progress)
     }
 
-    /// As [`import`](Self::import), of several files or directories, one after another. All of them
-    /// are looked at before the first row is put, and each is open only while it is read.
+    /// As [`import`](Self::import), for several files or directories, one after another. The call
+    /// checks all of them before it puts the first row. Each file is open only while it is read.
     ///
     /// # Errors
-    /// As [`import`](Self::import). [`FileMismatch`](crate::Error::FileMismatch) also if one file
-    /// has the optimizer's state and another has not.
-    /// [`UnreadableFile`](crate::Error::UnreadableFile) also if a file has no keys and
-    /// [`first_key`](ImportOptions::first_key) is not set.
+    /// As [`import`](Self::import). [`FileMismatch`](crate::Error::FileMismatch) also if only some
+    /// of the files have the optimizer's state. [`UnreadableFile`](crate::Error::UnreadableFile)
+    /// also if a file has no keys and [`first_key`](ImportOptions::first_key) is not set.
     ///
     /// # Examples
     /// ```
@@ -163,8 +161,8 @@ impl Table {
         self.import_files_with(paths, options, |_| ControlFlow::Continue(()))
     }
 
-    /// As [`import_files`](Self::import_files), and tells `progress` after each batch of rows how
-    /// far it is. Ends with [`Error::Cancelled`](crate::Error::Cancelled) if that says so.
+    /// As [`import_files`](Self::import_files), and calls `progress` after each batch of rows. If
+    /// `progress` ends the call, it fails with [`Error::Cancelled`](crate::Error::Cancelled).
     ///
     /// # Errors
     /// As [`import_files`](Self::import_files); [`Cancelled`](crate::Error::Cancelled).
@@ -201,7 +199,7 @@ impl Table {
         Ok(Imported { rows: done, with_state })
     }
 
-    /// Whether files are rows of this table; returns how many rows they have together, and whether
+    /// Checks that the files hold rows of this table. Returns the number of their rows, and whether
     /// they have state.
     fn check_files(&self, sources: &[Source], options: &ImportOptions) -> Result<(u64, bool)> {
         let mut total = 0_u64;
@@ -235,7 +233,7 @@ impl Table {
         Ok((total, with_state.is_some_and(|(state, _)| state)))
     }
 
-    /// Opens a file, and refuses it if its rows do not fit this table. `rows_before` lie in the
+    /// Opens a file, and refuses it if its rows do not fit this table. `rows_before`: rows of the
     /// files before it.
     fn open_to_import(
         &self,
@@ -302,7 +300,7 @@ impl Table {
         }
     }
 
-    /// What of the file goes into rows beside the vectors.
+    /// The parts of the file that go into rows beside the vectors.
     fn taken(&self, file: &dyn RowFile, held: Option<&TableConfig>, state: bool) -> Taken {
         let same_time = held.is_some_and(|held| held.tracking == self.config().tracking);
         let uses = match (file.has_uses(), same_time) {
@@ -313,14 +311,14 @@ impl Table {
         Taken { state, uses }
     }
 
-    /// True if the file's rows come with optimizer state. An error if they do not fit this table.
+    /// True if the file's rows have optimizer state. Fails if they do not fit this table.
     fn check_fit(
         &self,
         path: &Path,
         file: &dyn RowFile,
         held: Option<&TableConfig>,
     ) -> Result<bool> {
-        // Without a row, lists of any length and tensors of no column tell no dim.
+        // Without a row, a file of lists or of empty tensors does not show its dim.
         if file.rows() == 0 && file.columns() == 0 {
             return Ok(false);
         }
@@ -358,7 +356,7 @@ impl Table {
         ))
     }
 
-    /// Refuses rows for ids of another vocabulary than the table's, where both are known.
+    /// Refuses rows for ids of another vocabulary than the table's, if both are known.
     fn check_vocabulary(&self, path: &Path, held: Option<&TableConfig>) -> Result<()> {
         let theirs = held.and_then(|held| held.vocabulary.as_ref());
         match (theirs, self.shared.vocabulary()) {
@@ -375,8 +373,8 @@ impl Table {
         }
     }
 
-    /// Refuses rows for ids that the vocabulary has given to other values: it may have come to them
-    /// on another way, after its bank was taken back to a checkpoint or copied.
+    /// Refuses rows for ids that the vocabulary has given to other values. That happens if its bank
+    /// was copied or taken back to a checkpoint, and then added other values.
     fn check_values(
         &self,
         path: &Path,
@@ -439,7 +437,7 @@ impl Table {
     }
 }
 
-/// A file that is rows of the table.
+/// A file whose rows fit the table.
 struct Opened {
     path: PathBuf,
     file: Box<dyn RowFile>,
@@ -447,8 +445,8 @@ struct Opened {
     taken: Taken,
 }
 
-/// Refuses values that are not finite as `dtype`. `first` is the row of the file that `keys` begin
-/// with.
+/// Refuses values that are not finite as `dtype`. `first`: the file's row of the first key in
+/// `keys`.
 fn check_range(
     path: &Path,
     what: &str,

@@ -1,4 +1,4 @@
-//! The files that an import reads: one, a list, or those of a directory.
+//! The files of an import: one file, a list, or those of a directory.
 
 use std::path::{Path, PathBuf};
 
@@ -16,8 +16,8 @@ pub(crate) struct Source {
 /// its files sorted by name, except those whose names begin with `_` or `.`, such as `_SUCCESS`.
 ///
 /// # Errors
-/// There is none, or a directory's files are of several formats, or of one where a table is several
-/// files.
+/// There is no file; or a directory's files have several formats, or a format with several files
+/// for a table.
 pub(crate) fn expand<P: AsRef<Path>>(
     paths: &[P],
     format: Option<FileFormat>,

@@ -1,17 +1,17 @@
 //! Tables in files that other programs read: safetensors, npy and Parquet.
 //!
-//! **Problem.** A table is larger than memory, training continues while it is written out, and the
-//! reader of the file has no Embank. Files that come in were written by other programs, may be
-//! damaged, and may not fit the memory either.
+//! **Problem.** A table is larger than memory, training continues during the export, and the reader
+//! of the file has no Embank. Imported files come from other programs, may be damaged, and may be
+//! larger than memory too.
 //!
-//! **Approach.** Out: a scan gives the newest checkpoint's rows, whose number is known before the
-//! first. So the places of all columns in the file are known too, and each batch of rows goes to
-//! its place in every one of them (`tensors`). Parquet goes by row groups of bounded size instead.
-//! The file gets its name when it is complete and on stable storage (`output`). In: the header is
-//! checked against the file's length before anything is believed, then batches of rows are read,
-//! converted, checked and put.
+//! **Approach.** *Export*: a scan returns the newest checkpoint's rows, and their number is known
+//! before the first row. So the places of all columns in the file are known too, and each batch of
+//! rows goes to its place in every column (`tensors`). Parquet has row groups of bounded size in
+//! place of that. The file gets its name when it is complete and on stable storage (`output`).
+//! *Import*: the header is checked against the file's length before it is used. Then batches of
+//! rows are read, converted, checked and put.
 //!
-//! **Memory** is that of a batch, some MiB, in both directions, plus what the scan borrows of the
+//! **Memory.** Both directions take the memory of a batch, some MiB. A scan borrows more from the
 //! bank's budget.
 //!
 //! | format | keys | vectors | state |
@@ -20,11 +20,10 @@
 //! | npy, for `x.npy` | `x.keys.npy` | `x.rows.npy` | `x.state.npy`; see `npy_set` |
 //! | Parquet | column `key` | column `vector` | column `state` |
 //!
-//! A table that tracks uses has two more columns of u32 beside its state, `last_used` and `uses`,
-//! in each format.
+//! A table that tracks uses has two more columns of u32, `last_used` and `uses`, in each format.
 //!
-//! A dense file has no keys: row i is the row of key i, as state dicts of PyTorch have it. The npy
-//! file is `x.npy` itself then. Vectors of int8 have a tensor `scales` too, in safetensors; see
+//! A dense file has no keys: row i is the row of key i, as in state dicts of PyTorch. As npy it is
+//! the one file `x.npy`. Vectors of int8 have a tensor `scales` too in safetensors; see
 //! [`batch::parts_of`].
 
 mod as_exported;
@@ -48,7 +47,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// The formats that a table can be written to and read from.
+/// The formats of exports and imports.
 ///
 /// # Examples
 /// ```
@@ -63,17 +62,16 @@ use crate::error::{Error, Result};
 pub enum FileFormat {
     /// Tensors `keys`, `rows` and `state` in one file, with the table's settings in its metadata.
     Safetensors,
-    /// NumPy's own: for `user.npy` the files `user.keys.npy`, `user.rows.npy` and `user.state.npy`,
-    /// with their list and the table's settings in `user.embank.json`; a dense table without
-    /// state and uses is `user.npy` alone.
+    /// NumPy's format. For `user.npy` there are the files `user.keys.npy`, `user.rows.npy` and
+    /// `user.state.npy`, with their list and the table's settings in `user.embank.json`. A dense
+    /// table without state and uses is `user.npy` alone.
     Npy,
     /// Columns `key`, `vector` and `state`, with the table's settings in its metadata.
     Parquet,
 }
 
 impl FileFormat {
-    /// The format that a file's suffix stands for: `.safetensors`, `.npy` or `.parquet`, in upper
-    /// or lower case.
+    /// The format of a file's suffix: `.safetensors`, `.npy` or `.parquet`, in upper or lower case.
     ///
     /// # Errors
     /// [`Error::InvalidOption`] for another one.
@@ -100,19 +98,19 @@ pub(crate) fn io_error(operation: &'static str, path: &Path, source: std::io::Er
     embank_kv::Error::Io { operation, path: path.to_owned(), source }.into()
 }
 
-/// A file whose content is not what it should be.
+/// A file whose content is wrong.
 pub(crate) fn unreadable(path: &Path, what: impl Into<String>) -> Error {
     Error::UnreadableFile { path: path.to_owned(), what: what.into() }
 }
 
-/// A readable file whose rows do not fit the table that they were to be put into.
+/// A readable file whose rows do not fit the table of the import.
 pub(crate) fn file_mismatch(path: &Path, what: impl Into<String>) -> Error {
     Error::FileMismatch { path: path.to_owned(), what: what.into() }
 }
 
-/// Opens a file to read, and says how long it is.
+/// Opens a file to read, and returns its length.
 pub(crate) fn open_to_read(path: &Path) -> Result<(File, u64)> {
-    // Looked at first: the open of a FIFO would wait for its writer.
+    // The look comes first, because the open of a FIFO would wait for its writer.
     let found = std::fs::metadata(path).map_err(|error| io_error("open", path, error))?;
     if !found.is_file() {
         return Err(unreadable(path, "it is no regular file; write what comes of it to one first"));
@@ -122,7 +120,7 @@ pub(crate) fn open_to_read(path: &Path) -> Result<(File, u64)> {
     Ok((file, metadata.len()))
 }
 
-/// Parquet in a program that was built without it.
+/// Parquet in a program that is built without it.
 #[cfg(not(feature = "parquet"))]
 pub(crate) fn no_parquet() -> Error {
     let why =

@@ -1,8 +1,7 @@
-//! npy: a magic number, a header that is a Python dictionary, the array's bytes.
+//! The npy format: a magic number, a header that is a Python dictionary, and the array's bytes.
 //!
-//! The header says three things, so it is read here: the crates for it bring a parser of Python
-//! literals and big numbers along.
-//! What belongs together is in `npy_set`.
+//! The header has only three entries, so this module reads it. The crates for npy bring a parser of
+//! Python literals and of big numbers. `npy_set` has the files that belong together.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,14 +14,14 @@ use super::{io_error, open_to_read, unreadable};
 use crate::error::Result;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
-/// Data begins at a multiple of that.
+/// The data begins at a multiple of this.
 const ALIGNMENT: usize = 64;
-/// Beyond that, a header is taken for damage: it describes one plain array.
+/// A longer header counts as damage: it describes one plain array.
 const HEADER_BYTES_MAX: u64 = 1 << 16;
 
 /// The bytes before an array's.
 pub(crate) fn header(element: Element, shape: &str) -> Vec<u8> {
-    // Vectors of bf16 go into npy files as f32; see `parts_of`.
+    // Vectors of bf16 are written to npy files as f32; see `parts_of`.
     let kind = element.npy().expect("every part of an npy file has a type of NumPy");
     let mut text = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}");
     let length = (MAGIC.len() + 4 + text.len() + 1).next_multiple_of(ALIGNMENT) - MAGIC.len() - 4;
@@ -76,7 +75,7 @@ pub(crate) fn open(path: &Path) -> Result<Tensor> {
     })
 }
 
-/// The header's text, and where the data begins.
+/// The header's text, and the place where the data begins.
 fn read_header(path: &Path, file: &File, file_bytes: u64) -> Result<(String, u64)> {
     let damaged = |what: &str| unreadable(path, format!("it is no npy file: {what}"));
     let mut start = [0; 12];

@@ -1,19 +1,20 @@
-//! A table as several npy files that belong together.
+//! A table as a set of npy files.
 //!
-//! **Problem.** No rename gives several files their names at once. A crash between two of them must
-//! not leave one export's rows beside another's keys or state, and npy has no place to say whose
-//! state it is.
+//! **Problem.** No rename gives several files their names at once. After a crash between two
+//! renames, one export's rows must not lie beside another export's keys or state. npy has no place
+//! for the name of its set.
 //!
-//! **Approach.** A set has a list, `x.embank.json`: its files' names, and the settings of the
-//! table. Everything is written under other names and made durable first; until then an older set
-//! is whole. Then the older list and the older keys go, what else was in the older list goes, and
-//! the new files get their names: state and uses, rows, keys, list. An import takes rows beside
-//! keys only, and state and uses that the list names, and refuses those without a list. So at any
-//! point it finds the older set, the new one, or none.
+//! **Approach.** A set has a list, `x.embank.json`, with its files' names and the settings of the
+//! table. All new files are first written under other names and made durable; until then an older
+//! set is whole. Then the older list and the older keys are removed, then the other files of the
+//! older list. Then the new files get their names, in this order: state and uses, rows, keys, list.
+//! An import takes rows only beside keys. It takes state and uses only if the list names them, and
+//! refuses those without a list. So at any point an import finds the older set, the new set, or no
+//! set.
 //!
-//! A dense matrix without state is a file by itself, and needs no list. What no list names was not
-//! left by an export and stays; it is an error if an import would take it for a part of what is
-//! being written.
+//! A dense matrix without state is one file and needs no list. A file that no list names was not
+//! left by an export and stays. The export fails if an import would take such a file for a part of
+//! the new set.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -29,9 +30,9 @@ use super::tensors::{Arrays, Keys, Place, TensorRows, TensorWriter, UsesArrays};
 use super::{io_error, npy, unreadable};
 use crate::error::{Error, Result};
 
-/// Which files a set has; `/` is in no file's name.
+/// The files of a set; no file's name has a `/`.
 const FILES: &str = "embank.files";
-/// Beyond that, a list is taken for damage.
+/// A longer list counts as damage.
 const LIST_BYTES_MAX: u64 = 1 << 20;
 
 /// A file beside `path`: `x.rows.npy` for `x.npy`, `x.1.rows.npy` for `x.1`.
@@ -50,8 +51,7 @@ fn path_of(path: &Path, part: &str) -> PathBuf {
     beside(path, &format!(".{part}.npy"))
 }
 
-/// The files of state and uses that a set may have: they stand beside the rows and are not taken
-/// without a list.
+/// The files of state and uses that a set may have. An import does not take them without a list.
 fn paths_beside_rows(path: &Path) -> [PathBuf; 3] {
     ["state", LAST_USED, USES].map(|part| path_of(path, part))
 }
@@ -72,7 +72,7 @@ impl List {
         beside(path, ".embank.json")
     }
 
-    /// The list that is there for `path`.
+    /// The list beside `path`, if there is one.
     fn read(path: &Path) -> Result<Option<Self>> {
         let path = Self::path_for(path);
         let bytes = match std::fs::metadata(&path) {
@@ -147,15 +147,15 @@ pub(crate) fn create(
         file.write_at(&text, 0)?;
         files.push(file);
     }
-    // Better told before the rows are written than after.
+    // Called for its error alone: refuses here what would make `commit` fail later.
     to_remove(path, &files)?;
     Ok(TensorWriter { files, keys, parts: placed })
 }
 
-/// What of an older set has to go before these files get their names, in order.
+/// The files of an older set that are removed before these files get their names, in order.
 ///
 /// # Errors
-/// Something would be taken for a part of these files.
+/// An import would take an existing file for a part of these files.
 fn to_remove(path: &Path, files: &[OutputFile]) -> Result<Vec<PathBuf>> {
     let is_written = |path: &Path| files.iter().any(|file| file.path() == path);
     let keys = path_of(path, "keys");
@@ -173,17 +173,18 @@ fn to_remove(path: &Path, files: &[OutputFile]) -> Result<Vec<PathBuf>> {
     if is_written(&keys) || is_older(&keys) {
         gone.push(keys.clone());
     }
-    // A matrix goes before its state and uses: it would be taken without.
+    // A matrix is removed before its state and uses, because an import would take it without them.
     gone.extend(is_older(path).then(|| path.to_owned()));
     let parts = std::iter::once(path_of(path, "rows")).chain(beside_rows);
     gone.extend(parts.filter(|part| is_older(part) && !is_written(part)));
     Ok(gone)
 }
 
-/// Gives the files their names, once all of them are on stable storage; returns the names and how
-/// long they are together.
+/// Gives the files their names, once all of them are on stable storage. Returns the names and the
+/// sum of the lengths.
 pub(crate) fn commit(path: &Path, mut files: Vec<OutputFile>) -> Result<(Vec<PathBuf>, u64)> {
-    // Where the rows are, their state and uses are: rows are never taken without them unawares.
+    // State and uses get their names before the rows, so that no import takes the rows without
+    // them.
     let beside_rows = paths_beside_rows(path);
     files.sort_by_key(|file| !beside_rows.iter().any(|beside| beside == file.path()));
     let mut bytes = 0;
@@ -217,7 +218,7 @@ mod failing {
 
     #[cfg(test)]
     thread_local! {
-        /// How many steps go well; `None`: all.
+        /// Steps that succeed; `None` for all steps.
         pub(super) static LEFT: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
     }
 
@@ -234,8 +235,8 @@ mod failing {
     }
 }
 
-/// The rows in the files for `path`, and what their list tells: those beside it, or the one matrix
-/// that it is itself. `keys` and `rows` name other files.
+/// The rows in the files for `path`, and the content of their list. These are the files beside
+/// `path`, or the one matrix in it. `keys` and `rows` name other files.
 pub(crate) fn read(
     path: &Path,
     selection: Selection<'_>,
@@ -285,7 +286,7 @@ pub(crate) fn read(
     Ok((rows, list.map_or_else(HashMap::new, |list| list.pairs)))
 }
 
-/// Refuses rows by position where keys may be beside them.
+/// Refuses rows by position if a file beside them may hold their keys.
 fn refuse_keys_beside(path: &Path) -> Result<()> {
     // The rows of a set, imported by their own name, have the set's keys.
     let stem = name_of(path);
@@ -300,7 +301,7 @@ fn refuse_keys_beside(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a matrix beside which another one is, or what its values are to be multiplied with.
+/// Refuses a matrix if another matrix, or a file of scales for it, lies beside it.
 fn refuse_other_rows(path: &Path) -> Result<()> {
     let beside = ROWS.into_iter().chain([SCALES]).map(|name| path_of(path, name));
     match beside.into_iter().find(|beside| beside.exists()) {

@@ -1,4 +1,4 @@
-//! Files of rows, opened by their formats.
+//! Opens files of rows by their formats.
 
 use crate::error::Result;
 use crate::files::batch::{RowFile, Wanted};
@@ -10,14 +10,14 @@ use crate::files::{FileFormat, npy_set, safetensors, settings};
 use crate::row::config::TableConfig;
 use crate::row::tracking::Tracking;
 
-/// A file's rows, with what it tells of the table that they came from.
+/// A file's rows, with its settings of the exported table.
 pub(super) struct Contents {
     pub(super) file: Box<dyn RowFile>,
     pub(super) held: Option<TableConfig>,
     pub(super) values: Option<HeldValues>,
 }
 
-/// `is_tracked` tells whether the rows of the table that imports tell of their uses.
+/// `is_tracked`: true if the importing table tracks uses.
 pub(super) fn open(
     source: &Source,
     options: &ImportOptions,
@@ -29,8 +29,8 @@ pub(super) fn open(
     let rows = options.rows.as_deref();
     let state = options.state;
     let uses = options.state && is_tracked;
-    // Columns of these names mean something else in a file of another program, or of a table
-    // without tracking.
+    // In a file of another program, or of a table without tracking, columns of these names mean
+    // something else.
     let select = |held: Option<&TableConfig>| {
         let has_uses = held.is_some_and(|held| held.tracking != Tracking::None);
         Selection { keys, rows, first_key, wanted: Wanted { state, uses: uses && has_uses } }
@@ -44,7 +44,7 @@ pub(super) fn open(
             Ok(Contents { file: Box::new(file), held, values })
         }
         FileFormat::Npy => {
-            // The set's list tells which files are its own.
+            // The set's list says which files belong to the set.
             let selection = Selection { keys, rows, first_key, wanted: Wanted { state, uses } };
             let (file, pairs) = npy_set::read(path, selection)?;
             let held = settings::from_pairs(path, &pairs)?;

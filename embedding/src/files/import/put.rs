@@ -1,4 +1,4 @@
-//! Rows of a file into records of the store.
+//! Puts rows of a file into records of the store.
 
 use embank_kv::{Access, Operation, Shortage};
 
@@ -6,38 +6,38 @@ use crate::dtype::Dtype;
 use crate::files::batch::ReadBatch;
 use crate::row::layout::RowLayout;
 
-/// What of a file goes into rows beside the vectors.
+/// The parts of a file that go into rows beside the vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) state: bool,
     pub(super) uses: TakenUses,
 }
 
-/// What of a file's uses goes into rows.
+/// The part of a file's uses that goes into rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TakenUses {
     /// The import counts as one use.
     None,
-    /// The number. The last use is the present time: the file's times have another unit than the
-    /// table's.
+    /// The number of uses. The last use is the present time, because the file's times have another
+    /// unit than the table's.
     Count,
-    /// The number and the last use.
+    /// The number of uses and the last use.
     All,
 }
 
-/// A batch of a file on its way into the table.
+/// A batch of a file that is put into the table.
 #[derive(Debug)]
 pub(super) struct PutImported<'a> {
     pub(super) layout: &'a RowLayout,
     pub(super) batch: &'a ReadBatch,
-    /// Where in the batch each distinct key's row lies.
+    /// For each distinct key, the place of its row in the batch.
     pub(super) sources: &'a [u32],
     pub(super) uses: TakenUses,
 }
 
 impl PutImported<'_> {
-    /// An int8 row that the file has as it is stored goes in so: its scale would not come back from
-    /// its values.
+    /// If the file has an int8 row as it is stored, the row is stored so, because its scale can't
+    /// be computed from its values.
     fn write_vector(&self, i: usize, value: &mut [u8]) {
         let place = self.sources[i] as usize;
         let layout = self.layout;
