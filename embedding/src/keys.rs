@@ -1,29 +1,29 @@
 //! The distinct keys of a batch.
 //!
 //! Every Get and every update starts here, so this is part of the hot path. A hash table that is
-//! probed key by key loses its time to branches that no processor can predict, so this one does
-//! without:
+//! probed key by key has branches that no processor can predict. This one has no such branches:
 //!
-//! 1. Backwards over the batch, each key writes its place to its slot. Nothing is compared, and the
-//!    first key of the batch with that hash is what stays. Nothing has to be cleared either, for
-//!    only slots just written are read.
-//! 2. Forwards, each key looks at its slot's place. It is its own (a new key), or that of an equal
-//!    key (a duplicate, whose number is known by now), which is a choice of values and no branch;
-//!    or that of another key with the same slot, which sends it to a small probed table. With 4 to
-//!    8 slots a key that is some 10% of them, always the same keys.
+//! 1. Backwards over the batch, each key writes its place to its slot. Nothing is compared, so the
+//!    first key of the batch with this slot is what stays. The slots need no clearing, because only
+//!    slots that were just written are read.
+//! 2. Forwards, each key looks at the place in its slot. Three cases are possible. The place is its
+//!    own: the key is new. The place is that of an equal key: the key is a duplicate, whose number
+//!    is known by now. These two cases are a choice of values without a branch. Or the place is
+//!    that of another key with this slot: the key goes to a small probed table. With 4 to 8 slots
+//!    for each key, some 10% of the keys go there, and each key always goes the same way.
 //!
-//! There is no allocation per key, and a batch that is sorted already needs no table at all.
+//! No key needs an allocation, and a sorted batch needs no table.
 
 use std::cell::RefCell;
 
-/// In place of an id, where a value has none. Never an id.
+/// Stands for a missing id. Never an id.
 ///
 /// # Examples
 /// See [`Vocabulary::ids`](crate::Vocabulary::ids).
 pub const UNKNOWN_ID: u64 = u64::MAX;
 
-/// Scratch tables up to this many slots (384 KiB, batches of 16,384 keys) are kept by the thread
-/// for its next batch.
+/// Largest scratch table, in slots, that a thread keeps for its next batch: 384 KiB, for batches of
+/// 16,384 keys.
 const SLOTS_KEPT_MAX: usize = 3 << 15;
 
 thread_local! {
@@ -50,7 +50,7 @@ impl UniqueKeys {
     /// Finds the distinct keys of `batch`.
     ///
     /// # Panics
-    /// When the batch has `u32::MAX` keys (32 GiB of them) or more.
+    /// If the batch has `u32::MAX` keys (32 GiB of them) or more.
     #[must_use]
     pub fn new(batch: &[u64]) -> Self {
         assert!(batch.len() < u32::MAX as usize, "a batch holds fewer than 2^32 - 1 keys");
@@ -65,7 +65,7 @@ impl UniqueKeys {
             }
             unique
         };
-        // A thread that is ending may keep none any more.
+        // A thread that is ending can't keep a table.
         SLOTS.try_with(with_kept).unwrap_or_else(|_| Self::hashed(batch, &mut Vec::new()))
     }
 
@@ -87,7 +87,7 @@ impl UniqueKeys {
         for (place, &key) in batch.iter().enumerate() {
             let owner = owners[scatter(key) as usize & mask] as usize;
             if batch[owner] == key {
-                // An owner is never behind its keys: its number, if it is another, is known.
+                // An owner does not come after its keys, so its number is known.
                 let new = owner == place;
                 keys[distinct] = key;
                 inverse[place] = if new { distinct as u32 } else { inverse[owner] };
@@ -111,37 +111,37 @@ impl UniqueKeys {
         &self.keys
     }
 
-    /// For each key of the batch its place in [`keys`](Self::keys).
+    /// For each key of the batch, its place in [`keys`](Self::keys).
     #[must_use]
     pub fn inverse(&self) -> &[u32] {
         &self.inverse
     }
 
-    /// How many distinct keys there are.
+    /// The number of distinct keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether the batch has no key.
+    /// True if the batch has no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// How many keys the batch has, duplicates counted.
+    /// The number of keys in the batch, with duplicates.
     #[must_use]
     pub fn batch_len(&self) -> usize {
         self.inverse.len()
     }
 
-    /// Whether no key appears twice. Then place `i` of the batch is place `i` of the distinct keys.
+    /// True if no key appears twice. Then place `i` of the batch is place `i` of the distinct keys.
     #[must_use]
     pub fn all_distinct(&self) -> bool {
         self.keys.len() == self.inverse.len()
     }
 
-    /// The distinct keys and the inverse, taken apart.
+    /// The distinct keys and the inverse, as two vectors.
     #[must_use]
     pub fn into_parts(self) -> (Vec<u64>, Vec<u32>) {
         (self.keys, self.inverse)
@@ -170,8 +170,8 @@ impl UniqueKeys {
 
 /// A table of those keys whose slot belongs to another key, with linear probing.
 struct Probed<'s> {
-    /// A distinct key's number + 1, or 0. At least twice as many as the batch has keys, so that a
-    /// probe always meets an empty one.
+    /// A distinct key's number + 1, or 0. There are at least twice as many slots as keys in the
+    /// batch, so a probe always meets an empty one.
     slots: &'s mut [u32],
 }
 
@@ -181,10 +181,10 @@ impl<'s> Probed<'s> {
         Self { slots }
     }
 
-    /// The number of `key`, which is `next` if it was not in.
+    /// The number of `key`. It is `next` if the table did not have the key.
     fn number_of(&mut self, key: u64, next: u32, keys: &[u64]) -> u32 {
         let mask = self.slots.len() - 1;
-        // Other bits than those in which these keys agree with others.
+        // Other bits than those of the first table, in which these keys agree with others.
         let mut slot = (scatter(key) >> 32) as usize;
         loop {
             let entry = &mut self.slots[slot & mask];
@@ -200,8 +200,8 @@ impl<'s> Probed<'s> {
     }
 }
 
-/// Both halves of a 128-bit product folded: regular keys (runs, strides, powers of two) spread
-/// evenly over the bits.
+/// Folds both halves of a 128-bit product, so that regular keys (runs, strides, powers of two)
+/// spread evenly over the bits.
 #[inline]
 fn scatter(key: u64) -> u64 {
     let product = u128::from(key ^ 0x2545_F491_4F6C_DD1D) * 0x9E37_79B9_7F4A_7C15;

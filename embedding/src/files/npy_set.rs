@@ -337,7 +337,7 @@ fn keys_beside(path: &Path, matrix: &Path) -> Result<super::tensors::Tensor> {
 /// The list of the set whose rows are in `matrix`; `None` without one, or if it is another set's.
 ///
 /// # Errors
-/// Without a list, files of state or uses that are wanted: whose they are can't be told.
+/// State or uses are wanted, and there is no list that says whose they are.
 fn list_for(path: &Path, matrix: &Path, wanted: Wanted) -> Result<Option<List>> {
     if let Some(list) = List::read(path)? {
         return Ok(Some(list).filter(|list| list.has(matrix)));
@@ -375,7 +375,7 @@ fn uses_beside(path: &Path, list: &List) -> Result<Option<UsesArrays>> {
     }
 }
 
-/// What the list for `path` tells about its table; nothing without one.
+/// What the list for `path` says of its table. Empty without a list.
 pub(crate) fn read_pairs(path: &Path) -> Result<HashMap<String, String>> {
     let matrix = if path.exists() { path.to_owned() } else { path_of(path, "rows") };
     let list = List::read(path)?.filter(|list| list.has(&matrix));
@@ -400,8 +400,8 @@ mod tests {
         TableConfig::new(1).optimizer(Optimizer::adagrad(0.1)).initializer(Initializer::Zeros)
     }
 
-    /// What a table that imports `path` has for the keys, and after a further step, which depends
-    /// on the state.
+    /// The values for the keys in a table that imports `path`, and the values after a further step,
+    /// which depends on the state.
     fn taken(bank: &Bank, path: &Path, state: bool) -> Result<[Vec<f32>; 2]> {
         let table = bank.table("taken", config())?;
         let options = ImportOptions { state, ..Default::default() };
@@ -421,7 +421,7 @@ mod tests {
         [before, peeked()]
     }
 
-    /// The numbers of uses of some rows.
+    /// The uses of some rows.
     #[derive(Debug)]
     struct ReadUses<'a>(&'a Table, Vec<u32>);
 
@@ -433,7 +433,7 @@ mod tests {
         }
     }
 
-    /// The numbers of uses that the rows have in a table that imports `path`.
+    /// The uses of the rows in a table that imports `path`.
     fn uses_taken(bank: &Bank, path: &Path, config: &TableConfig) -> Result<Vec<u32>> {
         let table = bank.table("uses taken", config.clone())?;
         let outcome = table.import(path, &ImportOptions::default()).map(|_| {
@@ -445,8 +445,8 @@ mod tests {
         outcome
     }
 
-    /// Ends the replacement of one set by another at each step. Rows never come with the other
-    /// set's uses or without their own. A table without an optimizer has uses and no state.
+    /// Ends the replacement of one set by another at each step. An import never takes rows with the
+    /// other set's uses, or without their own. A table without an optimizer has uses and no state.
     #[test]
     fn a_set_that_was_cut_off_keeps_its_uses() {
         let dir = tempfile::tempdir().unwrap();
@@ -464,7 +464,7 @@ mod tests {
             bank.checkpoint(b"").unwrap();
             let dense = dense.then(DenseRows::default);
             let options = ExportOptions { state: true, dense, ..Default::default() };
-            // Ends: when the number of steps is enough.
+            // Ends: once a replacement completes.
             for steps in 0.. {
                 let folder = tempfile::tempdir_in(dir.path()).unwrap();
                 let path = folder.path().join("t.npy");
@@ -504,7 +504,7 @@ mod tests {
         new.apply_gradients(&KEYS, &[-5.0, -6.0, -7.0, -8.0]).unwrap();
         bank.checkpoint(b"").unwrap();
         for (from, to) in all.iter().flat_map(|from| all.iter().map(move |to| (from, to))) {
-            // A matrix by itself has no list, so nothing tells that it may go.
+            // A matrix alone has no list, so the export does not know that it may remove it.
             if from == &all[3] && to.dense.is_none() {
                 continue;
             }
@@ -540,7 +540,7 @@ mod tests {
                     whole = steps;
                     export(&new, to).unwrap();
                 }
-                // The newer one's values are above 0, for its gradients are below.
+                // The newer set's values are above 0, the older set's below.
                 for (found, older) in found.iter().zip(&older) {
                     match found {
                         Ok(found) if found[0] == older[0] => assert_eq!(found, older, "{steps}"),
@@ -554,7 +554,8 @@ mod tests {
                         Err(other) => panic!("{from:?} {to:?} {steps}: {other}"),
                     }
                 }
-                // With its state a set is the older or the newer one and trains on as that.
+                // With its state, a set is the older or the newer one, and training continues as
+                // from that set.
                 if let Ok(found) = &found[0]
                     && to.state
                     && found[0] != older[0][0]

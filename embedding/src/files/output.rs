@@ -1,4 +1,4 @@
-//! Where exports go; `embank_kv::OutputFile` is how they are there whole or not at all.
+//! Destinations of exports. `embank_kv::OutputFile` ensures that a file is complete or absent.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ pub(crate) use embank_kv::OutputFile;
 use super::io_error;
 use crate::error::{Error, Result};
 
-/// Where a format goes that is written from the beginning to the end.
+/// The destination of a format that is written from the beginning to the end.
 #[cfg(feature = "parquet")]
 pub(crate) enum Output {
     File(Box<OutputFile>),
@@ -36,7 +36,7 @@ impl Output {
         }
     }
 
-    /// Gives a file its name; returns that, and how many bytes were written.
+    /// Gives a file its name. Returns the name and the number of bytes written.
     pub(crate) fn commit(self) -> Result<(Option<PathBuf>, u64)> {
         match self {
             Self::File(file) => {
@@ -72,7 +72,7 @@ impl Write for Output {
     }
 }
 
-/// Gives a file its name, once it is on stable storage; returns its length.
+/// Gives a file its name, once it is on stable storage. Returns its length.
 pub(crate) fn commit(file: OutputFile) -> Result<u64> {
     let bytes = file.sync()?;
     file.publish()?;
@@ -90,17 +90,17 @@ pub(crate) fn resolved(path: &Path) -> Result<PathBuf> {
     found.map(|found| found.join(name)).map_err(|error| io_error("create", path, error))
 }
 
-/// What a bank's directory has of its own.
+/// Names in a bank's directory that belong to the bank.
 const BANK_NAMES: [&str; 5] = ["BANK", "BANK.new", "LOCK", "log", "checkpoints"];
 
-/// Refuses a place among the files of the bank that is exported, whatever links lead there.
+/// Refuses a place among the files of the exported bank, also if links lead there.
 pub(crate) fn refuse_within_bank(path: &Path, bank: &Path) -> Result<()> {
     let bank = bank.canonicalize().map_err(|error| io_error("look at", bank, error))?;
     let is_own = |path: &Path| {
         let within = path.strip_prefix(&bank).ok().and_then(|path| path.iter().next());
         within.is_some_and(|name| BANK_NAMES.iter().any(|own| name == *own))
     };
-    // What is no place for a file is told where the file is begun.
+    // A name that can't be a file is refused when the file is begun.
     let target = embank_kv::output_path(path).unwrap_or_default();
     if !is_own(path) && !is_own(&target) {
         return Ok(());
@@ -109,7 +109,7 @@ pub(crate) fn refuse_within_bank(path: &Path, bank: &Path) -> Result<()> {
     Err(Error::unusable_output(path, why))
 }
 
-/// Removes a file, if it is there, durably. A link to it stays.
+/// Removes a file durably, if it exists. A link to it stays.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     let target = embank_kv::output_path(path)?;
     match std::fs::remove_file(&target) {
@@ -119,7 +119,7 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// The bytes that are free where a file would lie.
+/// The free bytes of the file system of `path`.
 pub(crate) fn free_bytes(path: &Path) -> Result<u64> {
     let target = embank_kv::output_path(path)?;
     let directory = directory(&target);

@@ -36,7 +36,7 @@ use super::{io_error, open_to_read, unreadable};
 use crate::error::{Error, Result};
 use columns::{Columns, Found};
 
-/// The bytes of a row group, if a row is not longer: they are in memory until it is written.
+/// Bytes of a row group, which has at least one row. They are in memory until the group is written.
 const ROW_GROUP_BYTES: usize = 16 << 20;
 
 /// A file that is being written.
@@ -79,8 +79,8 @@ impl ParquetWriter {
             fields.push(Field::new(column_name(part), kind, false));
         }
         let row_bytes = 8 + parts.iter().map(Part::row_bytes).sum::<usize>();
-        // Twice: as the file's own metadata, and in the Arrow schema that the writer stores, which
-        // is where readers that restore that schema (pyarrow, Polars) look for it.
+        // Written twice: as the file's own metadata, and in the Arrow schema that the writer
+        // stores. Readers that restore that schema (pyarrow, Polars) look there.
         let schema = Arc::new(Schema::new_with_metadata(fields, pairs.clone()));
         let pairs = pairs.into_iter().map(|(name, value)| KeyValue::new(name, value)).collect();
         let properties = WriterProperties::builder()
@@ -120,7 +120,8 @@ impl ParquetWriter {
         written.map_err(|error| write_error(&self.path, error))
     }
 
-    /// Ends the file and gives it its name; returns its path, which a stream has not, and length.
+    /// Ends the file and gives it its name. Returns its path, which is `None` for a stream, and its
+    /// length.
     pub(crate) fn commit(self) -> Result<(Option<PathBuf>, u64)> {
         let output = self.writer.into_inner().map_err(|error| write_error(&self.path, error))?;
         output.commit()
@@ -131,7 +132,7 @@ fn write_error(path: &Path, error: ParquetError) -> Error {
     io_error("write", path, as_io(error))
 }
 
-/// The system's own error, where there is one below.
+/// The system's error, if `error` wraps one.
 fn as_io(error: ParquetError) -> std::io::Error {
     match error {
         ParquetError::External(cause) => match cause.downcast::<std::io::Error>() {
@@ -152,12 +153,12 @@ pub(crate) struct ParquetRows {
     columns: usize,
     state_columns: Option<usize>,
     has_uses: bool,
-    /// What was read and not handed out yet, and how much of it was.
+    /// A batch that was read and not used up, and the number of its rows that were returned.
     pending: Option<(RecordBatch, usize)>,
     row: u64,
 }
 
-/// Where the keys of rows come from.
+/// The source of the rows' keys.
 enum KeySource {
     Column(String),
     /// Row i is the row of this key plus i.
@@ -170,7 +171,7 @@ impl std::fmt::Debug for ParquetRows {
     }
 }
 
-/// The pairs of text that a file carries.
+/// The pairs of text in a file's metadata.
 pub(crate) fn read_pairs(path: &Path) -> Result<HashMap<String, String>> {
     let builder = open(path)?;
     let pairs = builder.metadata().file_metadata().key_value_metadata();
@@ -185,8 +186,8 @@ fn open(path: &Path) -> Result<Builder> {
     caught(path, || Builder::try_new(file))?.map_err(|error| read_error(path, error))
 }
 
-/// Calls the reader, which panics where some numbers of a damaged file contradict each other. What
-/// the call worked on is not used after that.
+/// Calls the reader, and catches its panics: it panics if some numbers of a damaged file contradict
+/// each other. The objects of the call are not used after a panic.
 fn caught<T>(path: &Path, call: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -202,8 +203,8 @@ fn read_error(path: &Path, error: ParquetError) -> Error {
     }
 }
 
-/// Opens a file's rows: the columns of those names, or `key` and `vector`, or the one column of
-/// lists that there is.
+/// Opens a file's rows: the columns of the selected names, or `key` and `vector`, or the only
+/// column of lists.
 pub(crate) fn read(path: &Path, selection: Selection<'_>) -> Result<ParquetRows> {
     let builder = open(path)?;
     let schema = Arc::clone(builder.schema());
@@ -255,7 +256,7 @@ pub(crate) fn read(path: &Path, selection: Selection<'_>) -> Result<ParquetRows>
         pending: None,
         row: 0,
     };
-    // Lists of any length tell theirs with the first row.
+    // Lists of variable length show their length with the first row.
     found.fill()?;
     if let Some((batch, _)) = &found.pending {
         let width = |name: &str| batch.column_by_name(name).map_or(0, first_width);
@@ -269,8 +270,9 @@ pub(crate) fn read(path: &Path, selection: Selection<'_>) -> Result<ParquetRows>
     Ok(found)
 }
 
-/// About how many bytes a row of a column of lists takes in memory, at most 8 a value. Lists of any
-/// length tell it nowhere else, and a batch is read before the first of them is seen.
+/// About the bytes of a row of a column of lists in memory, at most 8 for a value. Only the
+/// metadata can tell it for lists of variable length, because a batch is read before its first list
+/// is seen.
 fn bytes_a_row(metadata: &ParquetMetaData, column: usize) -> usize {
     let schema = metadata.file_metadata().schema_descr();
     let leaves =
@@ -278,7 +280,7 @@ fn bytes_a_row(metadata: &ParquetMetaData, column: usize) -> usize {
     let leaves: Vec<usize> = leaves.collect();
     let in_group = |group: &RowGroupMetaData| {
         let chunks = leaves.iter().filter_map(|&leaf| group.columns().get(leaf));
-        // Of a dictionary's few bytes many values may come, and a damaged count may be too small.
+        // A dictionary's few bytes may stand for many values, and a damaged count may be too small.
         let bytes = chunks
             .map(|chunk| chunk.num_values().saturating_mul(8).max(chunk.uncompressed_size()))
             .fold(0, i64::saturating_add);
@@ -287,7 +289,7 @@ fn bytes_a_row(metadata: &ParquetMetaData, column: usize) -> usize {
     metadata.row_groups().iter().map(in_group).max().unwrap_or(0)
 }
 
-/// The width of lists of floats; 0 where each has its own.
+/// The width of lists of floats; 0 if the lists vary in length.
 fn list_width(kind: &DataType) -> Option<usize> {
     let (item, width) = match kind {
         DataType::FixedSizeList(item, width) => (item, usize::try_from(*width).ok()?),
@@ -310,7 +312,7 @@ fn first_width(lists: &ArrayRef) -> usize {
 }
 
 impl ParquetRows {
-    /// Reads the next batch, if the last one is used up; false at the end.
+    /// Reads the next batch, if the last one is used up. False at the end.
     fn fill(&mut self) -> Result<bool> {
         // Ends: with the file's batches.
         loop {
@@ -419,7 +421,7 @@ impl ParquetRows {
     }
 
     fn keys(&self, batch: &RecordBatch, name: &str, keys: &mut Vec<u64>) -> Result<()> {
-        /// A negative key stands for the same 64 bits, as in Element::append_keys.
+        /// A negative key stands for the key with these 64 bits, as in `Element::append_keys`.
         fn widen<T: ArrowPrimitiveType>(
             column: &ArrayRef,
             keys: &mut Vec<u64>,
@@ -499,7 +501,7 @@ mod tests {
 
     use super::*;
 
-    /// Lists of any length were read 65,536 at a time, however long they are.
+    /// Lists of variable length were once read 65,536 at a time, whatever their length.
     #[test]
     fn a_batch_of_long_lists_is_bounded_before_the_first_is_seen() {
         const WIDTH: usize = 4096;

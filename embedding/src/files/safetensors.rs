@@ -1,8 +1,9 @@
-//! safetensors: 8 bytes of length, a header in JSON, the tensors' bytes one after another.
+//! The safetensors format: 8 bytes of length, a header in JSON, and the tensors' bytes one after
+//! another.
 //!
-//! The crate `safetensors` wants all data in memory to write it, and all of a file mapped to read
-//! it. So only its header is taken from there: its types check that the tensors' places are gapless
-//! and fit their shapes.
+//! The crate `safetensors` needs all data in memory to write, and maps the whole file to read. So
+//! this module uses only its types for the header, which check that the tensors' places have no
+//! gaps and fit their shapes.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileExt;
@@ -23,7 +24,7 @@ use super::tensors::{Arrays, Keys, Place, Tensor, TensorRows, TensorWriter, Uses
 use super::{io_error, open_to_read, unreadable};
 use crate::error::{Error, Result};
 
-/// Beyond that, a header is taken for damage; the reference implementation does so too.
+/// A longer header counts as damage, as in the reference implementation.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 
 /// Begins a file of `rows` rows.
@@ -80,13 +81,13 @@ pub(crate) struct Contents {
     tensors: Vec<Found>,
 }
 
-/// A tensor that the header names.
+/// A tensor in the header.
 #[derive(Debug)]
 struct Found {
     name: String,
     dtype: Dtype,
     shape: Vec<usize>,
-    /// `None` if it has another type than is read, or not one or two dimensions.
+    /// `None` if imports do not read its type, or if it has more than two dimensions.
     tensor: Option<Tensor>,
 }
 
@@ -159,7 +160,7 @@ pub(crate) fn read(path: &Path) -> Result<Contents> {
     Ok(Contents { pairs, tensors })
 }
 
-/// The first name that an object has twice: the header's own types take the last of them.
+/// The first name that an object has twice. The header's own types would take the last value.
 struct Names(Option<String>);
 
 impl<'de> Deserialize<'de> for Names {
@@ -211,7 +212,7 @@ impl Contents {
         })
     }
 
-    /// The tensor that has one of `names`, if there is one.
+    /// The tensor with one of `names`, if there is one.
     fn part(
         &self,
         path: &Path,
@@ -223,8 +224,7 @@ impl Contents {
         name.map(|name| self.named(path, name, cure)).transpose()
     }
 
-    /// The rows that the file holds. Without names: `keys` and `rows`, or the one matrix that is
-    /// there.
+    /// The rows of the file. Without names: `keys` and `rows`, or the only matrix.
     pub(crate) fn rows(&self, path: &Path, selection: Selection<'_>) -> Result<TensorRows> {
         const VECTORS: &str = "vectors are f64, f32, f16, bf16, or i8 beside a tensor `scales`";
         let vectors = match selection.rows {
@@ -235,7 +235,7 @@ impl Contents {
             },
         };
         let keys = self.keys(path, selection, &vectors)?;
-        // Scales of a file with floats of another name belong to other vectors.
+        // In a file with floats of another name, the scales belong to other vectors.
         let has_scales = vectors.element == Element::I8 || selection.rows.is_none();
         let cure = "scales are one column of floats; write them so";
         let scales = if has_scales { self.part(path, "rows", &[SCALES], cure)? } else { None };
@@ -246,8 +246,7 @@ impl Contents {
         TensorRows::new(Arrays { keys, vectors, scales, state, uses })
     }
 
-    /// State and uses belong to vectors of the usual names, and not to others that the caller
-    /// names.
+    /// State and uses belong to vectors of the usual names, not to vectors that the caller names.
     fn wanted_for(&self, path: &Path, vectors: &Tensor, wanted: Wanted) -> Result<Wanted> {
         if ROWS.contains(&vectors.name.as_str()) {
             return Ok(wanted);
@@ -283,8 +282,8 @@ impl Contents {
         }
     }
 
-    /// The tensors of the rows' uses; an error if the file has only one of them, or has one of
-    /// another shape.
+    /// The tensors of the rows' uses. Fails if the file has only one of them, or one of another
+    /// shape.
     fn uses(&self, path: &Path) -> Result<Option<UsesArrays>> {
         if [LAST_USED, USES].iter().all(|name| self.find(name).is_none()) {
             return Ok(None);

@@ -1,14 +1,13 @@
-//! Which tensors, columns or files of an import are keys and vectors.
+//! Chooses the tensors, columns or files of an import that are keys and vectors.
 //!
-//! **An import never guesses.** A row that goes in under a key that is not its own is a silent loss
-//! of two rows. So:
+//! **An import never guesses.** A row under a wrong key silently loses two rows. So:
 //!
-//! - What has the name of a part ([`KEYS`], [`ROWS`], `state`, `scales`) is that part, or the file
-//!   is refused.
-//! - Row i is the row of key i only where the caller asks for it (`first_key`), where Embank wrote
-//!   the file as a dense table, or where nothing in the file could be keys: the vectors are its
-//!   only column of that length.
-//! - Where several things may be meant, the caller names one.
+//! - A tensor or column with the name of a part ([`KEYS`], [`ROWS`], `state`, `scales`) is that
+//!   part, or the file is refused.
+//! - Row i is the row of key i in three cases only: the caller asks for it (`first_key`); Embank
+//!   wrote the file as a dense table; or no other part of the file can be keys, because the vectors
+//!   are its only column of that length.
+//! - If several parts could be meant, the caller must name one.
 
 use std::path::Path;
 
@@ -16,14 +15,14 @@ use super::batch::Wanted;
 use super::unreadable;
 use crate::error::Result;
 
-/// The names of keys, the usual one of each format among them.
+/// Names of keys; each format's usual name is among them.
 pub(crate) const KEYS: [&str; 2] = ["keys", "key"];
 /// The names of vectors.
 pub(crate) const ROWS: [&str; 2] = ["rows", "vector"];
 pub(crate) const STATE: &str = "state";
 pub(crate) const SCALES: &str = "scales";
 
-/// What keys are, and what to do about others.
+/// The types of keys, and the advice for other types.
 pub(crate) const KEY_CURE: &str = "integers of 8 to 64 bits; write them as int64, name other keys with `keys`, or import by \
                                    position with `first_key`";
 
@@ -39,7 +38,7 @@ pub(crate) struct Selection<'a> {
     pub(crate) wanted: Wanted,
 }
 
-/// The one of `names` that a file has.
+/// The name among `names` that the file has.
 ///
 /// # Errors
 /// It has two of them.
@@ -62,7 +61,7 @@ pub(crate) fn one_of(
     }
 }
 
-/// Refuses rows by position where something else in the file may be their keys.
+/// Refuses rows by position if another part of the file may be their keys.
 pub(crate) fn refuse_by_position<T>(path: &Path, may_be_keys: &str) -> Result<T> {
     Err(unreadable(
         path,
@@ -73,7 +72,7 @@ pub(crate) fn refuse_by_position<T>(path: &Path, may_be_keys: &str) -> Result<T>
     ))
 }
 
-/// Refuses state of which the file doesn't tell that it belongs to `vectors`.
+/// Refuses state if the file does not say that it belongs to `vectors`.
 pub(crate) fn refuse_state<T>(path: &Path, vectors: &str) -> Result<T> {
     Err(unreadable(
         path,

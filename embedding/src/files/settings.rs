@@ -1,4 +1,4 @@
-//! What a file tells about the table that it came from: pairs of text beside the data.
+//! What a file says of the table that it was exported from: pairs of text beside the data.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,14 +12,15 @@ const SETTINGS: &str = "embank.settings";
 const CHECKPOINT: &str = "embank.checkpoint";
 const VALUES: &str = "embank.vocabulary";
 
-/// How many values the vocabulary had whose ids are a file's keys, and the hash of all of them.
+/// The vocabulary whose ids are a file's keys: the number of its values, and the hash of all of
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeldValues {
     pub(crate) len: u64,
     pub(crate) fingerprint: u64,
 }
 
-/// The pairs for a table as a checkpoint holds it.
+/// The pairs for a table at a checkpoint.
 pub(crate) fn to_pairs(
     table: &str,
     config: &TableConfig,
@@ -39,8 +40,8 @@ pub(crate) fn to_pairs(
     pairs.into_iter().chain(values).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The values of the vocabulary whose ids are the keys; none in a file that others made, or where
-/// keys are no ids.
+/// The values of the vocabulary whose ids are the keys. `None` in a file of another program, and if
+/// the keys are no ids.
 pub(crate) fn values_of(
     path: &Path,
     pairs: &HashMap<String, String>,
@@ -54,7 +55,7 @@ pub(crate) fn values_of(
     parse().map(Some).ok_or_else(|| unreadable(path, format!("its {VALUES} is damaged")))
 }
 
-/// The table's settings; none in a file that others made.
+/// The table's settings. `None` in a file of another program.
 pub(crate) fn from_pairs(
     path: &Path,
     pairs: &HashMap<String, String>,

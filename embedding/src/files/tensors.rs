@@ -1,4 +1,4 @@
-//! Columns that lie in files as plain arrays, one after another or each in a file of its own.
+//! Columns that lie in files as plain arrays, one after another or each in its own file.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -32,7 +32,7 @@ pub(crate) struct TensorWriter {
 }
 
 impl TensorWriter {
-    /// Writes a batch: from row `first` on, or each row at its key in a dense table, for which the
+    /// Writes a batch from row `first` on. In a dense table writes each row at its key, and the
     /// batch must be sorted.
     pub(crate) fn write(&mut self, first: u64, batch: &RowBatch) -> Result<()> {
         let Some(place) = self.keys else { return self.write_dense(batch) };
@@ -45,7 +45,7 @@ impl TensorWriter {
         Ok(())
     }
 
-    /// Rows whose keys follow one another go out together.
+    /// Rows with consecutive keys are written together.
     fn write_dense(&self, batch: &RowBatch) -> Result<()> {
         let mut start = 0;
         for run in batch.keys.chunk_by(|a, b| a.checked_add(1) == Some(*b)) {
@@ -61,7 +61,7 @@ impl TensorWriter {
     }
 }
 
-/// An array that is there to be read, all of it within its file.
+/// A readable array that lies in its file completely.
 #[derive(Debug, Clone)]
 pub(crate) struct Tensor {
     pub(crate) file: Arc<File>,
@@ -73,7 +73,7 @@ pub(crate) struct Tensor {
     pub(crate) columns: usize,
     /// Its first byte.
     pub(crate) offset: u64,
-    /// Whether it lies column after column, in Fortran's order.
+    /// True if the array lies column after column, in Fortran's order.
     pub(crate) is_column_major: bool,
 }
 
@@ -117,7 +117,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// An error that says what the array is, and `what` it should be.
+    /// An error that says what the array is, and what it should be.
     fn refuse<T>(&self, what: &str) -> Result<T> {
         let Self { name, element, rows, columns, .. } = self;
         let found = format!("{name} is {} of {rows} rows and {columns} columns", element.name());
@@ -134,25 +134,25 @@ pub(crate) enum Keys {
     From(u64),
 }
 
-/// Arrays that together are a table's rows.
+/// Arrays that make up a table's rows.
 #[derive(Debug)]
 pub(crate) struct Arrays {
     pub(crate) keys: Keys,
     pub(crate) vectors: Tensor,
-    /// What each row's values are multiplied with.
+    /// The factors of the rows' values.
     pub(crate) scales: Option<Tensor>,
     pub(crate) state: Option<Tensor>,
     pub(crate) uses: Option<UsesArrays>,
 }
 
-/// Arrays that tell when each row was used last, and how often.
+/// Arrays with the times of the rows' last uses and the numbers of their uses.
 #[derive(Debug)]
 pub(crate) struct UsesArrays {
     pub(crate) last_used: Tensor,
     pub(crate) uses: Tensor,
 }
 
-/// A table's rows out of arrays, batch by batch.
+/// A table's rows from arrays, batch by batch.
 #[derive(Debug)]
 pub(crate) struct TensorRows {
     arrays: Arrays,
@@ -162,7 +162,7 @@ pub(crate) struct TensorRows {
 
 impl TensorRows {
     /// # Errors
-    /// The arrays do not fit each other, or hold something else than they should.
+    /// The arrays do not fit each other, or have a wrong content.
     pub(crate) fn new(arrays: Arrays) -> Result<Self> {
         let scaled = arrays.vectors.element == Element::I8;
         if !(arrays.vectors.element.is_float() || scaled && arrays.scales.is_some()) {

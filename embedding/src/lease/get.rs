@@ -19,7 +19,7 @@ use crate::table::Table;
 use crate::table::gate::Decision;
 use crate::table::operations::{GetRows, GotRows, Reached};
 
-/// Whether a Get waits for rows at their bound.
+/// Whether a Get waits for rows that are at their bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waits {
     Yes,

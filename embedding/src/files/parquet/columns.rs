@@ -1,4 +1,5 @@
-//! Which columns of a Parquet file are keys, vectors, state and uses; see `selection` for the rule.
+//! Finds the columns of keys, vectors, state and uses in a Parquet file; see `selection` for the
+//! rule.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -11,12 +12,12 @@ use crate::files::selection::{KEY_CURE, KEYS, ROWS, SCALES, STATE, Selection};
 use crate::files::selection::{one_of, refuse_by_position, refuse_state};
 use crate::files::unreadable;
 
-/// Where the columns of a table's rows stand in a file's schema.
+/// The places of a table's columns in a file's schema.
 pub(super) struct Columns {
     pub(super) vector: usize,
     pub(super) key: Option<usize>,
     pub(super) state: Option<usize>,
-    /// Of the time of the last use and of the number of uses.
+    /// The columns of the last use and of the number of uses.
     pub(super) uses: Option<[usize; 2]>,
 }
 
@@ -64,7 +65,7 @@ impl Found<'_> {
         listed.collect::<Vec<_>>().join(", ")
     }
 
-    /// Refuses columns of one name: which of them is meant does not show.
+    /// Refuses two columns of one name, because the file does not show which one is meant.
     fn refuse_twins(&self) -> Result<()> {
         let mut seen = HashSet::new();
         match self.schema.fields().iter().find(|field| !seen.insert(field.name())) {
@@ -91,7 +92,7 @@ impl Found<'_> {
         Ok(Wanted::NOTHING)
     }
 
-    /// Without a name: `vector`, or the one column of lists.
+    /// Without a name: `vector`, or the only column of lists.
     fn vector(&self, name: Option<&str>) -> Result<usize> {
         if let Some(name) = name {
             return self.named(name);
@@ -149,8 +150,8 @@ impl Found<'_> {
         }
     }
 
-    /// The columns of the rows' uses; an error if the file has only one of them, or has one of
-    /// another type.
+    /// The columns of the rows' uses. Fails if the file has only one of them, or one of another
+    /// type.
     fn uses(&self) -> Result<Option<[usize; 2]>> {
         let names = [LAST_USED, USES];
         if names.iter().all(|name| self.find(name).is_none()) {
@@ -167,7 +168,7 @@ impl Found<'_> {
     }
 }
 
-/// How integers became such a column, where that is known.
+/// The reason why integers became such a column, if it is known.
 fn why(kind: &DataType) -> &'static str {
     match kind {
         _ if kind.is_floating() => {
