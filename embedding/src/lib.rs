@@ -1,10 +1,10 @@
 //! Embank: embedding tables larger than memory, for training.
 //!
 //! A [`Bank`] is a directory that holds many [`Table`]s under one memory budget. A table maps
-//! 64-bit keys to rows of f32. Training gets a batch of rows, computes, and hands gradients back to
-//! the [`Lease`] that came with the batch; the table's [`Optimizer`] runs in the store. Rows that
-//! do not fit in memory lie on disk, and [`Table::lookahead`] brings them in before they are
-//! needed. [`Bank::checkpoint`] makes everything durable at once.
+//! 64-bit keys to rows of f32. A training step gets a batch of rows, computes, and passes the
+//! gradients to the [`Lease`] that came with the batch. The table's [`Optimizer`] runs in the
+//! store. Rows that do not fit in memory lie on disk, and [`Table::lookahead`] reads them before
+//! they are needed. [`Bank::checkpoint`] makes all tables durable at once.
 //!
 //! ```
 //! # let dir = tempfile::tempdir().unwrap();
@@ -25,10 +25,10 @@
 //!
 //! # Staleness
 //!
-//! Every row has a clock: the number of Gets whose update has not come yet. With a staleness bound,
-//! a Get waits while a row's clock is above it: bound 0 is bulk-synchronous, bound k
-//! stale-synchronous, no bound (the default) asynchronous. [`Table::peek`] reads without touching
-//! clocks.
+//! Every row has a clock: the number of Gets that no update has answered yet. With a staleness
+//! bound, a Get waits while a row's clock is above the bound. Bound 0 is bulk-synchronous, bound k
+//! is stale-synchronous, and no bound (the default) is asynchronous. [`Table::peek`] reads without
+//! touching clocks.
 //!
 //! # Missing rows
 //!
@@ -38,12 +38,12 @@
 //! # Vocabularies
 //!
 //! A [`Vocabulary`] maps raw values, numbers or byte strings, to dense ids in order of first
-//! appearance, and back. It lies in the bank and in its checkpoints; a table can say whose ids are
-//! its keys ([`TableConfig::vocabulary`]).
+//! appearance, and back. It lies in the bank and in its checkpoints. A table can name the
+//! vocabulary whose ids are its keys ([`TableConfig::vocabulary`]).
 
 #![forbid(unsafe_code)]
 
-// Where to look. A room imports only rooms that stand above it in this list.
+// Where to look. A folder imports only folders that stand above it in this list.
 //
 // keys        the distinct keys of a batch
 // pool        the threads that share the large batches of a bank

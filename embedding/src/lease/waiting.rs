@@ -279,13 +279,13 @@ impl Table {
 struct Wait<'t> {
     started: Instant,
     deadline: Instant,
-    /// When it stops queueing behind reservations.
+    /// The time at which it stops queueing behind reservations.
     queues_until: Instant,
     /// When it reserves its rows.
     reserves_at: Instant,
     checks: Checks,
     reserved: Option<Reserved<'t>>,
-    /// The row that it waited for last.
+    /// The last row that it waited for.
     last_key: u64,
 }
 
@@ -293,6 +293,6 @@ struct Wait<'t> {
 pub(super) enum Obstacle {
     /// The clock of this row.
     Row(u64),
-    /// A Get that is before it in the line.
+    /// A Get that is ahead of it in the line.
     Line(Arc<Place>),
 }

@@ -1,26 +1,26 @@
-//! How many batches to look ahead.
+//! The rule for the number of batches to look ahead.
 //!
 //! **Problem.** With too few batches ahead, rows come late. With too many, they fill the queue, or
 //! push each other out of memory before their use.
 //!
-//! **Rule.** The depth is [`DEPTH`]. It is less where the queue cannot take the rows of that number
-//! of batches, or where the batches ahead would write more than one part in [`MEMORY_SHARE`] of the
-//! row memory. It is halved while more than one row in [`WASTED_SHARE`] of those that were read was
+//! **Rule.** The depth is [`DEPTH`]. It is smaller if the queue can't take the rows of that number
+//! of batches, or if the batches ahead would write more than one part in [`MEMORY_SHARE`] of the
+//! row memory. It is halved while more than one in [`WASTED_SHARE`] of the rows that were read was
 //! dropped by the queue or left memory unused.
 //!
-//! One thread reads ahead, so reading a batch takes about as long as a step at most: one batch is
+//! One thread reads ahead, so reading a batch takes about as long as a step at most. One batch is
 //! being read, one waits for its step, and two even out steps that read more than others.
 //! `embank-bench mechanisms` measures the rule beside fixed depths.
 //!
 //! The rule is a pure function of the reports: no clock, no randomness.
 
-/// Batches to look ahead where queue and memory have room for them.
+/// Batches to look ahead if queue and memory have room for them.
 const DEPTH: usize = 4;
-/// Sums forget one part in this number with each step.
+/// Each step, a sum loses one part in this number.
 const SUM_STEPS: f64 = 16.0;
 /// The batches ahead may write one part in this number of the row memory. A row that was brought in
-/// leaves memory when that memory has been written once behind it; a third leaves room for what the
-/// batches in hand write.
+/// leaves memory when that memory has been written once more. A third leaves room for the writes of
+/// the present batches.
 const MEMORY_SHARE: f64 = 3.0;
 /// The depth is halved if more than one row in this number was read for nothing.
 const WASTED_SHARE: f64 = 50.0;
@@ -28,17 +28,17 @@ const WASTED_SHARE: f64 = 50.0;
 /// What happened since the last step.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StepReport {
-    /// Rows that the lookahead thread read, or came to too late.
+    /// Rows that the lookahead thread has read, or reached too late.
     pub(crate) read: u64,
     /// Rows that left memory unused.
     pub(crate) wasted: u64,
-    /// Rows that the queue turned away.
+    /// Rows that the full queue refused.
     pub(crate) dropped: u64,
-    /// Bytes of rows that were written to mutable memory, for whatever reason.
+    /// Bytes of all rows that were written to mutable memory.
     pub(crate) appended_bytes: u64,
-    /// Rows that the queue can hold.
+    /// Rows for which the queue has room.
     pub(crate) capacity: u64,
-    /// Bytes of rows that memory can hold.
+    /// Bytes of rows for which memory has room.
     pub(crate) memory_bytes: u64,
 }
 
@@ -71,11 +71,11 @@ impl DepthRule {
         self.depth
     }
 
-    /// Takes in a step and returns how many batches to look ahead from now on, at least 1.
+    /// Takes in a step. Returns the number of batches to look ahead from now on, at least 1.
     pub(crate) fn step(&mut self, report: &StepReport) -> usize {
         let add = |sum: &mut f64, value: f64| *sum += value - *sum / SUM_STEPS;
-        // A bulk load beside the training loop counts as one full share at most, so it is soon
-        // forgotten.
+        // A bulk load beside the training loop counts as at most one full share, so the sum soon
+        // forgets it.
         let appended_bytes = (report.appended_bytes as f64).min(memory_share(report));
         add(&mut self.steps, 1.0);
         add(&mut self.read, report.read as f64);
@@ -88,8 +88,8 @@ impl DepthRule {
         self.depth
     }
 
-    /// The depth that queue and memory have room for. Up to `together - 1` more batches are ahead
-    /// than the depth says.
+    /// The depth for which queue and memory have room. Up to `together - 1` more batches than the
+    /// depth are ahead.
     fn room(&self, report: &StepReport) -> usize {
         let rows_per_batch = (self.read / self.steps).max(1.0);
         let bytes_per_batch = (self.appended_bytes / self.steps).max(1.0);

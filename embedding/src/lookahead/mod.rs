@@ -1,33 +1,32 @@
-//! Reading ahead: rows that training will want soon come from disk into memory before it asks.
+//! Lookahead: rows that training will soon need come from disk into memory before the Get.
 //!
-//! `announce` only asks the index which keys are on disk or will be evicted next, and queues those
+//! `announce` asks the index which keys are on disk or will leave memory next, and queues those
 //! keys. It holds the queue's lock for some hash look-ups and never waits for the disk. One worker
-//! thread takes bursts from the queue, and the store brings their rows in; the thread parks while
-//! there is no work. The queue and the set that merges duplicates have a fixed capacity, taken from
-//! the bank's memory budget. A key that does not fit is dropped and counted, and a Get reads it as
-//! without looking ahead.
+//! thread takes bursts from the queue, and the store brings their rows in. The thread parks while
+//! there is no work. The queue and the set that merges duplicates have a fixed capacity, which is
+//! taken from the bank's memory budget. A key that does not fit is dropped and counted, and a Get
+//! reads its row as without Lookahead.
 //!
-//! A row that is in memory can leave it before the batch comes for which it was announced. So rows
-//! that were announced are remembered where they are in mutable memory (`window`). When the log's
-//! boundaries move, the store tells, and the worker copies those to the tail that are about to
-//! leave and have not been used since.
+//! A row in memory can leave memory before the batch for which it was announced. So announced rows
+//! in mutable memory are remembered (`window`). The store reports when the log's boundaries move.
+//! The worker then copies to the tail those rows that are about to leave and have not been used
+//! since.
 //!
-//! Where the disk can't keep up, a Get comes for rows that still wait in the queue. It *overtakes*
-//! them: it reads them itself and the worker passes them over, else nearly all would be read twice
-//! just when reads are what is short. Rows that are in the burst in hand are on their way already;
-//! a Get that wants a good part of those waits for the burst. The wait is bounded, and nothing
-//! depends on it: the Get then reads what has not come. Beside others that read, the burst is in
-//! the background, which has 0.7 to 0.9 of its speed (`kv/src/device/priority.rs`); and rows that
-//! are read-only in memory wait with those on disk. Both cost the Get a part of one burst. With an
-//! overtaken row goes what a later batch announced of it meanwhile: the Get has just brought the
-//! row to the tail, where it has longest to live.
+//! If the disk can't keep up, a Get comes for rows that still wait in the queue. The Get
+//! *overtakes* them: it reads them itself, and the worker skips them. Otherwise nearly all rows
+//! would be read twice when reads are scarce. The rows of the current burst are on their way
+//! already, and a Get that needs many of them waits for the burst. The wait is bounded, and the Get
+//! then reads the rows that have not come. Beside other reads, the burst is a background call with
+//! 0.7 to 0.9 of its speed (`kv/src/device/priority.rs`), and read-only rows in memory wait with
+//! those on disk. Both cost the Get a part of one burst. A later announcement of an overtaken row
+//! is dropped too: the Get has just brought the row to the tail, where it stays in memory longest.
 //!
-//! The worker has the priority of any other thread: a lower one can't be taken back, and cost most
-//! where the disk is the limit (docs/benchmarks.md).
+//! The worker has the priority of any other thread. A thread can't raise a lowered priority again,
+//! and a lower one costs most if the disk is the limit.
 //!
-//! A key is late if a Get overtook it, or if its row is in mutable memory when its turn comes: the
-//! row was not there when the key was queued, so another call wanted it first. A mark in the
-//! records tells the store whether a moved row was used in time.
+//! A key is late if a Get overtook it, or if its row is in mutable memory when its turn comes. The
+//! row was not there when the key was queued, so another call needed it first. A mark in the record
+//! tells the store whether a moved row was used in time.
 
 pub(crate) mod depth;
 pub(crate) mod pending;
@@ -55,27 +54,27 @@ use crate::lookahead::requests::{BURST_KEYS_MAX, BURST_KEYS_MIN, Requests, numbe
 use crate::lookahead::window::{Remembered, Window};
 use crate::stats::LookaheadStats;
 
-/// The values of a group's rows take at most one part in this many of the bank's budget, unless the
-/// group has few rows (`Requests::groups`). Between bursts the worker looks after rows that leave
+/// The values of a group's rows take at most one part in this number of the bank's budget, unless
+/// the group has few rows (`Requests::groups`). Between bursts the worker copies rows that leave
 /// memory soon.
 const BURST_BUDGET_SHARE: u64 = 16;
 
-/// One part in this many of the bank's budget goes to the queue by default.
+/// By default the queue takes one part in this number of the bank's budget.
 const BUDGET_SHARE: u64 = 32;
-/// Enough for 790,000 keys; more would be read too early anyway.
+/// Room for 790,000 keys; rows beyond would be read too early.
 const MEMORY_BYTES_MAX: u64 = 40 << 20;
 
-/// A Get waits for the current burst if it wants one key in this many of the burst; otherwise it
-/// reads these few keys a second time.
+/// A Get waits for the current burst if it needs one in this number of the burst's keys. Otherwise
+/// it reads its few keys a second time.
 const WANTED_SHARE: usize = 4;
-/// The longest that it waits for every 1,024 keys of a burst: a drive that takes longer reads
-/// 10,000 a second.
+/// The longest wait for each 1,024 keys of a burst. Only a drive with fewer than 10,000 reads a
+/// second takes longer.
 const WAIT_PER_1024_KEYS: Duration = Duration::from_millis(100);
-/// Keys that a Get looks up in the queue without a break.
+/// Keys that a Get looks up in the queue before it lets other threads have the lock.
 const OVERTAKEN_AT_ONCE_MAX: usize = 4096;
 
-/// For this many keys of capacity the window remembers one: rows are in the window as long as their
-/// batch is ahead, and in the queue only until they are read.
+/// For this number of keys of capacity, the window remembers one row. A row is in the window while
+/// its batch is ahead, and in the queue only until it is read.
 const KEYS_PER_REMEMBERED: usize = 2;
 
 /// Memory per key of capacity, in bytes.
@@ -83,12 +82,12 @@ const BYTES_PER_KEY: u64 = Requests::BYTES_PER_KEY
     + PendingSet::BYTES_PER_KEY
     + (size_of::<Remembered>() / KEYS_PER_REMEMBERED) as u64;
 
-/// How many keys may be pending in a bank of this budget.
+/// The number of keys that may be pending in a bank of this budget.
 pub(crate) fn capacity_for_budget(budget_bytes: u64) -> usize {
     ((budget_bytes / BUDGET_SHARE).min(MEMORY_BYTES_MAX) / BYTES_PER_KEY) as usize
 }
 
-/// The memory that a queue of this capacity may take, in bytes.
+/// Bytes of memory for a queue of this capacity.
 pub(crate) fn memory_bytes(capacity_keys: usize) -> u64 {
     (capacity_keys as u64).saturating_mul(BYTES_PER_KEY)
 }
@@ -99,7 +98,7 @@ pub(crate) fn budget_for(store_bytes: u64) -> u64 {
     store_bytes.saturating_add(share)
 }
 
-/// A bank's queue and its worker. Dropping it stops the worker after the burst in hand.
+/// A bank's queue and its worker. Its drop stops the worker after the current burst.
 #[derive(Debug)]
 pub(crate) struct Lookahead {
     shared: Arc<Shared>,
@@ -144,12 +143,12 @@ impl Lookahead {
         }
     }
 
-    /// Queues those of `keys` that are on disk, or in the read-only region and so next in line for
-    /// it. A row takes `row_bytes`.
+    /// Queues those of `keys` that are on disk, or in the read-only region and so the next to leave
+    /// memory. A row takes `row_bytes`.
     ///
     /// # Errors
-    /// [`Error::LookaheadFailed`] once for a failure of the worker since the last call; then
-    /// nothing is queued. [`ThreadRefused`](crate::Error::ThreadRefused) if the worker can't be
+    /// [`Error::LookaheadFailed`] once for a failure of the worker since the last call; the call
+    /// then queues nothing. [`ThreadRefused`](crate::Error::ThreadRefused) if the worker can't be
     /// started.
     pub(crate) fn announce(
         &self,
@@ -181,8 +180,8 @@ impl Lookahead {
         Ok(receipt)
     }
 
-    /// For a Get of these keys, which are distinct: takes those that still wait in the queue off
-    /// the worker, and waits for the burst in hand if many of them are in it.
+    /// Called by a Get of these distinct keys. Takes those that wait in the queue from the worker.
+    /// If many of them are in the current burst, waits for the burst.
     pub(crate) fn make_way(&self, table: TableId, keys: &[u64]) {
         // Relaxed: a thread that misses a very new announcement reads the row as any Get does.
         if self.shared.has_requests.load(Ordering::Relaxed) {
@@ -190,7 +189,7 @@ impl Lookahead {
         }
     }
 
-    /// Returns whether the burst that it waited for was over in time; `None`: it waited for none.
+    /// True if the burst ended within the time; `None` if there was no burst to wait for.
     fn make_way_within(
         &self,
         table: TableId,
@@ -202,7 +201,7 @@ impl Lookahead {
         let mut burst = state.bursts;
         let mut wanted = 0;
         for chunk in keys.chunks(OVERTAKEN_AT_ONCE_MAX) {
-            // Another thread that wants the queue gets it in between.
+            // Lets another thread have the queue.
             MutexGuard::bump(&mut state);
             let QueueState { pending, in_hand, in_hand_of, bursts, .. } = &mut *state;
             if *bursts != burst {
@@ -227,7 +226,7 @@ impl Lookahead {
         Some(state.bursts != burst)
     }
 
-    /// Has the worker read rows into a buffer.
+    /// Lets the worker read rows into a buffer.
     ///
     /// # Errors
     /// [`ThreadRefused`](crate::Error::ThreadRefused) if the worker can't be started.
@@ -241,8 +240,8 @@ impl Lookahead {
     fn start_worker(&self) -> Result<()> {
         let mut worker = self.worker.lock();
         if worker.as_ref().is_none_or(JoinHandle::is_finished) {
-            // A worker ends by itself only in a panic, which it has told on standard error; what it
-            // had in hand and what waited behind it is given up.
+            // A worker ends only with the bank or by a panic, which was printed. Its current burst
+            // and its queue are given up.
             self.shared.give_up_pending();
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name("embank-lookahead".to_owned());
@@ -256,14 +255,14 @@ impl Lookahead {
         Ok(())
     }
 
-    /// Empties the queue and returns how many keys were in it. A burst in hand is not stopped.
+    /// Empties the queue and returns the number of its keys. The current burst continues.
     pub(crate) fn cancel(&self) -> usize {
         let given_up = self.cancel_those(Cancelled::All);
         self.count_all_as_cancelled();
         given_up
     }
 
-    /// Takes these keys of a table out of the queue and returns how many were in it.
+    /// Takes these keys of a table out of the queue and returns the number of keys that were in it.
     pub(crate) fn cancel_keys(&self, table: TableId, keys: &[u64]) -> usize {
         let given_up = self.cancel_those(Cancelled::Keys(table, keys.iter().copied().collect()));
         self.shared.counters.cancelled_too_late.add(keys.len().saturating_sub(given_up) as u64);
@@ -278,7 +277,7 @@ impl Lookahead {
 
     fn count_all_as_cancelled(&self) {
         let in_hand = self.shared.queue.state.lock().pending.len() as u64;
-        // After those, which are counted as promoted before they leave the hand.
+        // Read after the rows above, because rows count as promoted before they leave the burst.
         let promoted = self.shared.store.stats().promoted;
         self.shared.counters.cancelled_too_late.add(promoted + in_hand);
     }
@@ -306,7 +305,7 @@ impl Lookahead {
         given_up
     }
 
-    /// Waits until nothing is pending; false if that took longer than to `deadline`.
+    /// Waits until no key is pending. False if that is not so at `deadline`.
     pub(crate) fn wait_idle(&self, deadline: Instant) -> bool {
         let mut state = self.shared.queue.state.lock();
         while !state.is_idle() {
@@ -322,8 +321,7 @@ impl Lookahead {
         self.shared.counters.depth.store(depth as u64, Ordering::Relaxed);
     }
 
-    /// At least as many as there are rows that were being moved, or had been, when they were
-    /// cancelled.
+    /// An upper bound on the rows that were cancelled while they were moved or after that.
     pub(crate) fn cancelled_too_late(&self) -> u64 {
         self.shared.counters.cancelled_too_late.get()
     }
@@ -362,7 +360,7 @@ impl Drop for Lookahead {
         self.shared.queue.state.lock().stopping = true;
         self.shared.queue.work.notify_all();
         if let Some(worker) = self.worker.lock().take() {
-            // A worker that panicked has said so on standard error; there is nothing left to stop.
+            // A worker that panicked has printed the panic. There is nothing to stop.
             let _ = worker.join();
         }
     }

@@ -1,12 +1,12 @@
-//! The set of rows that a lookahead has asked for and that have not come yet.
+//! The set of rows that a lookahead has requested and that are not in memory yet.
 //!
-//! Open addressing with linear probing over a fixed number of slots: its memory is known when the
-//! bank opens. Removal shifts later entries back, so that no tombstones collect. At most half of
-//! the slots are in use, so every probe ends at an empty one.
+//! Open addressing with linear probing over a fixed number of slots, so its memory is known when
+//! the bank opens. Removal shifts later entries back, so no tombstones collect. At most half of the
+//! slots are in use, so every probe ends at an empty one.
 //!
-//! A row can be *overtaken*: it stays in the set, because the thread that put it there has it in a
-//! queue, and the mark says that its turn has no work left. A new request for the row removes the
-//! mark.
+//! A row can be *overtaken*. It then stays in the set, because the thread that added it has it in a
+//! queue, and the mark says that there is no work left for it. A new request for the row removes
+//! the mark.
 
 use std::num::NonZeroU16;
 
@@ -39,7 +39,7 @@ impl PendingSet {
         self.keys.len() / 2
     }
 
-    /// Adds a row, or has it wanted again.
+    /// Adds a row, or removes the mark of an overtaken one.
     pub(crate) fn insert(&mut self, table: NonZeroU16, key: u64) -> Insertion {
         match self.slot_of(table, key) {
             Some(slot) if self.tables[slot] != 0 => {
@@ -63,14 +63,14 @@ impl PendingSet {
         self.len = 0;
     }
 
-    /// Marks a row as overtaken; false if it is not in.
+    /// Marks a row as overtaken. False if the set does not have it.
     pub(crate) fn overtake(&mut self, table: NonZeroU16, key: u64) -> bool {
         let Some(slot) = self.occupied(table, key) else { return false };
         self.mark(slot, true);
         true
     }
 
-    /// Whether a row is in and overtaken.
+    /// True if the set has the row and it is overtaken.
     pub(crate) fn is_overtaken(&self, table: NonZeroU16, key: u64) -> bool {
         self.occupied(table, key).is_some_and(|slot| self.marked(slot))
     }
@@ -84,12 +84,12 @@ impl PendingSet {
         *word = *word & !(1 << (slot % 64)) | u64::from(overtaken) << (slot % 64);
     }
 
-    /// The row's slot, if it is in.
+    /// The row's slot; `None` if the set does not have the row.
     fn occupied(&self, table: NonZeroU16, key: u64) -> Option<usize> {
         self.slot_of(table, key).filter(|&slot| self.tables[slot] != 0)
     }
 
-    /// Takes a row out, if it is in.
+    /// Removes a row, if the set has it.
     pub(crate) fn remove(&mut self, table: NonZeroU16, key: u64) {
         let Some(mut hole) = self.occupied(table, key) else { return };
         let slots = self.keys.len();
@@ -99,7 +99,8 @@ impl PendingSet {
             if self.tables[slot] == 0 {
                 break;
             }
-            // An entry may fill the hole unless its home lies behind the hole, on the way to it.
+            // An entry may move to the free slot unless its home lies behind that slot, on the way
+            // to the entry.
             let home = self.home(self.tables[slot], self.keys[slot]);
             if (slot + slots - home) % slots >= (slot + slots - hole) % slots {
                 self.keys[hole] = self.keys[slot];
@@ -112,7 +113,7 @@ impl PendingSet {
         self.len -= 1;
     }
 
-    /// The row's slot, or the empty one where it would go. `None` without any slot.
+    /// The row's slot, or the empty slot for it. `None` if there are no slots.
     fn slot_of(&self, table: NonZeroU16, key: u64) -> Option<usize> {
         let slots = self.keys.len();
         if slots == 0 {
@@ -154,7 +155,7 @@ mod tests {
             steps in prop::collection::vec((0..3, 1_u16..3, 0_u64..12), 0..300),
         ) {
             let mut set = PendingSet::with_capacity(capacity);
-            // With each row whether it is overtaken.
+            // Each row, with whether it is overtaken.
             let mut model = HashMap::new();
             for (step, table, key) in steps {
                 let table = NonZeroU16::new(table).unwrap();

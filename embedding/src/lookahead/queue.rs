@@ -1,4 +1,4 @@
-//! The queue of rows that are to be read ahead: what callers and the worker share.
+//! The queue of rows to read, which callers and the worker share.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::lookahead::requests::{Requests, number};
 use crate::lookahead::window::Window;
 use crate::stats::counter::Counter;
 
-/// What became of the distinct keys of one lookahead.
+/// What happened to the distinct keys of one lookahead.
 ///
 /// # Examples
 /// ```
@@ -28,13 +28,13 @@ use crate::stats::counter::Counter;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LookaheadReceipt {
-    /// In mutable memory already, or in no table.
+    /// Already in mutable memory, or in no table.
     pub resident: usize,
     /// Queued by this call.
     pub queued: usize,
     /// Already queued or being read.
     pub merged: usize,
-    /// Turned away because the queue is full.
+    /// Refused because the queue is full.
     pub dropped: usize,
 }
 
@@ -46,35 +46,35 @@ impl LookaheadReceipt {
     }
 }
 
-/// Rows that the worker reads for a caller, between its bursts. Dropped unfinished, it tells its
-/// caller.
+/// Rows that the worker reads for a caller, between its bursts. If it is dropped unfinished, it
+/// tells its caller.
 pub(crate) trait Job: fmt::Debug + Send {
-    /// Reads up to `keys_max` rows; true when the job is over, and its caller knows.
+    /// Reads up to `keys_max` rows. True when the job is done and its caller knows it.
     fn advance(&mut self, store: &Store, keys_max: usize) -> bool;
 }
 
-/// What callers and the worker share. What the worker does with it stands in `worker.rs`.
+/// Shared by callers and the worker. The worker's methods stand in `worker.rs`.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) store: Arc<Store>,
     pub(crate) queue: Arc<Queue>,
-    /// What the values of a group's rows may take.
+    /// Most bytes of the values of a group.
     pub(crate) burst_bytes_max: u64,
-    /// Whether there may be rows that wait in the queue or are in hand; written under the queue's
+    /// False if no row waits in the queue and there is no current burst. Written under the queue's
     /// lock.
     pub(crate) has_requests: AtomicBool,
-    /// Signalled when there is nothing to do any more.
+    /// Signalled when there is no more work.
     pub(crate) idle: Condvar,
-    /// Signalled when a burst is over and a Get waits for that.
+    /// Signalled when a burst has ended for which a Get waits.
     pub(crate) burst_over: Condvar,
     pub(crate) counters: Counters,
 }
 
-/// What the store's writer may tell: it must not own the store.
+/// The part that the store's writer calls. It must not own the store.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) state: Mutex<QueueState>,
-    /// Signalled when there is work or the worker has to stop.
+    /// Signalled when there is work, or when the worker must stop.
     pub(crate) work: Condvar,
 }
 
@@ -92,27 +92,27 @@ impl Queue {
 #[derive(Debug)]
 pub(crate) struct QueueState {
     pub(crate) requests: Requests,
-    /// The rows of the queue and of the burst in hand.
+    /// The rows of the queue and of the current burst.
     pub(crate) pending: PendingSet,
     /// Announced rows in mutable memory.
     pub(crate) window: Window,
-    /// Some of them may be about to leave it.
+    /// True if rows of the window may be about to leave memory.
     pub(crate) look: bool,
-    /// The worker is looking after those.
+    /// True while the worker copies these rows.
     pub(crate) looking: bool,
-    /// What was cancelled since the worker took what it has in hand: it does not come back to the
-    /// window.
+    /// Requests that were cancelled since the worker took its current task. Their rows do not
+    /// return to the window.
     pub(crate) cancelled: Vec<Cancelled>,
-    /// The worker has something in hand.
+    /// True while the worker has a task.
     pub(crate) working: bool,
-    /// The keys of the burst in hand, ascending, and their table; none between bursts.
+    /// The keys of the current burst, in ascending order. Empty between bursts.
     pub(crate) in_hand: Vec<u64>,
     pub(crate) in_hand_of: Option<TableId>,
     /// Bursts that are over.
     pub(crate) bursts: u64,
-    /// Gets that wait for the end of the burst in hand.
+    /// Gets that wait for the end of the current burst.
     pub(crate) awaiting: usize,
-    /// Requests for buffers, in their order.
+    /// Prefetches into buffers, in their order.
     pub(crate) prefetches: VecDeque<Box<dyn Job>>,
     pub(crate) burst_was_last: bool,
     pub(crate) stopping: bool,
@@ -124,13 +124,13 @@ impl QueueState {
         self.pending.len() == 0 && !self.look && !self.looking
     }
 
-    /// Whether a row that the worker has in hand was not cancelled meanwhile.
+    /// True if a row of the current task was not cancelled since.
     pub(crate) fn is_wanted(&self, table: TableId, key: u64) -> bool {
         !self.cancelled.iter().any(|cancelled| cancelled.covers(table, key))
     }
 }
 
-/// Requests that no caller waits for any more.
+/// Requests that their callers have cancelled.
 #[derive(Debug)]
 pub(crate) enum Cancelled {
     All,
@@ -165,17 +165,17 @@ pub(crate) struct Counters {
     /// An upper bound on the rows whose requests were cancelled while they were moved or after
     /// that. This many rows may leave memory unused without a fault of the depth.
     pub(crate) cancelled_too_late: Counter,
-    /// As an `AutoDepth` has chosen it.
+    /// The depth that an `AutoDepth` has chosen.
     pub(crate) depth: AtomicU64,
 }
 
 impl Shared {
-    /// How many rows of `row_bytes` bytes one group may have.
+    /// The number of rows of `row_bytes` bytes that one group may have.
     pub(crate) fn fitting(&self, row_bytes: u64) -> usize {
         (self.burst_bytes_max / row_bytes.max(1)) as usize
     }
 
-    /// The keys are queued in groups of no more than `fitting`, if that is enough for a burst.
+    /// Queues the keys in groups of at most `fitting` keys, or more if that is too few for a burst.
     pub(crate) fn enqueue(
         &self,
         table: TableId,
@@ -204,18 +204,18 @@ impl Shared {
                 self.has_requests.store(true, Ordering::Relaxed);
                 self.queue.work.notify_one();
             }
-            // Another thread that wants the queue gets it in between.
+            // Lets another thread have the queue.
             MutexGuard::bump(&mut state);
         }
     }
 
-    /// Forgets everything that is pending, as failed.
+    /// Forgets all pending keys, and counts them as failed.
     pub(crate) fn give_up_pending(&self) {
         let mut state = self.queue.state.lock();
         self.counters.failed.add(state.pending.len() as u64);
         state.requests.clear();
         state.pending.clear();
-        // No thread would look after the rows of the window.
+        // No thread would copy the rows of the window.
         state.window.forget(|_, _| true);
         state.look = false;
         state.looking = false;
@@ -223,12 +223,12 @@ impl Shared {
         self.has_requests.store(false, Ordering::Relaxed);
         self.end_burst(&mut state);
         state.cancelled.clear();
-        // Dropping them takes locks of their own alone.
+        // Their drop takes only locks of their own.
         state.prefetches.clear();
         self.idle.notify_all();
     }
 
-    /// The burst in hand, if any, is over.
+    /// Ends the current burst, if there is one.
     pub(crate) fn end_burst(&self, state: &mut QueueState) {
         state.in_hand.clear();
         state.in_hand_of = None;

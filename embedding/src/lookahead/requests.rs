@@ -1,14 +1,14 @@
-//! The rows that wait to be read ahead, in their order, and the bursts in which they are read.
+//! The rows that wait to be read, in their order, and how they are cut into bursts.
 //!
-//! **Problem.** The more rows are read together, the nearer to each other they lie on disk, and the
-//! more of them come with one read (`kv/src/engine/batch/disk.rs`). But a Get that wants some of
-//! the rows in hand waits for all of them, or, if it wants few of them, reads its own a second
+//! **Problem.** Rows that are read together lie nearer to each other on disk if they are more, and
+//! one read brings more of them (`kv/src/engine/batch/disk.rs`). But a Get that needs rows of the
+//! current burst waits for the whole burst, or, if it needs few of them, reads its rows a second
 //! time.
 //!
-//! **Approach.** What was announced together, which a Get mostly wants together, is a *group*, and
-//! comes in one burst. Small groups of the same table are joined until the burst is long enough to
-//! keep a drive busy; larger ones stay alone. What is too many for a burst is cut evenly
-//! beforehand.
+//! **Approach.** Keys that were announced together are usually got together. They are a *group*,
+//! and come in one burst. Small groups of one table are joined until the burst is long enough to
+//! keep a drive busy. Larger groups stay alone. A group that is too large for a burst is first cut
+//! into equal parts.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU16;
@@ -17,16 +17,15 @@ use embank_kv::TableId;
 
 use crate::lookahead::pending::PendingSet;
 
-/// A queue of this many keys is deep enough for any drive: a burst of this size takes no further
-/// group.
+/// A burst of this many keys is deep enough for any drive, so it takes no further group.
 pub(crate) const BURST_KEYS_MIN: usize = 512;
-/// The longest group. A burst is shorter than the two together.
+/// The longest group. A burst is shorter than the sum of both limits.
 pub(crate) const BURST_KEYS_MAX: usize = 4096;
 
-/// The number by which the pending set knows a table. A dropped table's rows leave the queue with
-/// it, but those of a burst in hand are in the set until the burst is over. If another table has
-/// the number by then, its rows of the same keys count as merged with those, and are not read
-/// ahead: advice that is lost, as where the queue is full.
+/// The number of a table in the pending set. A dropped table's rows leave the queue with it, but
+/// those of the current burst stay in the set until the burst has ended. If another table has the
+/// number by then, its rows with these keys count as merged and are not read ahead. Such an
+/// announcement is lost, as with a full queue.
 pub(crate) fn number(table: TableId) -> NonZeroU16 {
     NonZeroU16::new(table.number()).expect("the store numbers tables from 1")
 }
@@ -40,12 +39,12 @@ struct Request {
 
 const _: () = assert!(size_of::<Request>() == 16);
 
-/// The queue. Each of its rows is in the pending set, too.
+/// The queue. Each of its rows is in the pending set too.
 #[derive(Debug)]
 pub(crate) struct Requests {
     queue: VecDeque<Request>,
-    /// The newest group's number. They wrap: only neighbours are compared. If two neighbours have
-    /// one number after 65,536 groups, they are one group.
+    /// The newest group's number, which wraps. Only neighbours are compared. If two neighbours have
+    /// one number after 65,536 groups, they count as one group.
     group: u16,
 }
 
@@ -61,14 +60,14 @@ impl Requests {
         self.queue.len()
     }
 
-    /// The groups that keys which were announced together make: as few as possible, of equal
-    /// length, and of no more than `fitting` keys, unless those are too few for a burst.
+    /// The groups of keys that were announced together: as few as possible, of equal length, and of
+    /// at most `fitting` keys, unless that is too few for a burst.
     pub(crate) fn groups(keys: &[u64], fitting: usize) -> impl Iterator<Item = &[u64]> {
         let groups = keys.len().div_ceil(fitting.clamp(BURST_KEYS_MIN, BURST_KEYS_MAX));
         keys.chunks(keys.len().div_ceil(groups.max(1)).max(1))
     }
 
-    /// What is pushed from now on is a group of its own.
+    /// Begins a new group with the next key that is pushed.
     pub(crate) fn begin_group(&mut self) {
         self.group = self.group.wrapping_add(1);
     }
@@ -77,7 +76,7 @@ impl Requests {
         self.queue.push_back(Request { table, group: self.group, key });
     }
 
-    /// Keeps those of which `keep` says so.
+    /// Keeps the requests for which `keep` is true.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(TableId, u64) -> bool) {
         self.queue.retain(|request| keep(request.table, request.key));
     }
@@ -86,8 +85,8 @@ impl Requests {
         self.queue.clear();
     }
 
-    /// Takes what Gets have overtaken off the front, and out of the pending set; returns how many
-    /// that were.
+    /// Removes overtaken rows from the front of the queue and from the pending set. Returns their
+    /// number.
     pub(crate) fn pass_over(&mut self, pending: &mut PendingSet) -> u64 {
         let mut passed = 0;
         while let Some(next) = self.queue.front() {
@@ -101,8 +100,8 @@ impl Requests {
         passed
     }
 
-    /// Takes a burst off the front, beginning with the first key that was not overtaken. Returns
-    /// its table, and how many keys were passed over; `None` if no key is left.
+    /// Takes a burst from the front, beginning with the first key that was not overtaken. Returns
+    /// its table, and the number of keys that were skipped; `None` if no key is left.
     pub(crate) fn take_burst(
         &mut self,
         pending: &mut PendingSet,

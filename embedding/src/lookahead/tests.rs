@@ -64,13 +64,13 @@ fn what_is_cancelled_while_it_is_in_hand_is_forgotten() {
         assert_eq!(below.len(), left);
         assert!(below.iter().all(|row| !cancelled.contains(&row.key)));
     }
-    // What was cancelled once can be announced again.
+    // A cancelled key can be announced again.
     shared.enqueue(table, 4096, &[2], &[], &mut LookaheadReceipt::default());
     let mut burst = Vec::new();
     assert!(matches!(shared.next_task(&mut burst), Some(Task::Burst(_))));
     shared.finish_burst(table, &burst, &marks[1..2], Ok(Promoted::default()));
     assert_eq!(shared.queue.state.lock().window.take_below(u64::MAX).len(), 1);
-    // Rows that are being kept do not come back either.
+    // Rows that the worker is keeping do not come back either.
     shared.queue.state.lock().window.remember(table, &marks);
     shared.queue.boundaries_moved();
     assert!(matches!(shared.next_task(&mut burst), Some(Task::Look)));
@@ -94,7 +94,7 @@ fn whoever_cancels_all_excuses_what_is_in_hand_and_what_was_kept() {
     lookahead.cancel();
     assert_eq!(lookahead.cancelled_too_late(), 3, "in hand");
     shared.finish_burst(table, &burst, &marks, Ok(Promoted::default()));
-    // Kept, and so in memory, though nothing was read.
+    // The row was kept in memory without a read.
     shared.store.checkpoint(b"").unwrap();
     let marks = [marks[0].1, marks[1].1];
     let mut kept = Vec::new();
@@ -131,18 +131,18 @@ fn what_is_announced_together_comes_in_one_burst() {
         }
         lengths
     };
-    // Small ones until it is deep enough a queue, and no further than the last of them.
+    // Small groups are joined until the burst is deep enough. The last of them ends it.
     announce(table, 4096, 0..300);
     announce(table, 4096, 300..600);
     announce(table, 4096, 600..1200);
     announce(table, 4096, 1200..1800);
     assert_eq!(bursts(), [(false, 600), (false, 600), (false, 600)]);
-    // A large one whole, unless it is too large: then in equal parts.
+    // A large group is one burst, unless it is too large: then its parts are equal.
     announce(table, 9999, 0..3000);
     announce(table, 9999, 3000..8000);
     announce(table, 9999, 8000..8010);
     assert_eq!(bursts(), [(false, 3000), (false, 2500), (false, 2500), (false, 10)]);
-    // Of wide rows few, and yet enough for a burst.
+    // A burst has few wide rows, but enough for a burst.
     assert_eq!((shared.fitting(64), shared.fitting(0)), (1024, 1 << 16));
     announce(table, 700, 0..2000);
     announce(table, 0, 2000..3024);
@@ -153,7 +153,7 @@ fn what_is_announced_together_comes_in_one_burst() {
     announce(other, 4096, 300..600);
     announce(table, 4096, 600..900);
     assert_eq!(bursts(), [(false, 300), (true, 300), (false, 300)]);
-    // Where its last rows are cancelled or overtaken, it ends there all the same.
+    // The burst ends at this group also if its last rows are cancelled or overtaken.
     announce(table, 4096, 0..700);
     announce(table, 4096, 700..1400);
     announce(table, 4096, 1400..2100);
@@ -170,18 +170,18 @@ fn what_a_get_overtakes_the_worker_passes_over() {
     let next = |burst: &mut Vec<u64>| matches!(shared.next_task(burst), Some(Task::Burst(_)));
     shared.enqueue(table, 4096, &[1, 2, 3, 4, 5, 6], &[], &mut LookaheadReceipt::default());
     lookahead.make_way(table, &[2, 3, 9]);
-    // Announced again before its turn: it is wanted again, and in the queue once.
+    // The key is announced again before its turn, so it is wanted again, and is in the queue once.
     shared.enqueue(table, 4096, &[3], &[], &mut LookaheadReceipt::default());
     let mut burst = Vec::new();
     assert!(next(&mut burst));
     assert_eq!(burst, [1, 3, 4, 5, 6]);
     assert_eq!(shared.counters.late.get(), 1);
-    // One in five of the burst in hand is too few to wait for.
+    // One in five keys of the current burst is too few to wait for it.
     assert_eq!(lookahead.make_way_within(table, &[1, 7], A_MINUTE), None);
     shared.finish_burst(table, &burst, &[], Ok(Promoted::default()));
     assert!(lookahead.wait_idle(Instant::now()));
     assert_eq!(lookahead.make_way_within(table, &[1, 7], A_MINUTE), None, "nothing is pending");
-    // Where all are overtaken, nothing is left to do.
+    // If all keys are overtaken, there is no work.
     shared.enqueue(table, 4096, &[7, 8], &[], &mut LookaheadReceipt::default());
     lookahead.make_way(table, &[7, 8]);
     shared.pass_over(&mut shared.queue.state.lock());
@@ -189,8 +189,7 @@ fn what_a_get_overtakes_the_worker_passes_over() {
     assert_eq!(shared.counters.late.get(), 3);
 }
 
-/// A queue with nothing but overtaken rows once took the turn of a prefetch, which then waited for
-/// ever.
+/// A queue with only overtaken rows once took the turn of a prefetch, which then waited for ever.
 #[test]
 fn a_prefetch_does_not_wait_for_what_was_overtaken() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +197,7 @@ fn a_prefetch_does_not_wait_for_what_was_overtaken() {
     let table = bank.table("rows", crate::TableConfig::new(2)).unwrap();
     let lookahead = &table.context().lookahead;
     let id = table.shared.id;
-    // The worker does not run: nothing was announced through the front door.
+    // The worker does not run, because the test has put the keys into the queue directly.
     lookahead.shared.enqueue(id, 4096, &[1], &[], &mut LookaheadReceipt::default());
     let loan = table.context().store.lend_memory(8).unwrap();
     let (prefetch, job) =
@@ -245,7 +244,7 @@ fn a_get_waits_for_the_burst_that_brings_its_rows() {
         });
         assert!(lookahead.wait_idle(Instant::now()));
     }
-    // A burst that does not end is not waited for without end.
+    // The wait for a burst that does not end is bounded.
     shared.enqueue(table, 4096, &[1], &[], &mut LookaheadReceipt::default());
     assert!(matches!(shared.next_task(&mut Vec::new()), Some(Task::Burst(_))));
     let waited = lookahead.make_way_within(table, &[1], Duration::from_millis(1));

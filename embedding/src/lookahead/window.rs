@@ -1,17 +1,16 @@
-//! Announced rows that are in mutable memory, and are to stay in memory until they are used.
+//! Announced rows in mutable memory, which are to stay in memory until they are used.
 //!
 //! A ring of fixed capacity: the newest row pushes out the oldest one, whose batch has probably
-//! come. Each row is remembered with its place in the log and its uses so far. So a comparison
-//! tells whether it leaves memory soon, and the row itself tells whether it was used since. A use
-//! of a row costs nothing extra.
+//! come. Each row is remembered with its place in the log and its count of uses. So a comparison of
+//! addresses tells if the row will leave memory soon, and the row's own count tells if it was used
+//! since. A use of a row costs nothing more.
 
 use std::collections::VecDeque;
 
 use embank_kv::mechanisms::{Mechanism, is_on};
 use embank_kv::{RowMark, TableId};
 
-/// A row that is not used is kept in memory at most this many times, each time at the cost of a
-/// record in the log.
+/// An unused row is kept in memory at most this many times. Each time costs a record in the log.
 const LAPS_MAX: u8 = 3;
 
 /// An announced row.
@@ -20,7 +19,7 @@ pub(crate) struct Remembered {
     pub(crate) key: u64,
     pub(crate) mark: RowMark,
     pub(crate) table: TableId,
-    /// How often it was kept in memory.
+    /// The number of times that it was kept in memory.
     laps: u8,
 }
 
@@ -46,7 +45,7 @@ impl Window {
         }
     }
 
-    /// A row that was kept in memory, at its new place.
+    /// Notes a kept row at its new place.
     pub(crate) fn remember_again(&mut self, row: &Remembered, mark: RowMark) {
         if row.laps + 1 < LAPS_MAX {
             self.push(Remembered { mark, laps: row.laps + 1, ..*row });
@@ -63,8 +62,7 @@ impl Window {
         self.rows.push_back(row);
     }
 
-    /// Takes out the rows that lie below an address, by table, each table's in the order of their
-    /// announcements.
+    /// Takes out the rows below an address, by table, in the order in which they were announced.
     pub(crate) fn take_below(&mut self, address: u64) -> Vec<Remembered> {
         let mut below = Vec::new();
         self.rows.retain(|row| {
@@ -78,7 +76,7 @@ impl Window {
         below
     }
 
-    /// Takes out the rows that are chosen.
+    /// Takes out the chosen rows.
     pub(crate) fn forget(&mut self, chosen: impl Fn(TableId, u64) -> bool) {
         self.rows.retain(|row| !chosen(row.table, row.key));
     }

@@ -8,22 +8,22 @@ use embank_kv::{Promoted, RowMark, TableId};
 use crate::lookahead::queue::{Job, QueueState, Shared};
 use crate::lookahead::requests::{BURST_KEYS_MAX, BURST_KEYS_MIN, number};
 
-/// Rows that are read into a buffer before others have their turn, or as many as the last burst had
-/// if those were more.
+/// Rows that are read into a buffer in one turn. A turn has as many as the last burst had, if those
+/// were more.
 const PREFETCH_KEYS: usize = 1024;
 
 /// What the worker does next.
 pub(crate) enum Task {
-    /// Bring the burst of this table in.
+    /// Bring in the burst of this table.
     Burst(TableId),
-    /// Look after rows that are about to leave memory.
+    /// Copy rows that are about to leave memory.
     Look,
     /// Read some rows into a buffer.
     Prefetch(Box<dyn Job>),
 }
 
 impl Shared {
-    /// The worker: burst by burst until the bank goes.
+    /// The worker's loop: burst by burst until the bank closes.
     pub(crate) fn work(&self) {
         let mut burst = Vec::with_capacity(BURST_KEYS_MIN + BURST_KEYS_MAX);
         /// If the worker panics, the guard wakes the threads that wait for it.
@@ -63,15 +63,14 @@ impl Shared {
         }
     }
 
-    /// Copies announced rows that are about to leave memory, and have not been used since, to the
+    /// Copies announced rows that are about to leave memory, and that no operation has used, to the
     /// log's tail.
     pub(crate) fn look_after_the_oldest(&self) {
-        // Each leaves the window here, and comes back for a bounded number of times.
+        // Each row leaves the window here, and returns a bounded number of times.
         let (read_only, head) = self.store.boundaries();
         let due = self.queue.state.lock().window.take_below(read_only);
         for rows in due.chunk_by(|a, b| a.table == b.table) {
-            // What is on disk already would have to be read, and may have been used before it went
-            // there.
+            // A row on disk would have to be read, and may have been used before it went to disk.
             let rows: Vec<_> = rows.iter().filter(|row| row.mark.address() >= head).collect();
             let Some(first) = rows.first() else { continue };
             let keys: Vec<u64> = rows.iter().map(|row| row.key).collect();
@@ -86,7 +85,7 @@ impl Shared {
                 }
             }
             match kept {
-                // What there is no room to keep goes to disk, and is read when it is wanted.
+                // Rows for which there is no room go to disk, and are read when they are needed.
                 Ok(())
                 | Err(
                     embank_kv::Error::NoSuchTable(_)
@@ -106,8 +105,8 @@ impl Shared {
         }
     }
 
-    /// What to do next, for a burst its keys, which are of one table; waits while there is nothing.
-    /// `None`: stop.
+    /// The next task, and for a burst its keys, which are of one table. Waits while there is no
+    /// work. `None`: stop.
     pub(crate) fn next_task(&self, burst: &mut Vec<u64>) -> Option<Task> {
         burst.clear();
         let mut state = self.queue.state.lock();
@@ -117,16 +116,16 @@ impl Shared {
             if state.stopping {
                 return None;
             }
-            // First: it takes no disk, and what is about to leave would have to be read again.
+            // Comes first: it takes no disk read, and saves reads of the rows that would leave.
             if std::mem::take(&mut state.look) {
                 state.looking = true;
                 state.working = true;
                 return Some(Task::Look);
             }
-            // First, so that a queue that is not empty has a burst in it, for which a prefetch may
-            // wait.
+            // Comes first, so that a queue that is not empty has a burst. A prefetch may wait for
+            // it.
             self.pass_over(&mut state);
-            // Bursts and prefetches in turn, of several prefetches each in turn.
+            // Bursts and prefetches take turns, and so do several prefetches.
             let turn = std::mem::take(&mut state.burst_was_last) || state.requests.len() == 0;
             if let Some(job) = if turn { state.prefetches.pop_front() } else { None } {
                 return Some(Task::Prefetch(job));
@@ -136,13 +135,14 @@ impl Shared {
                 state.working = true;
                 return Some(Task::Burst(table));
             }
-            // Nothing is in hand either. Relaxed: read by `make_way`, which may miss it.
+            // There is no current burst either. Relaxed: read by `make_way`, which may miss the
+            // change.
             self.has_requests.store(false, Ordering::Relaxed);
             self.queue.work.wait(&mut state);
         }
     }
 
-    /// Takes what Gets have overtaken off the queue's front.
+    /// Removes overtaken rows from the queue's front.
     pub(crate) fn pass_over(&self, state: &mut QueueState) {
         let passed = state.requests.pass_over(&mut state.pending);
         self.counters.late.add(passed);
@@ -151,7 +151,7 @@ impl Shared {
         }
     }
 
-    /// Takes a burst from the queue's front; returns its table.
+    /// Takes a burst from the queue's front. Returns its table.
     pub(crate) fn take_burst(
         &self,
         state: &mut QueueState,
@@ -180,7 +180,7 @@ impl Shared {
                 counters.late.add(promoted.resident + promoted.overtaken);
                 counters.missing.add(promoted.missing);
             }
-            // The table was dropped; that is no failure.
+            // The table was dropped, which is no failure.
             Err(embank_kv::Error::NoSuchTable(_)) => counters.cancelled.add(burst.len() as u64),
             // The next Get of the rows reports it.
             Err(
