@@ -1,12 +1,12 @@
-//! What a program sets when it opens a bank.
+//! The options with which a program opens a bank.
 
 use std::time::Duration;
 
 use crate::pool::default_threads;
 use embank_kv::{CompactionOptions, DeviceChoice, default_memory_budget_bytes};
 
-/// How long a Get waits for a staleness bound where nothing else is set: the default of
-/// [`BankOptions::wait_timeout`], and of the bindings.
+/// Longest wait of a Get for a staleness bound: the default of [`BankOptions::wait_timeout`], and
+/// of the bindings.
 pub const WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 
 /// How to open a bank.
@@ -20,46 +20,43 @@ pub const WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct BankOptions {
-    /// Memory for everything the bank keeps: rows, index, buffers and the lookahead queue, in
-    /// bytes. Default: 1 GiB, or a quarter of the memory limit of the process's control group, if
-    /// that is less. If the budget is above that limit, opening the bank warns through the `log`
-    /// crate and in [`BankStats::memory_budget_warning`](crate::BankStats::memory_budget_warning).
-    /// The slices that callers pass in and get filled are not part of it.
+    /// Memory in bytes for all that the bank keeps: rows, index, buffers and the lookahead queue.
+    /// The slices of callers are not part of it. Default: 1 GiB, or a quarter of the memory limit
+    /// of the process's control group if that is less. If the budget is above that limit, opening
+    /// the bank warns through the `log` crate and in
+    /// [`BankStats::memory_budget_warning`](crate::BankStats::memory_budget_warning).
     pub memory_budget_bytes: u64,
-    /// Whether [`Bank::open`](crate::Bank::open) makes a bank if there is no bank. Default: true.
-    /// With false, a mistyped path, or a file system that is not mounted, is an error; otherwise
-    /// training would begin again without notice.
+    /// Whether [`Bank::open`](crate::Bank::open) makes a bank if there is none at the path.
+    /// Default: true. With false, a mistyped path, or a file system that is not mounted, is an
+    /// error; otherwise training would begin again without notice.
     pub create: bool,
-    /// Default: `io_uring` where the system grants it, else a pool of threads.
+    /// Default: `io_uring` if the system allows it, else a pool of threads.
     pub device: DeviceChoice,
-    /// How many of the newest checkpoints stay. Default: 2.
+    /// Number of the newest checkpoints that are kept. Default: 2.
     pub checkpoints_kept: usize,
-    /// The most keys that looking ahead may have pending; 0 turns it off. Default: `None`, what
-    /// 1/32 of the budget holds (some 20,000 keys per MiB of that share).
+    /// Most keys that Lookahead may have pending; 0 turns it off. Default: `None`, the number for
+    /// which 1/32 of the budget has room (some 20,000 keys for each MiB of that share).
     pub lookahead_queue_keys: Option<usize>,
-    /// How long a Get waits for a staleness bound before it fails. Default: 60 s
-    /// ([`WAIT_TIMEOUT_DEFAULT`]).
+    /// Longest wait of a Get for a staleness bound. Default: 60 s ([`WAIT_TIMEOUT_DEFAULT`]).
     pub wait_timeout: Duration,
-    /// How old a lease may become before it expires, longer than zero. A lease that is older still
-    /// counts, and can be applied, until the next Get of its table, or a Get that waits for
-    /// its rows, declares it expired: its counts are given back, and what its owner tries to
-    /// do with it fails with [`LeaseExpired`](crate::Error::LeaseExpired) and changes nothing.
-    /// Several times what the slowest step takes is a good value. Default: `None`, leases
-    /// never expire: no update is lost because a step was slow, and a lease that
-    /// is never ended blocks its rows.
+    /// Age at which a lease may expire, longer than zero. An older lease still counts, and can be
+    /// applied, until the next Get of its table, or a Get that waits for its rows, declares it
+    /// expired. Its counts are then given back, and later updates through it fail with
+    /// [`LeaseExpired`](crate::Error::LeaseExpired) and change nothing. Several times the slowest
+    /// step is a good value. Default: `None`, leases never expire: no slow step loses its update,
+    /// and a lease that is never ended blocks its rows.
     pub lease_timeout: Option<Duration>,
-    /// How space on disk is given back. Default: only when [`Bank::compact`](crate::Bank::compact)
-    /// is called; with `background`, unthrottled, the log stays below 1.5 times its rows,
-    /// beside what kept checkpoints hold. Then what is copied passes through mutable memory
-    /// and pushes out what Lookahead brought: where little memory is left beside the index,
-    /// training ran at half its speed. For runs whose log would outgrow the disk, switch it
-    /// on.
+    /// How space on disk is given back. Default: only by [`Bank::compact`](crate::Bank::compact).
+    /// With `background` and no throttle, the log stays below 1.5 times its rows, without the space
+    /// that kept checkpoints hold. The copied rows pass through mutable memory and push out rows
+    /// that Lookahead brought. If the index leaves little memory for rows, training can run at half
+    /// its speed. Switch it on for runs whose log would outgrow the disk.
     pub compaction: CompactionOptions,
-    /// The most that the log may take on disk, in bytes; at least 16 of the bank's pages. At the
-    /// quota, calls that write wait for compaction as far as that can help, then fail with
-    /// [`QuotaExceeded`](crate::Error::QuotaExceeded); peeks, deletions, drops and checkpoints go
-    /// on, and leases that are out can be applied, put or dropped, if need be beyond the
-    /// quota. Default: `None`, no quota.
+    /// Most bytes of the log on disk; at least 16 of the bank's pages. At the quota, calls that
+    /// write wait for compaction as far as it can help, then fail with
+    /// [`QuotaExceeded`](crate::Error::QuotaExceeded). Peeks, deletions, drops and checkpoints
+    /// still work. Leases can be applied, put or dropped, beyond the quota if need be. Default:
+    /// `None`, no quota.
     pub disk_quota_bytes: Option<u64>,
     /// Threads that share a large batch of a Get, a put, a peek, gradients or bags, the calling
     /// one among them. A batch of 2,048 keys or more is shared; smaller batches stay on the

@@ -1,10 +1,11 @@
-//! Adagrad, with an accumulator per value or per row.
+//! Adagrad, with an accumulator for each value or for each row.
 
 use super::lanes::{each_value, quotient_or_zero, saturated, sum_of_squares};
 use super::numbers::{check_learning_rate, check_not_negative};
 use super::state::RowState;
 
-/// `torch.optim.Adagrad`. One accumulator per value; a count of steps if the rate decays.
+/// `torch.optim.Adagrad`. A row has one accumulator for each value, and a count of steps if the
+/// rate decays.
 ///
 /// ```text
 /// g += weight_decay * row
@@ -24,12 +25,12 @@ use super::state::RowState;
 pub struct Adagrad {
     /// Learning rate.
     pub lr: f64,
-    /// How fast the rate falls with the row's steps. Default: 0. A table has it or has it not, for
-    /// good.
+    /// Decay of the learning rate with the row's steps. Default: 0. Whether it is 0 is fixed when
+    /// the table is created.
     pub lr_decay: f64,
-    /// L2 penalty: how much of the row is added to its gradient. Default: 0.
+    /// L2 penalty: this share of the row is added to its gradient. Default: 0.
     pub weight_decay: f64,
-    /// Where a new row's sums start. Default: 0. The table's for good.
+    /// Initial value of a new row's sums. Default: 0. Fixed when the table is created.
     pub initial_accumulator: f32,
     /// Added to the root, against division by zero. Default: 1e-10. May be 0: a value whose sum is
     /// 0 is not moved.
@@ -73,7 +74,7 @@ impl AdagradStep {
     #[inline(always)]
     pub(super) fn take(&self, row: RowState<'_>, gradient: &[f32]) {
         let Self { weight_decay, eps, .. } = *self;
-        // Steps are not counted where the rate does not decay.
+        // Steps are counted only if the rate decays.
         let lr = if self.lr_decay == 0.0 {
             self.lr as f32
         } else {
@@ -87,8 +88,8 @@ impl AdagradStep {
     }
 }
 
-/// Adagrad with one accumulator a row, the mean of its squared gradients: FBGEMM's and TorchRec's
-/// `EXACT_ROWWISE_ADAGRAD`. Four bytes of state a row.
+/// Adagrad with one accumulator for each row, the mean of its squared gradients:
+/// `EXACT_ROWWISE_ADAGRAD` of FBGEMM and TorchRec. The state of a row is 4 bytes.
 ///
 /// ```text
 /// g += weight_decay * row
@@ -107,9 +108,9 @@ impl AdagradStep {
 pub struct RowWiseAdagrad {
     /// Learning rate.
     pub lr: f64,
-    /// L2 penalty: how much of the row is added to its gradient. Default: 0.
+    /// L2 penalty: this share of the row is added to its gradient. Default: 0.
     pub weight_decay: f64,
-    /// Where a new row's sum starts. Default: 0. The table's for good.
+    /// Initial value of a new row's sum. Default: 0. Fixed when the table is created.
     pub initial_accumulator: f32,
     /// Added to the root, against division by zero. Default: 1e-8. May be 0: a row whose sum is 0
     /// is not moved.
@@ -158,8 +159,8 @@ impl RowWiseStep {
         let sum = saturated(row.scalars[0] + (squares / gradient.len() as f64) as f32);
         row.scalars[0] = sum;
         let root = sum.sqrt() + eps;
-        // Every gradient so far was zero, or its square too small for f32: there is no scale for a
-        // step. An infinite rate would turn a gradient of zero into NaN.
+        // All gradients so far were zero, or their squares too small for f32, so there is no scale
+        // for a step. An infinite rate would turn a gradient of zero into NaN.
         let rate = Some(lr / root).filter(|rate| rate.is_finite()).unwrap_or(0.0);
         each_value(row.vector, [], gradient, |value, [], g| {
             let g = value.mul_add(weight_decay, g);
@@ -168,7 +169,7 @@ impl RowWiseStep {
     }
 }
 
-/// [`sum_of_squares`] of the gradient with the weights' share.
+/// [`sum_of_squares`] of the gradient after weight decay.
 #[inline(always)]
 fn decayed_sum_of_squares(vector: &[f32], weight_decay: f32, gradient: &[f32]) -> f64 {
     vector

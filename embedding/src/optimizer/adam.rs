@@ -1,7 +1,7 @@
-//! Adam and AdamW, with the steps of each row counted for itself.
+//! Adam and AdamW. Each row counts its own steps.
 //!
-//! The bias corrections need powers of the betas at each row's own step. They come from two small
-//! tables, so that a row of 16 values does not spend its time in `pow`: beta^step = beta^(step mod
+//! The bias corrections need powers of the betas at each row's own step. Two small tables hold such
+//! powers, so that a row of 16 values does not spend its time in `pow`: beta^step = beta^(step mod
 //! 256) * beta^(256 * (step / 256)), two rounded factors. Beyond 65,535 steps the power is
 //! computed.
 
@@ -9,7 +9,8 @@ use super::lanes::{each_value, quotient_or_zero, saturated};
 use super::numbers::{check_learning_rate, check_not_negative};
 use super::state::RowState;
 
-/// `torch.optim.Adam`, with steps counted per row. Two values of state per value, and the count.
+/// `torch.optim.Adam`, with steps counted for each row. The state has two numbers for each value,
+/// and the count.
 ///
 /// ```text
 /// g += weight_decay * row
@@ -29,12 +30,12 @@ use super::state::RowState;
 pub struct Adam {
     /// Learning rate.
     pub lr: f64,
-    /// How much of each moment stays at a step, from 0 to below 1. Default: 0.9 and 0.999.
+    /// Share of each moment that stays at a step, from 0 to below 1. Default: 0.9 and 0.999.
     pub betas: (f64, f64),
     /// Added to the root, against division by zero. Default: 1e-8. May be 0: a value whose second
     /// moment is 0 is not moved by its gradient.
     pub eps: f64,
-    /// L2 penalty: how much of the row is added to its gradient. Default: 0.
+    /// L2 penalty: this share of the row is added to its gradient. Default: 0.
     pub weight_decay: f64,
 }
 
@@ -72,8 +73,8 @@ impl Adam {
     }
 }
 
-/// `torch.optim.AdamW`: Adam whose weight decay works on the row itself, with steps counted per
-/// row.
+/// `torch.optim.AdamW`: Adam whose weight decay works on the row itself, with steps counted for
+/// each row.
 ///
 /// ```text
 /// row *= 1 - lr * weight_decay
@@ -88,12 +89,12 @@ impl Adam {
 pub struct AdamW {
     /// Learning rate.
     pub lr: f64,
-    /// How much of each moment stays at a step, from 0 to below 1. Default: 0.9 and 0.999.
+    /// Share of each moment that stays at a step, from 0 to below 1. Default: 0.9 and 0.999.
     pub betas: (f64, f64),
     /// Added to the root, against division by zero. Default: 1e-8. May be 0: a value whose second
     /// moment is 0 is not moved by its gradient.
     pub eps: f64,
-    /// What of the row goes at each step, times the learning rate. Default: 0.01.
+    /// Share of the row that is taken off at each step, times the learning rate. Default: 0.01.
     pub weight_decay: f64,
 }
 
@@ -116,16 +117,16 @@ pub(crate) struct AdamStep {
     powers: [Powers; 2],
     /// 1 - beta1.
     first_share: f32,
-    /// 1 - (1 - beta1), in that order.
+    /// 1 - (1 - beta1), rounded in this order.
     first_rest: f32,
     /// beta2.
     second_kept: f32,
     /// 1 - beta2.
     second_share: f32,
     eps: f32,
-    /// Weight decay that the gradient takes up.
+    /// Weight decay that is added to the gradient.
     penalty: f32,
-    /// What the row keeps of itself.
+    /// Share of the row that stays.
     kept: f32,
 }
 
@@ -136,7 +137,7 @@ impl AdamStep {
         let rate = (-(self.lr / first)) as f32;
         let correction = second.sqrt() as f32;
         let Self { second_kept, second_share, eps, penalty, kept, .. } = *self;
-        // Of the two ways to mix, torch takes the one whose result is exact at its end.
+        // Of the two ways to interpolate, torch takes the one that is exact at the nearer end.
         let near = self.first_share < 0.5;
         let mix = if near { self.first_share } else { -self.first_rest };
         let (means, squares) = row.state.split_at_mut(gradient.len());
@@ -190,7 +191,7 @@ mod tests {
         for base in [0.0, 0.5, 0.9, 0.999, 0.999_999] {
             let powers = Powers::new(base);
             for step in [1, 2, 255, 256, 257, 1000, 10_000, 65_535, 65_536, 1 << 20, u32::MAX] {
-                // What counts is how far from 1 they are.
+                // The formula uses their distance from 1.
                 let found = 1.0 - powers.at(step);
                 let exact = 1.0 - base.powf(f64::from(step));
                 let difference = (found - exact).abs();

@@ -5,7 +5,8 @@ use super::numbers::{check_learning_rate, check_not_negative};
 use super::state::RowState;
 
 /// FTRL-proximal (McMahan et al., "Ad click prediction: a view from the trenches", 2013, algorithm
-/// 1). Two values of state per value: the sum of squares `n` and the leader's gradient `z`.
+/// 1). The state has two numbers for each value: the sum of squares `n` and the leader's gradient
+/// `z`.
 ///
 /// ```text
 /// sigma = (sqrt(n + g^2) - sqrt(n)) / lr
@@ -14,9 +15,9 @@ use super::state::RowState;
 /// row = 0 where |z| <= l1, else -(z - sign(z) * l1) / ((beta + sqrt(n)) / lr + l2)
 /// ```
 ///
-/// `tf.keras.optimizers.Ftrl` with `learning_rate_power=-0.5` is the same, where this `l2` is twice
-/// its `l2_regularization_strength`. The first step replaces the row's initial values by the
-/// formula's; [`Initializer::Zeros`](crate::Initializer::Zeros) is what goes with it.
+/// Equals `tf.keras.optimizers.Ftrl` with `learning_rate_power=-0.5`, if this `l2` is twice its
+/// `l2_regularization_strength`. The first step replaces the row's initial values by those of the
+/// formula, so use [`Initializer::Zeros`](crate::Initializer::Zeros) with it.
 ///
 /// # Examples
 /// ```
@@ -31,15 +32,15 @@ pub struct Ftrl {
     /// Learning rate, the paper's alpha. With 0, as at the start of a warm-up, a step changes
     /// neither row nor state.
     pub lr: f64,
-    /// Added to the root of the sum of squares: smaller first steps. Default: 0; the paper
-    /// suggests 1.
+    /// Added to the root of the sum of squares, which makes the first steps smaller. Default: 0;
+    /// the paper suggests 1.
     pub beta: f64,
     /// L1 penalty: makes rows sparse. Default: 0.
     pub l1: f64,
     /// L2 penalty. Default: 0.
     pub l2: f64,
-    /// Where a new row's sums of squares start. Default: 0.1, as in Keras; 0 in the paper. The
-    /// table's for good.
+    /// Initial value of a new row's sums of squares. Default: 0.1, as in Keras; 0 in the paper.
+    /// Fixed when the table is created.
     pub initial_accumulator: f32,
 }
 
@@ -52,7 +53,7 @@ impl Ftrl {
 
     pub(super) fn check(&self) -> Result<(), String> {
         check_learning_rate(self.lr)?;
-        // It divides by the rate, unless that is 0.
+        // The step divides by the rate, unless the rate is 0.
         if self.lr != 0.0 && !(1.0 / self.lr as f32).is_finite() {
             return Err(format!(
                 "FTRL's learning rate must be 0 or at least 3e-39, the smallest rate that f32 can divide by, found {}",
@@ -96,13 +97,15 @@ impl FtrlStep {
             let next = saturated(sum + square);
             let root = sum.sqrt();
             let next_root = next.sqrt();
-            // The roots' difference without the cancellation, which would lose it for a large sum.
+            // The difference of the roots, without the cancellation that would lose it for a large
+            // sum.
             let roots = root + next_root;
             let sigma = quotient_or_zero(square, roots * lr);
             let leader = (-sigma).mul_add(value, leader + g);
             let strength = (beta + next_root) / lr + l2;
             let excess = leader - leader.clamp(-l1, l1);
-            // No gradient so far that f32 can square, and nothing to divide by: the row stays.
+            // All gradients so far had squares too small for f32, so there is nothing to divide by,
+            // and the row stays.
             let new = if strength < f32::MIN_POSITIVE { value } else { -excess / strength };
             (new, [next, leader])
         });

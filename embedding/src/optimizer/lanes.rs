@@ -1,32 +1,32 @@
 //! Loops over the values of a row, eight at a time.
 //!
 //! Eight f32 fill a register of AVX2. The inner loops have a constant length and work on arrays of
-//! their own, so that the compiler turns them into vector instructions for rows of any length and
-//! without asking whether slices overlap; what is left of a row goes value by value. A value's
-//! result does not depend on its place in this.
+//! their own. So the compiler turns them into vector instructions for rows of any length, without a
+//! check for overlapping slices. The remaining values of a row are handled one by one. A value's
+//! result does not depend on its place.
 
 pub(super) const LANES: usize = 8;
 
 /// `numerator / denominator`, and 0 if the denominator is 0 or subnormal.
 ///
-/// The denominator of an optimizer's step is the root of summed squares and an `eps`. It is that
-/// small only if the squares are 0 in f32, because there was no gradient or its square is too
-/// small, and `eps` is 0 or subnormal. The sums then tell no scale for a step: the quotient is NaN,
-/// infinite, or as large as f32 allows. A NaN in either operand stays one.
+/// The denominator of an optimizer's step is the root of summed squares plus `eps`. It is 0 or
+/// subnormal only if the squares are 0 in f32 and `eps` is 0 or subnormal. The squares are 0 if
+/// there was no gradient, or if its square is too small. The sums then give no scale for a step:
+/// the quotient would be NaN, infinite, or as large as f32 allows. A NaN in an operand stays NaN.
 #[inline(always)]
 pub(super) fn quotient_or_zero(numerator: f32, denominator: f32) -> f32 {
     if denominator < f32::MIN_POSITIVE { 0.0 } else { numerator / denominator }
 }
 
-/// `sum`, or the largest finite value if it is infinite: a row whose sum of squares is infinite
-/// would never move again. A NaN stays one.
+/// `sum`, or the largest finite value if the sum is infinite. A row with an infinite sum of squares
+/// would never move again. NaN stays NaN.
 #[inline(always)]
 pub(super) fn saturated(sum: f32) -> f32 {
     if sum > f32::MAX { f32::MAX } else { sum }
 }
 
-/// Replaces each value and its state by what `kernel(value, state, gradient)` makes of them. All
-/// slices have the same length. Inlined, so that it is compiled for the caller's processor.
+/// Replaces each value and its state by the result of `kernel(value, state, gradient)`. All slices
+/// have the same length. Inlined, so that it is compiled for the caller's processor.
 #[inline(always)]
 pub(super) fn each_value<const STATES: usize>(
     vector: &mut [f32],

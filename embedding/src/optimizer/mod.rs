@@ -1,26 +1,25 @@
-//! Optimizers that run in the store: a gradient goes in, the row and its state change under the
-//! row's lock.
+//! Optimizers that run in the store. A gradient comes in, and the row and its state change under
+//! the row's lock.
 //!
-//! **A row is a parameter of its own.** Momentum's first step, Adam's bias corrections and
-//! Adagrad's decaying rate count the steps of the row, in a word beside it: each row behaves as a
-//! `torch` parameter that gets a step only when it has a gradient. That is what row-sparse training
-//! needs, and what differs from `torch.optim.Adam` over a whole table, where rows without a
-//! gradient decay too, and from `torch.optim.SparseAdam`, which skips those rows but counts the
-//! steps of the table.
+//! **Each row is a parameter.** Momentum's first step, Adam's bias corrections and Adagrad's
+//! decaying rate count the steps of the row, in a word beside it. So each row behaves as a `torch`
+//! parameter that takes a step only when it has a gradient, as row-sparse training requires.
+//! `torch.optim.Adam` over a whole table differs: its rows without a gradient decay too.
+//! `torch.optim.SparseAdam` skips such rows, but counts the steps of the table.
 //!
 //! **Bits.** The arithmetic follows `torch.optim` on a CPU, operation by operation. Hyperparameters
-//! are f64, as Python's are, and what torch computes from them as Python floats is computed in f64
-//! here, then rounded to f32 once. Torch fuses a product and the sum that takes it up (one
-//! rounding, not two); so does `f32::mul_add` here, wherever it runs: one instruction where the
-//! processor has it, the library's exact function where not. What remains is torch's vector square
-//! root (MKL), which is not always correctly rounded; this one is. Numbers: docs/optimizers.md.
+//! are f64, as in Python. Values that torch computes from them as Python floats are computed in f64
+//! here, then rounded to f32 once. Torch fuses a product and its sum (one rounding, not two).
+//! `f32::mul_add` does so too, with one instruction if the processor has it, otherwise with the
+//! library's exact function. One difference remains: torch's vector square root (MKL) is not always
+//! correctly rounded, and this one is. Numbers: docs/optimizers.md.
 //!
-//! **Speed.** A step works on eight values at a time ([`lanes`]), in code that `pulp` compiles a
-//! second time for AVX2 and FMA and picks when the program starts. The plain loops of the test
-//! module `reference` say the same and are the measure of both.
+//! **Speed.** A step works on eight values at a time ([`lanes`]). `pulp` compiles this code a
+//! second time for AVX2 and FMA, and picks one when the program starts. The test module `reference`
+//! has plain loops with equal results, to which the steps are compared.
 //!
 //! **A new optimizer** is a file beside this one, a variant of [`Optimizer`] here, a row of the
-//! table in `bindings/python/src/settings/optimizers.rs`, one of the table in
+//! table in `bindings/python/src/settings/optimizers.rs`, a row of the table in
 //! `bindings/c/src/optimizer.rs`, and its name in Python's `embank/__init__.py`.
 
 mod adagrad;
@@ -42,13 +41,12 @@ pub use sgd::Sgd;
 
 use state::{RowState, StateShape};
 
-/// How a table turns gradients into new values; `torch.optim`'s semantics, row by row. Default:
-/// [`Optimizer::None`].
+/// How a table turns gradients into new values, with the semantics of `torch.optim` for each row.
+/// Default: [`Optimizer::None`].
 ///
-/// Learning rate and other numbers may differ from one open to the next, and change while a table
-/// is open ([`Table::set_optimizer`](crate::Table::set_optimizer)). What lies beside a row is part
-/// of what the table is: the kind, the initial accumulator, whether there is momentum, whether
-/// Adagrad's rate decays.
+/// The learning rate and other numbers may differ at each open, and may change while a table is
+/// open ([`Table::set_optimizer`](crate::Table::set_optimizer)). Fixed when the table is created:
+/// the kind, the initial accumulator, whether there is momentum, and whether Adagrad's rate decays.
 ///
 /// # Examples
 /// ```
@@ -72,7 +70,7 @@ pub enum Optimizer {
     Sgd(Sgd),
     /// `torch.optim.Adagrad`.
     Adagrad(Adagrad),
-    /// Adagrad with one accumulator a row, FBGEMM's `EXACT_ROWWISE_ADAGRAD`.
+    /// Adagrad with one accumulator for each row, FBGEMM's `EXACT_ROWWISE_ADAGRAD`.
     RowWiseAdagrad(RowWiseAdagrad),
     /// `torch.optim.Adam`.
     Adam(Adam),
@@ -82,14 +80,14 @@ pub enum Optimizer {
     Ftrl(Ftrl),
 }
 
-/// What all optimizers of a kind have in common.
+/// The facts that hold for all optimizers of a kind.
 struct Kind {
     /// The kind in a table's descriptor (docs/format.md). It never changes.
     number: u8,
     name: &'static str,
 }
 
-/// A number of an optimizer, as its struct has it.
+/// A number of an optimizer, with the type of its field.
 pub(crate) enum Number<'o> {
     F64(&'o mut f64),
     F32(&'o mut f32),
@@ -97,7 +95,7 @@ pub(crate) enum Number<'o> {
 }
 
 impl Optimizer {
-    /// An optimizer of every kind, with this learning rate and its defaults.
+    /// An optimizer of every kind, with this learning rate and its other defaults.
     ///
     /// # Examples
     /// ```
@@ -107,7 +105,7 @@ impl Optimizer {
     /// assert_eq!(names[..3], ["none", "SGD", "Adagrad"]);
     /// ```
     pub fn each_kind(lr: f64) -> impl Iterator<Item = Self> {
-        // A descriptor with a kind that is missing here is refused.
+        // All kinds. A descriptor with a kind that is missing here is refused.
         [
             Self::None,
             Self::sgd(lr),
@@ -224,7 +222,7 @@ impl Optimizer {
         own.learning_rate_mut().copied()
     }
 
-    /// The same optimizer at another learning rate; [`Optimizer::None`] stays as it is.
+    /// This optimizer with another learning rate. [`Optimizer::None`] stays as it is.
     #[must_use]
     pub fn with_learning_rate(mut self, lr: f64) -> Self {
         if let Some(own) = self.learning_rate_mut() {
@@ -245,13 +243,13 @@ impl Optimizer {
         }
     }
 
-    /// Whether `other`'s state means the same.
+    /// True if the state of `other` has the meaning of this one's.
     pub(crate) fn is_kind_of(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
             && self.state_shape() == other.state_shape()
     }
 
-    /// What is out of its range, if anything.
+    /// Fails with the number that is out of its range.
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
         match self {
             Optimizer::None => Ok(()),
@@ -264,8 +262,8 @@ impl Optimizer {
         }
     }
 
-    /// Whether its numbers are such that a gradient below 2^50 moves a value by less than 2^103:
-    /// then no step in f32 makes a finite value infinite. Others take their steps aside.
+    /// True if a gradient below 2^50 moves a value by less than 2^103 with these numbers: then no
+    /// step in f32 makes a finite value infinite. Other optimizers take their steps on a copy.
     pub(crate) fn is_ordinary(&self) -> bool {
         const LR_MAX: f64 = 1e9;
         let (lr, weight_decay, momentum) = match *self {
@@ -277,8 +275,8 @@ impl Optimizer {
             | Optimizer::AdamW(AdamW { lr, weight_decay, .. }) => (lr, weight_decay, 0.0),
             Optimizer::Ftrl(Ftrl { lr, .. }) => return (1.0 / LR_MAX..=LR_MAX).contains(&lr),
         };
-        // What decay takes from a value is at most the value.
-        // Momentum may be large, though this gradient is not.
+        // Decay takes at most the value from a value. Momentum may be large, though this gradient
+        // is not.
         lr <= LR_MAX && weight_decay <= 1.0 && lr * weight_decay <= 1.0 && momentum == 0.0
     }
 
@@ -314,7 +312,8 @@ impl Optimizer {
         }
     }
 
-    /// What the first state vector and the scalars of a new row hold; other state begins at zero.
+    /// The initial content of a new row's first state vector and scalars. Other state begins at
+    /// zero.
     pub(crate) fn initial_accumulator(&self) -> f32 {
         match self {
             Optimizer::Adagrad(adagrad) => adagrad.initial_accumulator,
@@ -325,8 +324,8 @@ impl Optimizer {
     }
 }
 
-/// An optimizer with everything worked out that is the same for all rows. Made when its numbers are
-/// set, not for each batch: Adam's has tables.
+/// An optimizer with all values that do not depend on the row. Made when its numbers are set, not
+/// for each batch, because Adam's has tables.
 #[derive(Debug)]
 pub(crate) enum Stepper {
     None,
@@ -358,7 +357,7 @@ impl Stepper {
         arch.dispatch(Take { stepper: self, row, gradient });
     }
 
-    /// Must be inlined into its caller, which says what the processor can do.
+    /// Must be inlined into its caller, which selects the instructions of the processor.
     #[inline(always)]
     fn take_here(&self, row: RowState<'_>, gradient: &[f32]) {
         match self {

@@ -2,7 +2,7 @@
 
 /// Refuses a hyperparameter that is negative, NaN or infinite.
 pub(crate) fn check_not_negative(name: &str, value: f64) -> std::result::Result<(), String> {
-    // Steps compute in f32: what is finite there too.
+    // Steps compute in f32, so the value must be finite there too.
     if (value as f32).is_finite() && value >= 0.0 {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! The optimizers' definitions as plain loops over single values: what the vectorised steps must
-//! equal in every bit, on every processor, and what they are faster than.
+//! The optimizers' definitions as plain loops over single values. The vectorised steps must equal
+//! them in every bit on every processor, and be faster.
 
 use super::{Optimizer, RowState};
 

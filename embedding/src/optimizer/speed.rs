@@ -1,4 +1,4 @@
-//! How long a step takes, beside the plain loops: docs/testing.md, "Optimizers".
+//! Measures the time of a step beside the plain loops: docs/testing.md, "Optimizers".
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -6,13 +6,14 @@ use std::time::Instant;
 use super::*;
 
 const DIMS: [usize; 3] = [16, 64, 128];
-/// Rows in turns, so that a step waits for none before it; all fit the first caches.
+/// Rows that take steps in turn, so that no step waits for the one before it. All fit the
+/// first-level cache.
 const ROWS: usize = 8;
 const STEPS: u32 = 200;
-/// The best of many short runs: others use the machine too.
+/// The best of many short runs counts, because other programs use the machine too.
 const RUNS: usize = 400;
 
-/// Nanoseconds a row of `take`, which gets a row's number, state and step.
+/// Nanoseconds for a row of `take`, which gets a row's number, state and step.
 fn best_ns(optimizer: &Optimizer, dim: usize, take: impl Fn(RowState<'_>, &[f32])) -> f64 {
     let shape = optimizer.state_shape();
     let mut vectors = vec![0.5_f32; ROWS * dim];

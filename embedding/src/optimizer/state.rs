@@ -1,13 +1,13 @@
-//! What lies beside a row for its optimizer.
+//! The state of an optimizer beside a row.
 
-/// What an optimizer keeps beside a row's vector.
+/// The shape of the state beside a row's vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StateShape {
     /// Vectors of dim values.
     pub(crate) vectors: usize,
     /// Single f32.
     pub(crate) scalars: usize,
-    /// Whether the row's steps are counted.
+    /// True if the row's steps are counted.
     pub(crate) counts_steps: bool,
 }
 
@@ -20,6 +20,6 @@ pub(crate) struct RowState<'r> {
     pub(crate) state: &'r mut [f32],
     /// [`StateShape::scalars`] values.
     pub(crate) scalars: &'r mut [f32],
-    /// Which step of the row this is, from 1. Anything where steps are not counted.
+    /// The number of this step of the row, from 1. Unspecified if steps are not counted.
     pub(crate) step: u32,
 }

@@ -48,39 +48,39 @@ use crate::stats::lease_info::LeaseInfo;
 /// A thread that takes leases.
 #[derive(Debug)]
 pub(crate) struct Taker {
-    /// No other thread of the process has or will have it. Spreads threads over the registry.
+    /// No other thread of the process ever has this number. It spreads threads over the registry.
     number: usize,
-    /// The thread's name, if it has one, and its id.
+    /// The thread's name, if it has one, with its id.
     name: String,
 }
 
-/// What is known of a lease.
+/// The facts about a lease.
 #[derive(Debug)]
 pub(crate) struct LeaseEntry {
     pub(crate) unique: UniqueKeys,
     /// The keys whose rows it holds, if some were not admitted.
     part: Option<KeyPart>,
     taker: Arc<Taker>,
-    /// The taker has said that another thread ends it.
+    /// True if the taker has said that another thread ends the lease.
     handed_over: AtomicBool,
-    /// Those of its rows that were deleted meanwhile. Changes only while the turnstile is shut.
+    /// The rows of the lease that were deleted. Changes only while the turnstile is shut.
     struck: Mutex<BTreeSet<u64>>,
 }
 
 impl LeaseEntry {
-    /// The keys whose clocks it took up.
+    /// The keys whose clocks the lease took up.
     fn keys(&self) -> &[u64] {
         self.part.as_ref().map_or_else(|| self.unique.keys(), |part| &part.keys)
     }
 
-    /// Whether the lease holds the row of `key`.
+    /// True if the lease holds the row of `key`.
     fn holds(&self, key: u64) -> bool {
         self.keys().contains(&key) && !self.struck.lock().contains(&key)
     }
 
-    /// The taker says that another thread ends it.
+    /// Notes that another thread ends the lease.
     pub(crate) fn hand_over(&self) {
-        // Relaxed: a flag of its own; the taker sees what it has stored itself.
+        // Relaxed: no other data depends on it, and the taker sees its own store.
         self.handed_over.store(true, Ordering::Relaxed);
     }
 
@@ -89,7 +89,7 @@ impl LeaseEntry {
         of_me(|me| me.number == self.taker.number)
     }
 
-    /// The rows that it still holds.
+    /// The rows that the lease still holds.
     pub(crate) fn held(&self, _: &Entered<'_>) -> LeasedRows<'_> {
         let unique = &self.unique;
         let struck = self.struck.lock();
@@ -108,7 +108,7 @@ impl LeaseEntry {
     }
 }
 
-/// The rows of a lease, some perhaps deleted since.
+/// The rows of a lease. Some may be deleted.
 #[derive(Debug)]
 pub(crate) struct LeasedRows<'a> {
     unique: &'a UniqueKeys,
@@ -123,7 +123,7 @@ impl LeasedRows<'_> {
         self.part.as_ref().map_or_else(|| self.unique.keys(), |part| &part.keys)
     }
 
-    /// What part of the distinct keys those are, if they are not all.
+    /// The part of the distinct keys that these are; `None` if they are all.
     pub(crate) fn part(&self) -> Option<&KeyPart> {
         self.part.as_deref()
     }
@@ -139,7 +139,7 @@ pub(crate) struct LeaseRegistry {
     next_look_us: AtomicU64,
     /// Leases whose owners are gone and whose counts could not be given back yet.
     owed: Mutex<VecDeque<Arc<Leased<LeaseEntry>>>>,
-    /// False only if `owed` has none.
+    /// False only if `owed` is empty.
     owes: AtomicBool,
 }
 
@@ -162,13 +162,13 @@ impl LeaseRegistry {
         lease.what().hand_over();
         let mut owed = self.owed.lock();
         owed.push_back(lease);
-        // Under the lock, as in `take_owed`; so Relaxed will do.
+        // Stored under the lock, as in `take_owed`, so Relaxed is enough.
         self.owes.store(true, Ordering::Relaxed);
     }
 
-    /// Whether counts may wait to be given back.
+    /// True if counts may wait to be given back.
     pub(crate) fn owes(&self) -> bool {
-        // Relaxed: a Get that misses it is followed by one that does not.
+        // Relaxed: a Get may miss a new one, and a later Get sees it.
         self.owes.load(Ordering::Relaxed)
     }
 
@@ -177,11 +177,10 @@ impl LeaseRegistry {
         self.owed.lock().len()
     }
 
-    /// The oldest lease that is owed: the caller gives its counts back, and then [ends](Self::end)
-    /// it.
+    /// The oldest owed lease. The caller gives its counts back, and then [ends](Self::end) it.
     pub(crate) fn take_owed(&self) -> Option<Arc<Leased<LeaseEntry>>> {
         let mut owed = self.owed.lock();
-        // One that has expired meanwhile is given back by the thread that found it.
+        // If it has expired since, the thread that found it gives its counts back.
         let taken = std::iter::from_fn(|| owed.pop_front()).find(|lease| lease.begin_answer());
         if owed.is_empty() {
             self.owes.store(false, Ordering::Relaxed);
@@ -201,7 +200,7 @@ impl LeaseRegistry {
         self.turnstile.shut()
     }
 
-    /// All leases lose these rows, which are deleted.
+    /// Removes these deleted rows from all leases.
     pub(crate) fn strike(&self, keys: &HashSet<u64>, _: &Shut<'_>) {
         for lease in self.leases.held() {
             let lost = lease.what().keys().iter().filter(|&key| keys.contains(key));
@@ -224,10 +223,9 @@ impl LeaseRegistry {
         self.leases.register(holding, Instant::now(), number)
     }
 
-    /// The leases of this thread that hold the row of `key`, and of which nothing is known that
-    /// would end them before the deadline if this thread waits that long. The oldest comes
-    /// first. `timeout` is the age at which leases expire, and such that it can be added to any
-    /// time of the session.
+    /// The leases of this thread that hold the row of `key` and that nothing is known to end before
+    /// the deadline while this thread waits. The oldest comes first. `timeout` is the age at which
+    /// leases expire. It can be added to any time of the session without overflow.
     pub(crate) fn blocking_their_taker(
         &self,
         key: u64,
@@ -248,7 +246,7 @@ impl LeaseRegistry {
         own
     }
 
-    /// Whether this thread has a lease on one of `keys` that no other thread is known to end.
+    /// True if this thread has a lease on one of `keys` that no other thread is known to end.
     pub(crate) fn is_taken_here(&self, keys: &HashSet<u64>) -> bool {
         let number = of_me(|me| me.number);
         self.leases.of_thread(number).iter().any(|lease| {
@@ -261,25 +259,26 @@ impl LeaseRegistry {
         })
     }
 
-    /// For the owner, when its lease is answered.
+    /// Called by the owner when its lease is answered.
     pub(crate) fn end(&self, lease: &Leased<LeaseEntry>) {
         self.leases.end(lease);
     }
 
-    /// Whether a lease may have come of age since the last look.
+    /// True if a lease may have reached the age limit since the last look.
     pub(crate) fn look_is_due(&self, now: Instant) -> bool {
         // Relaxed: a thread that sees an old value looks once more.
         self.us(now) >= self.next_look_us.load(Ordering::Relaxed)
     }
 
-    /// When a lease may come of age next.
+    /// The next time at which a lease may reach the age limit.
     pub(crate) fn next_look(&self) -> Instant {
-        // Relaxed: as in `look_is_due`. The sum is a time that was one before.
+        // Relaxed: as in `look_is_due`. The sum can be represented, because it was computed from a
+        // time.
         self.since + Duration::from_micros(self.next_look_us.load(Ordering::Relaxed))
     }
 
-    /// The leases that expire now, whose counts the caller has to give back. `timeout` is such that
-    /// it can be added to any time of the session.
+    /// The leases that expire now. The caller must give their counts back. `timeout` can be added
+    /// to any time of the session without overflow.
     pub(crate) fn expire(
         &self,
         timeout: Duration,
@@ -291,14 +290,14 @@ impl LeaseRegistry {
                 let expired = self.leases.expire(before);
                 (expired.leases, expired.oldest_left.map_or(now, |oldest| oldest.min(now)))
             }
-            // The clock is younger than that.
+            // The session is younger than the timeout.
             None => (Vec::new(), self.since),
         };
         self.next_look_us.store(self.us(oldest + timeout), Ordering::Relaxed);
         leases
     }
 
-    /// All leases that are out, the oldest first; with a key, only those that hold it.
+    /// All leases that have not ended, the oldest first. With a key, only those that hold its row.
     pub(crate) fn list(&self, table: &str, key: Option<u64>, now: Instant) -> Vec<LeaseInfo> {
         let held = self.leases.held().into_iter();
         held.filter(|lease| key.is_none_or(|key| lease.what().holds(key)))
@@ -311,7 +310,7 @@ impl LeaseRegistry {
     }
 }
 
-/// What `lease` of table `table` shows of itself at `now`.
+/// The description of a lease of table `table` at `now`.
 pub(crate) fn info_of(table: &str, lease: &Leased<LeaseEntry>, now: Instant) -> LeaseInfo {
     let holding = lease.what();
     LeaseInfo {
