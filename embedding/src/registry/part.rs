@@ -1,6 +1,6 @@
-//! Some of the distinct keys of a Get.
+//! A part of the distinct keys of a Get.
 
-/// The keys of a Get that have rows, if not all do.
+/// The keys of a Get that have rows. Made only if some keys have no row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct KeyPart {
     pub(crate) keys: Vec<u64>,
@@ -9,7 +9,7 @@ pub(crate) struct KeyPart {
 }
 
 impl KeyPart {
-    /// All of `keys` but those at the `refused` places.
+    /// All of `keys` except those at the `refused` places.
     pub(crate) fn without(keys: &[u64], refused: &[u32]) -> Self {
         let mut stays = vec![true; keys.len()];
         for &place in refused {

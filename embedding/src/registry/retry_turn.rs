@@ -1,18 +1,17 @@
-//! The turn that batches take one after the other (see `lease::waiting`): a lock that is waited for
-//! until a deadline.
+//! The turn of batches that try again (see `lease::waiting`): a lock with a deadline.
 
 use std::time::Instant;
 
 use embank_kv::locks::{Condvar, Mutex};
 
-/// Given to one batch at a time.
+/// The turn, which one batch has at a time.
 #[derive(Debug, Default)]
 pub(crate) struct RetryTurn {
     taken: Mutex<bool>,
     freed: Condvar,
 }
 
-/// The turn, until it is dropped.
+/// The turn of a batch, until it is dropped.
 #[must_use]
 pub(crate) struct Taken<'a>(&'a RetryTurn);
 

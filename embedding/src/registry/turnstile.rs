@@ -1,9 +1,9 @@
 //! Keeps clocks still while rows that have leases on them are deleted.
 //!
-//! Every call that moves clocks for a lease, up or down, is inside the turnstile from then until
-//! the lease is registered or answered. A deletion of rows with leases shuts the turnstile. The
-//! calls inside finish first, so every count belongs to a registered lease, and no call gets the
-//! row again before the deletion is over.
+//! A call that moves clocks for a lease, up or down, is inside the turnstile from before the change
+//! until the lease is registered or answered. A deletion of rows with leases shuts the turnstile.
+//! The calls inside finish first, so every count then belongs to a registered lease. No call can
+//! get the row again before the deletion is over.
 //!
 //! The turnstile has lanes, so that threads seldom share one: entering costs an uncontended lock.
 //! No thread is inside while it waits for a staleness bound, or for another turnstile.
@@ -22,7 +22,7 @@ pub(crate) struct Turnstile {
 #[repr(align(128))]
 struct Lane(RwLock<()>);
 
-/// Clocks may be moved for leases.
+/// While this exists, the thread may move clocks for leases.
 #[must_use]
 pub(crate) struct Entered<'a> {
     _lane: RwLockReadGuard<'a, ()>,
@@ -39,7 +39,7 @@ impl Turnstile {
         Self { lanes: (0..LANES).map(|_| Lane::default()).collect() }
     }
 
-    /// Threads with different numbers get out of each other's way. A thread must not enter twice.
+    /// Threads with different numbers use different lanes. A thread must not enter twice.
     pub(crate) fn enter(&self, thread: usize) -> Entered<'_> {
         Entered { _lane: self.lanes[thread % LANES].0.read() }
     }

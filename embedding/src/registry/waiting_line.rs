@@ -1,15 +1,15 @@
 //! The line of Gets that have waited long: each keeps its rows free of Gets that come later.
 //!
-//! **Problem.** A Get takes all of its rows or none. Where many small Gets come and go, some row of
-//! a large Get is at its bound at every attempt, and the large Get never succeeds, though no lease
+//! **Problem.** A Get takes all of its rows or no row. If many small Gets come and go, some row of
+//! a large Get is at its bound at every attempt. The large Get then never succeeds, though no lease
 //! lasts long.
 //!
-//! **Approach.** A Get that has waited for [`PATIENCE`] reserves its rows: it stands in the table's
-//! line. A Get that wants a row of an earlier reservation queues behind it and takes nothing. The
-//! leases on reserved rows then only end, so the first in line succeeds after the longest of them,
-//! and leaves the line. So a Get waits for at most `PATIENCE` and, for itself and each Get before
-//! it in line, the longest lease. Two large Gets stand one behind the other and can't block
-//! each other.
+//! **Approach.** A Get that has waited for [`PATIENCE`] reserves its rows: it enters the table's
+//! line. A Get that needs a row of an earlier reservation queues behind it and takes nothing. So no
+//! new lease comes on reserved rows, and the first Get in line succeeds after the longest of the
+//! present leases, and leaves the line. A Get waits for at most `PATIENCE`, plus the longest lease
+//! for itself and for each Get before it in line. Two large Gets stand one behind the other and
+//! can't block each other.
 //!
 //! **Which Gets pass.** Queueing must make no cycle: the reservation waits for a lease, whose
 //! thread must not wait for the reservation.
@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 
 use embank_kv::locks::{Condvar, Mutex};
 
-/// How long a Get waits before it reserves its rows. Shorter waits are the rule at a bound, and a
-/// reservation keeps others from rows that are free.
+/// Time that a Get waits before it reserves its rows. Shorter waits are normal at a bound, and a
+/// reservation keeps other Gets from rows that are free.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The Gets of a table that have reserved their rows, the first in line first.
@@ -60,11 +60,10 @@ pub(crate) struct Reserved<'a> {
 }
 
 impl WaitingLine {
-    /// Whether no Get is in line.
+    /// True if no Get is in line.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        // Relaxed: a Get that misses a reservation made at the same time is one of the leases that
-        // it waits for.
+        // Relaxed: a Get that misses a new reservation takes leases that the reservation waits for.
         self.len.load(Ordering::Relaxed) == 0
     }
 
@@ -79,8 +78,8 @@ impl WaitingLine {
         Reserved { line: self, place }
     }
 
-    /// The first place with a row among `keys`, before the caller's own place if it has one, that
-    /// `passes` does not let the caller pass.
+    /// The first place with a row among `keys` that `passes` does not let the caller pass. Only
+    /// places before the caller's own place count, if it has one.
     pub(crate) fn ahead(
         &self,
         keys: &[u64],
@@ -98,7 +97,7 @@ impl WaitingLine {
     /// Waits until `place` has left the line; false if it has not by `until`.
     pub(crate) fn wait_left(&self, place: &Arc<Place>, until: Instant) -> bool {
         let mut line = self.places.lock();
-        // Ends: with the place, or with the time.
+        // Ends: when the place has left, or at the deadline.
         while line.places.iter().any(|other| Arc::ptr_eq(other, place)) {
             if self.left.wait_until(&mut line, until).timed_out() {
                 return !line.places.iter().any(|other| Arc::ptr_eq(other, place));

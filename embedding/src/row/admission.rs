@@ -1,8 +1,8 @@
-//! Which keys of a table get rows, as its settings say. How Gets decide: the module
-//! `table::admission`.
+//! The setting that says which keys of a table get rows. The module `table::admission` says how
+//! Gets decide.
 
-/// Which keys a Get gives a row. What is put explicitly always gets one. Part of the table's
-/// identity. Default: [`Admission::Always`].
+/// Which keys get a row from a Get. A put always makes a row. Part of the table's identity.
+/// Default: [`Admission::Always`].
 ///
 /// # Examples
 /// ```
@@ -25,9 +25,9 @@ pub enum Admission {
     /// Every key, with its first Get.
     #[default]
     Always,
-    /// A key with the Get of this number; 1 or more. Each key without a row has a count: 40 bytes
-    /// of log and an entry of the index. A table keeps a count while fewer other keys than it
-    /// has rows are counted, or than 65,536 if it has fewer rows; see
+    /// A key gets its row with the Get of this number, 1 or more. Each key without a row has a
+    /// count, which takes 40 bytes of log and an entry of the index. A table keeps a key's count
+    /// until as many other keys as it has rows, or 65,536 if it has fewer, have been counted; see
     /// [`Table::forget_counts`](crate::Table::forget_counts).
     AfterGets(u32),
     /// Each Get of a key without a row gives it one with this probability, above 0 and at most 1.

@@ -1,5 +1,5 @@
-//! What a table is: the settings that a caller gives. How a bank keeps them: the module
-//! `descriptor`.
+//! The settings of a table, as a caller gives them. The module `descriptor` says how a bank keeps
+//! them.
 
 use crate::dtype::{Dtype, Rounding};
 use crate::error::{Error, Result};
@@ -9,16 +9,16 @@ use crate::row::initializer::Initializer;
 use crate::row::numbering::TableVocabulary;
 use crate::row::tracking::Tracking;
 
-/// The most columns that a table may have; the bank's page size may set a lower limit.
+/// Largest number of columns of a table. The bank's page size may set a lower limit.
 pub const DIM_MAX: u32 = 1 << 20;
 
 /// The settings of a table.
 ///
-/// `dim`, dtypes and rounding, what the optimizer keeps beside a row ([`Optimizer`]), the
-/// initializer, the seed, admission, tracking and vocabulary are the table's identity: they are
-/// fixed when it is created, and [`Bank::table`](crate::Bank::table) refuses others. The learning
-/// rate and the optimizer's other numbers, `clip_row_norm` and the staleness bound hold from the
-/// latest call on.
+/// These settings are the table's identity: `dim`, dtypes and rounding, the state that the
+/// optimizer keeps beside a row ([`Optimizer`]), the initializer, the seed, admission, tracking and
+/// vocabulary. They are fixed when the table is created, and [`Bank::table`](crate::Bank::table)
+/// refuses others. The learning rate and the optimizer's other numbers, `clip_row_norm` and the
+/// staleness bound are those of the latest call.
 ///
 /// In the source, its settings stand in `row/config.rs`, the bytes that keep them in
 /// `row/descriptor.rs`, the length of a row in `row/sections.rs`, and the decoding of rows in
@@ -42,8 +42,8 @@ pub struct TableConfig {
     pub dim: u32,
     /// How values are stored. Default: f32.
     pub dtype: Dtype,
-    /// How the optimizer's vectors are stored: f32, f16 or bf16, and rounded by chance below f32.
-    /// Single values and counts are not affected. Default: f32.
+    /// How the optimizer's vectors are stored: f32, f16 or bf16. Below f32 they are rounded
+    /// stochastically. Single values and counts are not affected. Default: f32.
     pub state_dtype: Dtype,
     /// How updates are rounded to a dtype below f32. Default: `None`, stochastic for int8, else to
     /// the nearest.
@@ -54,14 +54,14 @@ pub struct TableConfig {
     pub initializer: Initializer,
     /// Seed of the initial values. Default: 0.
     pub seed: u64,
-    /// Which keys a Get gives a row. Default: all.
+    /// Which keys get a row from a Get. Default: all.
     pub admission: Admission,
-    /// Whether rows tell when they were used last and how often. Default: they don't.
+    /// Whether rows record their last use and the number of their uses. Default: no.
     pub tracking: Tracking,
-    /// The longest gradient of a row: one whose L2 norm, after those of equal keys are summed, is
-    /// above it is scaled down to it. Default: `None`, gradients are taken as they come.
+    /// Largest L2 norm of a row's gradient, after the gradients of equal keys are summed. A longer
+    /// gradient is scaled down to it. Default: `None`, no limit.
     pub clip_row_norm: Option<f32>,
-    /// The vocabulary whose ids are the keys, if they are one's. Default: none.
+    /// The vocabulary whose ids are the keys. Default: `None`, the keys are free.
     pub vocabulary: Option<TableVocabulary>,
     /// A Get waits while more than this many Gets of its row are outstanding: 0 is
     /// bulk-synchronous, k stale-synchronous. Default: `None`, asynchronous, which never
@@ -110,7 +110,7 @@ impl TableConfig {
         self
     }
 
-    /// How updates are rounded, where that makes a difference.
+    /// How updates are rounded, if they are rounded.
     pub(crate) fn rounds(&self) -> Rounding {
         let by_dtype =
             if self.dtype == Dtype::Int8 { Rounding::Stochastic } else { Rounding::Nearest };
@@ -138,21 +138,21 @@ impl TableConfig {
         self
     }
 
-    /// Sets which keys a Get gives a row.
+    /// Sets which keys get a row from a Get.
     #[must_use]
     pub fn admission(mut self, admission: Admission) -> Self {
         self.admission = admission;
         self
     }
 
-    /// Sets whether rows tell when they were used.
+    /// Sets whether rows record their uses.
     #[must_use]
     pub fn tracking(mut self, tracking: Tracking) -> Self {
         self.tracking = tracking;
         self
     }
 
-    /// Sets the longest gradient of a row.
+    /// Sets the largest norm of a row's gradient.
     #[must_use]
     pub fn clip_row_norm(mut self, norm: Option<f32>) -> Self {
         self.clip_row_norm = norm;
@@ -160,9 +160,9 @@ impl TableConfig {
     }
 
     /// Declares that the keys are ids of this vocabulary of the bank. The table remembers the
-    /// numbering and can be opened with no other: after the vocabulary was renumbered, or dropped
-    /// and made again, [`Bank::table`](crate::Bank::table) and
-    /// [`Bank::open_table`](crate::Bank::open_table) fail with [`Error::OtherVocabulary`].
+    /// vocabulary's numbering. After the vocabulary was renumbered, or dropped and made again,
+    /// [`Bank::table`](crate::Bank::table) and [`Bank::open_table`](crate::Bank::open_table) fail
+    /// with [`Error::OtherVocabulary`].
     #[must_use]
     pub fn vocabulary(mut self, name: impl Into<String>) -> Self {
         self.vocabulary = Some(TableVocabulary::new(name));
@@ -248,7 +248,8 @@ impl TableConfig {
     }
 
     /// The identity, setting by setting, as error messages print it. Two settings are equal exactly
-    /// when they print alike: Rust prints the shortest digits that tell an f32 from all others.
+    /// if their texts are equal: Rust prints enough digits of an f32 to distinguish it from all
+    /// others.
     fn identity(&self) -> [String; 10] {
         [
             format!("dim {}", self.dim),
@@ -268,7 +269,7 @@ impl TableConfig {
     }
 }
 
-/// Refuses a longest gradient that is not a finite number above 0.
+/// Refuses a largest norm that is not a finite number above 0.
 pub(crate) fn check_clip_row_norm(norm: Option<f32>) -> std::result::Result<(), String> {
     match norm {
         Some(norm) if !(norm.is_finite() && norm > 0.0) => {

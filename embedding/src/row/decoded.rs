@@ -1,4 +1,4 @@
-//! Rows from their bytes, for programs that read a bank without opening it.
+//! Decodes rows, for programs that read a bank without opening it.
 
 use crate::row::config::TableConfig;
 use crate::row::initializer::Initializer;
@@ -15,13 +15,13 @@ pub struct DecodedRow {
     pub vector: Vec<f32>,
     /// The optimizer's values in the order of docs/format.md, without the count of steps.
     pub state: Vec<f32>,
-    /// How many updates the row has had, where its optimizer or its rounding counts them.
+    /// The number of the row's updates, if its optimizer or its rounding counts them.
     pub steps: Option<u32>,
 }
 
 impl TableConfig {
-    /// A row of such a table from the value that the store holds, as [`inspect`](crate::inspect)
-    /// hands it out; `None` if the value is too short to be one.
+    /// Decodes a row of such a table from the value in the store, which [`inspect`](crate::inspect)
+    /// returns. `None` if the value is too short.
     ///
     /// # Examples
     /// ```
@@ -35,7 +35,7 @@ impl TableConfig {
     /// ```
     #[must_use]
     pub fn decode_row(&self, value: &[u8]) -> Option<DecodedRow> {
-        // Where values come from plays no part, and working it out takes time for some.
+        // The initial values do not matter here, and preparing some initializers takes time.
         let layout = RowLayout::new("", &self.clone().initializer(Initializer::Zeros));
         let mut words = vec![0_u64; self.value_bytes() as usize / 8];
         let aligned: &mut [u8] = bytemuck::cast_slice_mut(&mut words);

@@ -1,15 +1,15 @@
-//! The bytes that a bank keeps with a table: its settings.
+//! The encoding of a table's settings, which a bank keeps with the table.
 //!
-//! A descriptor is a framed, checksummed tuple: (kind of table, version, settings). The kind stands
+//! A descriptor is a framed, checksummed tuple: (kind of table, version, settings). The kind comes
 //! first so that other kinds of tables can share a bank. In version 2 the settings are a list of
-//! (tag, bytes), so that a later program can add one: a program that does not know a tag refuses
-//! the table, because the rows may lie otherwise than it thinks, unless the tag's highest bit says
-//! that the setting can be passed over. Settings at their default that came after version 2's first
-//! program are left out, so that this program can read what does not use them. Version 1, a fixed
-//! tuple for SGD and Adagrad in f32, is read and no longer written.
+//! (tag, bytes), so that a later version can add one. A program that does not know a tag refuses
+//! the table, because the rows may have another layout. If the tag's highest bit is set, the
+//! program may skip the setting. Settings that are newer than version 2's first program are left
+//! out at their default, so that this program can read tables that do not use them. Version 1, a
+//! fixed tuple for SGD and Adagrad in f32, can be read and is no longer written.
 //!
-//! Numbers of version 1 were f32; they are read as the shortest decimal, so that a rate of 0.1 is
-//! 0.1 again.
+//! The numbers of version 1 were f32. They are read as their shortest decimal, so that a rate of
+//! 0.1 stays 0.1.
 
 use embank_kv::metadata;
 
@@ -28,8 +28,7 @@ const EMBEDDING_TABLE: u16 = 1;
 const COUNTS_TABLE: u16 = 2;
 const VERSION: u16 = 2;
 
-/// Tags of the settings. The highest bit of a tag says that a program may pass over what it does
-/// not know.
+/// Tags of the settings. The highest bit of a tag says that a program may skip an unknown setting.
 mod tag {
     pub(crate) const DIM: u16 = 1;
     pub(crate) const DTYPE: u16 = 2;
@@ -38,12 +37,12 @@ mod tag {
     pub(crate) const SEED: u16 = 5;
     pub(crate) const STATE_DTYPE: u16 = 10;
     pub(crate) const ROUNDING: u16 = 11;
-    /// What is not the table's identity can be passed over.
+    /// A setting that is not part of the identity can be skipped.
     pub(crate) const STALENESS_BOUND: u16 = MAY_BE_SKIPPED | 6;
     pub(crate) const CLIP_ROW_NORM: u16 = MAY_BE_SKIPPED | 7;
     pub(crate) const TRACKING: u16 = 8;
     pub(crate) const ADMISSION: u16 = 9;
-    /// A reader that does not know this tag would take other values' rows for those of the ids.
+    /// A reader that ignored this tag would take rows of other values for those of the ids.
     pub(crate) const VOCABULARY: u16 = 12;
     pub(crate) const MAY_BE_SKIPPED: u16 = 1 << 15;
 }
@@ -51,7 +50,7 @@ mod tag {
 type Parsed<T> = std::result::Result<T, String>;
 
 impl TableConfig {
-    /// The bytes that the bank keeps with the table.
+    /// The descriptor that the bank keeps with the table.
     pub(crate) fn to_descriptor(&self) -> Vec<u8> {
         let mut settings: Vec<(u16, Vec<u8>)> = vec![
             (tag::DIM, self.dim.to_le_bytes().to_vec()),
@@ -90,12 +89,13 @@ impl TableConfig {
         metadata::encode(&(EMBEDDING_TABLE, VERSION, metadata::encode(&settings)))
     }
 
-    /// The settings of `table` from the descriptor that the store keeps with it, for programs that
-    /// look at a bank without opening it ([`inspect`](crate::inspect)). Rates and other settings
-    /// that are not part of the table's identity are those of its creation.
+    /// The settings of `table` from its descriptor, for programs that look at a bank without
+    /// opening it ([`inspect`](crate::inspect)). Rates and other settings outside the table's
+    /// identity are those of its creation.
     ///
     /// # Errors
-    /// [`Error::UnreadableTable`] for a table that is no embedding table, or a newer program's.
+    /// [`Error::UnreadableTable`] for a table that is no embedding table, or that a newer program
+    /// made.
     ///
     /// # Examples
     /// ```
@@ -172,7 +172,7 @@ fn from_settings(bytes: &[u8]) -> Parsed<TableConfig> {
     }
 }
 
-/// What is left to read of a setting.
+/// The unread bytes of a setting.
 struct Bytes<'b>(&'b [u8]);
 
 impl Bytes<'_> {
@@ -222,12 +222,12 @@ fn admission_of(bytes: &mut Bytes<'_>) -> Parsed<Admission> {
     }
 }
 
-/// The descriptor of the table that counts the Gets of keys without rows in another one.
+/// The descriptor of the table that counts the Gets of keys without rows in another table.
 pub(crate) fn counts_descriptor() -> Vec<u8> {
     metadata::encode(&(COUNTS_TABLE, 1_u16, Vec::<u8>::new()))
 }
 
-/// Whether it is such a table.
+/// True for the descriptor of such a table.
 pub(crate) fn is_counts_descriptor(descriptor: &[u8]) -> bool {
     let kind: std::result::Result<(u16, u16, Vec<u8>), _> = metadata::decode(descriptor);
     kind.is_ok_and(|(kind, version, _)| (kind, version) == (COUNTS_TABLE, 1))
@@ -376,7 +376,7 @@ fn from_version_1(bytes: &[u8]) -> Parsed<TableConfig> {
     Ok(config)
 }
 
-/// The f64 of the fewest digits that is this f32.
+/// The f64 with the fewest digits that rounds to this f32.
 fn shortest(number: f32) -> f64 {
     number.to_string().parse().unwrap_or_else(|_| f64::from(number))
 }

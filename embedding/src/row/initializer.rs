@@ -1,14 +1,14 @@
-//! The values of a row that was never written.
+//! The initial values of a row.
 //!
 //! A row's initial vector is a pure function of the table's seed and name, the key and the column.
 //! It does not depend on the order of calls, the thread, a restart or the machine. So rows that
 //! were only peeked at need not be stored, and a resumed run sees the rows of the first run.
 //!
-//! The generator is counter-based: the row's stream starts at a hash of (seed, name, key), and the
-//! n-th 64-bit draw is SplitMix64's finisher over start + n * golden ratio (Steele, Lea and Flood,
-//! "Fast splittable pseudorandom number generators", 2014). A draw serves two columns. Only
-//! additions, multiplications, divisions and square roots are used, each rounded as IEEE 754 says,
-//! so the bits do not depend on a platform's mathematical library.
+//! The generator is counter-based. The row's stream starts at a hash of (seed, name, key). The n-th
+//! 64-bit draw is SplitMix64's finisher over start + n * golden ratio (Steele, Lea and Flood, "Fast
+//! splittable pseudorandom number generators", 2014). A draw serves two columns. The code uses only
+//! additions, multiplications, divisions and square roots, each rounded by IEEE 754, so the bits do
+//! not depend on a platform's mathematical library.
 
 use crate::dtype::Draws;
 use crate::row::quantile::{standard_normal_probability, standard_normal_quantile};
@@ -43,9 +43,9 @@ pub enum Initializer {
         /// Standard deviation.
         std: f32,
     },
-    /// Normal, drawn again (in effect) until it lies between `low` and `high`;
-    /// `torch.nn.init.trunc_normal_`. [`truncated_normal`](Self::truncated_normal) sets the
-    /// bounds two standard deviations off the mean.
+    /// Normal, as if it were drawn again until it lies between `low` and `high`:
+    /// `torch.nn.init.trunc_normal_`. [`truncated_normal`](Self::truncated_normal) sets the bounds
+    /// at two standard deviations from the mean.
     TruncatedNormal {
         /// Mean before truncation.
         mean: f32,
@@ -74,8 +74,8 @@ pub enum Initializer {
     },
 }
 
-/// The fans of an Xavier initialiser. A table does not know how many rows it will have, so the
-/// number is the caller's. Default: `None`, the table's dim, for both.
+/// The fans of an Xavier initializer. A table does not know its final number of rows, so the caller
+/// gives the fans. Default: `None`, the table's dim, for both.
 ///
 /// Torch takes the weight of an `Embedding` of n rows as a matrix: its fan_in is dim and its
 /// fan_out n.
@@ -106,13 +106,13 @@ impl Fans {
 }
 
 impl Initializer {
-    /// A normal cut off two standard deviations off its mean.
+    /// A normal with bounds at two standard deviations from its mean.
     #[must_use]
     pub fn truncated_normal(mean: f32, std: f32) -> Self {
         Initializer::TruncatedNormal { mean, std, low: mean - 2.0 * std, high: mean + 2.0 * std }
     }
 
-    /// What is out of its range, if anything.
+    /// Fails with the number that is out of its range.
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
         match *self {
             Initializer::Zeros => Ok(()),
@@ -151,8 +151,8 @@ impl Initializer {
     }
 }
 
-/// A truncated normal reaches this many standard deviations from the mean; draws beyond are one in
-/// a million.
+/// A truncated normal reaches this number of standard deviations from the mean; draws beyond are
+/// one in a million.
 const TRUNCATION_REACH: f64 = 5.0;
 
 fn check_bounds(low: f32, high: f32) -> std::result::Result<(), String> {
@@ -186,7 +186,7 @@ pub(crate) struct RowSource {
     table_stream: u64,
 }
 
-/// What is drawn, with all that is the same for all rows worked out.
+/// The distribution, with all values that do not depend on the row.
 #[derive(Debug, Clone)]
 enum Values {
     Constant(f32),
@@ -245,7 +245,7 @@ impl RowSource {
             }
             Values::Truncated { mean, std, low, high, from, width } => {
                 self.fill_from_draws(key, vector, |bits| {
-                    // Far up the tail the sum can round to 1, whose quantile is infinite.
+                    // Far up the tail the sum could round to 1, whose quantile is infinite.
                     let probability = (from + width * open_unit(bits)).min(1.0 - 1e-16);
                     let quantile = standard_normal_quantile(probability);
                     (mean + std * quantile as f32).clamp(low, high)
@@ -254,8 +254,8 @@ impl RowSource {
         }
     }
 
-    /// The draws of stochastic rounding for one update of the row of `key`. Apart from those of
-    /// initial values, which begin elsewhere.
+    /// The draws of stochastic rounding for one update of the row of `key`. Their streams differ
+    /// from those of the initial values.
     pub(crate) fn draws(&self, key: u64, update: u64) -> Draws {
         let row = finish(!self.table_stream ^ key.wrapping_mul(KEY_MULTIPLIER));
         Draws::new(finish(row.wrapping_add(update.wrapping_mul(GOLDEN_RATIO))))
@@ -276,8 +276,8 @@ impl RowSource {
 }
 
 const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
-/// Odd, so that distinct keys start distinct streams; not the golden ratio, so that the streams of
-/// consecutive keys are no shifts of each other.
+/// Odd, so that distinct keys start distinct streams. It is not the golden ratio, so that the
+/// streams of consecutive keys are not shifts of each other.
 const KEY_MULTIPLIER: u64 = 0xD1B5_4A32_D192_ED03;
 
 /// SplitMix64's finisher, a bijection of 64-bit words.
@@ -299,7 +299,7 @@ fn unit_24(bits: u32) -> f32 {
     (bits >> 8) as f32 * (1.0 / (1 << 24) as f32)
 }
 
-/// Uniform between 0 and 1, neither of which it yields, on a grid of 2^-32.
+/// Uniform on a grid of 2^-32, between 0 and 1 and never equal to either.
 fn open_unit(bits: u32) -> f64 {
     (f64::from(bits) + 0.5) * (1.0 / 4_294_967_296.0)
 }
@@ -416,7 +416,7 @@ mod tests {
         assert_eq!(rows(Initializer::Constant(0.25), 1, "t", 2, 3), [0.25; 6]);
     }
 
-    /// These bits are part of what a bank promises: a change here changes resumed trainings.
+    /// These bits are a promise of a bank: a change here changes resumed training runs.
     #[test]
     fn known_answers() {
         let mut vector = [0.0; 3];

@@ -1,11 +1,11 @@
-//! How a row lies in the store's bytes.
+//! The layout of a row in the store's bytes.
 //!
 //! ```text
 //! vector | scale | optimizer state: vectors, single values | count | time of last use, uses | zeros up to 8 bytes
 //! ```
 //!
-//! Each section begins at a multiple of 4 bytes, in this order, if a table has it; a new section is
-//! a line in [`Sections::of`]. The count is of the row's updates: the steps of the optimizer, on
+//! Sections begin at multiples of 4 bytes, in this order, each if the table has it. A new section
+//! is a line in [`Sections::of`]. The count is that of the row's updates: the optimizer's steps, on
 //! which the draws of stochastic rounding depend too. docs/format.md describes the layout for
 //! programs that read a bank without this code.
 
@@ -19,14 +19,14 @@ use crate::row::initializer::RowSource;
 use crate::row::sections::{Rounds, Sections};
 use crate::row::tracking::{TRACKING_BYTES, Tracker, Uses};
 
-// Rows are viewed as f32 where they lie, and their format is little-endian.
+// Rows are viewed as f32 in place, and their format is little-endian.
 const _: () = assert!(cfg!(target_endian = "little"), "big-endian machines need a byte swap here");
 
-/// What a step did to a row.
+/// The effect of a step on a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Stepped {
     Taken,
-    /// The step was taken. A value of the optimizer's state is at the largest that its dtype holds.
+    /// The step was taken. A value of the optimizer's state is at the largest value of its dtype.
     Saturated,
     /// The value of this column would not be finite as the table stores it. The row is unchanged.
     Refused {
@@ -35,7 +35,7 @@ pub(crate) enum Stepped {
     },
 }
 
-/// The parts of a table's rows, and what fills new ones.
+/// The sections of a table's rows, and their initial content.
 #[derive(Debug, Clone)]
 pub(crate) struct RowLayout {
     pub(crate) dim: usize,
@@ -46,7 +46,7 @@ pub(crate) struct RowLayout {
     shape: StateShape,
     initial_accumulator: f32,
     source: RowSource,
-    /// The table's time, if its rows are to tell when they were used.
+    /// The table's time, if its rows record their uses.
     tracker: Option<Arc<Tracker>>,
     /// What this processor can do.
     arch: pulp::Arch,
@@ -73,18 +73,18 @@ impl RowLayout {
         }
     }
 
-    /// Whether rows hold more than their vector.
+    /// True if rows hold more than their vector.
     pub(crate) fn has_state(&self) -> bool {
         self.sections.end > self.sections.state
     }
 
-    /// Whether a row's first bytes are its vector as callers see it.
+    /// True if a row's first bytes are its vector in f32.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.dtype == Dtype::F32
     }
 
-    /// The row's vector: where it lies, or in `room` if it has to be converted.
+    /// The row's vector: in place, or converted into `room`.
     pub(crate) fn vector<'v>(&self, value: &'v [u8], room: &'v mut Vec<f32>) -> &'v [f32] {
         if self.is_plain() {
             return bytemuck::cast_slice(&value[..4 * self.dim]);
@@ -110,7 +110,7 @@ impl RowLayout {
         }
     }
 
-    /// Writes the row's vector, rounded by the draws, to the nearest without.
+    /// Writes the row's vector, rounded by the draws, or to the nearest without draws.
     #[inline]
     fn encode_vector(&self, value: &mut [u8], from: &[f32], draws: Option<&Draws>) {
         if self.is_plain() {
@@ -133,13 +133,14 @@ impl RowLayout {
         self.encode_vector(value, from, None);
     }
 
-    /// Writes the vector of `key`'s row as an update of it, rounded as the table rounds updates.
+    /// Writes the vector of `key`'s row as an update of the row, rounded as the table rounds
+    /// updates.
     #[inline]
     pub(crate) fn update_vector(&self, key: u64, value: &mut [u8], from: &[f32]) {
         if !self.rounds.vector {
             return self.write_vector(value, from);
         }
-        // An optimizer's steps are not counted up by what is no step.
+        // A put does not count as a step of the optimizer.
         let salt = if self.shape.counts_steps { PUT } else { 0 };
         let count = if self.shape.counts_steps { self.count(value) } else { self.count_up(value) };
         let draws = self.source.draws(key, u64::from(count) ^ salt);
@@ -164,8 +165,8 @@ impl RowLayout {
         count
     }
 
-    /// The number of the row's next update; 0 if the table does not count them. A row is not
-    /// updated four billion times; if it is, its steps go on at the last correction.
+    /// The number of the row's next update; 0 if the table does not count them. After four billion
+    /// updates the number stays at its largest value.
     #[inline]
     fn next_count(&self, value: &[u8]) -> u32 {
         let counted = self.sections.count < self.sections.tracking;
@@ -180,7 +181,7 @@ impl RowLayout {
         }
     }
 
-    /// Writes the vector that a row of `key` begins with to `to`, as the table can hold it.
+    /// Writes the initial vector of `key` to `to`, as the table can hold it.
     pub(crate) fn fill_initial(&self, key: u64, to: &mut [f32]) {
         self.fill_source(key, to);
         if !self.is_plain() {
@@ -191,7 +192,7 @@ impl RowLayout {
         }
     }
 
-    /// Makes a new row of `key`, and copies its vector to `to`.
+    /// Makes a new row for `key`, and copies its vector to `to`.
     pub(crate) fn begin(&self, key: u64, value: &mut [u8], to: &mut [f32]) {
         self.fill_source(key, to);
         self.write_vector(value, to);
@@ -201,8 +202,7 @@ impl RowLayout {
         self.fill_rest(value);
     }
 
-    /// The initializer's values. Far tails of a distribution are cut at the largest value that the
-    /// table holds.
+    /// The initializer's values. Values beyond the largest one of the dtype become the largest one.
     #[inline]
     fn fill_source(&self, key: u64, to: &mut [f32]) {
         self.source.fill(key, to);
@@ -211,7 +211,7 @@ impl RowLayout {
         }
     }
 
-    /// Fills everything but the vector as a new row has it.
+    /// Fills everything except the vector with the content of a new row.
     #[inline]
     pub(crate) fn fill_rest(&self, value: &mut [u8]) {
         value[self.sections.state..].fill(0);
@@ -221,7 +221,7 @@ impl RowLayout {
         }
     }
 
-    /// What is not zero in the optimizer's state of a new row.
+    /// Writes the parts of a new row's optimizer state that are not zero.
     #[inline]
     fn fill_accumulators(&self, value: &mut [u8]) {
         let Sections { state, scalars, count, .. } = self.sections;
@@ -229,8 +229,8 @@ impl RowLayout {
         if accumulator == 0.0 {
             return;
         }
-        // It is what the first state vector holds, or the single value of an optimizer that has no
-        // vector.
+        // The initial accumulator is in the first state vector, or in the single value of an
+        // optimizer without a vector.
         if self.shape.vectors == 0 {
             let scalars: &mut [f32] = bytemuck::cast_slice_mut(&mut value[scalars..count]);
             scalars.fill(accumulator);
@@ -245,12 +245,12 @@ impl RowLayout {
         }
     }
 
-    /// The table's time, where rows tell when they were used.
+    /// The table's time, if rows record their uses.
     pub(crate) fn tracker(&self) -> Option<&Tracker> {
         self.tracker.as_deref()
     }
 
-    /// Marks that a row is used, where rows tell that.
+    /// Records a use of a row, if rows record uses.
     #[inline]
     pub(crate) fn note_use(&self, value: &mut [u8]) {
         if let Some(tracker) = &self.tracker {
@@ -258,8 +258,8 @@ impl RowLayout {
         }
     }
 
-    /// Writes how often a row was used, and when last: the present time if `last` is `None`. Does
-    /// nothing where rows do not tell that.
+    /// Writes the number of a row's uses and the last use, which is the present time if `last` is
+    /// `None`. Does nothing if rows do not record uses.
     pub(crate) fn import_uses(&self, value: &mut [u8], last: Option<u32>, count: u32) {
         let Some(tracker) = &self.tracker else { return };
         let words = &mut value[self.sections.tracking..][..TRACKING_BYTES];
@@ -269,7 +269,7 @@ impl RowLayout {
         }
     }
 
-    /// When and how often a row was used, where rows tell that.
+    /// The number of a row's uses and its last use, if rows record them.
     pub(crate) fn uses(&self, value: &[u8]) -> Option<Uses> {
         let words = || &value[self.sections.tracking..][..TRACKING_BYTES];
         self.tracker.is_some().then(|| Uses::of(words()))
@@ -281,10 +281,9 @@ impl RowLayout {
     }
 
     /// Takes one step with a gradient, dim values, for the row of `key`. If the row would not stay
-    /// finite, it stays as it was. `careful` must be true unless
-    /// [`Magnitudes`](crate::table::gradients::Magnitudes) of the batch say that no row of
-    /// f32 can become infinite. `room` is for values that have to be converted; what it holds
-    /// before and after plays no part.
+    /// finite, it keeps its values. `careful` must be true unless
+    /// [`Magnitudes`](crate::table::gradients::Magnitudes) of the batch show that no f32 row can
+    /// become infinite. `room` is scratch space for conversions.
     #[inline]
     pub(crate) fn step(
         &self,
@@ -311,7 +310,7 @@ impl RowLayout {
         stepped
     }
 
-    /// The parts of a row that is f32 throughout, up to its count.
+    /// The parts of an all-f32 row, up to its count.
     #[inline]
     fn row_state<'r>(&self, floats: &'r mut [f32], step: u32) -> RowState<'r> {
         let Sections { state, scalars, .. } = self.sections;
@@ -320,8 +319,7 @@ impl RowLayout {
         RowState { vector, state, scalars, step }
     }
 
-    /// Takes the step of a row that is f32 throughout in a copy, and keeps the copy if all of it is
-    /// finite.
+    /// Takes the step of an all-f32 row in a copy, and keeps the copy if all of it is finite.
     fn step_aside(
         &self,
         stepper: &Stepper,
@@ -343,7 +341,7 @@ impl RowLayout {
         if saturated { Stepped::Saturated } else { Stepped::Taken }
     }
 
-    /// Takes the step of a row that is stored in other dtypes than f32.
+    /// Takes the step of a row with parts in other dtypes than f32.
     fn step_converted(
         &self,
         stepper: &Stepper,
@@ -393,7 +391,7 @@ impl RowLayout {
         if holds { None } else { range.first_beyond(vector) }
     }
 
-    /// Columns of a row's state in a file: its values, and the count where there is one.
+    /// Columns of a row's state in a file: its values, and the count if there is one.
     pub(crate) fn state_values(&self) -> usize {
         let has_count = self.sections.count < self.sections.tracking;
         self.shape.vectors * self.dim + self.shape.scalars + usize::from(has_count)
@@ -404,7 +402,7 @@ impl RowLayout {
         self.dtype
     }
 
-    /// The vector's bytes as they are stored, without an int8 row's scale.
+    /// The stored bytes of the vector, without an int8 row's scale.
     pub(crate) fn stored_vector<'v>(&self, value: &'v [u8]) -> &'v [u8] {
         &value[..self.dtype.bytes_of(self.dim)]
     }
@@ -414,7 +412,7 @@ impl RowLayout {
         &value[self.sections.scale..][..4]
     }
 
-    /// Writes an int8 row's vector as it was stored before.
+    /// Writes an int8 row's vector from its stored form.
     pub(crate) fn write_int8(&self, value: &mut [u8], bytes: &[u8], scale: f32) {
         value[..self.dim].copy_from_slice(bytes);
         value[self.sections.scale..][..4].copy_from_slice(&scale.to_le_bytes());
@@ -428,8 +426,8 @@ impl RowLayout {
         }
     }
 
-    /// Writes the state as a file holds it: 4 * [`state_values`](Self::state_values) bytes of f32.
-    /// A count is a float there, exact up to 2^24.
+    /// Writes the state in the form of a file: 4 * [`state_values`](Self::state_values) bytes of
+    /// f32. The count is a float there, exact up to 2^24.
     pub(crate) fn export_state(&self, value: &[u8], to: &mut [u8]) {
         let columns = self.state_columns(value);
         for (bytes, column) in to.as_chunks_mut::<4>().0.iter_mut().zip(columns) {
@@ -437,8 +435,8 @@ impl RowLayout {
         }
     }
 
-    /// Writes one of the two words that tell of a row's uses as a file holds it; zero where rows do
-    /// not tell that.
+    /// Writes one of the two words of a row's uses in the form of a file. Zero if rows do not
+    /// record uses.
     pub(crate) fn export_uses(&self, value: &[u8], word: impl Fn(Uses) -> u32, to: &mut [u8]) {
         to.copy_from_slice(&self.uses(value).map_or(0, word).to_le_bytes());
     }
@@ -455,13 +453,13 @@ impl RowLayout {
         columns
     }
 
-    /// Whether rows count their updates, and the count of this one.
+    /// The row's count of updates; `None` if the table does not count them.
     pub(crate) fn count_of(&self, value: &[u8]) -> Option<u32> {
         (self.sections.count < self.sections.tracking).then(|| self.count(value))
     }
 
-    /// Fills the state from a file's columns. What is beyond the largest value of its dtype becomes
-    /// that.
+    /// Fills the state from a file's columns. A value beyond the largest one of its dtype becomes
+    /// the largest one.
     pub(crate) fn import_state(&self, value: &mut [u8], from: &[f32]) {
         let Sections { state, scalars, count, tracking, .. } = self.sections;
         let (moments, rest) = from.split_at(self.shape.vectors * self.dim);
@@ -476,7 +474,7 @@ impl RowLayout {
     }
 }
 
-/// Tells the draws of a put from those of the step before it.
+/// Separates the draws of a put from those of the step before it.
 const PUT: u64 = 1 << 63;
 
 #[cfg(test)]
@@ -505,7 +503,7 @@ mod tests {
         }
     }
 
-    /// Squares that are 0 in the state's dtype are no divisor, where `eps` is 0.
+    /// Squares that are 0 in the state's dtype are no divisor if `eps` is 0.
     #[test]
     fn state_that_underflows_makes_no_nan() {
         let adam = Adam { eps: 0.0, ..Adam::new(0.01) };

@@ -1,8 +1,8 @@
-//! The settings of a table that change while it is open and that a batch must see as a whole.
+//! The settings that can change while a table is open, and that a batch must see as a whole.
 //!
-//! A batch takes one `Arc` of them when it begins. So a batch applies one learning rate with one
-//! set of betas, whatever is set meanwhile, and what is worked out from them (Adam's tables of
-//! powers) is worked out once for each change and not for each batch.
+//! A batch takes one `Arc` of them when it begins. So it uses one learning rate with one set of
+//! betas, also if another call changes them. Values that are computed from them (Adam's tables of
+//! powers) are computed at each change, not for each batch.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use embank_kv::locks::RwLock;
 use crate::optimizer::{Optimizer, Stepper};
 use crate::row::config::TableConfig;
 
-/// The settings as they were set together.
+/// The settings that were set together.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) optimizer: Optimizer,
@@ -49,7 +49,7 @@ impl LiveSettings {
         *self.0.write() = Live::new(config.optimizer, config.clip_row_norm);
     }
 
-    /// Changes the optimizer as `change` makes it of the present one, unless that fails.
+    /// Replaces the optimizer by the result of `change`, unless that fails.
     pub(crate) fn change_optimizer<E>(
         &self,
         change: impl FnOnce(Optimizer) -> Result<Optimizer, E>,

@@ -1,4 +1,4 @@
-//! What a table is made with, and how a row of it lies in the store.
+//! The settings of a table, and the layout of its rows.
 
 pub(crate) mod admission;
 pub(crate) mod config;

@@ -1,5 +1,4 @@
-//! Which numbering of a vocabulary: of the vocabulary itself, and of a table whose keys are its
-//! ids.
+//! Identifies numberings of vocabularies, in a vocabulary and in a table whose keys are its ids.
 
 /// Identifies a numbering of a vocabulary. Two equal ones are one numbering, and give equal values
 /// equal ids, with one exception: a bank that was copied, or taken back to a checkpoint by a crash
@@ -26,9 +25,9 @@
 pub struct VocabularyIdentity {
     /// Random, made with the vocabulary.
     pub id: u64,
-    /// In the lowest 32 bits how often it was renumbered; the others are random, made with each
-    /// renumbering: after a bank was taken back to a checkpoint, its numberings from then on
-    /// are others than those that are gone.
+    /// The lowest 32 bits count the renumberings. The others are random and drawn at each
+    /// renumbering. So numberings that are made after a roll back differ from those that were
+    /// rolled back.
     pub generation: u64,
 }
 
@@ -40,7 +39,7 @@ impl VocabularyIdentity {
     }
 }
 
-/// How often a vocabulary was renumbered that has come to this numbering.
+/// The number of renumberings that led to this numbering.
 pub(crate) fn renumberings(numbering: u64) -> u32 {
     numbering as u32
 }
@@ -68,7 +67,7 @@ pub(crate) fn renumberings(numbering: u64) -> u32 {
 pub struct TableVocabulary {
     /// Its name.
     pub name: String,
-    /// Which numbering; `None` before the table is made: the present one.
+    /// The numbering; `None` before the table is made, which stands for the present one.
     pub identity: Option<VocabularyIdentity>,
 }
 
@@ -77,9 +76,9 @@ impl TableVocabulary {
         Self { name: name.into(), identity: None }
     }
 
-    /// The bytes that a table's descriptor has.
+    /// The encoding in a table's descriptor.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // The bank fills it in before a table is made.
+        // The bank sets it before it makes a table.
         let VocabularyIdentity { id, generation } =
             self.identity.unwrap_or(VocabularyIdentity { id: 0, generation: 0 });
         [&id.to_le_bytes(), &generation.to_le_bytes(), self.name.as_bytes()].concat()

@@ -1,8 +1,8 @@
-//! The inverse of the standard normal distribution function, the same bits on every platform.
+//! The inverse of the standard normal distribution function, with equal bits on every platform.
 //!
 //! Wichura's algorithm AS 241, routine PPND7 ("The percentage points of the normal distribution",
-//! Applied Statistics 37, 1988), accurate to about one part in 10^7, which is what an f32 holds.
-//! The logarithm in its tails is computed here, because standard libraries differ in its last bits.
+//! Applied Statistics 37, 1988). It is accurate to one part in 10^7, the precision of an f32. The
+//! logarithm in its tails is computed here, because standard libraries differ in its last bits.
 
 /// The value that a standard normal variable stays below with probability `p`, 0 < `p` < 1.
 pub(crate) fn standard_normal_quantile(p: f64) -> f64 {
@@ -29,8 +29,8 @@ pub(crate) fn standard_normal_quantile(p: f64) -> f64 {
     distance.copysign(from_median)
 }
 
-/// The probability that a standard normal variable stays below `x`: the inverse of
-/// [`standard_normal_quantile`], found by halving, so that the two fit each other to the last bit.
+/// The probability that a standard normal variable stays below `x`. It is the inverse of
+/// [`standard_normal_quantile`], found by bisection, so that the two agree to the last bit.
 pub(crate) fn standard_normal_probability(x: f64) -> f64 {
     let mut low = 1e-300;
     let mut high = 1.0 - 1e-16;
@@ -40,10 +40,9 @@ pub(crate) fn standard_normal_probability(x: f64) -> f64 {
     if standard_normal_quantile(high) <= x {
         return 1.0;
     }
-    // Where it ends at the latest: the tail's exponent and the mantissa are found after some 1,100
-    // halvings.
+    // Enough steps: the tail's exponent and the mantissa are found after some 1,100 bisections.
     for _ in 0..1200 {
-        // Geometric in the lower tail, whose probabilities differ by orders of magnitude.
+        // The geometric mean in the lower tail, whose probabilities differ by orders of magnitude.
         let middle = if high < 0.25 { (low * high).sqrt() } else { 0.5 * (low + high) };
         if middle <= low || middle >= high {
             break;

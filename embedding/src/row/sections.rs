@@ -1,13 +1,13 @@
-//! Where the parts of a row lie. What they are, the module `layout` says.
+//! The places of a row's sections. The module `layout` describes them.
 
 use crate::dtype::{Dtype, Rounding};
 use crate::row::config::TableConfig;
 use crate::row::tracking::{TRACKING_BYTES, Tracking};
 
-/// Where the sections of a row begin, in bytes. A section that a table has not is empty.
+/// The first byte of each section of a row. A section that the table does not have is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sections {
-    /// An f32; the vector ends here.
+    /// An f32. The vector ends here.
     pub(crate) scale: usize,
     /// The optimizer's vectors.
     pub(crate) state: usize,
@@ -15,7 +15,7 @@ pub(crate) struct Sections {
     pub(crate) scalars: usize,
     /// A u32.
     pub(crate) count: usize,
-    /// Two u32; see the module `tracking`. The count ends where they begin.
+    /// Two u32; see the module `tracking`. The count ends here.
     pub(crate) tracking: usize,
     pub(crate) end: usize,
 }
@@ -51,8 +51,8 @@ impl Sections {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rounds {
     pub(crate) vector: bool,
-    /// State below f32 always is: moments move by less than half a step of 16 bits, and would
-    /// stand still.
+    /// State below f32 is always rounded stochastically: moments change by less than half a step of
+    /// 16 bits, so rounding to the nearest would never change them.
     pub(crate) state: bool,
 }
 
@@ -71,8 +71,8 @@ impl Rounds {
 }
 
 impl TableConfig {
-    /// Bytes of a row in the store, without the record's header: the vector, what the optimizer
-    /// keeps, zeros up to a multiple of 8.
+    /// Bytes of a row in the store, without the record's header: the vector, the optimizer's state,
+    /// and zeros up to a multiple of 8.
     #[must_use]
     pub fn value_bytes(&self) -> u32 {
         // At most DIM_MAX * 4 * 3 and a few words.

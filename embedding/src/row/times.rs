@@ -1,17 +1,17 @@
-//! The times of tables whose users set them, kept in the bank.
+//! The times that users set for their tables, which the bank keeps.
 //!
-//! **Problem.** With [`Tracking::SetTime`](crate::Tracking::SetTime) rows tell the time that the
-//! user last set. A process that has opened the bank and set no time yet would mark rows with time
-//! 0, and a later eviction by age would take them for ancient.
+//! **Problem.** With [`Tracking::SetTime`](crate::Tracking::SetTime) a use of a row records the
+//! time that the user set last. A process that has opened the bank and has set no time yet would
+//! record time 0, and a later eviction by age would delete such rows as very old.
 //!
-//! **Approach.** The largest time that was ever set for a table is a row of 8 bytes in a table of
-//! the bank's own, under the table's number. So it is part of each checkpoint, copy and delta, and
-//! goes back with a roll-back. An open reads it. No list of tables shows that table.
+//! **Approach.** The largest time that was set for a table is a row of 8 bytes in a table of the
+//! bank, under the table's number. So it is part of each checkpoint, copy and delta, and a roll
+//! back restores it. An open reads it. No list of tables shows that table.
 //!
-//! The number of a dropped table may become another table's, which must not get its time. A call
-//! that keeps a time looks, under `Times::keeping`, whether the table is there. A drop removes the
-//! table first, and then forgets its time under the same lock. A new table forgets what a drop that
-//! failed halfway has left.
+//! The number of a dropped table may become another table's number, and that table must not get the
+//! time. A call that keeps a time checks, under `Times::keeping`, that the table exists. A drop
+//! removes the table first, and then deletes its time under that lock. A new table deletes a time
+//! that a failed drop has left.
 
 use std::sync::OnceLock;
 
@@ -21,7 +21,7 @@ use embank_kv::{Access, Clock, Operation, Store, TableId};
 use crate::error::Result;
 use crate::row::descriptor::{counts_descriptor, is_counts_descriptor};
 
-/// The name of the table of times. The parentheses keep it apart from names that people give.
+/// The name of the table of times. The parentheses distinguish it from names that users give.
 const NAME: &str = "(times of tables)";
 const TIME_BYTES: u32 = 8;
 
@@ -40,31 +40,31 @@ pub(crate) fn read_time(store: &Store, times: TableId, number: u16) -> Result<Op
     Ok(time.0)
 }
 
-/// The times that a bank keeps of its tables.
+/// The times that a bank keeps for its tables.
 #[derive(Debug)]
 pub(crate) struct Times {
-    /// The table of times, once there is one.
+    /// The table of times, once it exists.
     table: OnceLock<TableId>,
-    /// Held while a time is kept or forgotten. Taken after the lock of the bank's tables, if both
-    /// are.
+    /// Held while a time is kept or deleted. A thread that takes both locks takes that of the
+    /// bank's tables first.
     keeping: Mutex<()>,
 }
 
 impl Times {
-    /// Those of the bank in `store`.
+    /// The times of the bank in `store`.
     pub(crate) fn of(store: &Store) -> Self {
         let table = table_of_times(store).map(OnceLock::from).unwrap_or_default();
         Self { table, keeping: Mutex::new(()) }
     }
 
-    /// Keeps `time` for a table if none later is kept.
+    /// Keeps `time` for a table, unless a later one is kept.
     ///
     /// # Errors
     /// `NoSuchTable` if the table was dropped.
     pub(crate) fn keep(&self, store: &Store, table: TableId, time: u32) -> Result<()> {
-        // Held: the time of the table is not forgotten meanwhile, and two threads make one table of
-        // times. Not the lock of all tables: this may wait for space on disk, which a drop
-        // of a table gives.
+        // While this is held, the time of the table is not deleted, and only one thread makes the
+        // table of times. It is not the lock of all tables, because this call may wait for space on
+        // disk, which the drop of a table gives.
         let _keeping = self.keeping.lock();
         store.rows(table)?;
         let times = self.table_or_new(store)?;
@@ -76,8 +76,8 @@ impl Times {
         Ok(())
     }
 
-    /// Forgets the time of table `number`, which was dropped or has just been made: no call keeps
-    /// one for the dropped table afterwards. Called while the bank's tables are locked.
+    /// Deletes the time of table `number`, which was dropped or has just been made. No later call
+    /// keeps a time for the dropped table. Called while the bank's tables are locked.
     pub(crate) fn forget(&self, store: &Store, number: u16) -> Result<()> {
         let _keeping = self.keeping.lock();
         if let Some(&times) = self.table.get() {

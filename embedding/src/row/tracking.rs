@@ -1,4 +1,4 @@
-//! When a row was used last and how often: two words in every row of a table that tracks it.
+//! The last use and the number of uses: two words in every row of a table that tracks them.
 //!
 //! The words lie behind the optimizer's state, so they change under the lock that an update takes
 //! anyway, and travel with the row wherever it goes. What counts as a use: a gradient applied, a
