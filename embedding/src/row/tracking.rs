@@ -5,14 +5,14 @@
 //! row put. A peek changes nothing and a Get is followed by its update. A row that a Get makes has
 //! the present time and no use.
 //!
-//! Time never goes back in a row: an update with an older time than the row's counts as a use and
-//! leaves the time. The largest time that was set is durable (`times`), so an open goes on with it.
+//! The time of a row never goes back: an update with an older time counts as a use and leaves the
+//! time. The largest time that was set is durable (`times`), so an open continues with it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Whether a table's rows tell when they were used last, and how often; eviction by age and by
-/// frequency goes by that. Part of the table's identity: it adds 8 bytes to a row. Default:
+/// Whether a table's rows record their last use and the number of their uses. Evictions by age and
+/// by frequency need it. Part of the table's identity: it adds 8 bytes to a row. Default:
 /// [`Tracking::None`].
 ///
 /// # Examples
@@ -39,8 +39,8 @@ pub enum Tracking {
     None,
     /// By the system's clock, in minutes.
     Minutes,
-    /// By what [`Table::set_time`](crate::Table::set_time) was last given: steps, epochs, days,
-    /// whatever the caller counts. The bank keeps the largest; 0 before the first.
+    /// In the unit of [`Table::set_time`](crate::Table::set_time): steps, epochs, days, whatever
+    /// the caller counts. The bank keeps the largest time that was set; 0 before the first.
     SetTime,
 }
 
@@ -52,7 +52,7 @@ pub(crate) const TRACKING_BYTES: usize = 8;
 pub(crate) struct Tracker {
     by_clock: bool,
     now: AtomicU32,
-    /// Whether the time was ever set.
+    /// True once the time was set.
     is_set: AtomicBool,
 }
 
@@ -75,7 +75,7 @@ impl Tracker {
         Some(tracker)
     }
 
-    /// Looks at the system's clock, once for a batch.
+    /// Reads the system's clock, once for a batch.
     pub(crate) fn refresh(&self) {
         if self.by_clock {
             self.set(minutes_now());
@@ -87,12 +87,12 @@ impl Tracker {
     }
 
     pub(crate) fn set(&self, now: u32) {
-        // Relaxed here and below: the time stands for itself.
+        // Relaxed here and below: no other data depends on the time.
         self.now.store(now, Ordering::Relaxed);
         self.is_set.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the time was ever set, in this process or before the last checkpoint.
+    /// True if the time was set, in this process or before the last checkpoint.
     pub(crate) fn is_set(&self) -> bool {
         self.is_set.load(Ordering::Relaxed)
     }
@@ -113,7 +113,7 @@ impl Tracker {
         uses.write(words);
     }
 
-    /// Marks a row that comes with its number of uses from elsewhere, used at the present time.
+    /// Marks a row whose number of uses comes from a file, as used at the present time.
     pub(crate) fn adopt(&self, words: &mut [u8], count: u32) {
         let last = Uses::of(words).last.max(self.now());
         Uses { last, count }.write(words);
@@ -134,7 +134,7 @@ impl Uses {
     }
 }
 
-/// The system's clock, in minutes since 1970. They fit for eight thousand years.
+/// The system's clock, in minutes since 1970. A u32 holds eight thousand years of them.
 pub(crate) fn minutes_now() -> u32 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (since.as_secs() / 60) as u32

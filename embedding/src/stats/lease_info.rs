@@ -1,9 +1,9 @@
-//! What a lease that is out shows of itself: in lists, and in the errors of Gets that it blocks.
+//! The description of a lease, in lists and in the errors of Gets that the lease blocks.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A lease that is out: what to look for when rows stay blocked.
+/// A lease that has not ended. Look for these if rows stay blocked.
 ///
 /// # Examples
 /// ```
@@ -23,12 +23,12 @@ use std::time::Duration;
 pub struct LeaseInfo {
     /// The table.
     pub table: String,
-    /// Distinct keys whose clocks it holds up.
+    /// The number of distinct keys whose clocks it holds up.
     pub keys: usize,
-    /// How long ago it was taken.
+    /// Time since it was taken.
     pub age: Duration,
-    /// The thread that took it: its name, if it has one, and its id, the system's where that is
-    /// known.
+    /// The thread that took it: its name, if it has one, and its id, which is the system's id if
+    /// that is known.
     pub thread: String,
 }
 

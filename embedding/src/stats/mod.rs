@@ -1,4 +1,5 @@
-//! What banks and tables count. Counters count since the bank was opened; batches add once each.
+//! The counters of banks and tables. They count from the open of the bank; a batch adds to a
+//! counter once.
 
 pub(crate) mod counter;
 pub(crate) mod lease_info;
@@ -10,8 +11,8 @@ use embank_kv::{StoreStats, statistics};
 use crate::stats::counter::Counter;
 use crate::stats::seen::{SeenCounters, StalenessHistogram};
 
-/// What went on around staleness clocks: of a table, and of the bank, whose counts outlive dropped
-/// tables.
+/// The counters of waits for staleness clocks, for a table and for the bank. The bank's counters
+/// outlive dropped tables.
 #[derive(Debug, Default)]
 pub(crate) struct WaitCounters {
     pub(crate) waits: Counter,
@@ -52,7 +53,7 @@ impl TableCounters {
 }
 
 statistics! {
-    /// What a table has done since its bank was opened. Rows are counted once per batch.
+    /// The work on a table since its bank was opened. A batch adds its rows once.
     ///
     /// # Examples
     /// ```
@@ -86,35 +87,35 @@ statistics! {
         deleted_rows: Counter Count in deleted_rows from |c| c.deleted_rows.get();
         /// Rows evicted.
         evicted_rows: Counter Count in evicted_rows from |c| c.evicted_rows.get();
-        /// Rows that Gets did not make, as their keys were not admitted: their gradients were
+        /// Rows that Gets did not make, because their keys were not admitted. Their gradients were
         /// dropped.
         not_admitted_rows: Counter Count in not_admitted_rows from |c| c.not_admitted_rows.get();
-        /// Steps of rows whose optimizer state is at the largest value that its dtype holds, and
-        /// stays there.
+        /// Steps that left a value of the optimizer's state at the largest value of its dtype,
+        /// where it stays.
         saturated_rows: Counter Count in saturated_rows from |c| c.saturated_rows.get();
         /// Rows that a get, peek, put or apply had to read from disk.
         disk_reads: Counter Count in disk_reads from |c| c.disk_reads.get();
         /// Gets that had to wait for the staleness bound.
         waits: Counter Count in waits from |c| c.waiting.waits.get();
-        /// How long they waited together, in microseconds.
+        /// Total time of these waits, in microseconds.
         wait_us: Counter Microseconds in wait_us from |c| c.waiting.wait_us.get();
         /// Gets that gave up waiting.
         timeouts: Counter Count in timeouts from |c| c.waiting.timeouts.get();
-        /// Leases that were dropped or expired and whose counts could not all be given back.
+        /// Leases that were dropped or expired, and of which not all counts could be given back.
         release_failures: Counter Count in release_failures from |c| c.waiting.release_failures.get();
         /// Leases that grew older than [`lease_timeout`](crate::BankOptions::lease_timeout) and
         /// were declared expired.
         leases_expired: Counter Count in leases_expired from |c| c.waiting.leases_expired.get();
     } and {
-        /// The staleness at which rows were got.
+        /// The staleness of rows at their Gets.
         pub staleness: StalenessHistogram,
     }
 }
 
 statistics! {
-    /// What looking ahead has done since the bank was opened, in keys.
+    /// The work of Lookahead since the bank was opened, in keys.
     ///
-    /// Every key asked for ends in one of `resident`, `merged`, `dropped`, `cancelled`, `moved`,
+    /// Every requested key ends as one of `resident`, `merged`, `dropped`, `cancelled`, `moved`,
     /// `late`, `missing` and `failed`, or is still `pending`.
     ///
     /// # Examples
@@ -130,19 +131,19 @@ statistics! {
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     #[non_exhaustive]
     pub struct LookaheadStats {
-        /// Keys asked for. Equal keys of one call count once.
+        /// Requested keys. Equal keys of one call count once.
         requested: Counter Count in lookahead.requested
             as "embank_lookahead_keys" { fate: "requested" } "Keys announced ahead";
-        /// Keys that were in mutable memory already, or in no table, when they were asked for.
+        /// Keys that were in mutable memory already, or in no table, at the request.
         resident: Counter Count in lookahead.resident
             as "embank_lookahead_keys" { fate: "resident" } "Keys announced ahead";
         /// Keys put in the queue.
         queued: Counter Count in lookahead.queued
             as "embank_lookahead_keys" { fate: "queued" } "Keys announced ahead";
-        /// Keys that were pending already when they were asked for again.
+        /// Keys that were pending already at another request for them.
         merged: Counter Count in lookahead.merged
             as "embank_lookahead_keys" { fate: "merged" } "Keys announced ahead";
-        /// Keys turned away because the queue was full.
+        /// Keys that the full queue refused.
         dropped: Counter Count in lookahead.dropped
             as "embank_lookahead_keys" { fate: "dropped" } "Keys announced ahead";
         /// Rows brought from disk, or from the read-only region, into mutable memory.
@@ -161,33 +162,32 @@ statistics! {
         /// Keys that were in no table when their turn came.
         missing: Counter Count in lookahead.missing
             as "embank_lookahead_keys" { fate: "missing" } "Keys announced ahead";
-        /// Keys given up before their turn: by
-        /// [`Bank::cancel_lookahead`](crate::Bank::cancel_lookahead), or because their table was
+        /// Keys that were given up before their turn, by
+        /// [`Bank::cancel_lookahead`](crate::Bank::cancel_lookahead) or because their table was
         /// dropped.
         cancelled: Counter Count in lookahead.cancelled
             as "embank_lookahead_keys" { fate: "cancelled" } "Keys announced ahead";
         /// Rows left on disk because reading failed, or because the disk quota left no room.
         failed: Counter Count in lookahead.failed
             as "embank_lookahead_keys" { fate: "failed" } "Keys announced ahead";
-        /// Rows in memory that were copied to its mutable part because they were about to leave it
-        /// unused. A row may be kept more than once for one announcement.
+        /// Rows in memory that were copied to the mutable region because they were about to leave
+        /// memory unused. A row may be kept several times for one announcement.
         kept: Counter Count in lookahead.kept
             as "embank_lookahead_keys" { fate: "kept" } "Keys announced ahead";
-        /// How long the thread that reads ahead was at work, in microseconds: on bursts, on
-        /// prefetches, and on rows that it keeps in memory.
+        /// Working time of the lookahead thread, in microseconds: for bursts, prefetches, and rows
+        /// that it keeps in memory.
         reading_us: Counter Microseconds in lookahead.reading_us
             as "embank_lookahead_reading_seconds" "How long the thread that reads ahead was at work";
-        /// Gauge: the number of batches to look ahead that an [`AutoDepth`](crate::AutoDepth) has
-        /// chosen last; 0 without one.
+        /// Gauge: the last depth that an [`AutoDepth`](crate::AutoDepth) has chosen; 0 without one.
         depth: Gauge Count in lookahead.depth
             as "embank_lookahead_depth" "Batches ahead, as chosen";
         /// Gauge: keys that wait for their turn or are being read.
         pending: Gauge Count in lookahead.pending
             as "embank_lookahead_pending" "Keys waiting or being read";
-        /// Gauge: the most keys that may be pending.
+        /// Gauge: largest number of pending keys.
         capacity: Gauge Count in lookahead.capacity
             as "embank_lookahead_capacity" "Keys that may wait";
-        /// Gauge: memory that the queue may take, in bytes; part of the bank's budget.
+        /// Gauge: most bytes of memory for the queue, a part of the bank's budget.
         memory_bytes: Gauge Bytes in memory.lookahead_bytes
             as "embank_lookahead_bytes" "Memory of the queue";
     } and {
@@ -195,7 +195,7 @@ statistics! {
 }
 
 statistics! {
-    /// What a bank has done since it was opened.
+    /// The work of a bank since it was opened.
     ///
     /// # Examples
     /// ```
@@ -214,7 +214,7 @@ statistics! {
         /// Gets that had to wait for a staleness bound, in all tables.
         waits: Counter Count in waits
             as "embank_staleness_waits" "Gets that waited for a bound";
-        /// How long they waited together, in microseconds.
+        /// Total time of these waits, in microseconds.
         wait_us: Counter Microseconds in wait_us
             as "embank_staleness_waits_seconds" "How long they waited";
         /// Gets that gave up waiting.
@@ -224,7 +224,7 @@ statistics! {
         /// were declared expired.
         leases_expired: Counter Count in leases_expired
             as "embank_leases_expired" "Leases that grew too old";
-        /// Leases that were dropped or expired and whose counts could not all be given back.
+        /// Leases that were dropped or expired, and of which not all counts could be given back.
         release_failures: Counter Count in release_failures
             as "embank_release_failures" "Dropped leases that could not give back all counts";
     } and {
@@ -232,16 +232,16 @@ statistics! {
         pub store: StoreStats,
         /// Looking ahead.
         pub lookahead: LookaheadStats,
-        /// A text if the budget is above the memory limit of the process's control group, as of the
-        /// open.
+        /// A warning if the budget is above the memory limit of the process's control group, as it
+        /// was at the open.
         pub memory_budget_warning: Option<String>,
-        /// The staleness at which rows were got, in all tables, dropped ones included.
+        /// The staleness of rows at their Gets, in all tables, also dropped ones.
         pub staleness: StalenessHistogram,
     }
 }
 
 impl BankStats {
-    /// Every number of the bank: of the store, of looking ahead, and its own.
+    /// Every number of the bank: of the store, of Lookahead, and of the bank itself.
     ///
     /// ```
     /// let fields = embank::BankStats::default().all_fields();
@@ -255,7 +255,7 @@ impl BankStats {
         all
     }
 
-    /// What is taken of the memory budget, in bytes.
+    /// Bytes of the memory budget that are in use.
     #[must_use]
     pub fn memory_used_bytes(&self) -> u64 {
         self.store.memory_frames_bytes
@@ -268,8 +268,8 @@ impl BankStats {
 
 #[cfg(feature = "prometheus")]
 impl BankStats {
-    /// All numbers of the bank in the text format that Prometheus scrapes (OpenMetrics 1.0; serve
-    /// it as `application/openmetrics-text; version=1.0.0; charset=utf-8`).
+    /// All numbers of the bank in the text format of Prometheus (OpenMetrics 1.0; serve it as
+    /// `application/openmetrics-text; version=1.0.0; charset=utf-8`).
     ///
     /// # Examples
     /// ```
@@ -310,7 +310,7 @@ impl BankStats {
 mod tests {
     use super::*;
 
-    /// A number for each field, all different.
+    /// A number for each field. All numbers differ.
     fn count_up(numbers: Vec<&mut u64>, first: u64) {
         for (value, number) in (first..).zip(numbers) {
             *number = value;

@@ -1,13 +1,13 @@
-//! How stale the rows are that Gets return: a histogram of the clocks that they saw.
+//! The staleness of the rows that Gets return: a histogram of the clocks that they saw.
 //!
-//! A batch tallies for itself, and only rows whose clock was not 0: those at 0 are the rest of its
-//! rows. So where nothing is stale the histogram costs a comparison a row. The table's counters, to
-//! which it adds once, are all counted up for themselves: one that were the rest of others would
-//! fall when it is read while those grow.
+//! A batch counts for itself, and only the rows whose clock was not 0. The number of the other rows
+//! follows. So if no row is stale, the histogram costs one comparison for each row. The table's
+//! counters, to which a batch adds once, count each class. If the count of one class were computed
+//! from the others, it could fall when it is read while they grow.
 
 use crate::stats::counter::Counter;
 
-/// Clocks up to this one are counted one by one.
+/// Each clock up to this one has a class.
 const EXACT_MAX: u32 = 16;
 const BUCKETS: usize = 30;
 
@@ -15,7 +15,7 @@ fn bucket_of(outstanding: u32) -> usize {
     if outstanding <= EXACT_MAX {
         return outstanding as usize;
     }
-    // 17 to 32 are one, 33 to 64, and so on.
+    // 17 to 32 are a class, 33 to 64, and so on.
     ((outstanding - 1).ilog2() as usize + 13).min(BUCKETS - 1)
 }
 
@@ -27,8 +27,8 @@ fn largest_of(bucket: usize) -> u32 {
     }
 }
 
-/// How many rows were got at which staleness: how many Gets of the row had not been answered by an
-/// update when it was got, the Get itself not counted.
+/// The number of rows by their staleness at the Get: the number of Gets of the row that no update
+/// had answered, without this Get.
 ///
 /// # Examples
 /// ```
@@ -48,9 +48,9 @@ pub struct StalenessHistogram {
 }
 
 impl StalenessHistogram {
-    /// The buckets that are not empty, in ascending order: the largest staleness in it, and how
-    /// many rows. Up to 16 each staleness has its own, then 17 to 32, 33 to 64, and so on; what
-    /// is above 65,536 is the last, under `u32::MAX`.
+    /// The classes that are not empty, in ascending order: the largest staleness of the class, and
+    /// its number of rows. Each staleness up to 16 has a class. Then come 17 to 32, 33 to 64, and
+    /// so on. The last class, above 65,536, is named `u32::MAX`.
     pub fn buckets(&self) -> impl Iterator<Item = (u32, u64)> {
         let counts = self.counts.iter().enumerate().filter(|(_, count)| **count != 0);
         counts.map(|(bucket, &count)| (largest_of(bucket), count))
@@ -62,8 +62,8 @@ impl StalenessHistogram {
         self.counts.iter().sum()
     }
 
-    /// The staleness that a share `q` (0 to 1) of the rows did not exceed, rounded up to its
-    /// bucket's largest; none if there are no rows.
+    /// The staleness that a share `q` (0 to 1) of the rows did not exceed, rounded up to the
+    /// largest of its class; `None` without rows.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Option<u32> {
         let rank = ((self.rows() as f64 * q.clamp(0.0, 1.0)).ceil() as u64).max(1);
@@ -75,7 +75,7 @@ impl StalenessHistogram {
         found.map(|(largest, _)| largest)
     }
 
-    /// The largest staleness, rounded up to its bucket's largest; none if there are no rows.
+    /// The largest staleness, rounded up to the largest of its class; `None` without rows.
     #[must_use]
     pub fn max(&self) -> Option<u32> {
         self.buckets().last().map(|(largest, _)| largest)
@@ -88,7 +88,7 @@ impl StalenessHistogram {
     }
 }
 
-/// What one batch saw, rows at 0 apart.
+/// The clocks above 0 that one batch saw.
 #[derive(Debug, Default)]
 pub(crate) struct SeenClocks {
     counts: [u32; BUCKETS],
@@ -104,7 +104,7 @@ impl SeenClocks {
         }
     }
 
-    /// Adds what another batch saw for the same Get.
+    /// Adds the clocks that another batch of the same Get saw.
     pub(crate) fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             *count += more;
@@ -118,7 +118,7 @@ impl SeenClocks {
 pub(crate) struct SeenCounters([Counter; BUCKETS]);
 
 impl SeenCounters {
-    /// Adds what a batch of `rows` rows saw.
+    /// Adds the clocks that a batch of `rows` rows saw.
     pub(crate) fn add(&self, seen: &SeenClocks, rows: usize) {
         let mut at_zero = rows as u64;
         if seen.any {

@@ -42,7 +42,7 @@ impl Unsaved {
         (changes > 0).then_some(Self { changes, checkpoint })
     }
 
-    /// What becomes of the changes when the bank at `path` closes, and what keeps them.
+    /// Says what happens to the changes when the bank at `path` closes, and what saves them.
     #[must_use]
     pub fn describe(&self, path: &Path) -> String {
         let Self { changes, checkpoint } = self;

@@ -1,4 +1,4 @@
-//! Admission: which keys get a row. All do, or those that come often enough, or some by chance.
+//! Admission: which keys get a row. All keys do, or those with enough Gets, or some at random.
 //!
 //! **Problem.** In click logs most keys come once or twice. A row for each of them takes memory and
 //! disk and learns nothing.

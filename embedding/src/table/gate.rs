@@ -14,7 +14,7 @@ pub(crate) enum Gate {
         needed: u32,
         counts: RwLock<Generations>,
     },
-    /// `gets`: the table whose one row numbers the Gets that meet a key without a row.
+    /// `gets`: the table with one row, which numbers the Gets that meet a key without a row.
     Chance {
         probability: f32,
         seed: u64,
@@ -32,7 +32,7 @@ impl Gate {
     }
 }
 
-/// What a Get does about a missing key.
+/// The decision of a Get on a missing key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
     Open,

@@ -1,12 +1,12 @@
-//! Gradients on their way to the optimizer.
+//! Gradients of a batch, for the optimizer.
 //!
 //! A batch has a gradient for each of its places, or for each of its bags. A row takes one step
-//! with the sum of those that are its own. The sum is made when the row takes its step, so no
-//! matrix of all rows' sums exists.
+//! with the sum of its gradients. The sum is made when the row takes its step, so no matrix of all
+//! sums exists.
 //!
-//! All gradients are found to be finite before the first row changes, and that of sums as well: a
-//! bound on each sum follows from the largest magnitude and the most gradients that a row has.
-//! Where the bound is too large to tell, the sums are made at once and looked at one by one.
+//! All gradients are checked to be finite before the first row changes, and so are the sums. A
+//! bound on each sum follows from the largest magnitude and the largest number of gradients of a
+//! row. If that bound is not finite, the sums are made at once and checked one by one.
 
 use std::borrow::Cow;
 
@@ -16,10 +16,10 @@ use crate::keys::UniqueKeys;
 use crate::optimizer::sum_of_squares;
 use crate::table::bags::{Bags, Pooling};
 
-/// The last place of a key in a batch has this in place of a next one.
+/// Stands for the next place of the last place of a key.
 const NO_PLACE: u32 = u32::MAX;
 
-/// Which gradients of a batch each distinct key has: the places of a key are a list in their order.
+/// The gradients of each distinct key of a batch: the places of a key are a list in their order.
 #[derive(Debug)]
 pub(crate) struct Occurrences<'b> {
     /// The first place of each distinct key.
