@@ -1,4 +1,4 @@
-//! How calls get at a vocabulary's tables.
+//! Access to a vocabulary's tables, on which all calls build.
 
 use std::sync::atomic::Ordering;
 
@@ -13,19 +13,20 @@ use crate::error::{Error, Result};
 /// Ids are below 2^63 - 1.
 const IDS_END_MAX: u64 = (1 << 63) - 1;
 
-/// How often a call on a bank that is open to read only starts again because the bank has moved on
-/// and the tables of the old checkpoint are gone. Each time another refresh has come.
+/// Most restarts of a call on a bank that is open to read only. A call restarts if a refresh has
+/// moved the bank and the tables of the old checkpoint are gone, so each restart means another
+/// refresh.
 const MOVES_MAX: usize = 8;
 
 impl Vocabulary {
-    /// Calls `f` with the tables in use and the length. What it reads stays until it returns. It
-    /// must not call this again, and may be called again itself.
+    /// Calls `f` with the tables in use and the length. The tables stay until `f` returns. `f` must
+    /// not call this function, and may be called several times.
     pub(crate) fn read<R>(&self, mut f: impl FnMut(&Numbering, u64) -> Result<R>) -> Result<R> {
         for _ in 0..MOVES_MAX {
             let result = {
                 let numbering = self.shared.numbering.read();
-                // Before anything is looked up: what lies at or beyond it may be taken out and its
-                // places given to other values meanwhile.
+                // Read before all look-ups: places at or beyond it may be cleared and given to
+                // other values at the same time.
                 let len = self.shared.len();
                 f(&numbering, len)
             };
@@ -41,8 +42,8 @@ impl Vocabulary {
     }
 
     /// For a caller that numbers new values itself and inserts them later, in the order of their
-    /// ids: tables whose keys are this vocabulary's ids take those below `ids_end` from now on.
-    /// A renumbering, and closing the bank, forget it. Ids end at 2^63 - 1: a larger `ids_end`
+    /// ids. Tables whose keys are this vocabulary's ids take ids below `ids_end` from now on. A
+    /// renumbering and closing the bank undo that. Ids end at 2^63 - 1, and a larger `ids_end`
     /// counts as that.
     pub fn give_out(&self, ids_end: u64) {
         let count = ids_end.min(IDS_END_MAX).saturating_sub(self.config().first_id);
@@ -59,8 +60,7 @@ impl Vocabulary {
         self.shared.writer.lock()
     }
 
-    /// The store knows tables by number; a number of the vocabulary's is missing only once it was
-    /// dropped.
+    /// The store knows tables by number. A number of the vocabulary's is missing only after a drop.
     #[cold]
     pub(crate) fn in_terms_of_the_vocabulary(&self, error: Error) -> Error {
         match error {

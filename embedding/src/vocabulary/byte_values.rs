@@ -1,9 +1,9 @@
-//! Values as they come in and go out: numbers, or byte strings side by side.
+//! Values as calls pass them: numbers, or byte strings side by side.
 
 use crate::error::Result;
 
-/// Byte strings side by side, as Arrow lays them out: string `i` is `bytes[offsets[i]..offsets[i +
-/// 1]]`. The first offset need not be 0, so a slice of an array works as it is. Nothing is copied.
+/// Byte strings side by side, in Arrow's layout: string `i` is `bytes[offsets[i]..offsets[i + 1]]`.
+/// The first offset may be above 0, so a slice of an array works without a copy.
 ///
 /// # Examples
 /// ```
@@ -27,11 +27,11 @@ enum Offsets<'a> {
 }
 
 impl<'a> ByteValues<'a> {
-    /// Strings of an array with offsets of 32 bits: one more than there are strings, or none for no
-    /// strings.
+    /// Strings of an array with offsets of 32 bits. There is one more offset than strings. An empty
+    /// slice of offsets stands for no strings.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::Error::InvalidArgument) for offsets that fall or lead beyond
+    /// [`InvalidArgument`](crate::Error::InvalidArgument) for offsets that fall or that lie beyond
     /// `bytes`.
     pub fn new(offsets: &'a [u32], bytes: &'a [u8]) -> Result<Self> {
         let falls = offsets.windows(2).position(|pair| pair[0] > pair[1]);
@@ -49,7 +49,7 @@ impl<'a> ByteValues<'a> {
         Ok(Self { offsets: Offsets::Long(offsets), bytes })
     }
 
-    /// How many strings there are.
+    /// The number of strings.
     #[must_use]
     pub fn len(&self) -> usize {
         let offsets = match self.offsets {
@@ -78,7 +78,7 @@ impl<'a> ByteValues<'a> {
         }
     }
 
-    /// The strings one after the other.
+    /// The strings in their order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + '_ {
         (0..self.len()).map(|i| self.get(i))
     }
@@ -95,8 +95,8 @@ fn check(falls: Option<usize>, last: u64, bytes: usize) -> Result<()> {
     Err(crate::Error::InvalidArgument(what))
 }
 
-/// Byte strings side by side that it owns: what a vocabulary gives back, and a way to put a batch
-/// together.
+/// Owned byte strings side by side: the result of a vocabulary's look-up, and a way to build a
+/// batch.
 ///
 /// # Examples
 /// ```
@@ -124,7 +124,7 @@ impl ByteBuffer {
         self.offsets.push(self.bytes.len() as u64);
     }
 
-    /// How many strings there are.
+    /// The number of strings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.offsets.len() - 1
@@ -145,7 +145,7 @@ impl ByteBuffer {
         &self.bytes[self.offsets[i] as usize..self.offsets[i + 1] as usize]
     }
 
-    /// A view of all of them.
+    /// A view of all strings.
     #[must_use]
     pub fn values(&self) -> ByteValues<'_> {
         ByteValues { offsets: Offsets::Long(&self.offsets), bytes: &self.bytes }
@@ -157,7 +157,7 @@ impl ByteBuffer {
         (self.offsets, self.bytes)
     }
 
-    /// Forgets all strings and keeps the memory.
+    /// Removes all strings and keeps the memory.
     pub fn clear(&mut self) {
         self.offsets.truncate(1);
         self.bytes.clear();
@@ -173,7 +173,7 @@ impl<V: AsRef<[u8]>> FromIterator<V> for ByteBuffer {
 }
 
 /// A batch of raw values for a [`Vocabulary`](crate::Vocabulary). Slices of numbers and byte
-/// strings turn into it.
+/// strings convert into it.
 ///
 /// # Examples
 /// ```
@@ -191,7 +191,7 @@ pub enum Values<'a> {
 }
 
 impl Values<'_> {
-    /// How many values there are.
+    /// The number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -210,7 +210,7 @@ impl Values<'_> {
     /// in quotes.
     ///
     /// # Panics
-    /// There is no value `i`.
+    /// If there is no value `i`.
     ///
     /// # Examples
     /// ```
@@ -228,7 +228,7 @@ impl Values<'_> {
     }
 }
 
-/// As many bytes of a value as an error message shows.
+/// Most bytes of a value that an error message shows.
 const SHOWN_BYTES_MAX: usize = 64;
 
 pub(crate) fn show_bytes(value: &[u8]) -> String {
@@ -267,7 +267,7 @@ impl<'a> From<&'a ByteBuffer> for Values<'a> {
     }
 }
 
-/// Raw values that a vocabulary gives back.
+/// Raw values that a vocabulary returns.
 ///
 /// # Examples
 /// See [`Vocabulary::values`](crate::Vocabulary::values).

@@ -1,4 +1,4 @@
-//! What a vocabulary is: the settings that a caller gives.
+//! The settings of a vocabulary, as a caller gives them.
 
 use crate::error::{Error, Result};
 
@@ -9,7 +9,7 @@ const VALUE_BYTES_MAX: u32 = 128 << 10;
 /// The longest name. The store's tables of a vocabulary have longer ones.
 const NAME_BYTES_MAX: usize = 900;
 
-/// What the values of a vocabulary are.
+/// The kind of a vocabulary's values.
 ///
 /// # Examples
 /// See [`VocabularyConfig`].
@@ -18,7 +18,7 @@ const NAME_BYTES_MAX: usize = 900;
 pub enum ValueKind {
     /// Numbers.
     U64,
-    /// Byte strings, the empty one too.
+    /// Byte strings; the empty string is a value too.
     Bytes,
 }
 
@@ -33,7 +33,7 @@ impl ValueKind {
     }
 }
 
-/// The settings of a vocabulary. All of them are its identity: they are fixed when it is made.
+/// The settings of a vocabulary. All of them are fixed when it is made.
 ///
 /// # Examples
 /// ```
@@ -51,18 +51,18 @@ impl ValueKind {
 pub struct VocabularyConfig {
     /// What the values are.
     pub kind: ValueKind,
-    /// The first value's id, at most 2^62; those below are the caller's, for padding and unknown
-    /// values. Default: 0.
+    /// The id of the first value, at most 2^62. Smaller ids are free for the caller, for padding
+    /// and unknown values. Default: 0.
     pub first_id: u64,
-    /// The id that [`Vocabulary::lookup`](crate::Vocabulary::lookup) gives values without an id,
-    /// as does [`ids_or_insert`](crate::Vocabulary::ids_or_insert) of a frozen vocabulary;
-    /// below `first_id`. Default: `None`, and these calls fail with [`Error::UnknownValue`].
+    /// The id of unknown values, below `first_id`.
+    /// [`Vocabulary::lookup`](crate::Vocabulary::lookup) returns it for a value without an id, and
+    /// so does [`ids_or_insert`](crate::Vocabulary::ids_or_insert) of a frozen vocabulary. Default:
+    /// `None`, and these calls fail with [`Error::UnknownValue`].
     pub unknown_id: Option<u64>,
-    /// Whether it counts how often values come. Default: no.
+    /// Whether it counts the occurrences of each value. Default: no.
     pub counts: bool,
-    /// The longest byte string that it takes, 1 to 131,072. The bank's pages set a limit too: some
-    /// 4,000 bytes at a memory budget of 1 MiB, and more than a 256th of the budget above.
-    /// Default: 1,024.
+    /// Longest byte string, 1 to 131,072 bytes. The bank's pages set a limit too: some 4,000 bytes
+    /// at a memory budget of 1 MiB, and more than a 256th of larger budgets. Default: 1,024.
     pub value_bytes_max: u32,
 }
 
@@ -90,29 +90,29 @@ impl VocabularyConfig {
         self
     }
 
-    /// Sets the id of values without an id of their own.
+    /// Sets the id of unknown values.
     #[must_use]
     pub fn unknown_id(mut self, id: u64) -> Self {
         self.unknown_id = Some(id);
         self
     }
 
-    /// Sets whether it counts how often values come.
+    /// Sets whether it counts the occurrences of each value.
     #[must_use]
     pub fn counts(mut self, counts: bool) -> Self {
         self.counts = counts;
         self
     }
 
-    /// Sets the longest byte string that it takes.
+    /// Sets the longest byte string.
     #[must_use]
     pub fn value_bytes_max(mut self, value_bytes_max: u32) -> Self {
         self.value_bytes_max = value_bytes_max;
         self
     }
 
-    /// How many values are taken together where all are gone through: 16 MiB of the longest, in
-    /// bounds.
+    /// Values that are handled together in a pass over all values: 16 MiB of the longest ones,
+    /// within bounds.
     pub(crate) fn values_at_once(&self) -> u64 {
         let longest = match self.kind {
             ValueKind::U64 => 8,

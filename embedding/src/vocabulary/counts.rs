@@ -1,8 +1,8 @@
 //! How often values come.
 //!
-//! Counts lie in blocks as values do; a block without a row counts as zeros. A batch adds to each
-//! of its blocks once, under the row's lock, so any number of threads may count. Only renumbering
-//! keeps them out.
+//! Counts lie in blocks as values do; a missing block counts as zeros. A batch adds to each of its
+//! blocks once, under the row's lock, so any number of threads may count. Only a renumbering keeps
+//! them out.
 
 use std::ops::Range;
 
@@ -19,14 +19,13 @@ use crate::keys::UniqueKeys;
 const READ_AT_ONCE: usize = 2048;
 
 impl Vocabulary {
-    /// Adds one to the count of each of `ids`, for each time that it is there. Ids below `first_id`
-    /// are passed over: they are the caller's. The ids must be of the vocabulary's present
-    /// numbering.
+    /// Adds one to the count of an id for each of its places in `ids`. Ids below `first_id` belong
+    /// to the caller and are skipped. The ids must be of the vocabulary's present numbering.
     ///
     /// # Errors
-    /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id that was never given out, and then
-    /// nothing was counted; [`Error::VocabularyDropped`]; a failure of the store, after which a
-    /// part may be counted.
+    /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id that no value has, and then nothing was
+    /// counted; [`Error::VocabularyDropped`]; a failure of the store, after which a part may be
+    /// counted.
     ///
     /// # Examples
     /// ```
@@ -56,11 +55,11 @@ impl Vocabulary {
         self.add(&counts, &mut Vec::new())
     }
 
-    /// Adds to the count of each of `ids` its part of `counts`, as [`count`](Self::count) adds one.
+    /// Adds `counts[i]` to the count of `ids[i]`, as [`count`](Self::count) adds one.
     ///
     /// # Errors
-    /// As [`count`](Self::count); [`Error::LengthMismatch`] if there are not as many
-    /// counts as ids.
+    /// As [`count`](Self::count); [`Error::LengthMismatch`] if the numbers of counts and ids
+    /// differ.
     pub fn add_counts(&self, ids: &[u64], counts: &[u64]) -> Result<()> {
         self.check_counts(ids, counts)?;
         let first_id = self.config().first_id;
@@ -71,9 +70,9 @@ impl Vocabulary {
         self.add(&counts, &mut Vec::new())
     }
 
-    /// As [`add_counts`](Self::add_counts), and sets those of `counts` to 0 that were added: all,
-    /// or, after a failure of the store, a part, so that the same call may be made again. Those
-    /// of ids below `first_id` stay.
+    /// As [`add_counts`](Self::add_counts), and sets the counts that were added to 0: all of them,
+    /// or after a failure of the store a part. So the call can be repeated. Counts of ids below
+    /// `first_id` stay.
     ///
     /// # Errors
     /// As [`add_counts`](Self::add_counts).
@@ -123,8 +122,8 @@ impl Vocabulary {
         })
     }
 
-    /// Adds counts, ascending by place. `added` gets the ranges of those that were, also if it
-    /// fails.
+    /// Adds counts, ascending by place. `added` gets the ranges that were added, also after a
+    /// failure.
     fn add(&self, counts: &[(u64, u64)], added: &mut Vec<Range<usize>>) -> Result<()> {
         let mut blocks: Vec<u64> = Vec::new();
         let mut ends = Vec::new();
@@ -157,10 +156,10 @@ impl Vocabulary {
         })
     }
 
-    /// How often each of `ids` was counted.
+    /// The counts of `ids`.
     ///
     /// # Errors
-    /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id that was never given out;
+    /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id that no value has;
     /// [`Error::VocabularyDropped`]; a failure of the store.
     pub fn counts(&self, ids: &[u64]) -> Result<Vec<u64>> {
         self.read(|numbering, len| {

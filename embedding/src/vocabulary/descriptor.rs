@@ -1,11 +1,10 @@
-//! The bytes that a bank keeps with the tables of a vocabulary, and its header row
-//! (docs/format.md).
+//! The encodings of a vocabulary's descriptors and of its header row (docs/format.md).
 
 use embank_kv::metadata;
 
 use super::config::{ValueKind, VocabularyConfig};
 
-/// Kinds of tables, as `crate::row::descriptor` has those of embedding tables.
+/// A kind of table, beside those of `crate::row::descriptor`.
 const VOCABULARY: u16 = 3;
 const IDS: u16 = 4;
 const VALUES: u16 = 5;
@@ -25,32 +24,32 @@ mod tag {
 
 type Parsed<T> = std::result::Result<T, String>;
 
-/// What a table of a bank is to vocabularies.
+/// The role of a bank's table for vocabularies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// The vocabulary itself: a table with the header as its only row.
+    /// The vocabulary's own table, which has the header as its only row.
     Header(Box<Founding>),
     /// A table of a vocabulary's numbering.
     Part { part: Part, identity: u64, numbering: u64 },
 }
 
-/// What is decided when a vocabulary is made.
+/// The facts that are fixed when a vocabulary is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Founding {
     pub(crate) config: VocabularyConfig,
     pub(crate) identity: u64,
-    /// Of the hash of byte strings.
+    /// Seed of the hash of byte strings.
     pub(crate) seed: u64,
 }
 
 /// The tables of a numbering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// From a value to its place.
+    /// Leads from a value to its place.
     Ids,
-    /// From a place to its value.
+    /// Leads from a place to its value.
     Values,
-    /// From a place to its count.
+    /// Leads from a place to its count.
     Counts,
 }
 
@@ -156,7 +155,7 @@ fn number(bytes: &[u8], length: usize) -> Parsed<u64> {
     Ok(u64::from_le_bytes(number))
 }
 
-/// What the table of this descriptor is to vocabularies; `None`: nothing.
+/// The role of the table with this descriptor; `None` if it belongs to no vocabulary.
 pub(crate) fn role_of(descriptor: &[u8]) -> Option<Parsed<Role>> {
     let (kind, version, settings): (u16, u16, Vec<u8>) = metadata::decode(descriptor).ok()?;
     let part = match kind {
@@ -183,8 +182,8 @@ pub(crate) fn role_of(descriptor: &[u8]) -> Option<Parsed<Role>> {
     Some(Ok(Role::Part { part, identity, numbering }))
 }
 
-/// Whether the table of this descriptor belongs to a vocabulary, be it one that this program can't
-/// read.
+/// True if the table of this descriptor belongs to a vocabulary, also to one that this program
+/// can't read.
 pub(crate) fn is_of_a_vocabulary(descriptor: &[u8]) -> bool {
     role_of(descriptor).is_some()
 }
@@ -192,10 +191,10 @@ pub(crate) fn is_of_a_vocabulary(descriptor: &[u8]) -> bool {
 /// Bytes of the header row.
 pub(crate) const HEADER_BYTES: usize = 64;
 
-/// The row that says what of a vocabulary counts.
+/// The row that says which values and tables of a vocabulary are valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// How many values there are.
+    /// The number of values.
     pub(crate) len: u64,
     pub(crate) fingerprint: u64,
     /// Which tables hold them.

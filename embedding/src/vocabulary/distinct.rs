@@ -1,5 +1,4 @@
-//! The distinct values of a batch, in order of first appearance, and the keys under which the store
-//! has them.
+//! The distinct values of a batch, in order of first appearance, with their keys in the store.
 
 use super::byte_values::{ByteValues, Values};
 use super::hash::key_of;
@@ -8,15 +7,16 @@ use crate::keys::UniqueKeys;
 /// The distinct values of a batch.
 #[derive(Debug)]
 pub(crate) struct Distinct<'v> {
-    /// Numbers are their own keys; strings have their hashes, which may repeat.
+    /// A number is its own key. A string's key is its hash, and strings may have equal hashes.
     pub(crate) keys: Vec<u64>,
-    /// For each value of the batch its number among the distinct ones.
+    /// For each value of the batch, its number among the distinct values.
     pub(crate) inverse: Vec<u32>,
     strings: Option<(ByteValues<'v>, Vec<u32>)>,
 }
 
 impl<'v> Distinct<'v> {
-    /// Finds them in a batch of fewer than 2^32 - 1 values. `seed`: of the hash of strings.
+    /// Finds the distinct values of a batch of fewer than 2^32 - 1 values. `seed`: seed of the
+    /// strings' hash.
     pub(crate) fn new(values: Values<'v>, seed: u64) -> Self {
         match values {
             Values::U64(values) => {
@@ -29,15 +29,15 @@ impl<'v> Distinct<'v> {
 
     fn strings(values: ByteValues<'v>, seed: u64) -> Self {
         let mask = (2 * values.len()).next_power_of_two() - 1;
-        // A string's number + 1, or 0. At least twice as many as there are strings, so a probe
-        // meets an empty one.
+        // A string's number + 1, or 0. There are at least twice as many slots as strings, so a
+        // probe always meets an empty one.
         let mut slots = vec![0_u32; mask + 1];
         let mut keys = Vec::with_capacity(values.len());
         let mut first = Vec::<u32>::new();
         let mut inverse = Vec::with_capacity(values.len());
         for (place, value) in values.iter().enumerate() {
             let key = key_of(seed, value);
-            // The highest bits: the store's buckets go by a mix of all of them anyway.
+            // The highest bits, because the store's buckets depend on a mix of all bits.
             let mut slot = (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize;
             let number = loop {
                 let entry = &mut slots[slot & mask];

@@ -1,12 +1,12 @@
-//! The hash of the first values of a vocabulary, by which a file tells whose ids its keys are.
+//! The hash of the first values of a vocabulary. A file stores it to say whose ids its keys are.
 
 use super::hash::{EMPTY_FINGERPRINT, fingerprint_with};
 use super::{Values, Vocabulary};
 use crate::error::Result;
 
 impl Vocabulary {
-    /// As [`fingerprint`](Self::fingerprint), of the first `len` values; `None` if there are fewer.
-    /// Goes through them if there are more.
+    /// As [`fingerprint`](Self::fingerprint), for the first `len` values; `None` if there are
+    /// fewer. Reads them if there are more.
     pub(crate) fn fingerprint_of_first(&self, len: u64) -> Result<Option<u64>> {
         let published = self.shared.published();
         if published.len <= len {
@@ -27,7 +27,8 @@ impl Vocabulary {
 }
 
 impl Values<'_> {
-    /// The fingerprint of what had this one, and the first `count` of these values after it.
+    /// The fingerprint after the first `count` of these values, if the values before them had
+    /// `fingerprint`.
     pub(crate) fn fingerprint_after(self, fingerprint: u64, count: usize) -> u64 {
         match self {
             Self::U64(numbers) => {

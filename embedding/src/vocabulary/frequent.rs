@@ -1,9 +1,9 @@
-//! Keeping what comes often: a new numbering with new ids.
+//! Keeps the frequent values of a vocabulary, which get new ids in a new numbering.
 //!
-//! The values that stay are copied in their order to tables of their own, beside those in use;
-//! lookups go on there. The header then names the new tables. It is one row, written after all of
-//! theirs, so a checkpoint has the old numbering whole or the new one whole; the tables that its
-//! header does not name are dropped by the next open for writing.
+//! The values that stay are copied in their order to new tables beside those in use, where lookups
+//! continue. The header then names the new tables. It is one row, and is written after all rows of
+//! the new tables. So a checkpoint has either the whole old numbering or the whole new one. The
+//! next open for writing drops the tables that the header does not name.
 
 use std::mem;
 
@@ -27,25 +27,25 @@ use embank_kv::Clock;
 pub struct KeptFrequent {
     /// Values that stayed.
     pub kept: u64,
-    /// Values that have no id any more.
+    /// Values that lost their ids.
     pub removed: u64,
-    /// The numbering from now on.
+    /// The new numbering.
     pub identity: VocabularyIdentity,
 }
 
 impl Vocabulary {
-    /// Keeps the values that were counted `min_count` times or more and numbers them again,
-    /// densely, in their old order. The other values are unknown from now on; counts stay with
-    /// their values. Ids from before are no longer valid: embedding tables that were made [for this
+    /// Keeps the values with a count of `min_count` or more, and numbers them again, densely, in
+    /// their old order. The other values are unknown from now on. Counts stay with their values.
+    /// Earlier ids are no longer valid: embedding tables that were made [for this
     /// vocabulary](crate::TableConfig::vocabulary) can't be opened any more.
     ///
-    /// Lookups go on meanwhile, and see all of the old numbering or all of the new one; so does a
-    /// checkpoint. Insertions and counting wait. It takes the space of the values that stay
-    /// until compaction has given back that of the old ones.
+    /// Lookups continue, and see either the whole old numbering or the whole new one; so does a
+    /// checkpoint. Insertions and counting wait. The call takes the space of the values that stay,
+    /// until compaction has given back the space of the old ones.
     ///
     /// # Errors
     /// [`Error::NoCounts`]; [`Error::VocabularyFrozen`]; [`Error::VocabularyDropped`]; a failure of
-    /// the store. The vocabulary is as before then.
+    /// the store. The vocabulary is then as before.
     ///
     /// # Examples
     /// ```
@@ -77,7 +77,7 @@ impl Vocabulary {
         let store = &self.context().store;
         let number = number_after(old.number);
         let identity = self.shared.founding.identity;
-        // What an attempt that failed has left.
+        // Removes what a failed attempt has left.
         self.registry.drop_leftovers(identity, old.number)?;
         let made = Numbering::create(store, self.name(), self.config(), identity, number);
         let before = writer.header;
@@ -92,9 +92,9 @@ impl Vocabulary {
         let (new, header, tip) = match filled {
             Ok(filled) => filled,
             Err(error) => {
-                // The header may be the new one. Only when it is the old one again, or the
-                // vocabulary is gone, may the new tables go; if it can't be written
-                // now, the next insertion does that first.
+                // The header on disk may be the new one. The new tables may be dropped only if the
+                // header is the old one again, or if the vocabulary is gone. If the header can't be
+                // written now, the next insertion writes it first.
                 match self.put_header(before) {
                     Ok(()) | Err(Error::VocabularyDropped { .. }) => {
                         let _ = self.registry.drop_leftovers(identity, old.number);
@@ -107,7 +107,7 @@ impl Vocabulary {
         self.shared.exchange(&mut writer, header, new);
         writer.tip = Some(tip);
         self.registry.refuse_other_numberings();
-        // Else the next open does it.
+        // If this fails, the next open does it.
         let _ = old.drop_tables(store);
         Ok(KeptFrequent {
             kept: header.len,
@@ -154,7 +154,7 @@ impl Vocabulary {
         Ok(tip)
     }
 
-    /// Counts for the places from `first` on, which have none yet.
+    /// Stores counts for the places from `first` on, which have no counts yet.
     fn put_counts(&self, numbering: &Numbering, first: u64, counts: &[u64]) -> Result<()> {
         let table = numbering.counts.ok_or_else(|| self.no_counts())?;
         let counts: Vec<(u64, u64)> = (first..).zip(counts.iter().copied()).collect();

@@ -5,8 +5,8 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 /// The fingerprint of a vocabulary without values.
 pub(crate) const EMPTY_FINGERPRINT: u64 = 0;
 
-/// The key under which a byte string's record lies. The vocabulary seeds the hash, so no caller can
-/// choose strings that fall on one record.
+/// The key of a byte string's record. The vocabulary seeds the hash, so no caller can choose
+/// strings that share a record.
 #[inline]
 pub(crate) fn key_of(seed: u64, value: &[u8]) -> u64 {
     #[cfg(test)]
@@ -16,13 +16,12 @@ pub(crate) fn key_of(seed: u64, value: &[u8]) -> u64 {
     xxh3_64_with_seed(value, seed)
 }
 
-/// With this seed 64 records hold all strings.
+/// With this seed all strings share 64 records.
 #[cfg(test)]
 pub(crate) const CLASHING_SEED: u64 = 0xC1A5;
 
-/// The fingerprint of a vocabulary to which a value is appended. It depends on all values and their
-/// order, and on nothing else: two vocabularies with the same values in the same order have the
-/// same.
+/// The fingerprint of a vocabulary to which a value is appended. It depends only on all values and
+/// their order: two vocabularies with equal values in equal order have equal fingerprints.
 #[inline]
 pub(crate) fn fingerprint_with(fingerprint: u64, value: &[u8]) -> u64 {
     // SplitMix64's finaliser.

@@ -1,8 +1,9 @@
-//! New values: one thread at a time, in an order that any checkpoint may cut.
+//! Insertion of new values: one thread at a time, in an order that allows a checkpoint at any
+//! moment.
 //!
-//! **Problem.** A checkpoint shows all that batches of the store have done before a moment, and
-//! half of the batch under way. A torn insertion must not be seen after a reopen: ids are dense,
-//! and both ways lead to each other.
+//! **Problem.** A checkpoint has all batches of the store that ended before a moment, and a part of
+//! the batch under way. After a reopen, no part of an incomplete insertion may be visible: ids are
+//! dense, and the two directions must agree.
 //!
 //! **Approach.** An insertion writes the values' blocks, then their places, then the header with
 //! the new length, and then publishes the length in memory. Each is a batch of its own, so a
@@ -14,9 +15,9 @@
 //! value has a place whose block was not written before. The places are removed before the blocks
 //! are cut off, so a thread that dies in between leaves the blocks for the next attempt.
 //!
-//! The other way would be to keep insertions out while a checkpoint is cut. That would save the
-//! repair, but not for an insertion that fails in the middle, as at a quota; and a checkpoint would
-//! wait for an insertion's reads of the disk.
+//! The alternative is to keep insertions out while a checkpoint is cut. That would not repair an
+//! insertion that fails in the middle, for example at a quota, and a checkpoint would wait for an
+//! insertion's reads of the disk.
 
 use super::descriptor::Header;
 use super::distinct::Distinct;
@@ -30,19 +31,20 @@ use crate::error::{Error, Result};
 use crate::keys::UNKNOWN_ID;
 use embank_kv::Clock;
 
-/// Values that are inserted together: what a torn insertion may leave behind.
+/// Values that are inserted together. An interrupted insertion leaves at most this many.
 const INSERTED_AT_ONCE: usize = 1 << 13;
 
 impl Vocabulary {
-    /// Looks up the ids of `values`, and gives new ones to those that have none, in order of first
-    /// appearance; `ids` gets one for each. Returns how many are new. One thread inserts at a
-    /// time; batches that bring nothing new don't wait. A frozen vocabulary gives none, and
-    /// does what [`unknown`](super::VocabularyConfig::unknown) says.
+    /// Looks up the ids of `values`, and gives new ids to values without one, in order of first
+    /// appearance. `ids` gets one id for each value. Returns the number of new values. One thread
+    /// inserts at a time; batches without a new value do not wait. A frozen vocabulary inserts
+    /// nothing, and treats unknown values as [`unknown_id`](super::VocabularyConfig::unknown_id)
+    /// says.
     ///
     /// # Errors
-    /// As [`ids`](Self::ids); [`Error::ValueTooLong`]; [`Error::UnknownValue`] if it is frozen.
-    /// Nothing was inserted then. After a failure of the store some of the new values may have
-    /// ids, the first ones.
+    /// As [`ids`](Self::ids); [`Error::ValueTooLong`]; [`Error::UnknownValue`] if the vocabulary is
+    /// frozen. In these cases nothing was inserted. After a failure of the store the first of the
+    /// new values may have ids.
     ///
     /// # Examples
     /// ```
@@ -71,7 +73,7 @@ impl Vocabulary {
         Ok(inserted)
     }
 
-    /// Inserts what `found` lacks, unless the vocabulary is frozen.
+    /// Inserts the values that `found` lacks, unless the vocabulary is frozen.
     fn insert(&self, distinct: &Distinct<'_>, found: &mut Found) -> Result<u64> {
         if self.context().store.is_read_only() {
             if self.is_frozen() {
@@ -118,10 +120,10 @@ impl Vocabulary {
         }
     }
 
-    /// Appends values that are not there, and publishes them.
+    /// Appends new values, and publishes them.
     fn append(&self, writer: &mut Writer, numbering: &Numbering, items: Items<'_>) -> Result<()> {
         self.take_out_what_lies_beyond(writer, numbering)?;
-        // Until it is back, something may lie beyond the length.
+        // Until the tip is put back, rows may lie beyond the length.
         let Some(tip) = writer.tip.take() else { return Ok(()) };
         let appended = numbering.append(&self.context().store, &tip, items);
         let next = appended.map_err(|error| self.in_terms_of_the_vocabulary(error.into()))?;
@@ -132,14 +134,14 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// Takes out what an insertion that was torn or failed has left beyond the length.
+    /// Removes the rows beyond the length that an interrupted or failed insertion has left.
     pub(crate) fn take_out_what_lies_beyond(
         &self,
         writer: &mut Writer,
         numbering: &Numbering,
     ) -> Result<()> {
         if writer.tip.is_none() {
-            // It may be the header itself whose writing failed in the end.
+            // The write of the header itself may have failed.
             self.put_header(writer.header)?;
             let tip = self.tip_of(writer.header, numbering);
             writer.tip = Some(tip.map_err(|error| self.in_terms_of_the_vocabulary(error))?);
@@ -153,7 +155,7 @@ impl Vocabulary {
         let first = header.len / per_block;
         let count = (header.len % per_block) as usize;
         let mut number = first;
-        // Ends: a torn insertion has left a bounded number of blocks.
+        // Ends: an interrupted insertion has left a bounded number of blocks.
         loop {
             let blocks = numbering.read_blocks(store, &[number])?;
             let Some(block) = blocks.get(0) else { break };
@@ -175,7 +177,7 @@ impl Vocabulary {
         Ok(Tip { len: header.len, fingerprint: header.fingerprint, block })
     }
 
-    /// Takes out those of these values whose place is not below `len`.
+    /// Removes the values whose place is not below `len`.
     fn take_out<'b>(
         &self,
         numbering: &Numbering,

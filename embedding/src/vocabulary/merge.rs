@@ -1,20 +1,21 @@
-//! One vocabulary's values into another.
+//! Merges one vocabulary's values into another.
 
 use std::ops::ControlFlow;
 
 use super::Vocabulary;
 use crate::error::{Error, Result};
 
-/// What ids of the other vocabulary are in this one: told chunk by chunk by [`Vocabulary::merge`].
+/// The ids of a part of the other vocabulary's values in this one. [`Vocabulary::merge`] reports
+/// them chunk by chunk.
 ///
 /// # Examples
 /// See [`Vocabulary::merge`].
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct MergedIds<'a> {
-    /// The other vocabulary's first id of the chunk; the others follow.
+    /// The other vocabulary's first id of the chunk; the other ids follow it.
     pub first_id: u64,
-    /// The ids of the same values in this one.
+    /// This vocabulary's ids of these values.
     pub ids: &'a [u64],
 }
 
@@ -27,26 +28,25 @@ pub struct MergedIds<'a> {
 pub struct MergedVocabulary {
     /// Values of the other vocabulary.
     pub values: u64,
-    /// Those that this one did not have.
+    /// Values that this vocabulary did not have.
     pub inserted: u64,
 }
 
 impl Vocabulary {
-    /// Appends the values of `other`, of this bank or another one, that this vocabulary lacks, in
-    /// the order of their ids there; so the result depends on the two vocabularies alone.
-    /// `translated` is told what each of its ids is here, in order, a few thousand at a time,
-    /// and may end the merge. Where both count, counts are added.
+    /// Appends the values of `other`, a vocabulary of this bank or another one, that this
+    /// vocabulary lacks, in the order of their ids there. So the result depends only on the two
+    /// vocabularies. `translated` gets the id here of each of its ids, in order, a few thousand at
+    /// a time, and may end the merge. If both have counts, the counts are added.
     ///
-    /// Goes in constant memory. A checkpoint that is taken meanwhile has the first part of it.
-    /// After a crash merge again from the recovered checkpoint: ids come out the same. Counts
-    /// would be added twice if a checkpoint was taken in the middle of a merge, so take none
-    /// then where counts matter.
+    /// Takes constant memory. A checkpoint during the call has the first part of the merge. After a
+    /// crash, merge again from the recovered checkpoint: the ids come out equal. Counts would be
+    /// added twice if a checkpoint was taken during a merge, so take none then if counts matter.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it is the same vocabulary; [`Error::WrongKind`] if its values
+    /// [`Error::InvalidArgument`] if `other` is this vocabulary; [`Error::WrongKind`] if its values
     /// are of another kind; [`Error::VocabularyFrozen`]; [`Error::ValueTooLong`];
-    /// [`Error::Cancelled`]; [`Error::VocabularyDropped`]; a failure of one of the stores. What
-    /// was merged before stays.
+    /// [`Error::Cancelled`]; [`Error::VocabularyDropped`]; a failure of one of the stores. What was
+    /// merged before stays.
     ///
     /// # Examples
     /// ```

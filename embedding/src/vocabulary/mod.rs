@@ -1,29 +1,27 @@
-//! Vocabularies: raw values to dense ids in order of first appearance, and back.
+//! Vocabularies: from raw values to dense ids in order of first appearance, and back.
 //!
-//! **Problem.** Click logs name users, items and words by numbers and strings out of large spaces;
-//! rows of an embedding want dense ids. The map grows with the data beyond memory, must come back
-//! from a crash together with the rows that its ids lead to, and is asked by many threads for every
-//! batch.
+//! **Problem.** Click logs name users, items and words by numbers and strings from large ranges,
+//! and rows of an embedding need dense ids. The map grows with the data beyond memory. After a
+//! crash it must agree with the rows that its ids lead to. Many threads use it for every batch.
 //!
-//! **Approach.** A vocabulary is rows of tables in the bank: under its memory budget, in its
-//! checkpoints, copies and deltas. One table leads from a value to its *place* (the id is
-//! `first_id` and the place), one from places to values in blocks of many, so that the way back
-//! costs next to no index; one counts, if that is asked for. A table with one row, the *header*,
-//! says how many values count and in which tables they lie (`numbering`).
+//! **Approach.** A vocabulary is rows of tables in the bank, so it is part of the bank's memory
+//! budget, checkpoints, copies and deltas. One table leads from a value to its *place* (the id is
+//! `first_id` plus the place). One leads from places to values in blocks of many values, so that it
+//! needs few entries of the index. If the settings say so, a third one counts. A table with one
+//! row, the *header*, names the valid tables and the number of values (`numbering`).
 //!
 //! **Several threads.** Lookups are peeks: they take no lock, write nothing, and never wait for an
 //! insertion. They see places below the length that they loaded before they began, and the content
 //! of these places never changes. One thread at a time inserts. A renumbering (`keep_frequent`)
 //! makes new tables beside those in use, and lookups wait only while the two are exchanged.
 //!
-//! There is no cache of hot values in front. A batch finds its distinct values first, and those
-//! that come all the time lie with their index buckets in the processor's caches: 32 ns for a
-//! number and 37 ns for a string of 16 bytes, the finding included, where values that come from
-//! memory take 60 and 95. A cache large enough to spare the latter would miss the processor's
-//! caches as they do.
+//! There is no cache for frequent values. A batch finds its distinct values first. Frequent values
+//! and their index buckets lie in the processor's caches, so their look-up takes about half the
+//! time of a value from memory. A cache that is large enough to help would miss the processor's
+//! caches as often.
 //!
-//! **Crashes.** `insertion` says in which order rows are written, so that a checkpoint may be cut
-//! at any moment.
+//! **Crashes.** `insertion` describes the order in which rows are written, so that a checkpoint may
+//! be cut at any moment.
 
 mod access;
 pub(crate) mod byte_values;
@@ -67,11 +65,12 @@ use crate::row::numbering::VocabularyIdentity;
 use distinct::Distinct;
 use registry::Vocabularies;
 
-/// A handle to a vocabulary of a bank. Cloning it is cheap; all handles of a vocabulary are one.
+/// A handle to a vocabulary of a bank. Cloning it is cheap; all handles of a vocabulary are
+/// equivalent.
 ///
 /// Values come in batches of any length, may repeat, and get ids in order of first appearance:
-/// dense, from [`first_id`](VocabularyConfig::first_id) on. What a call writes is in memory when it
-/// returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes it durable together with the
+/// dense, from [`first_id`](VocabularyConfig::first_id) on. A call's changes are in memory when it
+/// returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes them durable together with the
 /// tables.
 ///
 /// In the source, lookups stand in `vocabulary/mod.rs`, the other methods in the files of
@@ -114,10 +113,10 @@ impl fmt::Debug for Vocabulary {
     }
 }
 
-/// Where the values of a batch are, as of a length and a numbering.
+/// The places of a batch's values, with the length and the numbering of the look-up.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// By number of the distinct value; `UNKNOWN_ID` for those that are not there.
+    /// By number of the distinct value. `UNKNOWN_ID` for a value without a place.
     pub(crate) places: Vec<u64>,
     pub(crate) numbering: u64,
     pub(crate) len: u64,
@@ -140,7 +139,7 @@ impl Vocabulary {
         &self.shared.founding.config
     }
 
-    /// How many values have ids.
+    /// The number of values with ids.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.shared.len()
@@ -159,8 +158,8 @@ impl Vocabulary {
         self.config().first_id + self.len()
     }
 
-    /// Which numbering it is. Tables that are made [for it](crate::TableConfig::vocabulary)
-    /// remember that.
+    /// Identifies the numbering. A table that is made [for it](crate::TableConfig::vocabulary)
+    /// remembers it.
     #[must_use]
     pub fn identity(&self) -> VocabularyIdentity {
         self.shared.identity()
@@ -173,14 +172,14 @@ impl Vocabulary {
         self.shared.writer.lock().header.fingerprint
     }
 
-    /// Whether it takes no new values.
+    /// True if it takes no new values.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         self.shared.is_frozen()
     }
 
-    /// Freezes it, so that it takes no new values, or lets it grow again. Durable with the next
-    /// checkpoint.
+    /// Freezes the vocabulary, so that it takes no new values, or lets it grow again. Durable with
+    /// the next checkpoint.
     ///
     /// # Errors
     /// [`Error::VocabularyDropped`] or a failure of the store.
@@ -192,9 +191,9 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// Looks up the ids of `values`: `ids` gets one for each, and [`UNKNOWN_ID`] where a value has
-    /// none. Returns the places in the batch of those, ascending. Writes nothing and waits for
-    /// no insertion.
+    /// Looks up the ids of `values`. `ids` gets one id for each value, and [`UNKNOWN_ID`] for a
+    /// value without one. Returns the places of such values in the batch, ascending. Writes nothing
+    /// and waits for no insertion.
     ///
     /// # Errors
     /// [`Error::WrongKind`] if `values` are of another kind; [`Error::LengthMismatch`] if `ids` has
@@ -221,11 +220,11 @@ impl Vocabulary {
         Ok(self.fill_ids(&distinct, &found.places, ids))
     }
 
-    /// As [`ids`](Self::ids), but values without an id get what [`VocabularyConfig::unknown`] says.
+    /// As [`ids`](Self::ids), but values without an id get [`VocabularyConfig::unknown_id`].
     ///
     /// # Errors
-    /// As [`ids`](Self::ids); [`Error::UnknownValue`] if the config says so. The content of `ids`
-    /// is unspecified then.
+    /// As [`ids`](Self::ids); [`Error::UnknownValue`] if the settings have no id for unknown
+    /// values. The content of `ids` is then unspecified.
     ///
     /// # Examples
     /// ```
@@ -286,7 +285,7 @@ impl Vocabulary {
         })
     }
 
-    /// Turns places into ids, value by value. Returns the places of values without an id.
+    /// Turns places into ids. Returns the places of values without an id.
     pub(crate) fn fill_ids(
         &self,
         distinct: &Distinct<'_>,
@@ -305,7 +304,7 @@ impl Vocabulary {
         unknown
     }
 
-    /// Does what the config says about values without an id.
+    /// Treats values without an id as the settings say.
     pub(crate) fn settle_unknown(
         &self,
         values: Values<'_>,

@@ -1,5 +1,6 @@
-//! A vocabulary beside a model of it: a list of values with counts. Whatever is done, at a budget
-//! that holds only a part of it, both must agree, and after a reopen with what the checkpoint had.
+//! Tests a vocabulary against a model, which is a list of values with counts. The budget holds only
+//! a part of the vocabulary. Both must agree after each step, and after a reopen both must have the
+//! content of the checkpoint.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -24,7 +25,7 @@ enum Step {
     Lookup(Vec<u16>),
     Count(Vec<u8>),
     KeepFrequent(u64),
-    /// Values of another vocabulary, with counts of one.
+    /// Values of another vocabulary, each with a count of one.
     Merge(Vec<u16>),
     Freeze(bool),
     Checkpoint,
@@ -51,7 +52,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// What a value is called: some strings are long, one is empty.
+/// The string of a value: some are long, one is empty.
 fn word(value: u16) -> Vec<u8> {
     match value % 50 {
         7 => format!("{value} ").repeat(40).into_bytes(),
@@ -61,7 +62,7 @@ fn word(value: u16) -> Vec<u8> {
 }
 
 fn number(value: u16) -> u64 {
-    // 0 and the highest number are values like others.
+    // 0 and the largest number are values too.
     u64::from(value).wrapping_sub(5).wrapping_mul(0x1234_5678_9ABC_DEF1)
 }
 

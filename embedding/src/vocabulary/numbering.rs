@@ -1,4 +1,4 @@
-//! The tables that hold a vocabulary's values: one numbering of them.
+//! The tables with a vocabulary's values: one numbering of them.
 //!
 //! Places are numbers from 0 on in order of first appearance. An id is `first_id` plus the place. A
 //! numbering appends values and never changes one. A renumbering makes a new numbering.
@@ -20,12 +20,12 @@ use crate::row::numbering::renumberings;
 
 type StoreResult<T> = embank_kv::Result<T>;
 
-/// The store's name for a vocabulary's own table.
+/// The store's name of a vocabulary's own table.
 pub(crate) fn header_name(vocabulary: &str) -> String {
     format!("{vocabulary} (vocabulary)")
 }
 
-/// Whether the store's tables of a vocabulary may have this name.
+/// True if one of the store's tables of a vocabulary may have this name.
 pub(crate) fn is_name_of_a_part(table: &str) -> bool {
     table.ends_with(" (vocabulary)") || (table.contains(" (vocabulary, ") && table.ends_with(')'))
 }
@@ -34,9 +34,8 @@ fn part_name(vocabulary: &str, part: Part, numbering: u64) -> String {
     format!("{vocabulary} (vocabulary, {} {numbering})", part.name())
 }
 
-/// The number of a numbering that follows on this one: counted, and random besides. Where a bank is
-/// taken back to a checkpoint, it comes to the same count with other ids, and must not be taken for
-/// what it was.
+/// The number of the next numbering: a count and random bits. After a roll back a bank may reach
+/// the count again with other ids. The random bits tell the two numberings apart.
 pub(crate) fn number_after(numbering: u64) -> u64 {
     let count = renumberings(numbering).wrapping_add(1);
     random() << 32 | u64::from(count)
@@ -52,12 +51,12 @@ pub(crate) struct Numbering {
     pub(crate) kind: ValueKind,
 }
 
-/// How far a numbering has come.
+/// The end of a numbering.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tip {
     pub(crate) len: u64,
     pub(crate) fingerprint: u64,
-    /// The block that is not full yet, as far as `len` says.
+    /// The last block, which is not full, with the values below `len`.
     pub(crate) block: Vec<u8>,
 }
 
@@ -67,15 +66,15 @@ impl Tip {
     }
 }
 
-/// New values, each once: numbers are their own keys.
+/// New values, each once. A number is its own key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Items<'a> {
     pub(crate) keys: &'a [u64],
-    /// Of byte strings, by key.
+    /// Byte strings, by key.
     pub(crate) bytes: &'a [&'a [u8]],
 }
 
-/// What a place holds, as its block tells.
+/// The content of a place, as its block has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockValue<'b> {
     Number(u64),
@@ -103,7 +102,7 @@ impl Blocks {
     }
 }
 
-/// What a block holds, in order.
+/// The content of a block, in order.
 pub(crate) fn values_in(kind: ValueKind, block: &[u8]) -> impl Iterator<Item = BlockValue<'_>> {
     let (numbers, strings) = match kind {
         ValueKind::U64 => (block, &[][..]),
@@ -118,7 +117,7 @@ pub(crate) fn values_in(kind: ValueKind, block: &[u8]) -> impl Iterator<Item = B
 }
 
 impl Numbering {
-    /// Makes empty tables. Some may be left after an error.
+    /// Makes empty tables. After an error some may be left.
     pub(crate) fn create(
         store: &Store,
         vocabulary: &str,
@@ -138,7 +137,7 @@ impl Numbering {
                 )?,
             ),
             ValueKind::Bytes => {
-                // Two strings of one hash are to be expected some day, three are not.
+                // Two strings with one hash must be expected, three need not be.
                 let longest = 2 * (config.value_bytes_max + ENTRY_HEAD_BYTES_MAX);
                 let ids = store.create_variable_table(
                     &name(Part::Ids),
@@ -160,7 +159,7 @@ impl Numbering {
         Ok(Self { number, ids, values, counts: counts.transpose()?, kind: config.kind })
     }
 
-    /// Drops the tables as far as that goes: what is left, the next open for writing drops.
+    /// Drops the tables. The next open for writing drops those that could not be dropped.
     pub(crate) fn drop_tables(&self, store: &Store) -> StoreResult<()> {
         let tables = [Some(self.ids), Some(self.values), self.counts];
         tables.into_iter().flatten().try_for_each(|table| store.drop_table(table))
@@ -173,8 +172,8 @@ impl Numbering {
         }
     }
 
-    /// The places of distinct values, given by their keys and, if they are strings, by place in the
-    /// batch; those from `len` on count as unknown.
+    /// The places of distinct values, which are given by their keys, and strings also by their
+    /// place in the batch. Values at places from `len` on count as unknown.
     pub(crate) fn find<'v>(
         &self,
         store: &Store,
@@ -209,7 +208,7 @@ impl Numbering {
         Ok(places)
     }
 
-    /// Reads blocks of values; each number once.
+    /// Reads blocks of values. No number repeats.
     pub(crate) fn read_blocks(&self, store: &Store, numbers: &[u64]) -> StoreResult<Blocks> {
         Ok(match self.kind {
             ValueKind::U64 => {
@@ -225,8 +224,8 @@ impl Numbering {
         })
     }
 
-    /// Reads the strings of these places out of the records of ids of these keys; none where there
-    /// is no such one.
+    /// Reads the strings of these places from the records of ids of these keys. `None` for a place
+    /// that is not there.
     pub(crate) fn read_long(
         &self,
         store: &Store,
@@ -250,9 +249,9 @@ impl Numbering {
         Ok(copies)
     }
 
-    /// Appends values that it does not have, blocks first: see the module `insertion` for the
-    /// order. Returns the new tip; after an error the old one holds, and what was written
-    /// beyond must be taken out.
+    /// Appends values that it does not have, blocks first: the module `insertion` explains the
+    /// order. Returns the new tip. After an error the old tip is valid, and the rows beyond it must
+    /// be removed.
     pub(crate) fn append(&self, store: &Store, tip: &Tip, items: Items<'_>) -> StoreResult<Tip> {
         let next = self.append_blocks(store, tip, items)?;
         match self.kind {
@@ -334,7 +333,7 @@ impl Numbering {
         }))
     }
 
-    /// Replaces a block by another, or by none.
+    /// Replaces a block, or removes it.
     pub(crate) fn put_block(&self, store: &Store, number: u64, block: &[u8]) -> StoreResult<()> {
         if block.is_empty() {
             return store.delete(self.values, &[number]).map(drop);
@@ -354,7 +353,7 @@ impl Numbering {
     }
 }
 
-/// Reads blocks of 64 numbers, and which of them are missing, ascending.
+/// Reads blocks of 64 numbers. Returns the missing ones, ascending.
 pub(crate) fn read_number_blocks(
     store: &Store,
     table: TableId,

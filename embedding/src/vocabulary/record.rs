@@ -1,10 +1,10 @@
-//! Records of byte strings, byte by byte (docs/format.md).
+//! The encoding of byte strings in records (docs/format.md).
 //!
-//! A record of *ids* holds the strings of one hash: for each its place in the vocabulary, its
-//! length, its bytes. Nearly always that is one. A *block* of values holds the strings of
-//! [`BYTES_PER_BLOCK`] places in a row, the last block as many as there are. A string that would
-//! make blocks too long for small pages is named in its block by length and hash, and its bytes lie
-//! in the record of ids only: that costs one more read and no space.
+//! A record of *ids* holds the strings with one hash, which is nearly always one string: for each
+//! its place in the vocabulary, its length and its bytes. A *block* of values holds the strings of
+//! [`BYTES_PER_BLOCK`] consecutive places; the last block may hold fewer. A string that would make
+//! blocks too long for small pages appears in its block by length and hash. Its bytes are only in
+//! the record of ids, which costs one more read and no space.
 
 /// Values, or counts, in a block of numbers; 8 bytes each.
 pub(crate) const NUMBERS_PER_BLOCK: u64 = 64;
@@ -12,15 +12,15 @@ pub(crate) const NUMBERS_PER_BLOCK: u64 = 64;
 pub(crate) const NUMBER_BLOCK_BYTES: usize = NUMBERS_PER_BLOCK as usize * 8;
 /// Values in a block of byte strings.
 pub(crate) const BYTES_PER_BLOCK: u64 = 32;
-/// Longer strings are not in their blocks.
+/// Longer strings are not stored in their blocks.
 const INLINE_BYTES_MAX: usize = 128;
-/// The longest block of byte strings: 4 KiB and a little, which fits the smallest page.
+/// The longest block of byte strings: a little more than 4 KiB, which fits the smallest page.
 pub(crate) const BYTE_BLOCK_BYTES_MAX: u32 = BYTES_PER_BLOCK as u32 * (INLINE_BYTES_MAX as u32 + 2);
-/// Bytes of a string's place and length in a record of ids, at most.
+/// Most bytes of a string's place and length in a record of ids.
 pub(crate) const ENTRY_HEAD_BYTES_MAX: u32 = 10 + 3;
 
-/// Appends a number in groups of 7 bits, lowest first, each but the last with its highest bit set
-/// (LEB128).
+/// Appends a number in groups of 7 bits, lowest first. Each group but the last has its highest bit
+/// set (LEB128).
 pub(crate) fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
@@ -29,7 +29,7 @@ pub(crate) fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// Takes such a number off the front.
+/// Reads such a number from the front.
 #[inline]
 fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
@@ -58,7 +58,7 @@ pub(crate) fn push_entry(bytes: &mut Vec<u8>, place: u64, value: &[u8]) {
     bytes.extend_from_slice(value);
 }
 
-/// The strings of a record of ids and their places. Ends early at bytes that hold no string.
+/// The strings of a record of ids and their places. Ends at bytes that hold no string.
 #[derive(Debug, Clone)]
 pub(crate) struct Entries<'b>(pub(crate) &'b [u8]);
 
@@ -73,11 +73,11 @@ impl<'b> Iterator for Entries<'b> {
     }
 }
 
-/// A string as its block has it.
+/// A string in its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blocked<'b> {
     Inline(&'b [u8]),
-    /// It lies in the record of ids of this key.
+    /// The bytes are in the record of ids of this key.
     Long {
         key: u64,
     },
@@ -94,7 +94,7 @@ pub(crate) fn push_blocked(block: &mut Vec<u8>, key: u64, value: &[u8]) {
     }
 }
 
-/// The strings of a block. Ends early at bytes that hold no string.
+/// The strings of a block. Ends at bytes that hold no string.
 #[derive(Debug, Clone)]
 pub(crate) struct BlockEntries<'b>(pub(crate) &'b [u8]);
 

@@ -1,8 +1,8 @@
-//! The vocabularies of an open bank by name, and the tables of the store that are theirs.
+//! The vocabularies of an open bank by name, and their tables in the store.
 //!
-//! A vocabulary's own table is made last and its header row after that; it is dropped first. So a
-//! checkpoint that is cut in the middle of either has tables that no header names, which the next
-//! open for writing drops.
+//! A vocabulary's own table is made after its other tables, and its header row after that. A drop
+//! removes its own table first. So a checkpoint that is cut during either call may have tables that
+//! no header names. The next open for writing drops them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,20 +24,20 @@ use crate::row::numbering::TableVocabulary;
 /// Vocabularies by name.
 pub(crate) type VocabularyMap = BTreeMap<String, Arc<VocabularyShared>>;
 
-/// Has the tables of a bank look whether they still have the numberings that they were made for.
+/// Called to check whether the tables of a bank still have the numberings that they were made for.
 type OnRenumbered = Box<dyn Fn(&Vocabularies) + Send + Sync>;
 
-/// The vocabularies of an open bank. Every handle of the bank, of a table and of a vocabulary has
-/// it.
+/// The vocabularies of an open bank. Every handle of the bank, of a table and of a vocabulary has a
+/// reference.
 pub(crate) struct Vocabularies {
     pub(crate) context: Context,
     /// A thread that locks both locks the bank's tables first.
     by_name: Mutex<VocabularyMap>,
-    /// Held while a bank that is open to read only moves on, or while its content is read again: a
-    /// thread that holds it sees one checkpoint. Locked before the bank's tables and `by_name`, and
-    /// never within a call that reads a vocabulary's tables.
+    /// Held while a bank that is open to read only moves to another checkpoint, or while its
+    /// content is read again. A thread that holds it sees one checkpoint. Locked before the bank's
+    /// tables and `by_name`, and never within a call that reads a vocabulary's tables.
     pub(crate) moving: Mutex<()>,
-    /// Vocabularies know no tables: the bank sets this.
+    /// Set by the bank, because vocabularies do not know tables.
     on_renumbered: OnceLock<OnRenumbered>,
 }
 
@@ -57,13 +57,14 @@ impl Vocabularies {
         Self { context, by_name, moving, on_renumbered: OnceLock::new() }
     }
 
-    /// Has `call` called after vocabularies may have changed. Called once, by the open of the bank.
+    /// Sets the function that is called after vocabularies may have changed. Called once, by the
+    /// open of the bank.
     pub(crate) fn when_renumbered(&self, call: OnRenumbered) {
         let _ = self.on_renumbered.set(call);
     }
 
-    /// After vocabularies may have changed: handles of tables that were made for another numbering
-    /// are refused.
+    /// Refuses handles of tables that were made for another numbering. Called after vocabularies
+    /// may have changed.
     pub(crate) fn refuse_other_numberings(&self) {
         if let Some(call) = self.on_renumbered.get() {
             call(self);
@@ -80,8 +81,8 @@ impl Vocabularies {
         self.by_name.lock().get(name).cloned()
     }
 
-    /// The vocabulary of `table`, which must have the numbering that the table was made for, if it
-    /// was made.
+    /// The vocabulary of `table`. If the table exists, the vocabulary must have the numbering that
+    /// the table was made for.
     pub(crate) fn check(
         &self,
         table: &str,
@@ -117,13 +118,13 @@ impl Vocabularies {
         })
     }
 
-    /// Drops tables of this vocabulary that are not of the numbering in use.
+    /// Drops tables of this vocabulary that do not belong to the numbering in use.
     pub(crate) fn drop_leftovers(&self, identity: u64, numbering: u64) -> Result<()> {
         drop_parts(&self.context.store, identity, Some(numbering))
     }
 
-    /// In a bank that is open to read only and may have moved on: takes over a vocabulary's newer
-    /// state. False if it is gone.
+    /// Takes over a vocabulary's newer state in a bank that is open to read only and may have
+    /// moved. False if the vocabulary is gone.
     pub(crate) fn reread(&self, shared: &VocabularyShared) -> Result<bool> {
         // The thread that moves the vocabulary to a newer state may not be done, and an older state
         // must not come after a newer one.
