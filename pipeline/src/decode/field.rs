@@ -34,9 +34,7 @@ pub enum BadField {
     OutOfRange(FieldKind),
     /// It is empty where a value is required.
     Missing,
-    /// [`Error::VocabularyChanged`] if another user of the vocabulary inserted into it, froze it or
-    /// renumbered it. [`Error::Bank`], after which a part may be saved; the next save continues
-    /// behind it.
+    /// It is longer than this number of bytes, which is the limit of the spec.
     TooLong(usize),
     /// A quote that is opened or closed at a wrong place.
     Quote,
