@@ -1,4 +1,4 @@
-//! Batches as Arrow's record batches: a column of lists for each output.
+//! Batches as Arrow's record batches: each output is a column of lists.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use crate::batch::{Batch, Matrix, MatrixInfo};
 use crate::spec::Dtype;
 
-/// Under this name a column's metadata has the names of its matrix's columns, as a JSON list.
+/// The key in a column's metadata under which the names of its matrix's columns stand, as a JSON
+/// list.
 const COLUMNS: &str = "embank.columns";
 
-/// The Arrow schema of batches of these outputs: a column for each output, of lists without nulls,
-/// each as long as the matrix has columns. A column's metadata has the names of the matrix's
-/// columns as `embank.columns`, a JSON list.
+/// The Arrow schema of batches of these outputs. Each output is a column of lists without nulls,
+/// and each list is as long as the matrix has columns. A column's metadata has the names of the
+/// matrix's columns as `embank.columns`, a JSON list.
 ///
 /// # Examples
 /// ```
@@ -38,8 +39,9 @@ pub fn arrow_schema(outputs: &[MatrixInfo]) -> SchemaRef {
 }
 
 impl Batch {
-    /// The batch as Arrow's, of [`arrow_schema`]: each matrix is a column of lists, a row of the
-    /// matrix each. Nothing is copied: the values lie as they do in the matrix, row by row.
+    /// The batch as an Arrow record batch with the schema [`arrow_schema`]: each matrix is a column
+    /// of lists, and each row of the matrix is a list. Nothing is copied: the values lie row by
+    /// row, as in the matrix.
     ///
     /// # Examples
     /// ```

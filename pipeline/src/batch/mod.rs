@@ -1,4 +1,4 @@
-//! What comes out of a pipeline: batches of matrices.
+//! The output of a pipeline: batches of matrices.
 
 #[cfg(feature = "arrow")]
 mod arrow;
@@ -24,10 +24,10 @@ pub struct MatrixInfo {
     pub dtype: Dtype,
 }
 
-/// Some rows, as a matrix for each output.
+/// Some rows, with one matrix for each output.
 ///
-/// A consumer gets it by reference and may take it away ([`take`](Self::take)); what it leaves is
-/// used again.
+/// A consumer gets a reference and may take the batch ([`take`](Self::take)). The pipeline uses a
+/// batch that was not taken again.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     pub(crate) first_row: u64,
@@ -37,7 +37,7 @@ pub struct Batch {
     pub(crate) matrices: Vec<Values>,
 }
 
-/// An output's values, row by row, in memory of their own.
+/// An output's values, row by row, in their own memory.
 ///
 /// # Examples
 /// ```
@@ -59,7 +59,7 @@ pub enum Matrix {
     Bits32(Vec<u32>),
 }
 
-/// A matrix's values, row by row; only the first `rows` rows count.
+/// A matrix's values, row by row. Only the first `rows` rows are valid.
 #[derive(Debug, Clone)]
 pub(crate) enum Values {
     Words(Vec<u32>),
@@ -95,14 +95,15 @@ impl Batch {
         self.rows
     }
 
-    /// The number of the first row among all rows of the run that are no bad ones, from 0.
+    /// The number of the first row among all good rows of the run, from 0.
     #[must_use]
     pub fn first_row(&self) -> u64 {
         self.first_row
     }
 
-    /// Bytes of the run's inputs that have been read up to the batch's end, compressed ones as they
-    /// are: of [`RunReport::bytes`](crate::RunReport::bytes) in all.
+    /// Bytes of the run's inputs that have been read up to the batch's end. Compressed inputs count
+    /// with their compressed bytes. The run's total is
+    /// [`RunReport::bytes`](crate::RunReport::bytes).
     #[must_use]
     pub fn input_bytes(&self) -> u64 {
         self.input_bytes
@@ -114,7 +115,7 @@ impl Batch {
         &self.infos
     }
 
-    /// The batch itself; an empty one stays behind.
+    /// The batch itself; an empty one stays in its place.
     #[must_use]
     pub fn take(&mut self) -> Self {
         let empty = Self::new(Arc::clone(&self.infos));
@@ -157,8 +158,8 @@ impl Batch {
         }
     }
 
-    /// The matrix of an output of dtype [`F32`](Dtype::F32), row by row, by the output's place;
-    /// none if it has another.
+    /// The matrix of an output of dtype [`F32`](Dtype::F32), row by row. `output` is the output's
+    /// place. `None` for another dtype.
     #[must_use]
     pub fn f32(&self, output: usize) -> Option<&[f32]> {
         let of_dtype = self.infos.get(output)?.dtype == Dtype::F32;
@@ -192,15 +193,15 @@ impl Batch {
     }
 }
 
-/// Rows from one batch to another, as a feed moves them.
+/// Moves rows from one batch to another, for feeds.
 impl Batch {
-    /// Its matrices' values, and how many of them make a row.
+    /// The values of its matrices, each with the number of values in a row.
     pub(crate) fn matrices_mut(&mut self) -> impl Iterator<Item = (&mut Values, usize)> {
         self.matrices.iter_mut().zip(self.infos.iter().map(|info| info.columns.len()))
     }
 
-    /// Some rows of another batch of the same outputs, at the end. The batch has no room beyond its
-    /// rows.
+    /// Appends some rows of another batch with these outputs. The batch must have no room beyond
+    /// its rows.
     pub(crate) fn append(&mut self, from: &Self, rows: Range<usize>) {
         self.rows += rows.len();
         for ((into, width), from) in self.matrices_mut().zip(&from.matrices) {
@@ -213,7 +214,7 @@ impl Batch {
         }
     }
 
-    /// Rows of another batch by their places, at the end.
+    /// Appends rows of another batch by their places.
     pub(crate) fn gather(&mut self, from: &Self, places: &[u32]) {
         fn gather<T: Copy>(into: &mut Vec<T>, from: &[T], places: &[u32], width: usize) {
             for &place in places {
@@ -230,7 +231,7 @@ impl Batch {
         }
     }
 
-    /// Writes the rows of `with` from number `first` on over those at `places`, one by one.
+    /// Replaces the rows at `places` by the rows of `with` from number `first` on.
     pub(crate) fn replace(&mut self, places: &[u32], with: &Self, first: usize) {
         fn replace<T: Copy>(held: &mut [T], places: &[u32], with: &[T], width: usize) {
             for (i, &place) in places.iter().enumerate() {
@@ -251,8 +252,8 @@ impl Batch {
         }
     }
 
-    /// One by one, takes the row at each of `places` out of `held` and puts one of `with`, from
-    /// number `first` on, there.
+    /// For each of `places`, takes the row there out of `held`, and puts a row of `with`, from
+    /// number `first` on, in its place.
     pub(crate) fn exchange(&mut self, held: &mut Self, places: &[u32], with: &Self, first: usize) {
         fn exchange<T: Copy>(
             into: &mut Vec<T>,

@@ -1,4 +1,4 @@
-//! Values of a file of columns, and the numbers that fields make of them.
+//! Converts values of a file of columns to the numbers of fields.
 
 use arrow_array::Array;
 use arrow_array::cast::AsArray;
@@ -19,12 +19,12 @@ use crate::spec::TimeUnit;
 
 const MILLISECONDS_A_DAY: i64 = 86_400_000;
 
-/// A value as a file has it.
+/// A value of a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Cell<'a> {
     Signed(i64),
     Unsigned(u64),
-    /// Of 32 bits: of a hexadecimal field it is the bits.
+    /// 32 bits. For a hexadecimal field, the bits are the value.
     Bits(i32),
     /// A whole number that may need more than 64 bits.
     Big(i128),
@@ -32,7 +32,7 @@ pub(super) enum Cell<'a> {
     Text(&'a [u8]),
 }
 
-/// The value of a row; none if it is null. A time is counted in `unit`.
+/// The value of a row; `None` if it is null. `unit` is the unit of times.
 pub(super) fn cell(array: &dyn Array, row: usize, unit: TimeUnit) -> Option<Cell<'_>> {
     if array.is_null(row) {
         return None;
@@ -59,7 +59,7 @@ pub(super) fn cell(array: &dyn Array, row: usize, unit: TimeUnit) -> Option<Cell
     })
 }
 
-/// The value of a row that is not null, of the other types.
+/// The value of a row that is not null, for the less common types.
 fn rarer_cell(array: &dyn Array, row: usize, unit: TimeUnit) -> Option<Cell<'_>> {
     Some(match array.data_type() {
         DataType::Null => return None,
@@ -80,7 +80,7 @@ fn rarer_cell(array: &dyn Array, row: usize, unit: TimeUnit) -> Option<Cell<'_>>
         }
         DataType::Decimal256(_, places) => {
             let value = array.as_primitive::<Decimal256Type>().value(row);
-            // What needs more bits fits no field.
+            // A value that needs more bits fits no field.
             decimal(value.to_i128().unwrap_or(i128::MAX), *places)
         }
         DataType::Date32 => Cell::Signed(array.as_primitive::<Date32Type>().value(row).into()),
@@ -143,7 +143,7 @@ fn key(keys: &dyn Array, kind: &DataType, row: usize) -> usize {
     }
 }
 
-/// A decimal number with `places` digits behind its point.
+/// A decimal number with `places` digits after the point.
 fn decimal<'a>(value: i128, places: i8) -> Cell<'a> {
     if places == 0 {
         Cell::Big(value)
@@ -157,16 +157,17 @@ fn whole(value: f64, kind: FieldKind) -> Result<Option<i128>, BadField> {
     if value.is_nan() {
         return Ok(None);
     }
-    // Conversions saturate: what is too large fits no field.
+    // The conversion saturates, and a saturated value fits no field.
     if value.fract() == 0.0 { Ok(Some(value as i128)) } else { Err(BadField::NotA(kind)) }
 }
 
 impl Cell<'_> {
-    /// Whether a number or text is one of the spellings of a missing value.
+    /// True if a number or text is one of the spellings of a missing value.
     pub(super) fn is_spelt_as(&self, spelling: &Spelling) -> bool {
         match self {
             Self::Text(text) => spelling.is_missing(text),
-            // As f32 too: a column of f32 is widened, and -999.9 reads as -999.9000244140625.
+            // Compared as f32 too: a column of f32 is widened, and -999.9 reads as
+            // -999.9000244140625.
             Self::Float(value) if f64::from(*value as f32) == *value => {
                 let narrow = (*value as f32).to_string();
                 spelling.is_missing(narrow.as_bytes())
@@ -177,7 +178,7 @@ impl Cell<'_> {
         }
     }
 
-    /// A whole number of a type; none if it is NaN.
+    /// A whole number of a type; `None` for NaN.
     fn whole<T>(self, kind: FieldKind) -> Result<Option<T>, BadField>
     where
         T: TryFrom<i64> + TryFrom<u64> + TryFrom<i128>,
@@ -225,7 +226,7 @@ impl Cell<'_> {
         }
     }
 
-    /// NaN is a missing value, as pandas writes it.
+    /// NaN stands for a missing value, as pandas writes it.
     pub(super) fn float32(self, spelling: &Spelling) -> Result<Option<f32>, BadField> {
         match self {
             Self::Text(text) => spelling.read(text, float32),

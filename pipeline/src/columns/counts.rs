@@ -1,10 +1,10 @@
-//! Parquet pages that can't ask for memory by how many values they say they have.
+//! Checks Parquet pages, so that their declared numbers of values can't ask for too much memory.
 //!
-//! Decoders of the `parquet` crate take memory for as many values as a page names, before they look
-//! for them: of a dictionary, and of the lengths in `DELTA_LENGTH_BYTE_ARRAY` and
-//! `DELTA_BYTE_ARRAY`. The last can also make a long value of each few bits, as a value begins with
-//! what the one before it begins with. So pages come to the decoders by way of these readers, which
-//! look at them first.
+//! Decoders of the `parquet` crate allocate memory for the number of values that a page declares,
+//! before they look for the values. That holds for dictionaries, and for the lengths in
+//! `DELTA_LENGTH_BYTE_ARRAY` and `DELTA_BYTE_ARRAY`. In the last one, a few bits can also stand for
+//! a long value, because a value begins with a part of the value before it. So these readers check
+//! each page before the decoders get it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,12 +20,13 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::pages::PAGE_BYTES_MAX;
 
-/// Most lengths of a page: they take no more bytes than a page may. Writers make pages of a MiB.
+/// Most lengths of a page: they take no more bytes than a page may have. Writers make pages of a
+/// MiB.
 const LENGTHS_MAX: u64 = PAGE_BYTES_MAX / (2 * size_of::<i32>() as u64);
-/// Writers take 128 values or 2,048; what the crate works out from larger ones could overflow.
+/// Most values of a block. Writers use 128 or 2,048; larger numbers could overflow in the crate.
 const BLOCK_VALUES_MAX: u64 = 1 << 20;
-/// What a value takes in a dictionary at least, unless it has a fixed length below that: a byte
-/// string has its length before it, and numbers have 32 bits or more.
+/// Fewest bytes of a value in a dictionary, unless it has a shorter fixed length. A byte string has
+/// its length before it, and numbers have 32 bits or more.
 const DICTIONARY_VALUE_BYTES: usize = 4;
 
 /// All row groups of a file.
@@ -136,8 +137,8 @@ fn refused<T>(why: String) -> Result<T> {
     Err(ParquetError::General(why))
 }
 
-/// Looks at a page of a column of these greatest levels, of repetition and definition, whose values
-/// take `value_bytes` in a dictionary at least.
+/// Checks a page of a column with these greatest repetition and definition levels. A value takes at
+/// least `value_bytes` in a dictionary.
 fn check(page: &Page, (repetition, definition): (i16, i16), value_bytes: usize) -> Result<()> {
     let delta = |encoding: &Encoding| {
         matches!(encoding, Encoding::DELTA_LENGTH_BYTE_ARRAY | Encoding::DELTA_BYTE_ARRAY)
@@ -179,7 +180,7 @@ fn check(page: &Page, (repetition, definition): (i16, i16), value_bytes: usize) 
     check_lengths(lengths, u64::from(*values), *encoding == Encoding::DELTA_BYTE_ARRAY)
 }
 
-/// How many bytes the levels have that precede the values of a page of the first version.
+/// Bytes of the levels before the values of a page of version 1.
 #[expect(deprecated, reason = "old files have the encoding")]
 fn levels_v1(page: &Bytes, values: u32, most: i16, encoding: Encoding) -> Option<usize> {
     match encoding {
@@ -196,8 +197,8 @@ fn levels_v1(page: &Bytes, values: u32, most: i16, encoding: Encoding) -> Option
     }
 }
 
-/// Looks at the lengths that a page's values begin with: of the values, or of what they share with
-/// the one before each, then of the rest of each.
+/// Checks the lengths at the begin of a page's values. If `shared`, there are two lists: the
+/// lengths that values share with the value before them, and the lengths of the rest.
 fn check_lengths(bytes: &[u8], values: u64, shared: bool) -> Result<()> {
     let most = values.min(LENGTHS_MAX);
     let header = |bytes| match Header::read(bytes) {
@@ -216,7 +217,8 @@ fn check_lengths(bytes: &[u8], values: u64, shared: bool) -> Result<()> {
     }
     let mut expanded = bytes.len() as u64;
     let rest = prefixes.lengths(|length| {
-        // A value is no longer than all that follows, so neither is what another shares with it.
+        // A value is no longer than all following bytes, so neither is the part that another value
+        // shares with it.
         expanded = expanded.saturating_add(u64::try_from(length).ok()?.min(bytes.len() as u64));
         Some(())
     });
@@ -232,7 +234,7 @@ fn check_lengths(bytes: &[u8], values: u64, shared: bool) -> Result<()> {
     header(rest).map(drop)
 }
 
-/// Of numbers as `DELTA_BINARY_PACKED` has them.
+/// The header of numbers in `DELTA_BINARY_PACKED`.
 struct Header<'a> {
     /// In each miniblock.
     values: u64,
@@ -257,8 +259,8 @@ impl<'a> Header<'a> {
         fits.then_some(Self { values, miniblocks: miniblocks as usize, count, first, rest })
     }
 
-    /// Gives all numbers to `each`; the bytes after them. None where one can't be read or `each`
-    /// wants no more.
+    /// Passes all numbers to `each`. Returns the bytes after them. `None` if a number can't be read
+    /// or if `each` stops.
     fn lengths(self, mut each: impl FnMut(i32) -> Option<()>) -> Option<&'a [u8]> {
         let Self { values, miniblocks, count, first, mut rest } = self;
         if count == 0 {
@@ -272,7 +274,7 @@ impl<'a> Header<'a> {
             let widths = rest.get(..miniblocks)?;
             rest = &rest[miniblocks..];
             for &width in widths {
-                // The last miniblocks of the last block are not there, whatever their widths.
+                // The last miniblocks of the last block are absent, whatever their widths.
                 if left == 0 {
                     break;
                 }
@@ -294,7 +296,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The number of `width` bits, 32 at most, that begins at a bit.
+/// The number of `width` bits, at most 32, that begins at bit `at`.
 fn bits(bytes: &[u8], at: usize, width: u8) -> u32 {
     let mut word = [0; 8];
     let from = &bytes[at / 8..bytes.len().min(at / 8 + 8)];

@@ -1,11 +1,11 @@
-//! Arrow files and streams, record batch by record batch, with every size that they declare held
-//! against what is there.
+//! Reads Arrow files and streams, record batch by record batch, and checks every declared size
+//! against the bytes that exist.
 //!
-//! The `arrow` crates decode a message; this module finds out where messages are and how long. The
-//! crates would ask for as much memory as a file says that it needs, and the system ends a process
-//! that asks for too much. Messages lie within the file, so they are no longer than the file. A
-//! compressed buffer states its length, which is not believed beyond what its codec can do. Columns
-//! that no field is named after are not decoded, and neither are their dictionaries.
+//! The `arrow` crates decode a message; this module finds the place and the length of messages. The
+//! crates would allocate as much memory as a file declares, and the system ends a process that asks
+//! for too much. Messages lie within the file, so they are no longer than the file. A compressed
+//! buffer declares its length, which may be at most what its codec can reach. Columns without a
+//! field are not decoded, and neither are their dictionaries.
 
 use std::collections::HashSet;
 use std::io::{Read, Seek, SeekFrom};
@@ -18,16 +18,16 @@ use arrow_ipc::reader::{FileDecoder, read_footer_length};
 use arrow_ipc::{Block, CompressionType, Message, MessageHeader, MetadataVersion};
 use arrow_schema::Schema;
 
-/// What stands before a message: a mark, and the length of its metadata.
+/// The mark before a message. The length of its metadata follows.
 const CONTINUATION: [u8; 4] = [0xFF; 4];
 const PREFIX_BYTES: usize = 8;
 /// A file ends with the length of its footer and its magic.
 const TRAILER_BYTES: u64 = 10;
 /// Most bytes that a byte of LZ4 can stand for.
 const LZ4_RATIO_MAX: u64 = 255;
-/// A byte of zstd stands for fewer: blocks of 128 KiB have four bytes at least.
+/// Most bytes that a byte of zstd can stand for, about: a block of 128 KiB has at least four bytes.
 const ZSTD_RATIO_MAX: u64 = 1 << 16;
-/// Beyond that, a codec's own header.
+/// Additional bytes for a codec's own header.
 const COMPRESSED_SLACK_BYTES: u64 = 64;
 
 /// The record batches of a file or stream.
@@ -37,9 +37,9 @@ pub(crate) struct Ipc<R> {
     /// Where a stream goes on.
     at: u64,
     decoder: FileDecoder,
-    /// Of a file, those that are left.
+    /// The blocks of a file that are still to be read.
     blocks: Option<std::vec::IntoIter<Block>>,
-    /// Those of columns that are read.
+    /// The dictionaries of columns that are read.
     dictionaries: HashSet<i64>,
 }
 
@@ -88,9 +88,9 @@ impl<R: Read + Seek> Ipc<R> {
         Ok(ipc)
     }
 
-    /// The next record batch; none at the end.
+    /// The next record batch; `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>, String> {
-        // Ends: each round leaves a message behind.
+        // Ends: each round consumes a message.
         loop {
             let message =
                 if self.blocks.is_some() { self.next_block() } else { self.next_message() };
@@ -108,7 +108,7 @@ impl<R: Read + Seek> Ipc<R> {
         Ok(Some((block, buffer)))
     }
 
-    /// A message of a file, with sizes that can be.
+    /// A message of a file, after its sizes were checked.
     fn read_block(&mut self, block: &Block) -> Result<MutableBuffer, String> {
         let size = |of: i64| u64::try_from(of).map_err(|_| "a place in its footer is negative");
         let begin = size(block.offset())?;
@@ -120,7 +120,7 @@ impl<R: Read + Seek> Ipc<R> {
         let mut buffer = MutableBuffer::from_len_zeroed(whole as usize);
         read_at(&mut self.from, begin, &mut buffer)?;
         let (metadata, body) = buffer.split_at(metadata as usize);
-        // In files of old programs the length stands alone.
+        // In files of old programs the length has no mark before it.
         let prefix = if metadata.starts_with(&CONTINUATION) { PREFIX_BYTES } else { 4 };
         let metadata = metadata.get(prefix..).ok_or("a message of it is cut short")?;
         check_compressed(&message(metadata)?, body)?;
@@ -128,7 +128,7 @@ impl<R: Read + Seek> Ipc<R> {
     }
 
     fn next_message(&mut self) -> Result<Option<(Block, MutableBuffer)>, String> {
-        // Ends: each round leaves a message behind.
+        // Ends: each round consumes a message.
         loop {
             let begin = self.at;
             let Some(metadata) = read_metadata(&mut self.from, self.bytes, &mut self.at)? else {
@@ -155,7 +155,7 @@ impl<R: Read + Seek> Ipc<R> {
         }
     }
 
-    /// Takes over a dictionary, or an addition to one, of a column that is read.
+    /// Stores a dictionary, or an addition to one, of a column that is read.
     fn read_dictionary(&mut self, block: &Block, buffer: MutableBuffer) -> Result<(), String> {
         let metadata = usize::try_from(block.metaDataLength()).unwrap_or(0);
         let metadata = buffer.get(..metadata).ok_or("a message of it is cut short")?;
@@ -207,7 +207,7 @@ fn read_at(from: &mut (impl Read + Seek), at: u64, into: &mut [u8]) -> Result<()
     read.map_err(|error| error.to_string())
 }
 
-/// The metadata of a stream's next message, with a prefix before it; none at the stream's end.
+/// The metadata of a stream's next message, with a prefix before it; `None` at the stream's end.
 fn read_metadata(
     from: &mut (impl Read + Seek),
     bytes: u64,
@@ -215,7 +215,7 @@ fn read_metadata(
 ) -> Result<Option<Vec<u8>>, String> {
     let mut word = || -> Result<Option<[u8; 4]>, String> {
         if bytes - *at < 4 {
-            // A stream may end without saying so.
+            // A stream may end without an end mark.
             return if bytes == *at { Ok(None) } else { Err(cut_short(*at, 4)) };
         }
         let mut word = [0; 4];
@@ -242,7 +242,7 @@ fn read_metadata(
     Ok(Some(metadata))
 }
 
-/// Refuses compressed buffers that say that they are longer than they can be.
+/// Refuses compressed buffers whose declared length is beyond what their codec can reach.
 fn check_compressed(message: &Message<'_>, body: &[u8]) -> Result<(), String> {
     let of_dictionary = || message.header_as_dictionary_batch()?.data();
     let Some(batch) = message.header_as_record_batch().or_else(of_dictionary) else {
@@ -263,7 +263,7 @@ fn check_compressed(message: &Message<'_>, body: &[u8]) -> Result<(), String> {
             return Err("a buffer of it lies outside of its message".to_owned());
         };
         let Some((length, compressed)) = bytes.split_first_chunk::<8>() else { continue };
-        // Not compressed where it is -1.
+        // -1 stands for a buffer that is not compressed.
         let length = u64::try_from(i64::from_le_bytes(*length)).unwrap_or(0);
         if length > compressed.len() as u64 * ratio + COMPRESSED_SLACK_BYTES {
             return Err(format!(

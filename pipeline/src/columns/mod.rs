@@ -1,15 +1,15 @@
-//! Parquet and Arrow files: columns, by name, to the fields of a pipeline.
+//! Reads Parquet and Arrow files: columns by name, for the fields of a pipeline.
 //!
-//! The thread that claims the next chunk reads it, as with a compressed text
-//! ([`crate::input::stream`]); it gets some rows of a record batch. Whether all columns exist, with
-//! types that their fields can be read from, is checked when an input begins. For the rows, only
-//! values that do not fit are left.
+//! The thread that claims the next chunk reads it, as for compressed text
+//! ([`crate::input::stream`]). A chunk is some rows of a record batch. At the start of an input,
+//! the reader checks that all columns exist and have types that fit their fields. For the rows,
+//! only values that do not fit remain to be checked.
 //!
-//! **Hostile files.** The `parquet` and `arrow` crates give errors for most damage, and panic at
-//! some. A panic of theirs ends here: it is an error that names the input, whose decoder is
-//! dropped. Sizes that a file declares are held against what is there before memory is asked for
-//! ([`ipc`], [`pages`], [`counts`]). Byte strings of Parquet are read as views: those that a page's
-//! dictionary has once are in memory once, in however many rows.
+//! **Hostile files.** The `parquet` and `arrow` crates return errors for most damage, and panic for
+//! some. This module catches their panics and reports an error that names the input; the input's
+//! decoder is dropped. Declared sizes are checked against the bytes that exist before memory is
+//! allocated ([`ipc`], [`pages`], [`counts`]). Byte strings of Parquet are read as views, so a
+//! value that a page's dictionary has once is in memory once, whatever the number of its rows.
 
 mod cell;
 mod counts;
@@ -40,21 +40,21 @@ use ipc::Ipc;
 use pages::Pages;
 use types::{check, views};
 
-/// Rows of a chunk at most.
+/// Most rows of a chunk.
 const CHUNK_ROWS_MAX: usize = 1 << 16;
-/// What a value takes in a chunk, about.
+/// Bytes of a value in a chunk, about.
 const VALUE_BYTES: usize = 8;
 
 type Batches<'a> = Box<dyn FnMut() -> Result<Option<RecordBatch>, String> + Send + 'a>;
 
-/// A file of columns on its way.
+/// A file of columns that is being read.
 pub(crate) struct ColumnStream<'a> {
     batches: Batches<'a>,
-    /// What is left of a batch.
+    /// The unread rows of a batch.
     rest: Option<RecordBatch>,
     chunk_rows: usize,
     rows: u64,
-    /// All rows, if that is known.
+    /// The number of all rows, if it is known.
     rows_total: Option<u64>,
     /// Fields without a column: their values are missing.
     absent: Vec<String>,
@@ -114,7 +114,7 @@ impl<'a> ColumnStream<'a> {
         let hint = schema.fields().clone();
         let options = ArrowReaderOptions::new().with_schema(Arc::new(schema));
         let metadata = Arc::clone(metadata.metadata());
-        // Refuses types that are not of the schema.
+        // Fails for types that do not follow the schema.
         ArrowReaderMetadata::try_new(Arc::clone(&metadata), options).map_err(told)?;
         let file = metadata.file_metadata();
         let mask = ProjectionMask::roots(file.schema_descr(), columns);
@@ -154,9 +154,9 @@ impl<'a> ColumnStream<'a> {
         Ok(Self { batches, rest: None, chunk_rows, rows: 0, rows_total: None, absent })
     }
 
-    /// The next rows; none if there are no more.
+    /// The next rows; `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>, String> {
-        // Ends: each round takes a batch off the file.
+        // Ends: each round takes a batch from the file.
         while self.rest.as_ref().is_none_or(|rest| rest.num_rows() == 0) {
             match guarded(|| (self.batches)())? {
                 Some(batch) => self.rest = Some(batch),
@@ -175,14 +175,15 @@ impl<'a> ColumnStream<'a> {
         &self.absent
     }
 
-    /// How many of `bytes` have been read, about.
+    /// The part of `bytes` that has been read, about.
     pub(crate) fn input_bytes(&self, bytes: u64) -> u64 {
         let part = |total: u64| (bytes as f64 * self.rows as f64 / total.max(1) as f64) as u64;
         self.rows_total.map_or(0, part).min(bytes)
     }
 }
 
-/// Runs what may panic at a hostile file. Whatever it has changed is not used after an error.
+/// Runs code that may panic at a hostile file. After an error, the caller does not use what it has
+/// changed.
 fn guarded<T>(decode: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -203,7 +204,7 @@ fn magic(from: &mut (impl Read + Seek)) -> Result<[u8; 8], String> {
     Ok(magic.try_into().expect("it was made eight bytes long"))
 }
 
-/// Fills `block` with some rows of a batch, without bad ones, which go to `bad` by their places in
+/// Fills `block` with the good rows of a part of a batch. Bad rows go to `bad`, by their places in
 /// the batch.
 pub(crate) fn read_columns(
     batch: &RecordBatch,
@@ -222,7 +223,7 @@ pub(crate) fn read_columns(
     let bad_before = bad.len();
     for (field, name) in names.iter().enumerate() {
         let Some(target) = layout.target(field) else { continue };
-        // A column that is not there has missing values.
+        // If the column does not exist, its values are missing.
         let array = batch.column_by_name(name);
         let how = layout.field(field);
         for (place, row) in rows.clone().enumerate() {

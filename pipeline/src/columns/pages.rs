@@ -1,25 +1,25 @@
-//! A Parquet file of which pages can't ask for more memory than they can fill.
+//! A Parquet file whose pages can't ask for more memory than they can fill.
 //!
-//! A page's header states the page's length, compressed and not, and the `parquet` crate takes that
-//! much memory before it looks at the page. So each header is read here first. The header is
-//! Thrift's compact protocol. Its first three fields, in the order that every writer has, are the
-//! page's type and the two lengths.
+//! A page's header declares the page's length, compressed and not, and the `parquet` crate
+//! allocates that much memory before it looks at the page. So this module reads each header first.
+//! The header is Thrift's compact protocol. Every writer puts the page's type and the two lengths
+//! into its first three fields.
 
 use bytes::Bytes;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{ChunkReader, Length};
 
-/// Most bytes of a page that is not compressed. Writers make pages of a MiB.
+/// Most bytes of a decompressed page. Writers make pages of a MiB.
 pub(super) const PAGE_BYTES_MAX: u64 = 512 << 20;
-/// Most bytes that a compressed byte can stand for: zstd, the densest codec, has blocks of 128 KiB
-/// in four bytes or more.
+/// Most bytes that a compressed byte can stand for. zstd is the densest codec: a block of 128 KiB
+/// has four bytes or more.
 const RATIO_MAX: u64 = 1 << 16;
 /// The three fields.
 const HEADER_BYTES: u64 = 18;
-/// What a file ends with: the length of its metadata, and its magic.
+/// Bytes at the end of a file: the length of its metadata, and its magic.
 const FOOTER_BYTES: u64 = 8;
 
-/// A file whose pages are looked at.
+/// A file whose pages are checked.
 pub(crate) struct Pages<R>(pub(crate) R);
 
 impl<R: ChunkReader> Length for Pages<R> {
@@ -62,7 +62,8 @@ fn check_page(header: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// A field of 32 bits, the next one after that before it. None where something else stands there.
+/// A field of 32 bits whose number follows that of the field before it. `None` if there is another
+/// field.
 fn field(rest: &mut &[u8]) -> Option<u64> {
     // One further, of type i32.
     const NEXT_I32: u8 = 0x15;
@@ -112,7 +113,7 @@ mod tests {
         {
             assert!(check_page(&header(length, compressed)).is_err(), "{length} of {compressed}");
         }
-        // What is no header is not for it to judge.
+        // It lets bytes through that are not a header.
         for other in [&b""[..], b"PAR1", &[0x15, 0x80], &[0x15; 18]] {
             assert!(check_page(other).is_ok(), "{other:?}");
         }

@@ -1,4 +1,4 @@
-//! Which columns of a file the fields are read from, and whether their types fit.
+//! Finds the columns of the fields, and checks their types.
 
 use arrow_schema::{DataType, FieldRef, Schema, TimeUnit};
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use super::Fields;
 use crate::decode::FieldKind;
 
-/// The columns of the fields that are read, and the fields that have none: their values are
-/// missing, which a field that is not required may be.
+/// The columns of the fields, and the fields without a column. Values of the latter are missing,
+/// which only an optional field allows.
 ///
 /// # Errors
-/// What can't be read: a required field without a column, two columns of its name, a type that does
-/// not fit.
+/// The reason why the file can't be read: a required field without a column, two columns with its
+/// name, or a type that does not fit.
 pub(super) fn check(schema: &Schema, fields: &Fields) -> Result<(Vec<usize>, Vec<String>), String> {
     let mut columns = Vec::new();
     let mut absent = Vec::new();
@@ -42,7 +42,7 @@ pub(super) fn check(schema: &Schema, fields: &Fields) -> Result<(Vec<usize>, Vec
         columns.push(place);
     }
     if columns.is_empty() {
-        // The number of rows would be whatever the file says it is.
+        // Without a column, the number of rows would be whatever the file declares.
         return Err(match absent.first() {
             Some(name) => {
                 format!(
@@ -63,7 +63,7 @@ fn names(schema: &Schema) -> String {
     names.join(", ")
 }
 
-/// The type of a column's values: a dictionary's are those that its keys stand for.
+/// The type of a column's values. For a dictionary, the type of the values that its keys stand for.
 fn value_type(of: &DataType) -> &DataType {
     match of {
         DataType::Dictionary(_, values) => values,
@@ -111,7 +111,7 @@ fn fits(kind: FieldKind, found: &DataType) -> bool {
     }
 }
 
-/// What can be done about a type that does not fit.
+/// The advice for a type that does not fit.
 fn cure(found: &DataType) -> &'static str {
     match found {
         DataType::List(_)
@@ -149,10 +149,10 @@ fn is_int96(metadata: &ArrowReaderMetadata, name: &str) -> bool {
         .any(|column| column.path().parts() == [name])
 }
 
-/// The file's schema with types that take less memory, or that are read in one way only, in place
-/// of others: byte strings of these columns as views, and dictionaries as what they stand for.
-/// Times of 96 bits, which Spark writes, as microseconds: the reader's own nanoseconds wrap before
-/// 1677 and after 2262 without a word.
+/// The file's schema with other types in place of some: byte strings of these columns become views,
+/// and dictionaries become their values, which takes less memory and leaves one way to read them.
+/// Times of 96 bits, which Spark writes, become microseconds, because the reader's nanoseconds
+/// silently wrap before 1677 and after 2262.
 pub(super) fn views(metadata: &ArrowReaderMetadata, columns: &[usize]) -> Schema {
     let view = |(place, field): (usize, &FieldRef)| {
         let kind = match value_type(field.data_type()) {

@@ -117,7 +117,7 @@ fn pages_that_name_more_values_than_they_have_are_refused() {
     for page in [
         data_page(header(6, 0), 5, lengths),
         data_page(header(u64::MAX, 0), 5, lengths),
-        // What a page's header says of its values is no better than what they say.
+        // The count in a page's header is no more reliable than the counts in its values.
         data_page(header(1 << 31, 0), u32::MAX, lengths),
         data_page(header(1 << 31, 0), u32::MAX, shared),
         data_page(both(5, 6), 5, shared),
@@ -152,7 +152,7 @@ fn pages_that_name_more_values_than_they_have_are_refused() {
 
 #[test]
 fn values_that_share_more_than_a_page_may_have_are_refused() {
-    // A thousand values that begin with the MiB of the first one.
+    // A thousand values that share the first MiB with the first one.
     let page = |values: u64, length: i32| {
         let mut bytes = same(values, length);
         bytes.extend(same(values, 0));
