@@ -1,4 +1,4 @@
-//! From ids back to values.
+//! The way back: from ids to values.
 
 use super::byte_values::{ByteBuffer, OwnedValues};
 use super::numbering::{Blocks, Numbering};
@@ -7,15 +7,14 @@ use super::{ValueKind, Vocabulary};
 use crate::error::{Error, Result};
 use crate::keys::UniqueKeys;
 
-/// Ids whose blocks are read together at most: 1 MiB of numbers, 8 MiB of strings that lie in
-/// blocks.
+/// Ids whose blocks are read together: at most 1 MiB of numbers, or 8 MiB of strings in blocks.
 const READ_AT_ONCE: usize = 2048;
 
 impl Vocabulary {
     /// The values of `ids`, in their order.
     ///
     /// # Errors
-    /// [`Error::UnknownId`] for an id that was never given out, those below `first_id` too;
+    /// [`Error::UnknownId`] for an id that was never given out or is below `first_id`;
     /// [`Error::DamagedVocabulary`], [`Error::VocabularyDropped`], or a failure of the store.
     ///
     /// # Examples
@@ -37,7 +36,7 @@ impl Vocabulary {
         })
     }
 
-    /// The places of ids, all of which must have been given out.
+    /// The places of ids. Fails if an id was not given out.
     pub(crate) fn places_of(&self, ids: &[u64], len: u64) -> Result<Vec<u64>> {
         let first_id = self.config().first_id;
         let place = |&id: &u64| {
@@ -52,7 +51,7 @@ impl Vocabulary {
         ids.iter().map(place).collect()
     }
 
-    /// The values at these places, all of which are given out.
+    /// The values at these places, which must have been given out.
     pub(crate) fn values_at(&self, numbering: &Numbering, places: &[u64]) -> Result<OwnedValues> {
         let mut numbers = Vec::new();
         let mut strings = ByteBuffer::default();
@@ -103,7 +102,8 @@ impl Vocabulary {
         let mut blocked = Vec::with_capacity(places.len());
         let mut long_keys = Vec::new();
         let mut long_places = Vec::new();
-        // Places in a row go on where the one before ended.
+        // Consecutive places continue in the block after the last string, and do not start at its
+        // head.
         let mut last: Option<(u64, BlockEntries<'_>)> = None;
         for (&place, &block) in places.iter().zip(inverse) {
             let follows =

@@ -1,7 +1,7 @@
-//! What a vocabulary does to rows of its tables, as the store executes it.
+//! The operations of a vocabulary on rows of its tables, as the store executes them.
 //!
-//! The store may call a method again for the same place if the row moved in between: each call does
-//! the whole work for its place.
+//! The store may call a method again for a place if the row has moved. So each call does the whole
+//! work for its place.
 
 use embank_kv::{Access, Operation, Shortage, Width};
 
@@ -46,7 +46,7 @@ impl Operation for PutFixed<'_> {
     }
 }
 
-/// Copies of rows of variable width, in no particular order.
+/// Copies of rows of variable width, in any order.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     bytes: Vec<u8>,
@@ -118,11 +118,11 @@ impl Operation for PutVariable<'_> {
 
 /// Finds the places of byte strings in the records of their hashes.
 pub(crate) struct FindPlaces<'a, F> {
-    /// String `i` of the batch.
+    /// Returns string `i` of the batch.
     pub(crate) value: F,
-    /// Places from here on are not given out.
+    /// Places at or beyond this length are not given out.
     pub(crate) len: u64,
-    /// `UNKNOWN_ID` beforehand.
+    /// Must hold `UNKNOWN_ID` before.
     pub(crate) places: &'a mut [u64],
 }
 
@@ -162,7 +162,7 @@ impl Operation for FindStrings<'_> {
 /// Adds byte strings with their places to the records of their hashes.
 #[derive(Debug)]
 pub(crate) struct AddEntries<'a> {
-    /// The place of the first string; the others follow.
+    /// The place of the first string. The others have the next places.
     pub(crate) first_place: u64,
     pub(crate) values: &'a [&'a [u8]],
     room: Vec<u8>,
@@ -184,7 +184,7 @@ impl Operation for AddEntries<'_> {
     const ACCESS: Access = Access::Update;
     const WIDTH: Width = Width::Variable;
 
-    /// The next insertion takes out what a failed one has left (`insertion`).
+    /// A failed insertion may leave a part: the next insertion takes it out (`insertion`).
     fn shortage(&self) -> Shortage {
         Shortage::Stops
     }
@@ -193,7 +193,8 @@ impl Operation for AddEntries<'_> {
         old.map_or(0, <[u8]>::len) + self.entry(i).len()
     }
 
-    /// The old entries, then zeros.
+    /// The store fills `value` with the old entries and zeros, and the new entry replaces the
+    /// zeros.
     fn update(&mut self, i: usize, value: &mut [u8]) {
         let entry = self.entry(i);
         let from = value.len() - entry.len();
@@ -206,22 +207,22 @@ impl Operation for AddEntries<'_> {
     }
 }
 
-/// Adds to counts, block by block.
+/// Adds to counts, one block at a time.
 #[derive(Debug)]
 pub(crate) struct AddCounts<'a> {
-    /// Places, ascending, and what to add.
+    /// Places, ascending, and the number to add to each.
     pub(crate) counts: &'a [(u64, u64)],
-    /// Where each block's part of `counts` ends.
+    /// The end of each block's part of `counts`.
     pub(crate) ends: &'a [usize],
     pub(crate) per_block: u64,
-    /// Gets the blocks whose counts stand, also of a batch that fails.
+    /// Gets the blocks whose counts were added, also of a batch that fails.
     pub(crate) settled: &'a mut Vec<u32>,
 }
 
 impl Operation for AddCounts<'_> {
     const ACCESS: Access = Access::Update;
 
-    /// `settled` tells the caller what is left to add.
+    /// A failed batch may add a part: `settled` tells the caller which.
     fn shortage(&self) -> Shortage {
         Shortage::Stops
     }

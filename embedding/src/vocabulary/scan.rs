@@ -1,4 +1,4 @@
-//! Going through a vocabulary in the order of its ids.
+//! Scans of a vocabulary in the order of its ids.
 
 use super::Vocabulary;
 use super::byte_values::{OwnedValues, Values};
@@ -11,11 +11,11 @@ use crate::error::Result;
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct VocabularyChunk<'a> {
-    /// The first value's id; the others follow.
+    /// The first value's id. The chunk's ids are consecutive.
     pub first_id: u64,
     /// The values.
     pub values: Values<'a>,
-    /// Their counts; empty for a vocabulary without.
+    /// The values' counts; empty if the vocabulary has no counts.
     pub counts: &'a [u64],
 }
 
@@ -35,9 +35,9 @@ pub struct VocabularyScan {
 }
 
 impl Vocabulary {
-    /// Goes through the values in the order of their ids, a few thousand at a time, in constant
-    /// memory (fewer where they may be longer than 4 KiB: 16 MiB together). Values that come
-    /// meanwhile are not in it. Unlike a table's scan it needs no checkpoint.
+    /// Scans the values in the order of their ids, in constant memory: up to 4,096 at a time, and
+    /// fewer if `value_bytes_max` is above 4 KiB (16 MiB together). Values inserted during the scan
+    /// are not in it. Unlike a table's scan, it needs no checkpoint.
     ///
     /// # Examples
     /// ```
@@ -71,7 +71,7 @@ impl Vocabulary {
 }
 
 impl VocabularyScan {
-    /// How many values are still to come.
+    /// The number of values still to come.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.len - self.place
@@ -80,8 +80,8 @@ impl VocabularyScan {
     /// The next values; `None` after the last.
     ///
     /// # Errors
-    /// [`ChangedMeanwhile`](crate::Error::ChangedMeanwhile) if the vocabulary was renumbered
-    /// meanwhile; [`Error::DamagedVocabulary`](crate::Error::DamagedVocabulary),
+    /// [`ChangedMeanwhile`](crate::Error::ChangedMeanwhile) if the vocabulary was renumbered during
+    /// the scan; [`Error::DamagedVocabulary`](crate::Error::DamagedVocabulary),
     /// [`Error::VocabularyDropped`](crate::Error::VocabularyDropped), or a failure of the store.
     pub fn next_chunk(&mut self) -> Result<Option<VocabularyChunk<'_>>> {
         let end = self.len.min(self.place + self.vocabulary.config().values_at_once());
@@ -94,7 +94,7 @@ impl VocabularyScan {
         let (values, counts) = vocabulary.read(|numbering, len| {
             if numbering.number != wanted || len < self.len {
                 let name = vocabulary.name();
-                let what = format!("vocabulary {name:?} was renumbered while it was gone through");
+                let what = format!("vocabulary {name:?} was renumbered while it was scanned");
                 return Err(crate::Error::ChangedMeanwhile(what));
             }
             let counts = match numbering.counts {

@@ -1,10 +1,12 @@
-//! Is a vocabulary whole?
+//! Verification: checks that a vocabulary is undamaged.
 //!
-//! In the order of the ids, each value is read out of its block and looked up again: it must have
-//! that id. So no id is missing and no two values share one, and the fingerprint must come out as
-//! the header has it. What is left is that the table of ids may hold more than that. Its rows and
-//! entries are counted for it: a record of strings with the value of its lowest place, so that each
-//! is seen once.
+//! It reads each value from its block, in the order of the ids, and looks it up again. The lookup
+//! must return the value's id, so no id is missing and no two values share one. The fingerprint of
+//! the values must equal the header's.
+//!
+//! The table of ids could still hold more than these values, so its rows and entries are counted
+//! too. A row of strings that several values share is counted with the value of its lowest place,
+//! so once.
 
 use std::ops::ControlFlow;
 
@@ -18,52 +20,51 @@ use super::record::Entries;
 use crate::error::{Error, Result};
 use crate::keys::UNKNOWN_ID;
 
-/// How far a verification is.
+/// The progress of a verification.
 ///
 /// # Examples
 /// See [`Vocabulary::verify_with`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VocabularyProgress {
-    /// Values that have been looked at.
+    /// The number of values checked so far.
     pub values_done: u64,
-    /// All of them.
+    /// The number of values of the vocabulary.
     pub values_total: u64,
 }
 
-/// A vocabulary that is whole.
+/// The result of a verification that found no damage.
 ///
 /// # Examples
 /// See [`Vocabulary::verify`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerifiedVocabulary {
-    /// How many values it has.
+    /// The number of values.
     pub values: u64,
-    /// The hash of all of them in order ([`Vocabulary::fingerprint`]).
+    /// The hash of all values in order ([`Vocabulary::fingerprint`]).
     pub fingerprint: u64,
-    /// The sum of all counts, if it counts.
+    /// The sum of all counts; `None` if the vocabulary has no counts.
     pub counted: Option<u64>,
 }
 
-/// What was seen so far.
+/// Sums over the values checked so far.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     fingerprint: u64,
     counted: u64,
-    /// Of the table of ids.
+    /// Rows of the table of ids.
     records: u64,
     entries: u64,
 }
 
 impl Vocabulary {
-    /// Looks at every value: that both ways lead to each other, and that nothing is there besides.
-    /// Reads all of it, in constant memory; insertions wait, lookups go on.
+    /// Checks every value: that value and id lead to each other, and that the tables hold nothing
+    /// else. Reads the whole vocabulary, in constant memory. Insertions wait; lookups continue.
     ///
     /// # Errors
-    /// [`Error::DamagedVocabulary`] names the first thing that is wrong;
-    /// [`Error::VocabularyDropped`]; a failure of the store, such as a page that does not
-    /// verify.
+    /// [`Error::DamagedVocabulary`] names the first damage; [`Error::VocabularyDropped`]; a failure
+    /// of the store, such as a page with a wrong checksum.
     ///
     /// # Examples
     /// ```
@@ -81,15 +82,15 @@ impl Vocabulary {
         self.verify_with(|_| ControlFlow::Continue(()))
     }
 
-    /// As [`verify`](Self::verify), and tells `progress` every few thousand values how far it is.
-    /// That may end it, and must not call what waits for insertions of this vocabulary, which
-    /// wait for it: `ids_or_insert` with new values, `merge` into it, `fingerprint`,
-    /// `set_frozen`, `keep_frequent`, `verify`, and
-    /// [`Bank::drop_vocabulary`](crate::Bank::drop_vocabulary) of it. Lookups, counting, scans,
-    /// checkpoints and everything on tables and other vocabularies are free.
+    /// Verifies as [`verify`](Self::verify) does, and calls `progress` after every few thousand
+    /// values. `progress` may end the verification. It must not call what waits for insertions of
+    /// this vocabulary, because insertions wait for the verification: `ids_or_insert` with new
+    /// values, `merge` into it, `fingerprint`, `set_frozen`, `keep_frequent`, `verify`, and
+    /// [`Bank::drop_vocabulary`](crate::Bank::drop_vocabulary). It may call lookups, counting,
+    /// scans, checkpoints, and anything on tables and other vocabularies.
     ///
     /// # Errors
-    /// As [`verify`](Self::verify); [`Error::Cancelled`].
+    /// The errors of [`verify`](Self::verify); [`Error::Cancelled`] if `progress` ends it.
     ///
     /// # Examples
     /// ```
@@ -111,8 +112,8 @@ impl Vocabulary {
         let store = &self.context().store;
         let moment = || store.reading().map(|at| at.checkpoint);
         let began = moment();
-        // In a bank that is open to read only there is no writer to keep out, and the bank may be
-        // refreshed during this.
+        // A bank that is open read-only has no writer to exclude, but may be refreshed during the
+        // call.
         let mut held = (!store.is_read_only()).then(|| self.writer());
         if let Some(writer) = &mut held {
             let numbering = self.shared.numbering();
@@ -134,8 +135,7 @@ impl Vocabulary {
                 return Err(Error::Cancelled);
             }
         }
-        // What an insertion left that was torn is no damage, and stays in a bank that is open to
-        // read only.
+        // What a torn insertion left is no damage. In a bank that is open read-only it stays.
         let (rows, beyond) = self.read(|numbering, _| {
             let beyond = if held.is_some() { 0 } else { self.rows_beyond(numbering, header.len)? };
             Ok((store.rows(numbering.ids)?, beyond))
@@ -150,8 +150,8 @@ impl Vocabulary {
         Ok(VerifiedVocabulary { values: header.len, fingerprint: header.fingerprint, counted })
     }
 
-    /// Its table of ids has `rows` rows, of which up to `beyond` may belong to no value that
-    /// counts.
+    /// Compares the sums with the header and with `rows`, the rows of the table of ids. Up to
+    /// `beyond` of them may be left of a torn insertion.
     fn check_sums(&self, header: Header, seen: &Seen, rows: u64, beyond: u64) -> Result<()> {
         if seen.fingerprint != header.fingerprint {
             return Err(self.damaged(format!(
@@ -162,7 +162,7 @@ impl Vocabulary {
         let rows_fit = (seen.records..=seen.records + beyond).contains(&rows);
         if !rows_fit || seen.entries != header.len {
             return Err(self.damaged(format!(
-                "it has {} values, and its table of ids {} entries in {rows} rows, where {} were expected",
+                "it has {} values, but its table of ids has {} entries in {rows} rows; expected {} rows",
                 header.len, seen.entries, seen.records
             )));
         }
@@ -225,13 +225,13 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// How many values blocks beyond the length hold at most: rows of the table of ids that may be
-    /// left of a torn insertion.
+    /// The largest number of rows in the table of ids that a torn insertion may have left: the
+    /// number of values in blocks beyond the length.
     fn rows_beyond(&self, numbering: &Numbering, len: u64) -> Result<u64> {
         let per_block = numbering.values_per_block();
         let mut number = len / per_block;
         let mut beyond = 0;
-        // Ends: a torn insertion has left a bounded number of blocks.
+        // Ends: a torn insertion leaves at most the blocks of one insertion.
         loop {
             let blocks = numbering.read_blocks(&self.context().store, &[number])?;
             let Some(block) = blocks.get(0) else { return Ok(beyond) };

@@ -1,3 +1,5 @@
+//! Tests the round trip of descriptors, and the refusal of damaged and newer ones.
+
 use super::*;
 use crate::optimizer::{Adam, AdamW, Ftrl, RowWiseAdagrad, Sgd};
 
@@ -100,7 +102,7 @@ fn a_damaged_or_foreign_descriptor_is_refused() {
     assert!(refusal(&newer).contains("version 3"), "{}", refusal(&newer));
 }
 
-/// The settings of a plain table with a change.
+/// Returns the descriptor of a plain table with changed settings.
 fn with(change: impl FnOnce(&mut Vec<(u16, Vec<u8>)>)) -> Vec<u8> {
     let descriptor = TableConfig::new(24).to_descriptor();
     let (.., settings): (u16, u16, Vec<u8>) = metadata::decode(&descriptor).unwrap();
@@ -151,8 +153,8 @@ fn version_1_is_read_with_the_numbers_that_were_meant() {
     assert_eq!(TableConfig::from_descriptor("t", &descriptor).unwrap(), expected);
 }
 
-/// One list orders an optimizer's numbers for the writer and the reader, so a round trip does not
-/// show a changed order.
+/// A round trip would not show a changed order: one list orders the numbers for writing and
+/// reading.
 #[test]
 fn an_optimizer_lies_as_the_format_says() {
     let accumulator = |value: f32| value.to_le_bytes().to_vec();
