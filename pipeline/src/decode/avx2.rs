@@ -1,14 +1,14 @@
 //! Kernels for processors with AVX2 and BMI2.
 //!
-//! Four fields at a time: each field's last eight bytes are loaded, those before the field are
-//! shifted out, and what is left is classified, checked and turned into a number for all four at
-//! once.
+//! The kernel works on four fields at a time. It loads each field's last eight bytes and shifts the
+//! bytes before the field out. It then classifies, checks and converts the rest for all four fields
+//! at once.
 
 use std::arch::x86_64::*;
 
 use super::narrow::{GROUP_ROWS, Group, Step, StepKind};
 
-/// Indexes `text` ([`super::structure`]); returns the number of newlines.
+/// Indexes `text` ([`super::structure`]). Returns the number of newlines.
 ///
 /// # Safety
 /// The processor must have AVX2, BMI1, BMI2 and POPCNT.
@@ -54,7 +54,7 @@ pub(super) unsafe fn index(text: &[u8], separator: u8, ends: &mut Vec<u32>) -> u
     newlines
 }
 
-/// What is left of four fields in 64-bit lanes, right-justified, with zeros before them.
+/// The remaining bytes of four fields in 64-bit lanes, right-justified, with zeros before them.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn hex_values(x: __m256i, filled: __m256i) -> (__m256i, __m256i) {
@@ -93,8 +93,8 @@ fn join_decimal(values: __m256i) -> __m256i {
     _mm256_add_epi64(high, _mm256_srli_epi64(quarters, 32))
 }
 
-/// Four fields that end before `ends`, each at most eight bytes long: values in 64-bit lanes, and
-/// whether all are good.
+/// Converts four fields that end before `ends`, each at most eight bytes long. Returns their values
+/// in 64-bit lanes, and whether all are good.
 ///
 /// # Safety
 /// Eight bytes before each end must be within the text.
@@ -104,8 +104,8 @@ unsafe fn four(text: *const u8, ends: [u32; 4], lens: __m256i, kind: StepKind) -
     // SAFETY: the caller's.
     let word = |end: u32| unsafe { text.add(end as usize - 8).cast::<i64>().read_unaligned() };
     let x = _mm256_set_epi64x(word(ends[3]), word(ends[2]), word(ends[1]), word(ends[0]));
-    // The field's bytes stay where they are: eight right-justified bytes are already the lane's
-    // highest. A shift by 64 clears the lane, as it should.
+    // Eight right-justified bytes are already the highest bytes of the lane, so the field's bytes
+    // stay. A shift by 64 clears the lane of an empty field.
     let foreign_bits = _mm256_sub_epi64(_mm256_set1_epi64x(64), _mm256_slli_epi64(lens, 3));
     let filled = _mm256_sllv_epi64(_mm256_set1_epi8(-1), foreign_bits);
     match kind {
@@ -135,8 +135,8 @@ unsafe fn four(text: *const u8, ends: [u32; 4], lens: __m256i, kind: StepKind) -
     }
 }
 
-/// Converts one step of [`GROUP_ROWS`] rows; a bit of the result for each row that needs the
-/// careful way.
+/// Converts one step of [`GROUP_ROWS`] rows. The result has a bit for each row that needs the slow
+/// path.
 ///
 /// # Safety
 /// The processor must have AVX2, BMI1, BMI2 and POPCNT; and `group` must be of this text and
@@ -170,8 +170,8 @@ pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut
         let begin = ends[at].wrapping_add(1) as usize;
         let end = ends[at + step.count] as usize;
         if step.ends_row && end > begin && text[end - 1] == b'\r' {
-            // It belongs to the line's end. (Were the last field empty, a separator would stand
-            // before it.)
+            // The carriage return belongs to the line's end. (If the last field were empty, a
+            // separator would stand before it.)
             let last = _mm256_set1_epi32(1 << (step.count - 1));
             lens = _mm256_add_epi32(lens, _mm256_cmpeq_epi32(last, bits));
             stops[step.count - 1] -= 1;
@@ -180,7 +180,7 @@ pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut
         let empty = _mm256_cmpeq_epi32(lens, _mm256_setzero_si256());
         group.missing[row] = _mm256_movemask_ps(_mm256_castsi256_ps(empty)) as u8 & lanes;
         let too_long = _mm256_cmpgt_epi32(lens, _mm256_set1_epi32(8));
-        // The first field ends first; lanes without a field read where it does.
+        // The first field ends first. Lanes without a field read where the first field does.
         if _mm256_testz_si256(too_long, too_long) == 0 || stops[0] < 8 {
             careful |= 1 << row;
             continue;
@@ -223,7 +223,7 @@ pub(super) unsafe fn store_transposed(rows: [__m256i; 8], step: &Step, group: &m
     }
 }
 
-/// Eight rows of eight 32-bit values to eight columns.
+/// Transposes eight rows of eight 32-bit values.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(crate) fn transpose(rows: [__m256i; 8]) -> [__m256i; 8] {

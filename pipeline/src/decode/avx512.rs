@@ -1,23 +1,24 @@
 //! Kernels for processors with AVX-512 VBMI2.
 //!
-//! A step's fields, up to 64 bytes with their separators, are one load. Every byte is translated to
-//! the value of its digit and checked in one table look-up; a compression takes the separators out,
-//! an expansion moves each field to the right end of a slot of eight bytes; two multiplications and
-//! a shift join the digits of all slots.
+//! A step's fields with their separators, up to 64 bytes, are one load. One table look-up
+//! translates every byte to the value of its digit and checks it. A compression removes the
+//! separators. An expansion moves each field to the right end of a slot of eight bytes. Two
+//! multiplications and a shift join the digits of all slots.
 
 use std::arch::x86_64::*;
 
 use super::avx2::store_transposed;
 use super::narrow::{GROUP_ROWS, Group, Step, StepKind};
 
-/// In the tables of digits: not a digit. No value of a digit has this bit.
+/// Marks a character that is not a digit, in the tables of digits. No digit's value has this bit.
 const BAD: u8 = 0x80;
 
-/// What an ASCII character is worth as a hexadecimal digit.
+/// The value of an ASCII character as a hexadecimal digit.
 static HEX: [u8; 128] = digits(true);
-/// As a decimal digit; a minus is worth nothing, and its place is checked apart.
+/// The value of an ASCII character as a decimal digit. A minus has the value 0, and its place is
+/// checked apart.
 static DECIMAL: [u8; 128] = digits(false);
-/// For a length of 0 to 8, a slot's bytes that are filled, a bit each; others have none.
+/// For a length of 0 to 8, the filled bytes of a slot, a bit for each byte.
 static FILLED: [u8; 16] = [0, 0x80, 0xC0, 0xE0, 0xF0, 0xF8, 0xFC, 0xFE, 0xFF, 0, 0, 0, 0, 0, 0, 0];
 static PLACES: [u8; 64] = {
     let mut places = [0; 64];
@@ -49,7 +50,7 @@ const fn digits(hex: bool) -> [u8; 128] {
     table
 }
 
-/// Indexes `text` ([`super::structure`]); returns the number of newlines.
+/// Indexes `text` ([`super::structure`]). Returns the number of newlines.
 ///
 /// # Safety
 /// The processor must have AVX-512 F, BW, VL, VBMI, VBMI2, BMI1, BMI2 and POPCNT.
@@ -99,8 +100,8 @@ pub(super) unsafe fn index(text: &[u8], separator: u8, ends: &mut Vec<u32>) -> u
     newlines
 }
 
-/// Converts one step of [`GROUP_ROWS`] rows; a bit of the result for each row that needs the
-/// careful way.
+/// Converts one step of [`GROUP_ROWS`] rows. The result has a bit for each row that needs the slow
+/// path.
 ///
 /// # Safety
 /// The processor must have AVX-512 F, BW, VL, VBMI, VBMI2, BMI1, BMI2 and POPCNT; and `group` must
@@ -137,7 +138,7 @@ unsafe fn convert_kind<const SIGNED: bool>(
     let mut careful = 0;
     let mut rows = [_mm256_setzero_si256(); GROUP_ROWS];
     let first = group.first_end + step.first_field;
-    // So that the windows below need no bounds of their own.
+    // With this bound, the windows below need no bounds of their own.
     let last_window = first + (GROUP_ROWS - 1) * group.fields;
     assert!(last_window + step.count < ends.len(), "the group is within the structure");
     let last_end = ends[last_window + step.count] as usize;
@@ -150,8 +151,8 @@ unsafe fn convert_kind<const SIGNED: bool>(
         let begin = ends[at].wrapping_add(1) as usize;
         let mut end = ends[at + step.count] as usize;
         if step.ends_row && end > begin && text[end - 1] == b'\r' {
-            // It belongs to the line's end. (Were the last field empty, a separator would stand
-            // before it.)
+            // The carriage return belongs to the line's end. (If the last field were empty, a
+            // separator would stand before it.)
             end -= 1;
             let last = 1 << (step.count - 1);
             lens = _mm256_mask_sub_epi32(lens, last, lens, _mm256_set1_epi32(1));
@@ -168,11 +169,11 @@ unsafe fn convert_kind<const SIGNED: bool>(
         let within = _bzhi_u64(u64::MAX, bytes as u32);
         // SAFETY: the mask keeps the load to the fields, which are within the text.
         let x = unsafe { _mm512_maskz_loadu_epi8(within, text.as_ptr().add(begin).cast()) };
-        // Bytes beyond the fields are 0, which separates nothing.
+        // Bytes beyond the fields are 0, which is not the separator.
         let separator = _mm512_cmpeq_epi8_mask(x, separators);
         let kept = within & !separator;
         let digits = _mm512_permutex2var_epi8(table_low, x, table_high);
-        // The table goes by seven bits; a byte above those is no digit either.
+        // The table uses seven bits of a byte. A byte with the eighth bit is no digit either.
         let mut bad = _mm512_movepi8_mask(_mm512_or_si512(digits, x)) & kept;
 
         let slots = _mm_shuffle_epi8(filled, _mm256_cvtepi32_epi8(lens));
@@ -192,7 +193,8 @@ unsafe fn convert_kind<const SIGNED: bool>(
     careful
 }
 
-/// The lengths of the fields that end at `ends[at + 1]` and behind it; -1 in lanes without a field.
+/// The lengths of the fields that end at `ends[at + 1]` and at the following ends; -1 in lanes
+/// without a field.
 ///
 /// # Safety
 /// The processor must have AVX-512 VL; `ends` must have `at` and, for each bit of `lanes`, as many
@@ -225,9 +227,9 @@ fn joined<const DECIMAL: bool>(digits: __m512i) -> __m256i {
     _mm512_cvtepi64_epi32(wide)
 }
 
-/// Negates the values whose fields begin with a minus. `minus` has a bit for each such sign in the
-/// text, `begins` one for each byte that a field begins with, empty fields too, `lens` the fields'
-/// lengths. Returns bits of signs that are at a wrong place or stand alone.
+/// Negates the values whose fields begin with a minus. `minus` has a bit for each minus in the
+/// text, `begins` one for each first byte of a field, also of an empty one, and `lens` has the
+/// fields' lengths. Returns the bits of minus signs at a wrong place or without a digit.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
 fn negate(values: &mut __m256i, minus: u64, begins: u64, lens: __m256i) -> u64 {

@@ -1,16 +1,16 @@
-//! Bad rows of a chunk: how many there are, and the first few of them.
+//! Bad rows of a chunk: their number, and the first few of them.
 //!
-//! A chunk of empty lines has half a million bad rows, and a report shows ten of a run: so no more
-//! than those are kept, whatever a text is made of.
+//! A chunk of empty lines has half a million bad rows, and the report of a run shows ten. So a list
+//! keeps at most that many.
 
 use super::field::BadField;
 
 /// Bytes of a bad field that are kept for the report.
 pub(crate) const SNIPPET_BYTES: usize = 40;
-/// Bad rows that are reported one by one.
+/// Bad rows of a report.
 pub(crate) const REPORTED_BAD_ROWS: usize = 10;
 
-/// A row that can't be used.
+/// A bad row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BadRow {
     /// Its line in the text, from 0.
@@ -23,12 +23,12 @@ pub(crate) struct BadRow {
 /// Why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It has another number of fields than the schema.
+    /// The number of its fields differs from the schema.
     Fields { found: usize, expected: usize },
     /// A value of a file of columns is bad.
     #[cfg(feature = "parquet")]
     Value { field: usize, why: BadField, snippet: Vec<u8> },
-    /// A field is bad; `column` counts bytes from the line's begin.
+    /// A field is bad. `column` counts bytes from the start of the line.
     Field { field: usize, column: usize, why: BadField, snippet: Vec<u8> },
 }
 
@@ -36,9 +36,9 @@ pub(crate) enum Fault {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct BadList {
     count: usize,
-    /// Lines that they span, all of them.
+    /// The lines of all bad rows.
     lines: usize,
-    /// The first ones, by their lines.
+    /// The first bad rows, by their lines.
     first: Vec<BadRow>,
 }
 
@@ -73,8 +73,8 @@ impl BadList {
         }
     }
 
-    /// Adds rows of another list, which were not added before; `place` finds out where those are
-    /// that are kept.
+    /// Adds the rows of another list, which were not added before. `place` finds the places of
+    /// those that are kept.
     pub(crate) fn add_all(&mut self, other: &mut Self, mut place: impl FnMut(&mut BadRow)) {
         self.count += other.count - other.first.len();
         let kept: usize = other.first.iter().map(|bad| bad.lines).sum();
@@ -87,9 +87,8 @@ impl BadList {
         }
     }
 
-    /// Adds rows that were not added before, of which some may be on the list several times: the
-    /// first one counts. `place` finds out where those are that are kept. Leaves the list
-    /// empty.
+    /// Adds rows that were not added before. If a row is on the list several times, its first fault
+    /// counts. `place` finds the places of those that are kept. Leaves the list empty.
     pub(crate) fn add_block(&mut self, rows: &mut Vec<BadRow>, mut place: impl FnMut(&mut BadRow)) {
         rows.sort_by_key(|bad| bad.line);
         rows.dedup_by_key(|bad| bad.line);
@@ -103,7 +102,7 @@ impl BadList {
         }
     }
 
-    /// Moves all reports on by `lines` lines.
+    /// Adds `lines` to the line of every report.
     pub(crate) fn shift(&mut self, lines: usize) {
         self.first.iter_mut().for_each(|bad| bad.line += lines);
     }
@@ -121,8 +120,8 @@ mod tests {
     fn the_first_of_many_in_any_order() {
         let mut list = BadList::default();
         let mut other = BadList::default();
-        // Odd lines one by one from behind, a block of even ones, each twice, and others of another
-        // list.
+        // Odd lines one by one from the end, a block of even lines, each twice, and the lines of
+        // another list.
         (0..500).rev().for_each(|line| list.add(bad(2 * line + 1)));
         let mut block: Vec<_> = (0..500).flat_map(|line| [bad(2 * line), bad(2 * line)]).collect();
         list.add_block(&mut block, |bad| bad.line += 4);

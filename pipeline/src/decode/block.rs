@@ -1,16 +1,16 @@
-//! Rows on their way: columns of a block that fits the processor's cache.
+//! Decoded rows: columns of a block that fits the processor's cache.
 
-/// Rows of a block at most: 40 columns of 32 bits are 160 KiB then, which the second-level cache
-/// holds with room for the text. A multiple of the kernels' groups.
+/// Most rows of a block. 40 columns of 32 bits then take 160 KiB, which fits the second-level cache
+/// together with the text. A multiple of the kernels' groups.
 pub(crate) const BLOCK_ROWS: usize = 1024;
-/// Values from one column to the next. Not 4 KiB: a row's values would all fall into the same set
-/// of the first-level cache.
+/// Values from one column to the next. It is not a multiple of 4 KiB, which would put a row's
+/// values into one set of the first-level cache.
 pub(crate) const COLUMN_STRIDE: usize = BLOCK_ROWS + 16;
 
-/// Where a column of a block lies.
+/// The place of a column in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// Values of 32 bits: i32, u32 or f32, as the plan knows.
+    /// Values of 32 bits: i32, u32 or f32, as the plan says.
     Word(usize),
     /// Values of 64 bits.
     Wide(usize),
@@ -18,16 +18,16 @@ pub(crate) enum Slot {
     Bytes(usize),
 }
 
-/// Where a block says that a field was empty.
+/// The place of the bit that says whether a field was empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MissingBit {
     /// In [`Block::missing`].
     pub(crate) plane: usize,
-    /// Of each byte of the plane.
+    /// The bit in each byte of the plane.
     pub(crate) bit: u8,
 }
 
-/// How many columns of each width a block has.
+/// The number of a block's columns of each width.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ColumnCounts {
     /// Columns of 32 bits.
@@ -38,7 +38,7 @@ pub(crate) struct ColumnCounts {
     pub(crate) bytes: usize,
 }
 
-/// Byte strings one behind the other.
+/// Byte strings, one after another.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct ByteColumn {
     /// Where each ends.
@@ -62,7 +62,7 @@ impl ByteColumn {
         &self.bytes[begin..self.ends[row] as usize]
     }
 
-    /// Keeps the rows that `kept` says, in their order.
+    /// Keeps the rows for which `kept` is true, in their order.
     fn retain(&mut self, kept: &[bool]) {
         let all = std::mem::take(self);
         for (row, _) in kept.iter().enumerate().filter(|(_, kept)| **kept) {
@@ -78,7 +78,7 @@ pub(crate) struct Block {
     words: Vec<u32>,
     wides: Vec<u64>,
     pub(crate) bytes: Vec<ByteColumn>,
-    /// Bits that say which fields were empty, a byte a row.
+    /// Bits that mark empty fields, one byte for each row.
     missing: Vec<[u8; BLOCK_ROWS]>,
 }
 
@@ -205,7 +205,7 @@ impl Block {
         (&mut self.words, &mut self.missing[plane])
     }
 
-    /// Takes rows out, the others in their order.
+    /// Removes rows, and keeps the others in their order.
     #[cold]
     pub(crate) fn retain(&mut self, kept: &[bool]) {
         assert_eq!(kept.len(), self.rows, "a mark for each row");

@@ -10,7 +10,7 @@ use super::level::Level;
 use super::narrow::{GROUP_ROWS, Group, Step, StepKind};
 use super::structure::{Run, Structure};
 
-/// Reads one text after the other, block by block.
+/// Decodes one text after the other, block by block.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     layout: Arc<Layout>,
@@ -19,7 +19,7 @@ pub(crate) struct Decoder {
     runs: Vec<Run>,
     /// The next run.
     next_run: usize,
-    /// Rows of that run that are done.
+    /// Decoded rows of that run.
     rows_done: usize,
     kept: Vec<bool>,
 }
@@ -37,7 +37,8 @@ impl Decoder {
         }
     }
 
-    /// Begins a text of whole lines; the last one may lack its newline. Returns its lines.
+    /// Begins a text of whole lines. The last line may lack its newline. Returns the number of
+    /// lines.
     pub(crate) fn begin(&mut self, text: &[u8], bad: &mut BadList) -> usize {
         self.structure.index(text, self.layout.separator, self.level);
         self.begin_indexed(text, bad, |_| 1)
@@ -73,14 +74,14 @@ impl Decoder {
         self.rows() + misfits
     }
 
-    /// Rows of the text that have as many fields as they should.
+    /// Rows of the text with the right number of fields.
     pub(crate) fn rows(&self) -> usize {
         self.runs.iter().map(|run| run.rows).sum()
     }
 
-    /// Fills `block` with the next rows of the text that [`begin`](Self::begin) got; false at its
-    /// end. A block may come out with fewer rows than there are left, or none, where rows are
-    /// bad; these go to `bad`, some with several faults.
+    /// Fills `block` with the next rows of the text of [`begin`](Self::begin). False at its end. If
+    /// rows are bad, a block may have fewer rows than are left, or no row. Bad rows go to `bad`,
+    /// some with several faults.
     pub(crate) fn next(&mut self, text: &[u8], block: &mut Block, bad: &mut Vec<BadRow>) -> bool {
         block.clear();
         let Some(run) = self.runs.get(self.next_run) else { return false };
@@ -107,7 +108,7 @@ impl Decoder {
         true
     }
 
-    /// Takes bad rows out of the block.
+    /// Removes bad rows from the block.
     #[cold]
     fn drop_bad(&mut self, first_line: usize, bad: &[BadRow], block: &mut Block) {
         self.kept.clear();
@@ -138,7 +139,7 @@ impl Decoder {
             Level::Avx2 | Level::Avx512 => block.rows.div_ceil(GROUP_ROWS),
         };
         for group in 0..groups {
-            // The last group begins early if it must, and does some rows a second time.
+            // The last group begins earlier if it must, and decodes some rows again.
             let first_row = (group * GROUP_ROWS).min(block.rows - GROUP_ROWS);
             let done = group * GROUP_ROWS - first_row;
             let mut careful = 0;
@@ -165,7 +166,7 @@ impl Decoder {
                 let known = bad.len();
                 self.careful_row(text, first_end, first_line, row, block, bad);
                 if row < first_row + done {
-                    // A bad row that was done before is on the list.
+                    // A bad row that was decoded before is on the list already.
                     bad.truncate(known);
                 }
                 careful &= careful - 1;

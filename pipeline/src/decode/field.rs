@@ -1,5 +1,5 @@
-//! One field of a text, read with care: the reference for the kernels, and the one place that knows
-//! what is an error.
+//! Decodes one field of a text. This is the reference for the kernels, and it alone decides what is
+//! an error.
 
 use std::fmt;
 
@@ -16,27 +16,27 @@ pub enum FieldKind {
     Hex32,
     /// A decimal number with a fraction or an exponent; infinities and NaN are errors.
     Float32,
-    /// A decimal number of 64 bits without a sign, as ids are at times.
+    /// A decimal number of 64 bits without a sign, for ids.
     Uint64,
     /// Bytes as they are.
     Bytes,
-    /// Not read at all, and not checked.
+    /// Neither read nor checked.
     Skip,
 }
 
-/// What is wrong with a field.
+/// The fault of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadField {
-    /// It is no number of this kind.
+    /// It is not a number of this kind.
     NotA(FieldKind),
-    /// It is a number that this kind does not hold.
+    /// It is a number outside the range of this kind.
     OutOfRange(FieldKind),
-    /// It is empty where a value is required.
+    /// It is empty, and a value is required.
     Missing,
     /// It is longer than this number of bytes, which is the limit of the spec.
     TooLong(usize),
-    /// A quote that is opened or closed at a wrong place.
+    /// A quote that opens or closes at a wrong place.
     Quote,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for BadField {
     }
 }
 
-/// Reads a whole number; none if the field is empty.
+/// Reads a whole number; `None` if the field is empty.
 pub(crate) fn int64(field: &[u8]) -> Result<Option<i64>, BadField> {
     let (negative, digits) = match field {
         [] => return Ok(None),
@@ -76,7 +76,7 @@ pub(crate) fn int64(field: &[u8]) -> Result<Option<i64>, BadField> {
     let mut value = 0_i64;
     for &digit in digits {
         let digit = i64::from(digit - b'0');
-        // Downwards, because there is one more number on that side.
+        // Counts downwards, because there is one more negative number than positive ones.
         value = value
             .checked_mul(10)
             .and_then(|value| value.checked_sub(digit))
