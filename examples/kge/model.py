@@ -30,7 +30,9 @@ class DistMult(nn.Module):
         return self.loss(self.entities(batch.entities), self.relations(batch.relations), batch)
 
     def loss(self, rows: Tensor, relation: Tensor, batch: Batch) -> Tensor:
-        """The same from the rows of `batch.entities` (m, dim) and `batch.relations` (B, dim)."""
+        """The loss of a batch, with the rows of `batch.entities` (m, dim) and `batch.relations`
+        (B, dim).
+        """
         head, tail = rows[batch.heads], rows[batch.tails]
         scores = self.query(head, relation) @ rows[batch.candidates].T
         norm = sum(self.magnitude(part).pow(3).sum() for part in (head, relation, tail))

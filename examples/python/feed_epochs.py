@@ -56,7 +56,7 @@ SPEC = Spec(
 
 
 class Model(torch.nn.Module):
-    """The row of a site and the age, and a dense layer over them."""
+    """A dense layer over two inputs: the row of a site, and the age."""
 
     def __init__(self, sites: embank.Table) -> None:
         super().__init__()

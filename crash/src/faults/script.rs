@@ -503,7 +503,7 @@ impl Script<'_> {
             return self.noted_by_verify(damage);
         }
         if !report.is_complete() {
-            // A blob or a record down a chain that could not be read: the report tells.
+            // The report says which blob or record could not be read.
             let what = format!("salvage brings back less: {report:?}");
             ensure!(self.recording.has_struck(), what);
             return Err(Error::Damaged { path: self.bank.clone(), offset: 0, what }.into());

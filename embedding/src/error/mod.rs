@@ -152,7 +152,7 @@ pub enum Error {
     UnreadableTable {
         /// The table.
         table: String,
-        /// What its descriptor says, or how it is damaged.
+        /// The reason: a descriptor of a newer version, or its damage.
         reason: String,
     },
     /// A slice has not the length that the keys and the table's dim require.

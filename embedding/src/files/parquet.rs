@@ -203,8 +203,8 @@ fn read_error(path: &Path, error: ParquetError) -> Error {
     }
 }
 
-/// Opens a file's rows: the columns of the selected names, or `key` and `vector`, or the only
-/// column of lists.
+/// Opens a file's rows. `selection` names the columns of keys and vectors. Without names they are
+/// `key` and `vector`, or the only column of lists; see `selection`.
 pub(crate) fn read(path: &Path, selection: Selection<'_>) -> Result<ParquetRows> {
     let builder = open(path)?;
     let schema = Arc::clone(builder.schema());

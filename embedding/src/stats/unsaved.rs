@@ -26,9 +26,9 @@ use embank_kv::StoreStats;
 #[non_exhaustive]
 pub struct Unsaved {
     /// Changes of rows since the newest checkpoint; at least 1. A row that was made, updated, put
-    /// or deleted counts once for each call that did it. Rows of vocabularies count too. While
-    /// other threads change rows during a checkpoint, some changes may count that the
-    /// checkpoint has.
+    /// or deleted counts once for each call that did it. Rows of vocabularies count too. If
+    /// other threads change rows during a checkpoint, the number may include changes that are in
+    /// the checkpoint.
     pub changes: u64,
     /// The newest checkpoint's number; `None` if there is none.
     pub checkpoint: Option<u64>,

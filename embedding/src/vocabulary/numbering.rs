@@ -74,7 +74,7 @@ pub(crate) struct Items<'a> {
     pub(crate) bytes: &'a [&'a [u8]],
 }
 
-/// The content of a place, as its block has it.
+/// The value at a place of the numbering, as the block of values stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockValue<'b> {
     Number(u64),

@@ -40,7 +40,7 @@ struct Got {
     ended: u64,
     /// The largest bound that was in force in between.
     bound: u32,
-    /// When its counts may have come down, at the earliest.
+    /// The earliest time at which this lease may have given its counts back.
     answered: u64,
 }
 

@@ -244,7 +244,7 @@ impl Checkpoints {
         dir.sync().map_err(|e| Error::io("sync", &dir, e))
     }
 
-    /// Lets a checkpoint go with the next pruning that finds it old.
+    /// Undoes a pin. The next pruning removes the checkpoint if it is beyond those that are kept.
     pub(crate) fn unpin(&self, number: u64) -> Result<()> {
         let mark = self.pin_path(number);
         let dir = self.dir_of(number);

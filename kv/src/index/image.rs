@@ -208,10 +208,10 @@ impl ImageHead {
 }
 
 impl Images {
-    /// The budget that an index is loaded with.
+    /// The budget for loading this index.
     ///
     /// # Errors
-    /// `BudgetTooSmall` with the number that holds pages, index and a scan.
+    /// `BudgetTooSmall` with the bytes that pages, index and a scan need.
     pub(crate) fn budget(&self, total_bytes: u64, page_bytes: u64) -> Result<Budget> {
         let limits = self.limits;
         Budget::new(total_bytes, page_bytes, limits).map_err(|refused| match self.read() {

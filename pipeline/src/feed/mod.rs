@@ -130,8 +130,8 @@ impl Pipeline {
         let thread_stop = Arc::clone(&stop);
         let options = options.clone();
         let position = options.skip_rows;
-        // What a thread is to run goes when that can't begin: so the pipeline lies here until it
-        // has begun.
+        // If the system refuses the thread, the closure below is dropped. So the pipeline stays
+        // here until the thread has begun.
         let lies = Arc::new(Mutex::new(Some(self)));
         let taken = Arc::clone(&lies);
         let run = move || {

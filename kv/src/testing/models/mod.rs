@@ -8,9 +8,9 @@
 //! (Burckhardt et al., ASPLOS 2010). PCT lets one thread run as long as it can and changes the
 //! thread at a few random steps.
 //!
-//! Constants are those of every build. The models open their stores within their own limits
-//! ([`SMALL`]: pages of 512 bytes, an index of one bucket), so that a few steps turn a page or
-//! split a bucket.
+//! The constants of the product have the values of other builds. The models open their stores
+//! within their own limits ([`SMALL`]: pages of 512 bytes, an index of one bucket), so that a few
+//! steps turn a page or split a bucket.
 //!
 //! **A model that can't fail proves nothing.** Each model is therefore also run with planted bugs
 //! (`sync::Planted`), and must find each of them.
@@ -21,8 +21,8 @@
 //! their behaviour is not tested either.
 //!
 //! `docs/testing.md` has the commands. `EMBANK_MODEL_SCHEDULES` sets the number of schedules of
-//! each model. `EMBANK_MODEL_SEED` sets the first seed: the seed of a failed turn repeats that
-//! turn.
+//! each model. `EMBANK_MODEL_SEED` sets the first seed: the seed that a failed schedule prints
+//! repeats that schedule.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
