@@ -656,11 +656,11 @@ typedef struct embank_bank_stats {
   uint64_t log_disk_bytes;
   // Gets that had to wait for a staleness bound, in all tables.
   uint64_t waits;
-  // How long they waited together, in microseconds.
+  // Total time of these waits, in microseconds.
   uint64_t wait_us;
   // Gets that gave up waiting.
   uint64_t timeouts;
-  // Leases that were dropped or expired and whose counts could not all be given back.
+  // Leases that were dropped or expired, and of which not all counts could be given back.
   uint64_t release_failures;
   // Leases that grew older than lease_timeout and
   // were declared expired.
@@ -669,37 +669,37 @@ typedef struct embank_bank_stats {
   uint64_t checkpoints;
   // Gauge: duration of the last checkpoint, in microseconds.
   uint64_t last_checkpoint_us;
-  // Keys asked for. Equal keys of one call count once.
+  // Requested keys. Equal keys of one call count once.
   uint64_t lookahead_requested;
-  // Keys that were in mutable memory already, or in no table, when they were asked for.
+  // Keys that were in mutable memory already, or in no table, at the request.
   uint64_t lookahead_resident;
   // Keys put in the queue.
   uint64_t lookahead_queued;
-  // Keys that were pending already when they were asked for again.
+  // Keys that were pending already at another request for them.
   uint64_t lookahead_merged;
-  // Keys turned away because the queue was full.
+  // Keys that the full queue refused.
   uint64_t lookahead_dropped;
   // Rows brought from disk, or from the read-only region, into mutable memory.
   uint64_t lookahead_moved;
   // Rows that were moved or kept, and then used from memory.
   uint64_t lookahead_on_time;
-  // Rows in memory that were copied to its mutable part because they were about to leave it
-  // unused. A row may be kept more than once for one announcement.
+  // Rows in memory that were copied to the mutable region because they were about to leave
+  // memory unused. A row may be kept several times for one announcement.
   uint64_t lookahead_kept;
   // Keys whose turn came too late: another call had got the row, and may have waited for the
   // disk.
   uint64_t lookahead_late;
   // Rows that were moved or kept, and left memory without a use.
   uint64_t lookahead_wasted;
-  // Keys given up before their turn: by
-  // embank_bank_cancel_lookahead, or because their table was
+  // Keys that were given up before their turn, by
+  // embank_bank_cancel_lookahead or because their table was
   // dropped.
   uint64_t lookahead_cancelled;
   // Rows left on disk because reading failed, or because the disk quota left no room.
   uint64_t lookahead_failed;
   // Gauge: keys that wait for their turn or are being read.
   uint64_t lookahead_pending;
-  // Gauge: the most keys that may be pending.
+  // Gauge: largest number of pending keys.
   uint64_t lookahead_capacity;
   // Gauge: the number of the newest checkpoint, also if it was taken before this opening. 0
   // if there is no checkpoint, or if the store is open read-only.
@@ -805,13 +805,12 @@ typedef struct embank_bank_stats {
   uint64_t page_size_bytes;
   // Keys that were in no table when their turn came.
   uint64_t lookahead_missing;
-  // How long the thread that reads ahead was at work, in microseconds: on bursts, on
-  // prefetches, and on rows that it keeps in memory.
+  // Working time of the lookahead thread, in microseconds: for bursts, prefetches, and rows
+  // that it keeps in memory.
   uint64_t lookahead_reading_us;
-  // Gauge: the number of batches to look ahead that an AutoDepth has
-  // chosen last; 0 without one.
+  // Gauge: the last depth that an AutoDepth has chosen; 0 without one.
   uint64_t lookahead_depth;
-  // Gauge: memory that the queue may take, in bytes; part of the bank's budget.
+  // Gauge: most bytes of memory for the queue, a part of the bank's budget.
   uint64_t lookahead_memory_bytes;
 } embank_bank_stats;
 
@@ -843,20 +842,20 @@ typedef struct embank_table_stats {
   uint64_t disk_reads;
   // Gets that had to wait for the staleness bound.
   uint64_t waits;
-  // How long they waited together, in microseconds.
+  // Total time of these waits, in microseconds.
   uint64_t wait_us;
   // Gets that gave up waiting.
   uint64_t timeouts;
-  // Leases that were dropped or expired and whose counts could not all be given back.
+  // Leases that were dropped or expired, and of which not all counts could be given back.
   uint64_t release_failures;
   // Leases that grew older than lease_timeout and
   // were declared expired.
   uint64_t leases_expired;
-  // Rows that Gets did not make, as their keys were not admitted: their gradients were
+  // Rows that Gets did not make, because their keys were not admitted. Their gradients were
   // dropped.
   uint64_t not_admitted_rows;
-  // Steps of rows whose optimizer state is at the largest value that its dtype holds, and
-  // stays there.
+  // Steps that left a value of the optimizer's state at the largest value of its dtype,
+  // where it stays.
   uint64_t saturated_rows;
 } embank_table_stats;
 

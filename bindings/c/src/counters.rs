@@ -43,11 +43,11 @@ pub struct embank_bank_stats {
     pub log_disk_bytes: u64,
     /// Gets that had to wait for a staleness bound, in all tables.
     pub waits: u64,
-    /// How long they waited together, in microseconds.
+    /// Total time of these waits, in microseconds.
     pub wait_us: u64,
     /// Gets that gave up waiting.
     pub timeouts: u64,
-    /// Leases that were dropped or expired and whose counts could not all be given back.
+    /// Leases that were dropped or expired, and of which not all counts could be given back.
     pub release_failures: u64,
     /// Leases that grew older than lease_timeout and
     /// were declared expired.
@@ -56,37 +56,37 @@ pub struct embank_bank_stats {
     pub checkpoints: u64,
     /// Gauge: duration of the last checkpoint, in microseconds.
     pub last_checkpoint_us: u64,
-    /// Keys asked for. Equal keys of one call count once.
+    /// Requested keys. Equal keys of one call count once.
     pub lookahead_requested: u64,
-    /// Keys that were in mutable memory already, or in no table, when they were asked for.
+    /// Keys that were in mutable memory already, or in no table, at the request.
     pub lookahead_resident: u64,
     /// Keys put in the queue.
     pub lookahead_queued: u64,
-    /// Keys that were pending already when they were asked for again.
+    /// Keys that were pending already at another request for them.
     pub lookahead_merged: u64,
-    /// Keys turned away because the queue was full.
+    /// Keys that the full queue refused.
     pub lookahead_dropped: u64,
     /// Rows brought from disk, or from the read-only region, into mutable memory.
     pub lookahead_moved: u64,
     /// Rows that were moved or kept, and then used from memory.
     pub lookahead_on_time: u64,
-    /// Rows in memory that were copied to its mutable part because they were about to leave it
-    /// unused. A row may be kept more than once for one announcement.
+    /// Rows in memory that were copied to the mutable region because they were about to leave
+    /// memory unused. A row may be kept several times for one announcement.
     pub lookahead_kept: u64,
     /// Keys whose turn came too late: another call had got the row, and may have waited for the
     /// disk.
     pub lookahead_late: u64,
     /// Rows that were moved or kept, and left memory without a use.
     pub lookahead_wasted: u64,
-    /// Keys given up before their turn: by
-    /// embank_bank_cancel_lookahead, or because their table was
+    /// Keys that were given up before their turn, by
+    /// embank_bank_cancel_lookahead or because their table was
     /// dropped.
     pub lookahead_cancelled: u64,
     /// Rows left on disk because reading failed, or because the disk quota left no room.
     pub lookahead_failed: u64,
     /// Gauge: keys that wait for their turn or are being read.
     pub lookahead_pending: u64,
-    /// Gauge: the most keys that may be pending.
+    /// Gauge: largest number of pending keys.
     pub lookahead_capacity: u64,
     /// Gauge: the number of the newest checkpoint, also if it was taken before this opening. 0
     /// if there is no checkpoint, or if the store is open read-only.
@@ -192,13 +192,12 @@ pub struct embank_bank_stats {
     pub page_size_bytes: u64,
     /// Keys that were in no table when their turn came.
     pub lookahead_missing: u64,
-    /// How long the thread that reads ahead was at work, in microseconds: on bursts, on
-    /// prefetches, and on rows that it keeps in memory.
+    /// Working time of the lookahead thread, in microseconds: for bursts, prefetches, and rows
+    /// that it keeps in memory.
     pub lookahead_reading_us: u64,
-    /// Gauge: the number of batches to look ahead that an AutoDepth has
-    /// chosen last; 0 without one.
+    /// Gauge: the last depth that an AutoDepth has chosen; 0 without one.
     pub lookahead_depth: u64,
-    /// Gauge: memory that the queue may take, in bytes; part of the bank's budget.
+    /// Gauge: most bytes of memory for the queue, a part of the bank's budget.
     pub lookahead_memory_bytes: u64,
 }
 
@@ -325,20 +324,20 @@ pub struct embank_table_stats {
     pub disk_reads: u64,
     /// Gets that had to wait for the staleness bound.
     pub waits: u64,
-    /// How long they waited together, in microseconds.
+    /// Total time of these waits, in microseconds.
     pub wait_us: u64,
     /// Gets that gave up waiting.
     pub timeouts: u64,
-    /// Leases that were dropped or expired and whose counts could not all be given back.
+    /// Leases that were dropped or expired, and of which not all counts could be given back.
     pub release_failures: u64,
     /// Leases that grew older than lease_timeout and
     /// were declared expired.
     pub leases_expired: u64,
-    /// Rows that Gets did not make, as their keys were not admitted: their gradients were
+    /// Rows that Gets did not make, because their keys were not admitted. Their gradients were
     /// dropped.
     pub not_admitted_rows: u64,
-    /// Steps of rows whose optimizer state is at the largest value that its dtype holds, and
-    /// stays there.
+    /// Steps that left a value of the optimizer's state at the largest value of its dtype,
+    /// where it stays.
     pub saturated_rows: u64,
 }
 
