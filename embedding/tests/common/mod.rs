@@ -1,4 +1,4 @@
-//! Shared by the behaviour tests.
+//! Helpers of the behaviour tests: small banks, rows on disk, damaged files.
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 #![allow(dead_code, reason = "each test program uses its part")]
 

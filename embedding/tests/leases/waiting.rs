@@ -160,7 +160,7 @@ fn a_large_get_has_its_turn_among_small_ones() {
         };
         let other = scope.spawn(move || large(128));
         let (first, second) = (large(0), other.join().unwrap());
-        // Stops the small Gets before an error can panic, because they run until `stop` is set.
+        // The small Gets run until `stop` is set. If a panic came first, the scope would never end.
         stop.store(true, Ordering::Relaxed);
         first.and(second).unwrap();
     });

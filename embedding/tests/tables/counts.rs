@@ -43,7 +43,8 @@ fn counts_on_disk(dir: &Path) -> Vec<(String, u64)> {
     found
 }
 
-/// In an earlier version these counts were never removed, and slowed down Gets of new keys.
+/// In an earlier version counts of keys that came once were never removed. They slowed down Gets of
+/// new keys.
 #[test]
 fn counts_of_keys_that_come_once_have_a_limit() {
     let dir = tempfile::tempdir().unwrap();
