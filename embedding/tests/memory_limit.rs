@@ -32,7 +32,7 @@ fn set_limit(root: &Path, bytes: u64) {
     }
 }
 
-/// What the process does; nothing in an ordinary run of the tests.
+/// Runs in the process with the limit. In an ordinary run of the tests it returns at once.
 #[test]
 fn limited() {
     let Ok(dir) = std::env::var(ROLE) else { return };
@@ -55,14 +55,14 @@ fn limited() {
     let told = told::told().clone();
     assert_eq!(told, [format!("WARN bank {:?}: {warning}", bank.path())]);
 
-    // Far below what a process needs. A bank opens all the same.
+    // A process needs far more than 4,096 bytes, but the bank still opens.
     set_limit(root.as_ref(), 4096);
     let bank = Bank::open(dir.join("least"), BankOptions::default()).unwrap();
     bank.table("t", TableConfig::new(4)).unwrap().put(&[1], &[0.5; 4]).unwrap();
     bank.checkpoint(b"").unwrap();
 }
 
-/// The default once was 1 GiB, whatever the limit.
+/// In an earlier version the default was 1 GiB, even under a smaller limit.
 #[test]
 fn a_limit_of_memory_makes_the_default_smaller_and_a_larger_budget_told_of() {
     let dir = tempfile::tempdir().unwrap();

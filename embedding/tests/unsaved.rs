@@ -28,7 +28,7 @@ fn closing_tells_how_many_changes_are_lost_since_which_checkpoint() {
     table.put(&[2, 3], &[1.0; 2]).unwrap();
     table.put(&[3], &[2.0]).unwrap();
     table.delete(&[1]).unwrap();
-    // Made by the get: a row that was not there before.
+    // The Get makes row 9, which was missing.
     let lease = table.get(&[9, 3], &mut [0.0; 2]).unwrap();
     let unsaved = test.bank.unsaved().unwrap();
     assert_eq!((unsaved.changes, unsaved.checkpoint), (5, Some(1)));

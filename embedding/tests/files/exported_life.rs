@@ -1,5 +1,5 @@
-//! Uses and the time of the last use go into files and come back, so evictions judge both sides
-//! alike.
+//! Tests that files keep the uses and the time of the last use, so that evictions treat the
+//! imported table as the exported one.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -14,7 +14,7 @@ use embank::{
     Table, TableConfig, Tracking,
 };
 
-/// Beyond 2^24, where f32 skips every other whole number.
+/// Larger than 2^24: from there on, f32 cannot hold every whole number.
 const START: u32 = 30_000_001;
 const KEYS: [u64; 6] = [0, 1, 2, 3, 4, 5];
 
@@ -104,7 +104,8 @@ fn expected_last_used() -> Vec<(u64, u32)> {
 
 const AROUND: std::ops::Range<u32> = START - 2..START + 10;
 
-/// An import counted as one use, so `used_fewer_than(3)` took the rows that were used most.
+/// In an earlier version an import counted as one use, so `used_fewer_than(3)` removed the most
+/// used rows.
 #[test]
 fn evictions_judge_an_imported_table_as_the_exported_one() {
     for (suffix, dense) in formats()
@@ -125,7 +126,7 @@ fn evictions_judge_an_imported_table_as_the_exported_one() {
 
             let into = test.bank.table("into", config.clone()).unwrap();
             into.set_time(START + 5).unwrap();
-            // A row that is there is replaced, its later use too.
+            // The import replaces a row that is already in the table, and its later use.
             into.put(&[1, 1, 1], &[9.0; 6]).unwrap();
             into.import(&path, &ImportOptions::default()).unwrap();
             for table in [&from, &into] {
@@ -136,14 +137,14 @@ fn evictions_judge_an_imported_table_as_the_exported_one() {
                 let rare = Eviction::new().used_fewer_than(3);
                 assert_eq!(gone(table, &rare), [0, 1], "{what}");
             }
-            // What is trained on counts from there.
+            // Training adds to the imported uses.
             into.put(&[4], &[0.5; 2]).unwrap();
             assert_eq!(uses_of(&test.bank, &into)[4], (4, 6));
         }
     }
 }
 
-/// A table of the tests' settings that has imported `path`, and its time before that.
+/// Makes a table that has set a time and then imported `path`.
 fn imported(test: &TestBank, path: &Path, options: &ImportOptions, config: TableConfig) -> Table {
     let table = test.bank.table("into", config).unwrap();
     if table.config().tracking == Tracking::SetTime {
@@ -203,7 +204,8 @@ fn a_table_without_tracking_ignores_uses() {
     }
 }
 
-/// Minutes since 1970 are no epochs: the rows would look ancient, or new for ever.
+/// Minutes and the caller's own times differ in unit: the rows would look too old, or never get
+/// old.
 #[test]
 fn a_last_use_of_another_unit_is_not_taken() {
     for suffix in formats() {
@@ -218,7 +220,7 @@ fn a_last_use_of_another_unit_is_not_taken() {
             test.bank.drop_table(table).unwrap();
         }
 
-        // 7 minutes after 1970, and as many since the year 2000.
+        // The file's time is 7 of the caller's units. The importing table counts minutes.
         let from = test.bank.table("from", config()).unwrap();
         from.set_time(7).unwrap();
         from.put(&KEYS, &[1.0; 12]).unwrap();
@@ -264,7 +266,8 @@ fn keys_that_a_dense_file_fills_have_no_use() {
     }
 }
 
-/// Tensors and columns that the caller names are what they were before the file had uses.
+/// If the caller names the rows, the import reads that tensor or column. Uses come only with the
+/// table's own rows.
 #[test]
 fn named_columns_are_the_ones_that_are_read() {
     for (suffix, rows) in [("safetensors", "rows"), ("parquet", "vector")] {
@@ -283,7 +286,7 @@ fn named_columns_are_the_ones_that_are_read() {
         let into = imported(&test, &path, &named(keys, rows), config());
         assert_eq!(uses_of(&test.bank, &into), expected_uses(), "{suffix}");
         test.bank.drop_table("into").unwrap();
-        // Another matrix than the rows comes without uses.
+        // A matrix other than the rows comes without uses.
         let into = imported(&test, &path, &named(keys, "state"), config());
         assert_eq!(uses_of(&test.bank, &into), one_use_each(), "{suffix}");
         test.bank.drop_table("into").unwrap();
@@ -293,7 +296,7 @@ fn named_columns_are_the_ones_that_are_read() {
     }
 }
 
-/// In another program's file, `uses` may be anything.
+/// In a file of another program, `uses` may mean something else.
 #[test]
 fn uses_in_files_of_other_programs_are_not_read() {
     let test = new_bank();
@@ -330,7 +333,8 @@ fn damaged_columns_of_uses_are_refused_by_name() {
     }
 }
 
-/// The list is written last: without it, whose the uses are can't be told.
+/// The export writes the list of the set's files, `t.embank.json`, last. Without the list, an import
+/// cannot tell which set the uses belong to.
 #[test]
 fn an_npy_set_keeps_its_uses_together() {
     let test = new_bank();
@@ -348,7 +352,7 @@ fn an_npy_set_keeps_its_uses_together() {
     let options = ImportOptions { state: false, ..Default::default() };
     assert_eq!(into.import(&path, &options).unwrap().rows, 6);
 
-    // What no list names stays.
+    // An export does not remove a file that no list names.
     let error = from.export(&path, &ExportOptions::default()).unwrap_err().to_string();
     assert!(error.contains("t.last_used.npy is there"), "{error}");
     fs::write(file("t.embank.json"), list).unwrap();
@@ -359,12 +363,12 @@ fn an_npy_set_keeps_its_uses_together() {
     }
 }
 
-/// What a test does to a column of uses.
+/// How a test damages a column of uses.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     Gone,
     Floats,
-    /// One row less; in Parquet, where all columns are equally long, the last value is null.
+    /// One row fewer. Parquet columns are equally long, so there the last value is null.
     Short,
 }
 

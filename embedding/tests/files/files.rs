@@ -1,4 +1,5 @@
-//! Tables out of banks into files and back, and files that others made or that are damaged.
+//! Tests exports and imports of tables, and imports of files that other programs made or that are
+//! damaged.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -25,7 +26,7 @@ fn config() -> TableConfig {
     TableConfig::new(5).optimizer(Optimizer::adagrad(0.1)).seed(3)
 }
 
-/// Keys far apart, in no order.
+/// Keys that are far apart and not sorted.
 fn keys() -> Vec<u64> {
     (0..3000_u64).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
 }
@@ -192,7 +193,7 @@ fn an_npy_set_loses_its_keys_first_and_no_older_part_stays() {
     assert!(error.contains("did not come to its end"), "{error}");
 }
 
-/// A table whose rows were updated a few times, in a checkpoint.
+/// Makes a table whose rows were updated a few times, and writes a checkpoint.
 fn trained(bank: &Bank, name: &str, config: TableConfig) -> Table {
     let table = bank.table(name, config).unwrap();
     let keys: Vec<u64> = (0..300).rev().collect();
@@ -205,8 +206,8 @@ fn trained(bank: &Bank, name: &str, config: TableConfig) -> Table {
     table
 }
 
-/// Rows below f32 lie in safetensors as they are stored: those of int8 came back with other scales
-/// before.
+/// A safetensors file holds f16, bf16 and int8 rows as they are stored. In an earlier version int8
+/// rows came back with other scales.
 #[test]
 fn rows_below_f32_come_back_bit_for_bit() {
     for (dtype, suffix) in [Dtype::F16, Dtype::Bf16, Dtype::Int8]
@@ -238,7 +239,7 @@ fn rows_below_f32_come_back_bit_for_bit() {
             } else {
                 assert_eq!(bits(&into), bits(&from), "{dtype:?} {suffix} {options:?}");
             }
-            // The bytes are the same too: what goes out again is the same file.
+            // An export of the imported table writes equal bytes.
             if suffix == "safetensors" {
                 test.bank.checkpoint(b"").unwrap();
                 let again = test.dir.path().join("again.safetensors");
@@ -250,8 +251,7 @@ fn rows_below_f32_come_back_bit_for_bit() {
     }
 }
 
-/// The tensors of a safetensors file row by row, in order of the keys, as far as they are what the
-/// table stores.
+/// The tensors of a safetensors file that the table stores, cut into rows and sorted by key.
 fn sorted_rows(path: &Path) -> Vec<Vec<u8>> {
     let file = fs::read(path).unwrap();
     let (length, rest) = file.split_first_chunk::<8>().unwrap();
@@ -288,7 +288,7 @@ fn rows_below_f32_have_their_own_types_in_files() {
         from.export(test.dir.path().join("t.npy"), &ExportOptions::default()).unwrap();
         let text = fs::read(test.dir.path().join("t.rows.npy")).unwrap();
         assert!(String::from_utf8_lossy(&text[..64]).contains(in_npy), "{dtype:?}");
-        // Into a table of another dtype they come as their values.
+        // A table of another dtype imports the values.
         for file in ["t.safetensors", "t.npy"] {
             let plain = test.bank.table("plain", TableConfig::new(5)).unwrap();
             let options = ImportOptions { state: false, ..Default::default() };
@@ -300,7 +300,7 @@ fn rows_below_f32_have_their_own_types_in_files() {
     }
 }
 
-/// An int8 tensor without rows made the reader panic.
+/// In an earlier version the reader panicked on an int8 tensor without rows.
 #[test]
 fn a_file_without_rows_puts_none() {
     let test = new_bank();
@@ -325,7 +325,8 @@ fn a_file_without_rows_puts_none() {
     }
 }
 
-/// Only a final `.npy` is a suffix: both tables were in `model.rows.npy`.
+/// An export cuts off a final `.npy` only. In an earlier version both tables went to
+/// `model.rows.npy`.
 #[test]
 fn npy_sets_of_different_names_are_different_files() {
     let test = new_bank();
@@ -344,8 +345,8 @@ fn npy_sets_of_different_names_are_different_files() {
     }
 }
 
-/// An export removed what had the name of a part, and the older set before it knew that the new one
-/// could take its place.
+/// In an earlier version an export removed any file with a part's name, and the older set before
+/// the new set was sure to replace it.
 #[test]
 fn an_npy_export_removes_only_what_an_export_left() {
     let test = new_bank();
@@ -363,7 +364,7 @@ fn an_npy_export_removes_only_what_an_export_left() {
     fs::remove_file(file("emb.npy")).unwrap();
     export(false, false).unwrap();
 
-    // A directory in the way is told before anything goes.
+    // The export reports a directory in its way before it removes a file.
     fs::create_dir(file("emb.state.npy")).unwrap();
     let error = export(true, false).unwrap_err().to_string();
     assert!(error.contains("emb.state.npy"), "{error}");
@@ -386,8 +387,8 @@ fn an_npy_export_removes_only_what_an_export_left() {
     }
 }
 
-/// Momentum and decaying Adagrad keep as many values a row: the one's sums became the other's
-/// buffers.
+/// Momentum and decaying Adagrad store equally many values in a row, so their lengths do not tell
+/// them apart.
 #[test]
 fn state_of_another_optimizer_is_refused_in_every_format() {
     let momentum = Optimizer::Sgd(Sgd { momentum: 0.9, ..Sgd::new(0.1) });
@@ -413,14 +414,15 @@ fn state_of_another_optimizer_is_refused_in_every_format() {
         let options = ImportOptions { state: false, ..Default::default() };
         assert!(!into.import(&path, &options).unwrap().with_state);
     }
-    // Whose it is can't be told of state alone.
+    // Without `t.embank.json` an import cannot tell which optimizer the state belongs to.
     fs::remove_file(test.dir.path().join("t.embank.json")).unwrap();
     let path = test.dir.path().join("t.npy");
     let error = into.import(&path, &ImportOptions::default()).unwrap_err().to_string();
     assert!(error.contains("t.embank.json") && error.contains("without the state"), "{error}");
 }
 
-/// One stray key filled the disk, and nothing could end that.
+/// In an earlier version one stray large key filled the disk, and the export could not be
+/// cancelled.
 #[test]
 fn a_dense_export_can_be_ended_at_any_point_and_needs_room() {
     for suffix in ["safetensors", "npy"] {
@@ -459,7 +461,7 @@ fn a_dense_export_can_be_ended_at_any_point_and_needs_room() {
     }
 }
 
-/// An npy file as NumPy writes it.
+/// The bytes of an npy file as NumPy writes it.
 fn npy(kind: &str, shape: &str, data: &[u8]) -> Vec<u8> {
     let mut text = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}");
     while !(10 + text.len() + 1).is_multiple_of(64) {
@@ -470,7 +472,7 @@ fn npy(kind: &str, shape: &str, data: &[u8]) -> Vec<u8> {
     [b"\x93NUMPY\x01\0", &length[..], text.as_bytes(), data].concat()
 }
 
-/// A safetensors file of one header and its data.
+/// The bytes of a safetensors file with this header and data.
 fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
 }
@@ -498,7 +500,7 @@ fn matrices_of_others_are_rows_from_key_0_on() {
     assert_eq!(table.import(&path, &ImportOptions::default()).unwrap().rows, 3);
     assert_eq!(rows_of(&table, &[0, 1, 2]), [1.0, 2.0, -1.0, 0.0, 0.5, 3.0]);
 
-    // Bytes with a factor for each row.
+    // Rows of bytes, with a scale for each row.
     let header = r#"{"rows":{"dtype":"I8","shape":[2,2],"data_offsets":[0,4]},"scales":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}"#;
     let data = [&[1, 0xFF, 100, 2][..], &[0.5_f32, 2.0].map(f32::to_le_bytes).concat()].concat();
     fs::write(&path, safetensors(header, &data)).unwrap();
@@ -514,7 +516,7 @@ fn a_value_that_is_not_finite_is_named_with_its_place() {
     for suffix in formats() {
         let test = new_bank();
         let table = table(&test.bank, TableConfig::new(3));
-        // A put refuses NaN: it comes into the table by a file.
+        // A put refuses NaN, so NaN enters the table through a file.
         let header = r#"{"keys":{"dtype":"U32","shape":[1],"data_offsets":[0,4]},"rows":{"dtype":"F32","shape":[1,3],"data_offsets":[4,16]}}"#;
         let rows = [1.0, f32::NAN, 2.0].map(f32::to_le_bytes).concat();
         let bad = test.dir.path().join("bad.safetensors");
@@ -581,7 +583,7 @@ fn a_table_is_made_with_the_settings_of_a_file() {
         assert!(copy.import(&path, &ImportOptions::default()).unwrap().with_state);
         assert_eq!(copy.rows().unwrap(), from.rows().unwrap(), "{suffix}");
     }
-    // A dense npy matrix by itself has no place for settings.
+    // A dense npy matrix has no place for settings.
     let path = test.dir.path().join("dense.npy");
     let dense = Some(DenseRows { fill_missing: true, ..DenseRows::default() });
     from.export(&path, &ExportOptions { dense, ..Default::default() }).unwrap();
@@ -590,7 +592,8 @@ fn a_table_is_made_with_the_settings_of_a_file() {
     assert!(!test.bank.tables().iter().any(|table| table.name == "dense"));
 }
 
-/// Every cut and many changed bytes: an error or other values, never a panic.
+/// For every cut and many changed bytes an import returns an error or other values, and never
+/// panics.
 #[test]
 fn damaged_files_are_refused_or_read_and_nothing_else() {
     let test = new_bank();
@@ -617,7 +620,8 @@ fn damaged_files_are_refused_or_read_and_nothing_else() {
                 "{suffix} cut to {length}: {error}"
             );
         }
-        // Parquet's reader is slow to open a file, and slower to panic, which is caught.
+        // The test changes fewer bytes in Parquet, because its reader is slow to open a file and
+        // slower to panic. The import catches such a panic.
         for at in (0..whole.len()).step_by(if suffix == "parquet" { 9 } else { 1 }) {
             for flip in [1, 0xFF] {
                 let mut damaged = whole.clone();

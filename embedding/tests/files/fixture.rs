@@ -1,11 +1,11 @@
-//! Banks of earlier builds, from which tests take copies.
+//! Copies banks that earlier builds wrote, so that tests can change the copies.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::fs;
 use std::path::Path;
 
-/// Copies a bank without its lock, so that a test may change it.
+/// Copies a bank without its lock file, so that a test can open the copy for writing.
 pub(crate) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

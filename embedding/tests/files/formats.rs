@@ -1,9 +1,8 @@
-//! Banks of embedding tables, of every on-disk format, that must keep opening: docs/testing.md,
-//! "Formats".
+//! Tests that this build opens banks of every on-disk format: docs/testing.md, "Formats".
 //!
-//! `fixtures/format-<n>` and `fixtures/format-<n>-descriptor-<m>` have a bank's files and, as text,
-//! its rows as bits; n is the metadata format and m the descriptors', 1 where it is not named.
-//! `write_a_fixture` makes one.
+//! `fixtures/format-<n>` and `fixtures/format-<n>-descriptor-<m>` hold a bank's files, and its rows
+//! as the hexadecimal bits of each value. n is the version of the metadata format, and m the
+//! version of table descriptors: 1 in names without m. `write_a_fixture` makes a fixture.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -23,7 +22,8 @@ const BLOB: &[u8] = b"step 2";
 /// The version of table descriptors that this build writes.
 const DESCRIPTOR: u32 = 2;
 
-/// The tables of a fixture: of each optimizer and of each initializer that its descriptors can say.
+/// The tables of a fixture: one of each optimizer and initializer that this version of descriptors
+/// has.
 fn configs(descriptor: u32) -> Vec<(&'static str, TableConfig)> {
     let mut configs = configs_of_descriptor_1();
     if descriptor >= 2 {
@@ -98,8 +98,8 @@ fn version() -> u32 {
     u32::from_le_bytes(frame[8..12].try_into().unwrap())
 }
 
-/// Rows that were put and trained, rows that were not, and what a gradient makes of the state that
-/// came along.
+/// Lists rows that were put and trained, the initial values of missing rows, and the rows after one
+/// more gradient, which depend on the stored state.
 fn listing(bank: &Bank, configs: &[(&str, TableConfig)]) -> String {
     let mut text = String::new();
     for (name, config) in configs {

@@ -1,5 +1,4 @@
-//! What the fuzz target `table_settings` of `kv/fuzz` found worth keeping, run again without a
-//! fuzzer.
+//! Runs the corpus of the fuzz target `table_settings` of `kv/fuzz` without a fuzzer.
 
 #![allow(unreachable_pub, dead_code, reason = "shared with the fuzz targets, which use all of it")]
 

@@ -1,5 +1,5 @@
-//! An import never guesses which of a file's parts are keys: what may be meant otherwise is refused
-//! by name.
+//! Tests that an import never guesses which part of a file holds the keys: it refuses a doubtful
+//! file and names the parts.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -43,7 +43,7 @@ fn floats(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// Vectors of two rows of two values.
+/// A matrix of two rows with two values each.
 fn vectors() -> Vec<u8> {
     floats(&[1.5, -2.0, 0.25, 3.0])
 }
@@ -71,7 +71,7 @@ fn refusal(result: embank::Result<embank::Imported>) -> String {
     }
 }
 
-/// Keys of 16 bits were ignored, and the rows went in as those of the keys 0 and 1.
+/// In an earlier version an import ignored 16-bit keys, and the rows got the keys 0 and 1.
 #[test]
 fn small_integers_are_keys_in_every_format() {
     let test = new_bank();
@@ -147,7 +147,7 @@ fn what_has_the_name_of_a_part_is_that_part_or_refused() {
         assert!(refused.contains("t.safetensors") && refused.contains(expected), "{refused}");
         assert_eq!(table.contains(&[0, 1, 7, 8]).unwrap(), [false; 4], "{refused}");
     }
-    // What the messages advise is taken.
+    // The options that the error messages advise make the import succeed.
     let named = ImportOptions { rows: Some("rows".to_owned()), ..Default::default() };
     safetensors(&path, &[keys(), rows(), ("scales", "F32", &[2], floats(&[1.0, 2.0]))]);
     assert_eq!(table.import(&path, &named).unwrap().rows, 2);
@@ -180,14 +180,15 @@ fn a_tensor_that_may_be_keys_is_named_or_left_on_request() {
         let refused = refusal(table.import(&path, &ImportOptions::default()));
         assert!(refused.contains(beside.0) && refused.contains("first_key"), "{refused}");
     }
-    // A tensor of another length is no column of theirs.
+    // A tensor of another length cannot hold the keys of these rows.
     safetensors(&path, &[("bias", "F32", &[3], floats(&[0.0; 3])), matrix()]);
     assert_eq!(table.import(&path, &ImportOptions::default()).unwrap().rows, 2);
     safetensors(&path, &[("ids", "I64", &[2], ids), matrix()]);
     let named = ImportOptions { keys: Some("ids".to_owned()), ..Default::default() };
     table.import(&path, &named).unwrap();
     assert_eq!(rows_of(&table, &[70, 11]), [1.5, -2.0, 0.25, 3.0]);
-    // Two matrices, one of them of a type that is not read: which is meant does not show.
+    // Of two matrices, one has a type that imports cannot read. The import cannot tell which one is
+    // meant.
     safetensors(&path, &[("packed", "F8_E4M3", &[2, 4], vec![0; 8]), matrix()]);
     let refused = refusal(table.import(&path, &ImportOptions::default()));
     assert!(refused.contains("name one of"), "{refused}");
@@ -222,7 +223,7 @@ fn rows_by_position_begin_at_a_key_and_end_at_the_last() {
     assert!(refused.contains("leave one of them out"), "{refused}");
 }
 
-/// Fortran's order was refused; pandas' `to_numpy` gives it.
+/// Column-major order, as pandas' `to_numpy` writes it.
 #[test]
 fn npy_in_fortran_order_is_read() {
     let test = new_bank();
@@ -249,7 +250,7 @@ fn npy_in_fortran_order_is_read() {
     assert!(refused.contains("does not fit"), "{refused}");
 }
 
-/// A matrix beside `t.keys.npy` went in as the rows of the keys from 0 on.
+/// In an earlier version a matrix beside `t.keys.npy` got the keys from 0 on.
 #[test]
 fn an_npy_matrix_beside_keys_is_refused() {
     let test = new_bank();
@@ -269,7 +270,7 @@ fn an_npy_matrix_beside_keys_is_refused() {
         assert!(refused.contains(beside), "{refused}");
         fs::remove_file(at(beside)).unwrap();
     }
-    // The rows of a set by their own name.
+    // The rows of a set, imported by the name of their own file.
     npy(&at("t.rows.npy"), "<f4", false, "(2, 2)", &vectors());
     npy(&at("t.keys.npy"), "<i8", false, "(2,)", &ids);
     let refused = refusal(table.import(at("t.rows.npy"), &ImportOptions::default()));
@@ -325,7 +326,7 @@ fn a_list_of_files_goes_in_as_one_and_is_checked_before_the_first_row() {
     assert_eq!(told, [(2, 4), (4, 4)]);
     assert_eq!(table.contains(&[10, 11, 20, 21]).unwrap(), [true; 4]);
 
-    // The last file has no keys: not a row goes in.
+    // The last file has no keys, so no row of any file is imported.
     table.delete(&[10, 11, 20, 21]).unwrap();
     npy(&files[2], "<f4", false, "(2, 2)", &vectors());
     let refused = refusal(table.import_files(&files, &ImportOptions::default()));
@@ -335,7 +336,7 @@ fn a_list_of_files_goes_in_as_one_and_is_checked_before_the_first_row() {
     assert!(refused.contains("c.npy") && refused.contains("3 values"), "{refused}");
     assert_eq!(table.contains(&[10, 11, 20, 21]).unwrap(), [false; 4]);
 
-    // By position, rows of a file follow those of the one before.
+    // By position, a file's rows get the keys that follow the previous file's keys.
     npy(&files[2], "<f4", false, "(2, 2)", &floats(&[5.0, 6.0, 7.0, 8.0]));
     let by_position = ImportOptions { first_key: Some(100), ..Default::default() };
     table.import_files(&files, &by_position).unwrap();
@@ -358,7 +359,7 @@ fn suffixes_are_read_in_any_case() {
     assert!(file(&test, "T.rows.npy").exists());
 }
 
-/// The open of a FIFO waited for a writer, for ever.
+/// In an earlier version opening a FIFO waited for a writer without a limit.
 #[test]
 fn what_is_no_regular_file_is_refused_at_once() {
     let test = new_bank();

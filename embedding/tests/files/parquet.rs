@@ -1,4 +1,5 @@
-//! Parquet files that others made: lists of any kind, nulls, columns that may be keys.
+//! Tests the import of Parquet files of other programs: lists of every type, nulls, and columns
+//! that may be keys.
 
 #![cfg(feature = "parquet")]
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
@@ -72,7 +73,7 @@ fn lists_of_doubles_come_in_and_those_that_are_no_rows_are_named() {
         let error = import(&test, vec![("vector", lists(&[whole, bad]))], None).unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
-    // Without a row, lists tell no dim.
+    // Lists without a row have no length, so the import cannot check the dim.
     assert_eq!(import(&test, vec![("vector", lists(&[]))], None).unwrap().rows, 0);
 }
 
@@ -82,7 +83,7 @@ fn keys_are_named_where_a_column_may_be_them() {
     let whole: Row<'_> = Some(&[Some(1.5), Some(-2.0)]);
     let columns = |ids: ArrayRef| vec![("id", ids), ("vector", lists(&[whole, whole]))];
     let ids: ArrayRef = Arc::new(Int64Array::from(vec![7, -1]));
-    // Rows have no order there: their numbers were taken for keys.
+    // Rows of a Parquet file have no order, so an import must not use their positions as keys.
     let error = import(&test, columns(Arc::clone(&ids)), None).unwrap_err();
     assert!(error.contains("\"id\" (Int64)") && error.contains("first_key"), "{error}");
     import(&test, columns(ids), Some("id")).unwrap();
@@ -91,8 +92,8 @@ fn keys_are_named_where_a_column_may_be_them() {
     let nulls: ArrayRef = Arc::new(Int32Array::from(vec![Some(1), None]));
     let error = import(&test, columns(nulls), Some("id")).unwrap_err();
     assert!(error.contains("row 1, column \"id\" is null"), "{error}");
-    // A column that can't be keys may have been integers: their rows went in as those of the keys 0
-    // and 1.
+    // The importer cannot read these as keys, but the exporter may have turned integers into
+    // floats. So positions must not become keys.
     let halves: ArrayRef = Arc::new(Float16Array::from(vec![half::f16::ONE; 2]));
     let error = import(&test, columns(halves), None).unwrap_err();
     assert!(error.contains("\"id\" (Float16)"), "{error}");
@@ -102,7 +103,7 @@ fn two(test: &TestBank) -> Table {
     table(&test.bank, TableConfig::new(2))
 }
 
-/// Ids as pandas, Polars and Spark write them by default where they are no plain integers.
+/// Ids as pandas, Polars and Spark write them by default when they are not plain integers.
 fn odd_ids() -> Vec<ArrayRef> {
     vec![
         Arc::new(StringArray::from(vec!["7", "8"])),
@@ -125,7 +126,8 @@ fn odd_ids() -> Vec<ArrayRef> {
     ]
 }
 
-/// Their rows went in as those of the keys 0 and 1, without a word.
+/// In an earlier version these ids were ignored without an error, and the rows got the keys 0 and
+/// 1.
 #[test]
 fn ids_that_are_no_integers_are_refused_by_type_and_cure() {
     let test = new_bank();
@@ -203,7 +205,7 @@ fn columns_that_may_be_meant_otherwise_are_refused() {
         assert!(error.contains(expected), "{expected}: {error}");
         assert_eq!(two(&test).contains(&[0, 1, 7, 8]).unwrap(), [false; 4]);
     }
-    // With keys, other columns are the caller's own.
+    // If the import finds keys, other columns may have any type.
     let columns = vec![("keys", ids()), ("name", texts()), ("rows", vectors())];
     assert_eq!(import(&test, columns, None).unwrap().rows, 2);
 }
@@ -226,7 +228,7 @@ fn a_directory_of_parquet_files_is_read_in_sorted_order() {
         std::fs::write(directory.join(name), "no rows").unwrap();
     }
     assert_eq!(two(&test).import(&directory, &ImportOptions::default()).unwrap().rows, 4);
-    // Of equal keys the last row stays: that of the later file.
+    // If two files have a row of one key, the later file's row stays.
     assert_eq!(rows_of(&two(&test), &[2, 1, 3]), [1.0, 1.0, 2.0, 2.0, 2.0, 2.0]);
 
     std::fs::write(directory.join("notes.txt"), "no rows").unwrap();

@@ -1,8 +1,8 @@
-//! Vocabularies of every on-disk format that must keep opening: docs/testing.md, "Formats".
+//! Tests that this build opens vocabularies of every on-disk format: docs/testing.md, "Formats".
 //!
-//! `vocabulary_fixtures/format-<n>-vocabulary-<m>` has a bank's files and, as text, what its
-//! vocabularies hold; n is the metadata format and m the version of vocabularies' descriptors.
-//! `write_a_fixture` makes one.
+//! `vocabulary_fixtures/format-<n>-vocabulary-<m>` holds a bank's files, and its vocabularies'
+//! values as text. n is the version of the metadata format, and m the version of vocabularies'
+//! descriptors. `write_a_fixture` makes a fixture.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -29,7 +29,7 @@ fn own_name() -> String {
     format!("format-{version}-vocabulary-{DESCRIPTOR}")
 }
 
-/// Short strings and long ones, the empty one and bytes that are no text.
+/// Short and long strings, the empty string, and bytes that are not UTF-8.
 fn strings(range: std::ops::Range<usize>) -> ByteBuffer {
     range
         .map(|i| match i % 10 {
@@ -90,7 +90,7 @@ fn vocabularies_of_every_fixture_open() {
         assert_eq!(listing(&bank), expected, "{}", fixture.display());
         bank.open_table("words").unwrap();
 
-        // And on: what was there keeps its ids, what is new gets the next ones.
+        // After the reopen, old values keep their ids and new values get the next ids.
         let words = bank.open_vocabulary("words").unwrap();
         let (first, len) = (words.config().first_id, words.len());
         let mut ids = vec![0; 120];

@@ -1,5 +1,5 @@
-//! Vocabularies of banks that move: taken back to a checkpoint, read while another process
-//! renumbers, dropped while they are verified.
+//! Tests vocabularies of a bank that is rolled back, of a reader while another process renumbers,
+//! and a drop during a verification.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -28,8 +28,8 @@ fn refused(result: Result<embank::Imported, Error>) -> String {
     }
 }
 
-/// A bank goes back to a checkpoint and is renumbered as often, with other values: rows that were
-/// exported before would have been taken for theirs.
+/// After a roll back, a renumbering with other values has the number of the lost one. An import
+/// must still refuse rows of the lost numbering.
 #[test]
 fn a_numbering_after_going_back_is_another_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -107,7 +107,7 @@ fn rows_for_values_that_are_gone_are_not_imported() {
         assert_eq!(unbound.import(&file, &ImportOptions::default()).unwrap().rows, 1);
         drop((unbound, bank));
 
-        // The same values, and more behind them.
+        // The bank has the file's values again, and more values after them.
         Bank::roll_back(&path, first).unwrap();
         let bank = open(&path);
         insert(&bank, 5000..7000);
@@ -115,9 +115,8 @@ fn rows_for_values_that_are_gone_are_not_imported() {
     }
 }
 
-/// Refreshes move a bank that is open to read only on while others read which tables there are:
-/// tables of one checkpoint were held against headers of the next one, and sound vocabularies
-/// reported as damaged.
+/// Refreshes move a reader on while other threads list tables. In an earlier version a list of one
+/// checkpoint met headers of the next, and sound vocabularies were reported as damaged.
 #[test]
 fn refreshes_from_many_threads_see_whole_vocabularies() {
     let dir = tempfile::tempdir().unwrap();
@@ -194,14 +193,15 @@ fn a_verification_may_use_the_bank_while_its_vocabulary_is_dropped() {
             if chunks == 1 {
                 begun.wait();
             }
-            // Whether or not the other thread waits by now, these come back.
+            // These calls return even if the other thread waits.
             for _ in 0..1000 {
                 assert_eq!(bank.vocabularies().len(), 2);
                 bank.open_vocabulary("other").unwrap();
                 std::thread::yield_now();
             }
             bank.table(&format!("t {chunks}"), TableConfig::new(1).vocabulary("v")).unwrap();
-            // They ask how many values there are, and waited for the verification.
+            // An export and an import ask for the number of values. They must not wait for the
+            // verification.
             let file = dir.path().join(format!("{chunks}.safetensors"));
             bound.export(&file, &ExportOptions::default()).unwrap();
             bound.import(&file, &ImportOptions::default()).unwrap();
@@ -215,7 +215,7 @@ fn a_verification_may_use_the_bank_while_its_vocabulary_is_dropped() {
     assert!(matches!(bank.drop_vocabulary("v"), Err(Error::NoSuchVocabulary { .. })));
 }
 
-/// Tables with such names were in the way of vocabularies.
+/// A table of such a name would collide with a vocabulary's own tables.
 #[test]
 fn tables_have_no_names_of_a_vocabularys_own() {
     let dir = tempfile::tempdir().unwrap();
@@ -229,8 +229,8 @@ fn tables_have_no_names_of_a_vocabularys_own() {
     bank.vocabulary("word (vocabulary)", VocabularyConfig::bytes().counts(true)).unwrap();
 }
 
-/// Chunks of a scan follow the length that values may have: 4,096 strings of 64 KiB would be 256
-/// MiB.
+/// The number of values in a chunk depends on their longest length: 4,096 strings of 64 KiB would
+/// take 256 MiB.
 #[test]
 fn long_values_come_a_few_at_a_time() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Threads that use a bank while their locals are destroyed.
+//! Tests threads that use a bank while their thread locals are destroyed.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -9,7 +9,7 @@ use embank::{Bank, BankOptions, Lease, Missing, Table, TableConfig, VocabularyCo
 
 const DIM: usize = 2;
 
-/// What a thread does when its locals are destroyed, those of the library before this one.
+/// Work that a thread does when its locals are destroyed, after the library's locals.
 struct AtTheEnd(Box<dyn FnOnce()>);
 
 thread_local! {
@@ -22,12 +22,12 @@ impl Drop for AtTheEnd {
     }
 }
 
-/// Runs `last` as a thread ends that has used the table before.
+/// Starts a thread that gets rows of the table, and runs `last` as that thread ends.
 fn as_a_thread_ends(table: &Table, last: impl FnOnce() + Send + 'static) {
     let table = table.clone();
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || {
-        // Registered before the library's locals, so destroyed after them.
+        // Locals are destroyed in reverse order, so this one is registered before the library's.
         let last = move || {
             last();
             done.send(()).unwrap();
@@ -49,7 +49,7 @@ fn bank_and_table() -> (tempfile::TempDir, Bank, Table) {
     (dir, bank, table)
 }
 
-/// A lease that was dropped there once aborted the process.
+/// In an earlier version a lease that was dropped at this point aborted the process.
 #[test]
 fn a_lease_is_given_back_as_a_thread_ends() {
     thread_local! {
@@ -58,14 +58,14 @@ fn a_lease_is_given_back_as_a_thread_ends() {
     let (_dir, bank, table) = bank_and_table();
     let taken = table.clone();
     std::thread::spawn(move || {
-        // Registered before the library's locals, so destroyed after them.
+        // Locals are destroyed in reverse order, so this one is registered before the library's.
         LEASE.set(None);
         LEASE.set(Some(taken.get(&[3, 1, 3], &mut [0.0; 3 * DIM]).unwrap()));
     })
     .join()
     .unwrap();
     assert_eq!(bank.outstanding_leases(), []);
-    // At bound 0 it would wait for a lease that is out.
+    // At bound 0 this Get would wait if the lease were still outstanding.
     drop(table.get(&[1, 3], &mut [0.0; 2 * DIM]).unwrap());
 }
 

@@ -35,9 +35,8 @@ fn full_table(bound: Option<u32>) -> (TestBank, Table) {
     (test, table)
 }
 
-/// A batch counted a row as got that it had read, though another had taken the row to the tail
-/// meanwhile. When it then failed, it gave back that other one's count, and a third Get was let
-/// through beside it.
+/// In an earlier version a Get counted a row although another Get had moved the row to the tail.
+/// When the first Get failed, it gave back the other Get's count.
 #[test]
 fn a_failed_get_gives_back_its_own_counts_alone() {
     let (test, table) = full_table(Some(0));
@@ -48,7 +47,8 @@ fn a_failed_get_gives_back_its_own_counts_alone() {
             scope.spawn(|| {
                 let mut rows = vec![0.0; 16 * DIM];
                 for _ in 0..10_000 {
-                    // Together through the same keys, which are on disk, four steps at each place.
+                    // The threads get the same keys from disk together, four steps for each batch
+                    // of keys.
                     let first = step.fetch_add(1, Ordering::Relaxed) / 4 * 16;
                     let keys: Vec<u64> = (0..16).map(|i| (first + i) % KEYS).collect();
                     match table.get(&keys, &mut rows) {
@@ -83,8 +83,8 @@ fn a_failed_get_gives_back_its_own_counts_alone() {
     assert_eq!(test.bank.stats().release_failures, 0);
 }
 
-/// A batch took pages for what it had under way without a look at the quota, and was refused
-/// afterwards: again and again, the log grew as it liked.
+/// In an earlier version a Get took pages before it checked the quota. Each refused Get made the
+/// log longer.
 #[test]
 fn refused_gets_do_not_grow_the_log() {
     let (test, table) = full_table(None);

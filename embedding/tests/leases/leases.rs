@@ -11,13 +11,14 @@ use embank::{Bank, BankOptions, Error, Initializer, Lease, Optimizer, Table, Tab
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Leases expire after a hundredth of a second, Gets wait as long as it takes.
+/// Leases expire after 10 ms, and Gets wait longer than any test.
 fn forgetful() -> BankOptions {
     let lease_timeout = Some(Duration::from_millis(10));
     BankOptions { wait_timeout: LONG, lease_timeout, ..small_options() }
 }
 
-/// As `forgetful`, for a Get that begins before the lease expires, also on a busy machine.
+/// `forgetful` with a longer timeout, so that a Get begins before the lease expires on a busy
+/// machine.
 fn forgetful_after_a_get() -> BankOptions {
     BankOptions { lease_timeout: Some(Duration::from_millis(200)), ..forgetful() }
 }
@@ -117,7 +118,7 @@ fn a_lease_expires_that_is_stuck_in_another_thread_with_rows_on_disk() {
     std::thread::scope(|scope| {
         let lease = get(&table, &[1, 2, 3]);
         let worker = scope.spawn(move || {
-            // Until the others are through.
+            // Waits until the other Gets are done.
             assert!(release.recv().is_err());
             lease.apply(&[-1.0; 3])
         });
@@ -166,7 +167,7 @@ fn an_expiring_lease_and_its_owner_give_the_counts_back_once() {
             });
         }
     });
-    // What was forgotten last.
+    // Waits until the last forgotten lease has expired.
     get(&table, &[0, 1]).release().unwrap();
     let rows = rows_of(&table, &[0, 1]);
     let applied = applied.each_ref().map(|count| count.load(Ordering::Relaxed));
@@ -297,7 +298,7 @@ fn a_lease_on_a_deleted_row_does_not_take_the_count_of_the_row_made_anew() {
             end(old, &table);
             assert_eq!(table.outstanding(6).unwrap(), Some(0), "{number}: of its other row");
             if new.is_expired() {
-                // A slow machine.
+                // The new lease expired early on a slow machine.
                 continue;
             }
             assert_eq!(table.outstanding(5).unwrap(), Some(1), "{number}: that of the new lease");
@@ -306,7 +307,7 @@ fn a_lease_on_a_deleted_row_does_not_take_the_count_of_the_row_made_anew() {
                     Error::StalenessTimeout { outstanding: 1, .. }
                     | Error::SelfBlocked { held: 1, .. },
                 ) => {}
-                // A slow machine.
+                // The new lease expired early on a slow machine.
                 Ok(_) if new.is_expired() => continue,
                 other => panic!("{number}: {other:?}"),
             }
@@ -337,7 +338,7 @@ fn deletions_leave_the_clocks_of_others_alone() {
                     let before = begun(key);
                     let lease = get(table, &[key, 100 + thread]);
                     let outstanding = table.outstanding(key).unwrap();
-                    // Neither a deletion since, nor one under way, nor a late thread.
+                    // No deletion has ended since the Get, and no deletion is running.
                     let undisturbed = before % 2 == 0 && begun(key) == before;
                     if undisturbed && !lease.is_expired() {
                         assert_eq!(outstanding, Some(1), "thread {thread}, round {round}");
@@ -391,7 +392,7 @@ fn a_timeout_without_end_is_one() {
         let lease = get(&table, &[1]);
         let before = cpu_ticks();
         assert!(table.get(&[1], &mut [0.0]).is_err());
-        // Of 20 in 200 ms.
+        // The wait takes 20 ticks, of which a sleeping thread uses almost no processor time.
         assert!(cpu_ticks() - before < 10);
         assert!(!lease.is_expired());
         lease.apply(&[-1.0]).unwrap();
@@ -445,7 +446,7 @@ fn the_histogram_never_falls_while_it_is_read() {
     drop(hold);
 }
 
-/// One row of a lease can't be read any more: the others get their counts back all the same.
+/// If one row of a lease cannot be read, the lease still gives back the counts of the other rows.
 #[test]
 fn a_row_that_can_not_be_read_keeps_no_other_blocked() {
     const DIM: usize = 16;

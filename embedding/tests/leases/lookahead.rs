@@ -1,4 +1,4 @@
-//! Reading ahead into memory.
+//! Tests Lookahead: rows that are read ahead into memory.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -9,7 +9,7 @@ use embank::{Bank, BankOptions, LookaheadStats, Optimizer, Table, TableConfig};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A table whose `count` rows hold their key and lie on disk.
+/// Makes a table with `count` rows on disk. Each row holds its key.
 fn rows_on_disk(bank: &Bank, count: u64) -> (Table, Vec<u64>) {
     let table = table(bank, TableConfig::new(2).optimizer(Optimizer::sgd(1.0)));
     let keys: Vec<u64> = (0..count).collect();
@@ -19,7 +19,7 @@ fn rows_on_disk(bank: &Bank, count: u64) -> (Table, Vec<u64>) {
     (table, keys)
 }
 
-/// Every key asked for must be accounted for.
+/// Waits for the queue, and checks that the statistics account for every announced key.
 fn settled(bank: &Bank) -> LookaheadStats {
     assert!(bank.wait_lookahead(PATIENCE));
     let stats = bank.stats().lookahead;
@@ -83,8 +83,7 @@ fn a_second_request_is_merged() -> bool {
     // Within one call duplicates count once.
     let first = table.lookahead(&[4, 4, 4, 5]).unwrap();
     assert_eq!((first.queued, first.merged), (2, 0));
-    // A row that the worker reads while this call looks at it is queued again, and is not moved
-    // twice.
+    // If the worker reads a row during this call, the row is queued again but not moved twice.
     let again = table.lookahead(&[4, 5]).unwrap();
     assert_eq!(again.queued + again.merged + again.resident, 2);
     assert_eq!(settled(&test.bank).moved, 2);
@@ -175,7 +174,7 @@ fn a_bank_closes_with_requests_pending_and_opens_again() {
     assert_eq!(rows_of(&bank.open_table("t").unwrap(), &[499]), [499.0; 2]);
 }
 
-/// `count` keys below `rows`, the same for the same step.
+/// `count` keys below `rows` that depend only on `step`.
 fn batch_of(step: u64, count: u64, rows: u64) -> Vec<u64> {
     let mix = |x: u64| (x ^ x >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9).rotate_left(31);
     (0..count).map(|i| mix(mix(step * count + i + 1)) % rows).collect()
@@ -186,10 +185,11 @@ fn a_row_in_memory_when_it_is_announced_is_still_there_when_it_is_got() {
     const ROWS: u64 = 60_000;
     const DIM: u32 = 16;
     const BATCH: u64 = 400;
-    // The bank remembers half as many announced rows as its queue has places: 1,236 here.
+    // 3 batches of 400 rows fit: the bank remembers half as many announced rows as its queue has
+    // places, here 1,236.
     const AHEAD: u64 = 3;
-    // Rows of others, put in each step: with them more is written between announcement and use than
-    // the read-only region holds, so a row that is not remembered is on disk when it is got.
+    // Rows that are put in each step between an announcement and its use. They exceed the read-only
+    // region, so a row that the bank does not remember is on disk when a Get comes.
     const OTHERS: u64 = 2000;
     const WARM_UP: u64 = 60;
     const STEPS: u64 = 200;
@@ -238,11 +238,11 @@ fn flood(bank: &Bank, bytes: u64) {
     }
 }
 
-/// Rows in mutable memory, and what memory their bank has.
+/// Rows in mutable memory, and the bytes of memory frames of their bank.
 fn rows_in_memory(count: u64) -> (crate::common::TestBank, Table, Vec<u64>, u64) {
     let options = BankOptions { memory_budget_bytes: 4 << 20, ..small_options() };
     let test = new_bank_with(options);
-    // Memory has filled up once.
+    // Fills the memory once.
     flood(&test.bank, 6 << 20);
     let table = table(&test.bank, TableConfig::new(2).optimizer(Optimizer::sgd(1.0)));
     let keys: Vec<u64> = (0..count).collect();
@@ -306,8 +306,8 @@ fn a_row_that_was_moved_in_time_is_kept_too() {
     assert!(stats.kept >= 200);
 }
 
-/// Rows that can't be kept for want of space are read when they are wanted: no failure of the next
-/// announcement.
+/// If the disk has no space to keep announced rows in memory, a Get reads them later. The next
+/// announcement does not fail.
 #[test]
 fn a_full_quota_does_not_fail_the_next_announcement() {
     let options = BankOptions { disk_quota_bytes: Some(6 << 20), ..small_options() };

@@ -1,4 +1,4 @@
-//! Leases: bounds, waits, timeouts, and rows that lookahead and prefetch bring.
+//! Tests of leases: bounds, waits, timeouts, and rows that Lookahead and prefetch bring.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Reading ahead into the caller's buffer.
+//! Tests prefetches: rows that are read ahead into the caller's buffer.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::{initial_of, new_bank, push_to_disk, small_options, table};
 use embank::{Bank, BankOptions, Error, Missing, Table, TableConfig};
 
-/// A table whose rows hold their keys: even ones in memory, odd ones on disk.
+/// Makes a table whose rows hold their keys: even keys in memory, odd keys on disk.
 fn scattered(bank: &Bank, count: u64) -> (Table, Vec<u64>) {
     let table = table(bank, TableConfig::new(2));
     let keys: Vec<u64> = (0..count).collect();
@@ -84,7 +84,7 @@ fn it_becomes_ready_by_itself() {
         assert!(Instant::now() < deadline);
         std::thread::yield_now();
     }
-    // As it was when it was read.
+    // The prefetch returns the row as it was when it was read.
     table.put(&[1], &[9.0; 2]).unwrap();
     let mut rows = vec![0.0; 6000];
     prefetch.wait(&mut rows, Missing::Error).unwrap();
@@ -111,7 +111,7 @@ fn buffers_come_out_of_the_budget_and_go_back() {
         }
         other => panic!("{other}"),
     }
-    // Dropping the handles gives it back, as soon as the worker has come by.
+    // Dropping the handles returns their memory to the budget when the worker runs next.
     drop(held);
     let deadline = Instant::now() + Duration::from_secs(60);
     let again = loop {

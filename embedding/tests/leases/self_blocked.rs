@@ -1,4 +1,4 @@
-//! A get that would wait for its own thread fails at once, and no other wait does.
+//! Tests that a Get that would wait for its own thread fails at once, and that other Gets wait.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::{TestBank, new_bank_with, push_to_disk, small_options, table};
 use embank::{BankOptions, Error, Initializer, Lease, Optimizer, Table, TableConfig};
 
-/// A wait that should not be one ends as a timeout, which is another error.
+/// A Get that waits by mistake fails with a timeout, which is another error.
 fn bank() -> TestBank {
     new_bank_with(BankOptions { wait_timeout: Duration::from_secs(2), ..small_options() })
 }
@@ -28,7 +28,7 @@ fn get(table: &Table, keys: &[u64]) -> Lease {
     try_get(table, keys).unwrap()
 }
 
-/// Ends the lease in another thread, once a get waits.
+/// Ends the lease in another thread once a Get waits.
 fn end_when_a_get_waits(table: &Table, lease: Lease) -> thread::JoinHandle<()> {
     let (table, waits) = (table.clone(), table.stats().waits);
     thread::spawn(move || {
@@ -80,7 +80,7 @@ fn the_message_tells_what_to_do() {
     }
 }
 
-/// The thread's own leases would be let through; that of another thread is what it waits for.
+/// The bound admits the thread's own lease. Only the other thread's lease makes the Get wait.
 #[test]
 fn a_wait_for_another_thread_is_a_wait() {
     let test = bank();
@@ -107,7 +107,8 @@ fn a_lease_that_is_handed_over_is_waited_for() {
     ends.join().unwrap();
 }
 
-/// Nothing need be said once it is known of the bank.
+/// Once a thread of the bank has ended another thread's lease, Gets wait without a call of
+/// `hand_over`.
 #[test]
 fn gets_wait_once_another_thread_has_ended_a_lease() {
     let test = bank();
@@ -123,7 +124,8 @@ fn gets_wait_once_another_thread_has_ended_a_lease() {
     }
 }
 
-/// What is known of one bank says nothing of another, and ends in the taker's thread say nothing.
+/// Leases that move between threads in one bank change nothing in another bank. Leases that their
+/// own thread ends change nothing either.
 #[test]
 fn ends_in_another_bank_or_by_the_taker_do_not_count() {
     let (test, other) = (bank(), bank());

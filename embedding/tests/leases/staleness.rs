@@ -1,4 +1,4 @@
-//! Leases, clocks and waiting for the staleness bound.
+//! Tests leases, clocks, and waits for the staleness bound.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -19,7 +19,7 @@ fn get(table: &Table, keys: &[u64]) -> Lease {
     table.get(keys, &mut vec![0.0; keys.len()]).unwrap()
 }
 
-/// From another thread: one whose own leases block it does not wait for them.
+/// Runs the Get in another thread, because a Get fails at once if its own thread's leases block it.
 fn times_out(table: &Table, keys: &[u64]) -> Error {
     let get = || table.get(keys, &mut vec![0.0; keys.len()]).unwrap_err();
     std::thread::scope(|scope| scope.spawn(get).join().unwrap())
@@ -243,7 +243,7 @@ fn counts_do_not_survive_a_restart() {
 
 #[test]
 fn a_raised_bound_wakes_those_who_wait() {
-    // The default timeout is a minute: only the wake gets the second Get through before it.
+    // The default `wait_timeout` is a minute, so only the wake lets the second Get through in time.
     let test = new_bank_with(small_options());
     let table = table(&test.bank, config().staleness_bound(Some(0)));
     let held = get(&table, &[5]);

@@ -27,18 +27,18 @@ const KEYS: u64 = 24;
 const BATCH: usize = 6;
 const ROUNDS_MIN: u64 = 250;
 const CHECKPOINTS_MIN: u32 = 4;
-/// Longest time that the trainers go on until `CHECKPOINTS_MIN` checkpoints are taken.
+/// The longest time that the trainers run to reach `CHECKPOINTS_MIN` checkpoints.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LEASE_TIMEOUT: Duration = Duration::from_millis(3);
 const BOUND_MAX: u32 = 2;
 
-/// A Get that came back, by the ticks of one clock for all threads.
+/// A Get that returned a lease. All threads take their times from one clock.
 #[derive(Debug)]
 struct Got {
     keys: Vec<u64>,
     begun: u64,
     ended: u64,
-    /// The largest bound that was in force in between.
+    /// The largest bound that was in force during the Get.
     bound: u32,
     /// The earliest time at which this lease may have given its counts back.
     answered: u64,
@@ -46,7 +46,7 @@ struct Got {
 
 struct Recorder {
     started: Instant,
-    /// Every change of the bound: when it had begun to be in force at the earliest.
+    /// Every change of the bound, with the earliest time at which it was in force.
     bounds: Mutex<Vec<(u64, u32)>>,
 }
 
@@ -59,8 +59,8 @@ impl Recorder {
     fn largest_bound(&self, begun: u64, ended: u64) -> u32 {
         let bounds = self.bounds.lock();
         let before = bounds.iter().rposition(|&(since, _)| since <= begun).unwrap_or(0);
-        // The one before a change may be in force until the change is done, which is after it was
-        // recorded.
+        // A change is recorded before it is complete. So the previous bound may still be in force
+        // at that time.
         let first = before.saturating_sub(1);
         let within = bounds[first..].iter().take_while(|&&(since, _)| since <= ended);
         within.map(|&(_, bound)| bound).max().unwrap()
@@ -77,7 +77,7 @@ fn train(
     let mut dice = Rng::with_seed(seed);
     let mut record = Vec::new();
     let mut rows = [0.0; BATCH];
-    // Ends: `enough` is true at the deadline at the latest.
+    // Ends: `enough` returns true at the deadline.
     for round in 0_u64.. {
         if round >= ROUNDS_MIN && enough() {
             break;
@@ -92,7 +92,7 @@ fn train(
         let ended = recorder.now();
         let unique = lease.unique().keys().to_vec();
         let bound = recorder.largest_bound(begun, ended);
-        // It was registered, and began to age, while the Get was running.
+        // The lease was registered during the Get, and its age counts from then.
         let of_age = begun + LEASE_TIMEOUT.as_nanos() as u64;
         let answered = match dice.u64(..20) {
             0 => {
@@ -105,7 +105,8 @@ fn train(
                 now
             }
             4 => {
-                // Kept for longer than others get a row, and perhaps for too long.
+                // Kept longer than other threads wait for a row, and in some rounds beyond the
+                // lease timeout.
                 let until = recorder.now() + dice.u64(..2 * LEASE_TIMEOUT.as_nanos() as u64);
                 while recorder.now() < until {
                     std::thread::yield_now();
@@ -120,8 +121,8 @@ fn train(
     record
 }
 
-/// Applies a gradient of -1 to each row and counts it, unless it is too late. Returns when it
-/// began.
+/// Applies a gradient of -1 to each row and counts it, unless the lease has expired. Returns the
+/// time before the call.
 fn apply(lease: embank::Lease, recorder: &Recorder, steps: &[AtomicU64]) -> u64 {
     let now = recorder.now();
     let keys = lease.unique().keys().to_vec();
@@ -135,7 +136,7 @@ fn apply(lease: embank::Lease, recorder: &Recorder, steps: &[AtomicU64]) -> u64 
     now
 }
 
-/// The first Get that had more leases on one of its rows all the while than its bound admits.
+/// The first Get during which more leases on one of its rows were out than its bound admits.
 fn first_excess(record: &[Got]) -> Option<String> {
     let mut by_key: HashMap<u64, Vec<&Got>> = HashMap::new();
     for got in record {
@@ -170,10 +171,10 @@ fn no_get_returns_beyond_the_bound_at_any_linearisation() {
         .initializer(Initializer::Zeros)
         .staleness_bound(Some(BOUND_MAX));
     let table = test.bank.table("t", config).unwrap();
-    // Rows that begin on disk: a quick machine may keep so few of them in memory from then on.
+    // Rows begin on disk, because a quick machine may keep these few rows in memory later.
     table.put(&(0..KEYS).collect::<Vec<_>>(), &[0.0; KEYS as usize]).unwrap();
     push_to_disk(&test.bank);
-    // Written over and over by another thread: it pushes the rows to disk.
+    // Another thread rewrites these rows all the time, which pushes the other rows to disk.
     let filler = test.bank.table("wide", TableConfig::new(256)).unwrap();
     let seed = u64::from(std::process::id()) << 20 | 1;
     println!("seed {seed}");
@@ -224,7 +225,7 @@ fn no_get_returns_beyond_the_bound_at_any_linearisation() {
     let stats = table.stats();
     assert!(stats.staleness.max() <= Some(BOUND_MAX), "{:?}", stats.staleness);
     assert_eq!(stats.staleness.rows(), stats.get_rows);
-    // The run was what it is meant to be.
+    // Checks that Gets waited and leases expired, which this test is about.
     assert!(stats.waits > 0 && stats.leases_expired > 0, "{stats:?}");
     let checkpoints = checkpoints.load(Ordering::Relaxed);
     assert!(stats.disk_reads > 0 && checkpoints >= CHECKPOINTS_MIN, "{checkpoints}, {stats:?}");

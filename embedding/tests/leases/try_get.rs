@@ -1,5 +1,5 @@
-//! Gets that do not wait, or not for long: what they hold afterwards, and what they are to an async
-//! runtime.
+//! Tests Gets that do not wait or wait for a short time: which rows they hold afterwards, and how
+//! they work in an async runtime.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -25,7 +25,8 @@ fn a_get_that_would_wait_holds_nothing() {
     let test = new_bank();
     let table = table(&test.bank, config());
     let lease = table.get(&[2], &mut [0.0]).unwrap();
-    // In this thread, where a Get would fail at once, and in another one, where it would wait.
+    // Tried in this thread, where a Get would fail at once, and in another thread, where a Get
+    // would wait.
     assert!(try_get(&table, &[1, 2, 3, 2]).is_none());
     thread::scope(|scope| {
         scope.spawn(|| assert!(try_get(&table, &[1, 2, 3, 2]).is_none()));
@@ -44,7 +45,7 @@ fn a_get_that_would_wait_holds_nothing() {
     assert!(matches!(table.try_get(&[1], &mut []), Err(Error::ShapeMismatch { .. })));
 }
 
-/// The bank waits two minutes.
+/// The bank's own `wait_timeout` is two minutes.
 #[test]
 fn a_handle_waits_as_long_as_it_is_told() {
     let test = new_bank();
@@ -70,16 +71,17 @@ fn a_handle_waits_as_long_as_it_is_told() {
     at_once.release().unwrap();
 }
 
-/// Or tasks that poll would overtake a Get that waits.
+/// If a poll could take a reserved row, polling tasks would overtake a waiting Get for ever.
 #[test]
 fn a_row_that_is_reserved_is_not_taken() {
     let test = new_bank();
     let table = table(&test.bank, config());
     thread::scope(|scope| {
-        // Of another thread: a reservation waits for those whose leases it waits for.
+        // The lease belongs to another thread, because a reservation lets the threads pass whose
+        // leases it waits for.
         let held = scope.spawn(|| table.get(&[1], &mut [0.0]).unwrap()).join().unwrap();
         let waiting = scope.spawn(|| table.get(&[1, 2], &mut [0.0; 2]).unwrap().release());
-        // Ends: the Get reserves its rows when it has waited for 50 ms.
+        // Ends: the Get reserves its rows after it has waited for 50 ms.
         while let Some(lease) = try_get(&table, &[2]) {
             lease.release().unwrap();
             thread::yield_now();
@@ -91,8 +93,8 @@ fn a_row_that_is_reserved_is_not_taken() {
     assert!(try_get(&table, &[1, 2]).is_some());
 }
 
-/// Two tasks of one thread that hold a lease over an await: with `get` the second one kept the
-/// first from ending its lease until the wait's timeout.
+/// Two tasks of one thread hold a lease over an await. With `get`, the second task would block the
+/// thread, so the first task could not end its lease.
 #[test]
 fn tasks_of_one_thread_take_turns() {
     let test = new_bank();
@@ -100,7 +102,7 @@ fn tasks_of_one_thread_take_turns() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let step = |table: Table| async move {
         let mut row = [0.0];
-        // Ends: each task's lease ends, whatever the others do.
+        // Ends: each task ends its lease without waiting for another task.
         let lease = loop {
             match table.try_get(&[9], &mut row).unwrap() {
                 Some(lease) => break lease,

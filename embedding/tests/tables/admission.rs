@@ -1,5 +1,5 @@
-//! Keys that get no row before they are admitted: what they show, what their gradients do, how they
-//! are counted.
+//! Tests keys without an admitted row: the values that a Get shows, their gradients, and their
+//! counts.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -10,7 +10,7 @@ use embank::{Admission, Bank, Error, Initializer, Missing, Optimizer, Table, Tab
 use embank_kv::{Store, StoreOptions};
 use proptest::prelude::*;
 
-/// Rows of one column that begin at 1 and grow by what is applied.
+/// Rows of one column that begin at 1. A gradient of -1 adds 1.
 fn config(admission: Admission) -> TableConfig {
     TableConfig::new(1)
         .optimizer(Optimizer::sgd(1.0))
@@ -30,7 +30,7 @@ fn a_key_gets_its_row_with_the_third_get() {
     let table = table(&test.bank, config(Admission::AfterGets(3)));
     table.put(&[50], &[9.0]).unwrap();
     for round in 1..=3 {
-        // 50 has a row, 7 is there twice, 8 comes for the first time.
+        // Key 50 has a row, key 7 is in the batch twice, and the last key is new in each round.
         let keys = [50, 7, 7, 100 + round];
         let mut rows = [f32::NAN; 4];
         let lease = table.get(&keys, &mut rows).unwrap();
@@ -47,7 +47,8 @@ fn a_key_gets_its_row_with_the_third_get() {
     assert_eq!(table.stats().not_admitted_rows, 2 + 3);
     assert_eq!(table.outstanding(7).unwrap(), Some(0));
 
-    // Put through a lease, only rows that it holds; put without one, any.
+    // A put through a lease writes only rows that the lease holds. A put without a lease writes any
+    // row.
     table.get(&[300, 7], &mut [0.0; 2]).unwrap().put(&[5.0, 6.0]).unwrap();
     assert_eq!((value(&table, 300), value(&table, 7)), (None, Some(6.0)));
     table.apply_gradients(&[300], &[-1.0]).unwrap();
@@ -133,8 +134,8 @@ fn chance_admits_as_many_as_it_says_and_the_same_each_time() {
     assert_eq!(admitted(1, 1.0).1, keys.len());
 }
 
-/// Each process drew the same numbers as the one before it, so keys that were refused once were
-/// refused for ever.
+/// In an earlier version each process repeated the draws of the one before it, so a key that was
+/// refused once was refused in every process.
 #[test]
 fn draws_go_on_after_a_restart() {
     let keys: Vec<u64> = (0..10_000).collect();
@@ -153,13 +154,13 @@ fn draws_go_on_after_a_restart() {
         let broken = bank.table("t", config()).unwrap();
         get(&broken).unwrap();
         bank.checkpoint(b"").unwrap();
-        // A Get that no checkpoint has does not count.
+        // A Get after the last checkpoint is lost with the process, so its draws do not count.
         get(&broken).unwrap();
     }
     let bank = Bank::open(dir.path(), small_options()).unwrap();
     let broken = bank.open_table("t").unwrap();
     let found = rows(&broken);
-    // 1 - 0.9^20 of them.
+    // 20 draws of 0.1 admit 1 - 0.9^20 of the keys, which is 8,784.
     assert!((8_600..8_970).contains(&found.len()), "{} rows", found.len());
     assert_eq!(
         found,
@@ -170,7 +171,7 @@ fn draws_go_on_after_a_restart() {
     assert_eq!(rows(&bank.table("t", config()).unwrap()), [0; 0]);
 }
 
-/// Before the draws were numbered there was no table of their number.
+/// Banks of earlier versions have no table that holds the number of draws.
 #[test]
 fn a_bank_without_a_number_of_draws_begins_one() {
     let keys: Vec<u64> = (0..1000).collect();
@@ -222,7 +223,8 @@ fn threads_lose_no_gradient_and_no_count() {
                 let table = &table;
                 scope.spawn(move || {
                     for round in 0..rounds {
-                        // Keys come into play bit by bit; batches overlap, in different orders.
+                        // New keys come in round by round. The threads' batches overlap, in
+                        // different orders.
                         let new = round * keys / rounds;
                         let batch: Vec<u64> =
                             (0..4).map(|i| (thread * 5 + i * 7 + round) % (new + 1)).collect();
@@ -319,7 +321,8 @@ struct Model {
 }
 
 impl Model {
-    /// The rows of a batch's distinct keys, those that have none as what a Get shows.
+    /// Gets the distinct keys of a batch: counts keys without a row, and admits those with `needed`
+    /// Gets.
     fn get(&mut self, keys: &[u64], needed: u32) {
         let mut distinct = keys.to_vec();
         distinct.sort_unstable();
@@ -408,7 +411,7 @@ proptest! {
     }
 }
 
-/// A module shortens rows by a rewrite: that admits no key, and is no Get.
+/// A module shortens rows by a rewrite. A rewrite admits no key and does not count as a Get.
 #[test]
 fn a_rewrite_changes_rows_that_the_lease_holds_alone() {
     let test = new_bank();
@@ -450,13 +453,13 @@ fn a_second_get_of_a_step_counts_no_key_again() {
         let admitted = table.contains(&keys).unwrap().into_iter().filter(|&there| there).count();
         match admission {
             Admission::AfterGets(_) => assert_eq!(admitted, 1_000),
-            // Three draws by a half.
+            // Each key had three draws of probability 0.5: 7 of 8 keys are admitted.
             _ => assert!((825..925).contains(&admitted), "{admitted}"),
         }
     }
 }
 
-/// Counts of keys that never come again stayed for ever, and nothing reached them.
+/// In an earlier version counts of keys that never came again could not be removed.
 #[test]
 fn counts_age_out_with_an_eviction_and_go_with_a_deletion() {
     let test = new_bank();
@@ -471,11 +474,11 @@ fn counts_age_out_with_an_eviction_and_go_with_a_deletion() {
     table.set_time(25).unwrap();
     get(&[4]);
     let old = embank::Eviction::new().unused_for(10);
-    // 1 alone: 2 and 3 were got at 20, and 4 since the checkpoint.
+    // Only key 1 is old: keys 2 and 3 were got at 20, and key 4 after the checkpoint.
     assert_eq!(table.evict(&old.dry_run(true)).unwrap().counts, 1);
     let evicted = table.evict(&old).unwrap();
     assert_eq!((evicted.counts, evicted.rows), (1, 0));
-    // 2 has its third Get now, 1 counts from the beginning, 3 was deleted and does, too.
+    // Key 2 has its third Get now. Keys 1 and 3 count from 0: one was evicted, the other deleted.
     table.delete(&[3]).unwrap();
     get(&[1, 2, 3, 4]);
     assert_eq!(table.contains(&[1, 2, 3, 4]).unwrap(), [false, true, false, true]);

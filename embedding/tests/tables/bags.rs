@@ -1,5 +1,5 @@
-//! Bags: what the store pools is what a caller would pool, forwards and backwards, and a refused
-//! call holds nothing.
+//! Tests that bags of rows equal a pooling by the caller, in values and in gradients, and that a
+//! refused call holds no lease.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -10,7 +10,7 @@ use embank::{
 };
 use fastrand::Rng;
 
-/// A batch in bags.
+/// A random batch of keys, cut into bags.
 struct Batch {
     keys: Vec<u64>,
     offsets: Vec<u64>,
@@ -19,7 +19,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// `keys_max` keys at most, of `values` values.
+    /// Makes a batch of at most `keys_max` keys below `values`.
     fn random(random: &mut Rng, keys_max: usize, values: u64) -> Self {
         let keys: Vec<u64> = (0..random.usize(..=keys_max)).map(|_| random.u64(..values)).collect();
         let mut offsets: Vec<u64> =
@@ -40,12 +40,12 @@ impl Batch {
         Bags { offsets: &self.offsets, pooling: self.pooling, weights }
     }
 
-    /// The places of each bag.
+    /// The range of places of each bag.
     fn places(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
         self.offsets.windows(2).map(|pair| pair[0] as usize..pair[1] as usize)
     }
 
-    /// What `rows`, one for each key, come to.
+    /// Pools `rows`, one row for each key of the batch.
     fn pooled(&self, rows: &[f32], dim: usize) -> Vec<f32> {
         let mut pooled = Vec::new();
         for places in self.places() {
@@ -63,7 +63,7 @@ impl Batch {
         pooled
     }
 
-    /// The gradient of each place, out of those of the bags.
+    /// The gradient of each place, computed from the gradients of the bags.
     fn of_places(&self, gradients: &[f32], dim: usize) -> Vec<f32> {
         let mut found = vec![0.0; self.keys.len() * dim];
         for (bag, places) in self.places().enumerate() {
@@ -137,7 +137,7 @@ fn apply(lease: Lease, per: GradientPer<'_>, gradients: &[f32]) {
         .unwrap();
 }
 
-/// What bags come to does not depend on which rows are in memory.
+/// The values of bags do not depend on which rows are in memory.
 #[test]
 fn bags_of_rows_on_disk_are_those_of_rows_in_memory() {
     let small = new_bank();

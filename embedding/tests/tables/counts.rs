@@ -1,5 +1,5 @@
-//! Do counts of Gets before admission stay within their limit, and do keys that come again still
-//! get their rows?
+//! Tests that counts of Gets before admission stay within their limit, and that keys that come
+//! again in time get their rows.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -9,14 +9,14 @@ use std::path::Path;
 use embank::{Admission, Bank, BankOptions, Eviction, Table, TableConfig, Tracking};
 use embank_kv::inspect;
 
-/// As the docs state it, for a table with fewer rows.
+/// The smallest limit of counts, as the docs give it for a table with fewer rows.
 const COUNTS_MIN: usize = 65_536;
 
 fn config(needed: u32) -> TableConfig {
     TableConfig::new(1).admission(Admission::AfterGets(needed)).tracking(Tracking::SetTime)
 }
 
-/// Room for the index of some generations.
+/// A budget with room for the index of several generations of counts.
 fn options() -> BankOptions {
     BankOptions { memory_budget_bytes: 32 << 20, ..Default::default() }
 }
@@ -25,7 +25,7 @@ fn get(table: &Table, keys: &[u64]) {
     table.get(keys, &mut vec![0.0; keys.len()]).unwrap().release().unwrap();
 }
 
-/// Gets of keys that come once, from `first` on: as many as end a generation.
+/// Gets `COUNTS_MIN` keys once each, from `first` on: enough to end a generation.
 fn one_off(table: &Table, first: u64) {
     for batch in 0..16 {
         let first = first + batch * (COUNTS_MIN as u64 / 16);
@@ -33,7 +33,7 @@ fn one_off(table: &Table, first: u64) {
     }
 }
 
-/// Rows of the tables of counts in the newest checkpoint, by name.
+/// The name and the row count of each table of counts in the newest checkpoint.
 fn counts_on_disk(dir: &Path) -> Vec<(String, u64)> {
     let newest = inspect::summary(dir).unwrap().checkpoints.into_iter().next_back().unwrap();
     let counts = newest.tables.into_iter();
@@ -43,8 +43,8 @@ fn counts_on_disk(dir: &Path) -> Vec<(String, u64)> {
     found
 }
 
-/// After 700,000 keys that came once, Gets of new keys took 150 times as long, and the counts
-/// stayed for ever.
+/// In an earlier version counts of keys that came once were never removed. They slowed down Gets of
+/// new keys.
 #[test]
 fn counts_of_keys_that_come_once_have_a_limit() {
     let dir = tempfile::tempdir().unwrap();
@@ -58,7 +58,7 @@ fn counts_of_keys_that_come_once_have_a_limit() {
     assert_eq!(counts.len(), 2, "{counts:?}");
     assert!(counts.iter().all(|&(_, rows)| rows < COUNTS_MIN as u64 + 1000), "{counts:?}");
     assert_eq!(bank.tables().len(), 1);
-    // The last ones are there.
+    // The counts of the last keys are kept.
     get(&table, &[699_999, 640_000]);
     assert_eq!(table.contains(&[699_999, 640_000]).unwrap(), [true, true]);
 }
@@ -72,14 +72,14 @@ fn a_key_that_comes_again_in_time_gets_its_row() {
         assert_eq!(table.contains(&[7]).unwrap(), [false]);
         get(&table, &[7, 8 + round]);
         one_off(&table, 1_000_000 * (round + 1));
-        // Generations are as durable as rows.
+        // A checkpoint makes the generations durable, as it does rows.
         bank.checkpoint(b"").unwrap();
         drop((table, bank));
         bank = Bank::open(dir.path(), options()).unwrap();
         table = bank.open_table("t").unwrap();
     }
     assert_eq!(table.contains(&[7, 8, 9]).unwrap(), [true, false, false]);
-    // 8 came once, and two generations went since: it counts from 1 again.
+    // Key 8 was got once, and two generations ended since: its count begins at 1 again.
     get(&table, &[8]);
     get(&table, &[8]);
     assert_eq!(table.contains(&[8]).unwrap(), [false]);
@@ -139,7 +139,7 @@ fn a_generation_of_a_large_table_is_as_large_as_the_table() {
     assert_eq!(rows, [3 * COUNTS_MIN as u64, COUNTS_MIN as u64]);
 }
 
-/// Against two maps, over restarts that lose what no checkpoint has.
+/// Compares the counts with a model of two maps. Reopens lose what no checkpoint has.
 #[test]
 fn generations_do_what_two_maps_would() {
     #[derive(Clone, Default)]
@@ -154,7 +154,7 @@ fn generations_do_what_two_maps_would() {
     let mut table = bank.table("t", config(NEEDED)).unwrap();
     bank.checkpoint(b"").unwrap();
     let (mut model, mut kept) = (Model::default(), Model::default());
-    // SplitMix64.
+    // A SplitMix64 generator.
     let mut state = 20_261_125_u64;
     let mut below = |bound: u64| {
         state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -173,7 +173,8 @@ fn generations_do_what_two_maps_would() {
             let count = model.newer.entry(key).or_insert(before.unwrap_or(0));
             *count += 1;
         }
-        // The generations turn before the keys that are admitted lose their counts.
+        // The model ends a generation before it removes the counts of admitted keys, as the store
+        // does.
         if !missing.is_empty() && model.newer.len() >= COUNTS_MIN.max(model.rows.len()) {
             model.older = std::mem::take(&mut model.newer);
         }

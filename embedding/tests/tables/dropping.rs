@@ -1,4 +1,4 @@
-//! Dropping a table: its rows, its waiting Gets, its leases and what was announced of it.
+//! Tests what a dropped table leaves: its rows, its waiting Gets, its leases and its lookahead.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -12,7 +12,7 @@ fn sgd(dim: u32) -> TableConfig {
     TableConfig::new(dim).optimizer(Optimizer::sgd(1.0))
 }
 
-/// Whether a call was told that table "t" is gone.
+/// True if a call failed because table "t" was dropped.
 fn dropped<T>(result: Result<T, Error>) -> bool {
     match result {
         Err(error @ Error::TableDropped { .. }) => {
@@ -59,7 +59,7 @@ fn a_new_table_of_the_name_has_nothing_of_the_old_one() {
     let old = table(&test.bank, sgd(2));
     old.put(&[1], &[3.0; 2]).unwrap();
     test.bank.drop_table("t").unwrap();
-    // Another width and another seed: nothing of the old identity stands in its way.
+    // The new table may have another dim and another seed.
     let new = table(&test.bank, sgd(5).seed(9));
     assert_ne!(old.number(), new.number());
     assert_eq!(new.contains(&[1]).unwrap(), [false]);
@@ -91,7 +91,7 @@ fn leases_of_a_dropped_table_end_without_harm() {
 
 #[test]
 fn a_get_that_waits_for_a_row_of_the_table_is_told_at_once() {
-    // The timeout is far beyond what a test may take: only the drop can end the wait.
+    // The timeout is longer than any test, so only the drop can end the wait.
     let mut options = small_options();
     options.wait_timeout = Duration::from_secs(100_000);
     let test = new_bank_with(options);
@@ -127,7 +127,7 @@ fn what_was_announced_is_cancelled_and_fails_nobody() {
     }
     test.bank.drop_table("t").unwrap();
     assert!(test.bank.wait_lookahead(Duration::from_secs(120)));
-    // A failure that the worker met would be told by the next call, on whichever table.
+    // The next announcement, of any table, would return a failure of the worker.
     other.lookahead(&keys).unwrap();
     assert!(test.bank.wait_lookahead(Duration::from_secs(120)));
     let stats = test.bank.stats().lookahead;
@@ -141,8 +141,8 @@ fn what_was_announced_is_cancelled_and_fails_nobody() {
     assert_eq!(rows_of(&other, &keys), [1.5; 1000]);
 }
 
-/// Threads that announce, get and update while the table goes: each call works or says that it is
-/// gone.
+/// Threads announce, get and update while the table is dropped. Each call works, or fails with
+/// `TableDropped`.
 #[test]
 fn a_table_dropped_under_load_harms_no_other() {
     let test = new_bank();

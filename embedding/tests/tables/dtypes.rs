@@ -1,4 +1,4 @@
-//! Tables whose rows or optimizer state are stored below f32.
+//! Tests tables whose rows or optimizer state are stored in f16, bf16 or int8.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -16,7 +16,7 @@ fn row(key: u64) -> Vec<f32> {
     (0..DIM).map(|column| ((key * 31 + u64::from(column) * 7) as f32 * 0.37).sin()).collect()
 }
 
-/// The largest error of a row through a dtype: half a step of its largest value.
+/// The largest error of a row that is stored as this dtype: half a step of its largest value.
 fn half_step(dtype: Dtype, row: &[f32]) -> f32 {
     let largest = row.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
     largest
@@ -75,7 +75,7 @@ fn a_peek_of_a_missing_row_is_what_a_get_makes() {
     }
 }
 
-/// Trains one table of `config` and says how far its rows are from those of f32 at most.
+/// Trains one table of `config`. Returns the largest distance of its rows from the f32 table's.
 fn distance_to_f32(table: &Table, exact: &Table, steps: u64) -> f32 {
     for step in 0..steps {
         for key in 0..4 {
@@ -125,8 +125,8 @@ fn state_below_f32_follows_f32_too() {
     }
 }
 
-/// Rounding to the nearest would leave such a row where it is for ever; a draw without a count
-/// would too, half of the time.
+/// Rounding to the nearest would never move these rows. Draws that do not count the steps would
+/// leave half of the values where they are.
 #[test]
 fn updates_below_half_a_step_add_up() {
     for dtype in [Dtype::Bf16, Dtype::Int8] {
@@ -139,7 +139,7 @@ fn updates_below_half_a_step_add_up() {
         let table = test.bank.table("t", start.clone()).unwrap();
         let nearest = start.rounding(Some(Rounding::Nearest));
         let nearest = test.bank.table("nearest", nearest).unwrap();
-        // The first column keeps the scale of an int8 row where it is.
+        // A gradient of 0 in the first column keeps the scale of an int8 row.
         let mut gradient = vec![1e-4; DIM as usize];
         gradient[0] = 0.0;
         for key in 0..20 {
@@ -190,7 +190,7 @@ fn puts_through_a_lease_are_updates_and_others_are_exact() {
     let start = TableConfig::new(2).dtype(Dtype::Int8).initializer(Initializer::Constant(1.0));
     let table = test.bank.table("t", start).unwrap();
     let keys: Vec<u64> = (0..400).collect();
-    // A quarter of a step above 100 steps of 127.
+    // 100 steps of 1/127, and a quarter of a step.
     let rows = [1.0, 100.25 / 127.0].repeat(keys.len());
     let mut seen = vec![0.0; rows.len()];
     table.get(&keys, &mut seen).unwrap().put(&rows).unwrap();

@@ -1,4 +1,5 @@
-//! Rows that go by age, frequency or norm: those and no others, wherever they lie.
+//! Tests that evictions by age, frequency and norm remove exactly the matching rows, in memory and
+//! on disk.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -37,7 +38,8 @@ fn rows_on_disk_and_in_memory_go_by_age_and_a_dry_run_says_which() {
     let fresh: Vec<u64> = keys.iter().copied().filter(|key| key % 5 == 0).collect();
     table.apply_gradients(&fresh, &vec![0.0; 2 * fresh.len()]).unwrap();
     test.bank.checkpoint(b"").unwrap();
-    // Used after the checkpoint, whose scan shows them old.
+    // These rows are used after the checkpoint. The eviction scans the checkpoint, which shows them
+    // old.
     let later: Vec<u64> = keys.iter().copied().filter(|key| key % 5 == 1).collect();
     table.put(&later, &vec![2.0; 2 * later.len()]).unwrap();
     let old: Vec<u64> = keys.iter().copied().filter(|key| key % 5 > 1).collect();
@@ -55,7 +57,7 @@ fn rows_on_disk_and_in_memory_go_by_age_and_a_dry_run_says_which() {
     assert!(evicted(&table, &stale).is_empty());
     assert_eq!(table.stats().evicted_rows, old.len() as u64);
 
-    // Gone for good with the next checkpoint, and not before.
+    // The next checkpoint makes the eviction durable. Without it, a reopen brings the rows back.
     let path = test.dir.path().join("bank");
     let crate::common::TestBank { bank, dir } = test;
     drop((table, bank));
@@ -63,7 +65,7 @@ fn rows_on_disk_and_in_memory_go_by_age_and_a_dry_run_says_which() {
     let table = bank.open_table("t").unwrap();
     assert_eq!(table.contains(&old[..3]).unwrap(), [true; 3]);
     table.set_time(20).unwrap();
-    // The puts after the checkpoint are gone with the process, so those rows are old again.
+    // The reopen lost the puts after the checkpoint, so the rows of `later` are old again.
     assert_eq!(table.evict(&stale).unwrap().rows, 3200);
     bank.checkpoint(b"").unwrap();
     drop((table, bank));
@@ -159,7 +161,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// A row in the model: size of its vector, time of its last use, uses.
+/// A row in the model: its vector's size, the time of its last use, and its number of uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Row {
     size: f32,
@@ -178,7 +180,7 @@ proptest! {
         let (mut rows, mut kept) = (HashMap::<u64, Row>::new(), HashMap::new());
         table.set_time(0).unwrap();
         bank.checkpoint(b"").unwrap();
-        // The time now, the largest that was set, and the largest of the checkpoint.
+        // The time now, the largest time that was set, and the largest time in the checkpoint.
         let (mut now, mut largest, mut kept_time) = (0, 0, 0);
         for step in steps {
             let made = Row { size: 1.0, last: now, uses: 0 };
@@ -190,7 +192,8 @@ proptest! {
                     *row = Row { size, last: row.last.max(now), uses: row.uses + 1 };
                 }
                 Step::Apply(key) => {
-                    // A new row's second column is 1 and becomes 0, as a put has it.
+                    // The gradient of a new row takes its second column from 1 to 0, which is what
+                    // a put writes.
                     let new = !rows.contains_key(&key);
                     table.apply_gradients(&[key], &[-1.0, f32::from(u8::from(new))]).unwrap();
                     let row = rows.entry(key).or_insert(made);

@@ -1,4 +1,4 @@
-//! Tables: rows, optimizers, admission, eviction, and the space that they take.
+//! Tests of tables: rows, optimizers, admission, eviction, and disk space.
 
 #[path = "../common/mod.rs"]
 mod common;

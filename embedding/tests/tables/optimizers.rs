@@ -1,5 +1,5 @@
-//! Optimizers as tables use them: state beside the rows, numbers that change while a table is open,
-//! clipping.
+//! Tests optimizers in tables: state beside the rows, settings that change while a table is open,
+//! and clipping.
 
 use crate::common::{new_bank, rows_of, small_options};
 use embank::{
@@ -31,8 +31,7 @@ fn gradient(step: usize) -> Vec<f32> {
     (0..DIM as usize).map(|column| ((step * 7 + column * 3) % 11) as f32 / 4.0 - 1.0).collect()
 }
 
-/// A row that is stepped seldom ends like one that was stepped as often in a row: what others do
-/// does not count.
+/// A row's result depends on its own steps only, not on steps of other rows between them.
 #[test]
 fn each_row_counts_its_own_steps() {
     for optimizer in optimizers() {

@@ -1,4 +1,4 @@
-//! Closing and opening again: exactly the newest checkpoint comes back.
+//! Tests that a reopened bank has exactly the state of its newest checkpoint.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -83,7 +83,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let table = || 0..TABLES.len();
-    // A run of keys, thinned and with repetitions.
+    // A run of keys with gaps and repetitions.
     let keys = || {
         (0..KEYS, 1..600_u64, 1..4_u64).prop_map(|(first, count, stride)| {
             (0..count).map(|place| (first + place * stride % 400) % KEYS).collect::<Vec<_>>()
@@ -108,7 +108,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// A row of the model: all columns of the vector, and the accumulators of the Adagrad table.
+/// A row of the model: all columns of its vector, and the accumulators if the table uses Adagrad.
 #[derive(Debug, Clone, PartialEq)]
 struct ModelRow {
     vector: Vec<f32>,
@@ -133,8 +133,8 @@ fn new_row(table: &Table, key: u64) -> ModelRow {
     ModelRow { vector: initial_of(table, &[key]), sums: vec![0.5; DIM] }
 }
 
-/// a * b + c, rounded as the crate rounds it: `f32::mul_add` differs once in some 2^29 cases, and
-/// this test has more than that.
+/// a * b + c, rounded as the crate rounds it. `f32::mul_add` differs in about one of 2^29 cases,
+/// and this test runs more cases than that.
 fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
     (f64::from(a) * f64::from(b) + f64::from(c)) as f32
 }
@@ -150,7 +150,7 @@ fn model_step(row: &mut ModelRow, gradient: f32, adagrad: bool) {
     }
 }
 
-/// Applies one gradient per key of the batch, equal keys summed in order.
+/// Applies one gradient per key of the batch. The gradients of equal keys are summed in order.
 fn model_apply(model: &mut Model, tables: &[Table], table: usize, keys: &[u64], gradient: f32) {
     let mut sums: HashMap<u64, f32> = HashMap::new();
     for &key in keys {

@@ -1,4 +1,5 @@
-//! Disk space: the options reach the store, a quota refuses what does not fit, and the cure works.
+//! Tests disk space: options reach the store, a quota refuses what does not fit, and its advice
+//! works.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -97,14 +98,15 @@ fn a_quota_refuses_what_does_not_fit_and_dropping_a_table_cures_it() {
     assert!(live_bytes <= log_bytes && log_bytes <= QUOTA, "{text}");
     assert!(test.bank.stats().store.log_disk_bytes <= QUOTA);
 
-    // What reads, deletes or saves goes on.
+    // Peeks, deletions, drops and checkpoints still work at the quota.
     assert_eq!(rows_of(&kept, &[2]), [7.0; DIM as usize]);
     assert_eq!(full.delete(&[3]).unwrap(), 1);
     test.bank.checkpoint(b"full").unwrap();
     test.bank.drop_table("t").unwrap();
     test.bank.checkpoint(b"dropped").unwrap();
     test.bank.compact().unwrap();
-    // Two are kept: the last one that began before the compaction goes with the second.
+    // Two checkpoints are kept. The last one from before the compaction goes with the second new
+    // one.
     test.bank.checkpoint(b"compacted").unwrap();
     test.bank.checkpoint(b"and its last checkpoint gone").unwrap();
     let again = table(&test.bank, config());
@@ -113,8 +115,8 @@ fn a_quota_refuses_what_does_not_fit_and_dropping_a_table_cures_it() {
     assert_eq!(rows_of(&kept, &[1]), [7.0; DIM as usize]);
 }
 
-/// A get that the quota stops halfway leaves no count behind; and leases that are out can end,
-/// though giving back the count of a row that has left memory takes a new record.
+/// A Get that the quota stops halfway leaves no count behind. Outstanding leases can end, although
+/// giving back a count of a row on disk takes a new record.
 #[test]
 fn at_the_quota_counts_come_back() {
     let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };

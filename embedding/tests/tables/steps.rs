@@ -1,4 +1,5 @@
-//! One step over several tables: all of it or none, and the tables that moved are named.
+//! Tests one step over several tables: a refused step changes no table or names the tables that it
+//! changed.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -61,7 +62,7 @@ fn a_gradient_that_is_not_finite_stops_the_step_of_every_table() {
     }
 }
 
-/// Each gradient is finite, and the sum of a key's gradients is not.
+/// Each gradient is finite, but the sum of a key's gradients is infinite.
 #[test]
 fn a_sum_over_two_leases_that_overflows_stops_the_step() {
     let test = new_bank();
@@ -102,7 +103,7 @@ fn a_lease_that_has_expired_stops_the_step() {
     let tables = tables(&test.bank);
     tables[1].set_staleness_bound(Some(0));
     let old = get(&tables[1], &[1]);
-    // Another thread's Get of the row ends the lease once that is old enough.
+    // Another thread's Get of the row ends the lease once the lease is older than its timeout.
     std::thread::scope(|scope| {
         scope.spawn(|| get(&tables[1], &[1]).release().unwrap()).join().unwrap();
     });

@@ -1,5 +1,5 @@
-//! Numbers of dropped tables become other tables': what knew the old table is refused, and changes
-//! nothing of the new one.
+//! Tests that handles, leases and lookahead of a dropped table are refused after its number went to
+//! a new table, and change nothing there.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -13,7 +13,7 @@ use embank::{
     OwnedValues, Table, TableConfig, Tracking, VocabularyConfig,
 };
 
-/// Compacts only when told to, and keeps one checkpoint.
+/// No background compaction, and one kept checkpoint.
 fn options() -> BankOptions {
     BankOptions {
         checkpoints_kept: 1,
@@ -26,14 +26,14 @@ fn config() -> TableConfig {
     TableConfig::new(2).optimizer(Optimizer::sgd(1.0)).tracking(Tracking::SetTime)
 }
 
-/// Nothing of dropped tables is left but in the checkpoint that is taken last.
+/// Removes the dropped tables' rows from the log and from all checkpoints but the last.
 fn clear(bank: &Bank) {
     bank.checkpoint(b"").unwrap();
     bank.compact().unwrap();
     bank.checkpoint(b"").unwrap();
 }
 
-/// A new table of a name, as soon as there is a number.
+/// Makes a table, and waits until a number is free.
 fn make(bank: &Bank, name: &str, config: &TableConfig) -> Table {
     // Ends: the dropped tables' numbers come back.
     loop {
@@ -64,7 +64,7 @@ fn what_knows_a_dropped_table_never_reaches_the_one_that_gets_its_number() {
     let old = bank.table("t", config()).unwrap();
     old.set_time(70).unwrap();
     old.put(&keys, &[3.0; 600]).unwrap();
-    // The table, the times, and one to drop and make.
+    // Three numbers: this table, the table of times, and the table to drop and make.
     bank.table("other", config()).unwrap().put(&[1], &[5.0; 2]).unwrap();
     bank.limit_table_numbers(3);
     let lease = |key| old.get(&[key], &mut [0.0; 2]).unwrap();
@@ -105,7 +105,7 @@ fn what_knows_a_dropped_table_never_reaches_the_one_that_gets_its_number() {
     held.release().unwrap();
     assert_eq!(rows_of(&new, &keys), [8.0; 600]);
     assert_eq!(bank.stats().release_failures, 0);
-    // Its time is its own: 0 until it is set.
+    // The new table's time is 0 until `set_time` is called.
     let path = bank.path().to_owned();
     drop((old, new, test.bank));
     let bank = Bank::open(path, options()).unwrap();
@@ -114,8 +114,7 @@ fn what_knows_a_dropped_table_never_reaches_the_one_that_gets_its_number() {
     assert!(refused.to_string().contains("none was ever given"), "{refused}");
 }
 
-/// The worker had a burst of the old table in hand, or in its queue, when the new table got the
-/// number.
+/// The worker holds or has queued rows of the dropped table when the new table gets its number.
 #[test]
 fn a_lookahead_of_a_dropped_table_moves_no_row_of_another() {
     const ROUNDS: u64 = 8;
@@ -129,7 +128,7 @@ fn a_lookahead_of_a_dropped_table_moves_no_row_of_another() {
     for round in 0..ROUNDS {
         let value = round as f32;
         table.put(&keys, &vec![value; 3_000]).unwrap();
-        // More than memory holds, twice.
+        // Twice as many bytes as memory holds.
         for _ in 0..2 {
             filler.put(&filler_keys, &vec![value; 4_000 * 64]).unwrap();
         }
@@ -178,14 +177,15 @@ fn a_lookahead_of_a_dropped_table_moves_no_row_of_another() {
     assert!(filler.lookahead(&keys).is_ok());
 }
 
-/// Each round took three numbers for good.
+/// In an earlier version each round used up three numbers for good.
 #[test]
 fn a_vocabulary_is_renumbered_without_end() {
     let test = new_bank_with(options());
     let bank = &test.bank;
     let config = || VocabularyConfig::u64().counts(true);
     let words = bank.vocabulary("words", config()).unwrap();
-    // Four for the vocabulary, three for the next generation, three that wait for a compaction.
+    // Four numbers for the vocabulary, three for its next generation, and three that compaction
+    // frees later.
     bank.limit_table_numbers(10);
     for round in 0..40_u64 {
         let values: Vec<u64> = (round * 10..round * 10 + 30).collect();
@@ -213,8 +213,8 @@ fn a_vocabulary_is_renumbered_without_end() {
     assert_eq!(words.values(&ids).unwrap(), OwnedValues::U64(vec![5, 6]));
 }
 
-/// Handles of a reader whose refresh passes a drop and a new table of the name, by another number
-/// and by the same one.
+/// A reader refreshes after the table was dropped and made again, with a new number and with the
+/// old one.
 #[test]
 fn a_readers_handles_are_of_the_table_that_they_were_opened_for() {
     let test = new_bank_with(options());
@@ -230,7 +230,7 @@ fn a_readers_handles_are_of_the_table_that_they_were_opened_for() {
         bank.drop_table("t").unwrap();
         let before = table.number();
         if round % 2 == 0 {
-            // Let go of its checkpoint, so that the number is free.
+            // The reader moves off the old checkpoint, so that the number becomes free.
             bank.checkpoint(b"").unwrap();
             reader.refresh().unwrap();
             clear(bank);
@@ -253,7 +253,7 @@ fn a_readers_handles_are_of_the_table_that_they_were_opened_for() {
     assert!(numbers.iter().all(|number| (1..=2).contains(number)), "{numbers:?}");
 }
 
-/// Rows, initial values and settings of a table that got a number again are those of any table.
+/// A table that reuses a number has ordinary rows, initial values and settings.
 #[test]
 fn a_table_with_a_number_that_was_used_is_as_any_other() {
     let test = new_bank_with(options());

@@ -1,4 +1,4 @@
-//! Batches of rows in and out of tables.
+//! Tests batches of rows that are written to tables and read from them.
 
 use crate::common::{initial_of, new_bank, new_bank_with, rows_of, small_options, table};
 use embank::{

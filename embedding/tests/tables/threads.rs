@@ -1,4 +1,5 @@
-//! Batches that several threads share: rows, clocks, counters and errors are those of one thread.
+//! Tests batches that several threads share: rows, clocks, counters and errors equal those of one
+//! thread.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -23,7 +24,7 @@ fn config() -> TableConfig {
     TableConfig::new(DIM as u32).optimizer(Optimizer::RowWiseAdagrad(RowWiseAdagrad::new(0.1)))
 }
 
-/// Some steps of every kind; what they returned.
+/// Runs some steps of every kind. Returns the values that they returned.
 fn train(table: &Table, seed: u64) -> Vec<f32> {
     let mut random = Rng::with_seed(seed);
     let mut seen = Vec::new();
@@ -60,7 +61,7 @@ fn train(table: &Table, seed: u64) -> Vec<f32> {
     seen
 }
 
-/// The same bits for any number of threads, in memory and out of core.
+/// Results have equal bits for any number of threads, in memory and from disk.
 #[test]
 fn any_number_of_threads_gives_the_rows_of_one() {
     for memory_budget_bytes in [1 << 20, 64 << 20] {
@@ -143,7 +144,8 @@ fn a_blocked_row_of_a_part_blocks_the_batch() {
     table.try_get(&keys, &mut rows).unwrap().unwrap().release().unwrap();
 }
 
-/// Admission decides as for one thread, and the lease holds the admitted rows of all parts.
+/// Shared batches admit the same keys as one thread, and the lease holds the admitted rows of all
+/// parts.
 #[test]
 fn admission_counts_the_keys_of_all_parts() {
     let banks = [1, 4].map(|threads| bank_of(threads, 64 << 20));
@@ -165,8 +167,7 @@ fn admission_counts_the_keys_of_all_parts() {
     assert_eq!(rows_of(&tables[0], &there), rows_of(&tables[1], &there));
 }
 
-/// Several callers at once: one has the pool at a time, the others work alone, and no update is
-/// lost.
+/// Several callers at once: one uses the pool, the others work alone, and no update is lost.
 #[test]
 fn callers_at_once_lose_no_update() {
     let bank = bank_of(3, 64 << 20);
@@ -186,7 +187,7 @@ fn callers_at_once_lose_no_update() {
     assert!(rows_of(&table, &keys).iter().all(|&value| value == 40.0));
 }
 
-/// A peek in parts, or of bags, shows one checkpoint, although the reader is refreshed meanwhile.
+/// A peek in parts, or of bags, shows one checkpoint, even if the reader refreshes during the peek.
 #[test]
 fn a_peek_shows_one_checkpoint_while_the_reader_is_refreshed() {
     let bank = bank_of(1, 64 << 20);
@@ -212,7 +213,7 @@ fn a_peek_shows_one_checkpoint_while_the_reader_is_refreshed() {
         let offsets: Vec<u64> = (0..=keys.len() as u64).collect();
         let bags = Bags { offsets: &offsets, pooling: Pooling::Sum, weights: None };
         let mut rows = vec![f32::NAN; keys.len() * DIM];
-        // Ends: the other thread does.
+        // Ends: the other thread stores its last round.
         while last.load(Ordering::Acquire) == 0 {
             read.peek(&keys, &mut rows, Missing::Error).unwrap();
             assert!(rows.iter().all(|&value| value == rows[0]), "a peek of two checkpoints");
@@ -261,7 +262,7 @@ fn the_threads_end_with_the_bank() {
     let keys: Vec<u64> = (0..8192).collect();
     let before = batch_threads();
     table.peek(&keys, &mut vec![0.0; keys.len() * DIM], Missing::Initial).unwrap();
-    // Other tests of this process have banks of their own, which come and go.
+    // Other tests of this process open and close banks of their own.
     let own = || batch_threads().into_iter().filter(|id| !before.contains(id)).collect::<Vec<_>>();
     let started = own();
     assert!(started.len() >= 2, "{started:?}");
