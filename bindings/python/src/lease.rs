@@ -11,7 +11,7 @@ use crate::arrays::{self, Keys};
 use crate::cell::{BankCell, LeaseId};
 use crate::table::bags::GivenBags;
 
-/// Rows under a lease: the part that `Lease` and `DistinctLease` share.
+/// Rows under a lease: the part that the three classes of leases share.
 #[derive(Debug)]
 pub(crate) struct LeasedRows {
     cell: Arc<BankCell>,
