@@ -97,7 +97,7 @@ impl LeasedRows {
 
 impl Drop for LeasedRows {
     fn drop(&mut self) {
-        // The store counts the failures of this release.
+        // No error is lost: the store counts failures of this release.
         self.cell.forget(self.id);
     }
 }
