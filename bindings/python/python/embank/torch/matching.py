@@ -70,9 +70,9 @@ def load(
     """Loads the state of each part that `states` has.
 
     Args:
-        parts: The parts by name.
-        states: The states in the checkpoint, by the name of the part.
-        names: The result of `parameter_names` at the save.
+        parts: The parts of the model, by name.
+        states: The checkpoint's state of each part, by the part's name.
+        names: The result of `parameter_names` when the checkpoint was saved.
         strict: Whether a difference within a part is an error.
 
     Raises:
@@ -268,8 +268,8 @@ def _named(key: str, of: Union[nn.Module, Any]) -> list[str]:
 
 
 def _schedule_state(part: Any, state: Any, places: Places) -> Any:
-    """Returns the state of a schedule with its numbers in the present order of its optimizer's
-    groups.
+    """The state of a schedule, with its lists for groups in the present order of its optimizer's
+    groups. The state of another part as it is.
     """
     if not isinstance(part, (LRScheduler, ReduceLROnPlateau)):
         return state
