@@ -1,4 +1,4 @@
-//! Leases: rows that were got, and the way back for their update.
+//! Leases: rows that were read for training, and the calls that return their update.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use crate::arrays::{self, Keys};
 use crate::cell::{BankCell, LeaseId};
 use crate::table::bags::GivenBags;
 
-/// Rows under a lease: what both kinds of lease objects are made of.
+/// Rows under a lease: the part that the three classes of leases share.
 #[derive(Debug)]
 pub(crate) struct LeasedRows {
     cell: Arc<BankCell>,
     id: LeaseId,
     rows: Py<PyArray2<f32>>,
-    /// Keys and `dim`. The array `rows` does not tell it, because the user may change the array's
-    /// shape.
+    /// The number of rows and `dim`. Kept here, because the user may change the shape of the array
+    /// `rows`.
     shape: [usize; 2],
     table: Arc<str>,
 }
@@ -34,12 +34,12 @@ impl LeasedRows {
         Self { cell, id, rows: rows.unbind(), shape, table }
     }
 
-    /// Its name within the cell, if it is a lease of that cell.
+    /// The lease's id within `cell`. `None` if the lease belongs to another cell.
     pub(crate) fn id_in(&self, cell: &Arc<BankCell>) -> Option<LeaseId> {
         Arc::ptr_eq(&self.cell, cell).then_some(self.id)
     }
 
-    /// Rows and `dim`.
+    /// The number of rows and `dim`.
     pub(crate) fn shape(&self) -> [usize; 2] {
         self.shape
     }
@@ -56,7 +56,7 @@ impl LeasedRows {
         Ok(PyArray1::from_vec(py, keys))
     }
 
-    /// The sums of `grads`, which have the shape of the rows, for the distinct keys.
+    /// Sums `grads`, which have the shape of the rows, for each distinct key.
     fn sum_gradients<'py>(
         &self,
         grads: &Bound<'py, PyAny>,
@@ -73,7 +73,7 @@ impl LeasedRows {
         PyArray1::from_vec(py, sums).reshape([keys, dim])
     }
 
-    /// Consumes the lease with values that have its rows' shape; a wrong shape leaves it held.
+    /// Consumes the lease with values of its rows' shape. A wrong shape leaves the lease held.
     fn consume(
         &self,
         what: &str,
@@ -97,16 +97,16 @@ impl LeasedRows {
 
 impl Drop for LeasedRows {
     fn drop(&mut self) {
-        // The store counts the failures of this release.
+        // No error is lost: the store counts failures of this release.
         self.cell.forget(self.id);
     }
 }
 
-/// Rows that `Table.get` read for training, one for each key, and the duty to update them.
+/// Rows that `Table.get` read for training, one for each key. The caller owes them an update.
 ///
-/// The lease counts on every row's staleness clock until it is consumed by `apply` or `put`, given
-/// back by `release` or the end of a `with` block, or garbage collected. `rows` stays valid after
-/// that: it is a copy. Thread safe; of several threads, one consumes it.
+/// The lease counts on every row's staleness clock until it ends: `apply` or `put` consumes it,
+/// `release` or the end of a `with` block gives it back, or it is garbage collected. `rows` is a
+/// copy and stays valid after that. Threads may share a lease; one of them consumes it.
 ///
 /// >>> import embank, numpy as np
 /// >>> bank = embank.Bank("lease.bank", memory_budget="16MiB")
@@ -124,26 +124,27 @@ pub(crate) struct PyLease(pub(crate) LeasedRows);
 
 #[pymethods]
 impl PyLease {
-    /// The rows as they were, float32 `(n, dim)`, one for each key. Yours to write to.
+    /// The rows as the get read them, float32 `(n, dim)`, one for each key. The caller may write to
+    /// them.
     #[getter]
     fn rows(&self, py: Python<'_>) -> Py<PyArray2<f32>> {
         self.0.rows.clone_ref(py)
     }
 
-    /// Whether it still counts on its rows' clocks and can be consumed.
+    /// True if the lease counts on its rows' clocks and can be consumed.
     #[getter]
     fn held(&self) -> bool {
         self.0.is_held()
     }
 
-    /// What has become of it: "held", "expired", "ended" (applied, put or released), or "closed"
-    /// with its bank.
+    /// The lease's state: "held", "expired", "ended" (applied, put or released), or "closed" with
+    /// its bank.
     #[getter]
     fn state(&self) -> PyResult<&'static str> {
         self.0.cell.lease_state(self.0.id)
     }
 
-    /// Raises what `apply` would raise for a lease that is not held any more; consumes nothing.
+    /// Raises what `apply` would raise if the lease is not held any more. Consumes nothing.
     ///
     /// Raises:
     ///     ValueError: The lease was consumed before, or the bank is closed.
@@ -161,14 +162,14 @@ impl PyLease {
         self.0.keys(py)
     }
 
-    /// Sums the gradients of equal keys, and consumes nothing.
+    /// Sums the gradients of equal keys. Consumes nothing.
     ///
     /// Args:
     ///     grads: float32 `(n, dim)`, one row for each key.
     ///
     /// Returns:
-    ///     float32 `(u, dim)`, one row for each of `keys`: what `Table.apply_leases` takes for
-    ///     several leases.
+    ///     float32 `(u, dim)`, one row for each of `keys`. `Table.apply_leases` takes such sums of
+    ///         several leases.
     fn sum_gradients<'py>(&self, grads: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray2<f32>>> {
         self.0.sum_gradients(grads, None)
     }
@@ -176,8 +177,8 @@ impl PyLease {
     /// Applies gradients with the table's optimizer and consumes the lease.
     ///
     /// Args:
-    ///     grads: float32 `(n, dim)`, one row for each key. Those of a key that occurs more than
-    ///         once are summed first, in order: the row takes one step.
+    ///     grads: float32 `(n, dim)`, one row for each key. The gradients of equal keys are summed
+    ///         first, in order, so a row takes one step.
     ///
     /// Raises:
     ///     ValueError: Wrong shape, lease already consumed or bank closed (the lease stays as it
@@ -190,11 +191,11 @@ impl PyLease {
         self.0.consume("grads", grads, |lease, grads| lease.apply(grads))
     }
 
-    /// Replaces the rows and consumes the lease; optimizer state stays.
+    /// Replaces the rows and consumes the lease. The optimizer's state stays.
     ///
     /// Args:
-    ///     rows: float32 `(n, dim)`, one row for each key. Of a key that occurs more than once, the
-    ///         last one is kept.
+    ///     rows: float32 `(n, dim)`, one row for each key. If a key occurs more than once, its last
+    ///         row is kept.
     ///
     /// Raises:
     ///     ValueError: Wrong shape, lease already consumed or bank closed.
@@ -205,13 +206,12 @@ impl PyLease {
         self.0.consume("rows", rows, |lease, rows| lease.put(rows))
     }
 
-    /// Says that another thread ends this lease: applies, puts or releases it, or lets it be
-    /// garbage collected.
+    /// Says that another thread will end this lease: apply, put or release it, or let it be garbage
+    /// collected. Call it before the other thread gets the lease.
     ///
-    /// A get of this thread that finds a row blocked by this lease then waits, where it would raise
-    /// `SelfBlocked` otherwise. Call it before the other thread gets the lease. It is needed only
-    /// until some lease of the bank has been ended by another thread than the one that took it:
-    /// from then on all gets of the bank wait.
+    /// A get of this thread that finds a row blocked by this lease then waits. Without the call it
+    /// raises `SelfBlocked`. The call is needed only until a thread has ended a lease that another
+    /// thread took: from then on all gets of the bank wait.
     ///
     /// Raises:
     ///     ValueError: The lease was consumed before, or the bank is closed.
@@ -219,7 +219,7 @@ impl PyLease {
         self.0.cell.hand_over(self.0.id)
     }
 
-    /// Gives the counts back without an update. Nothing happens if the lease is not held.
+    /// Gives the counts back without an update. Does nothing if the lease is not held.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.0.cell.release(py, self.0.id)
     }
@@ -244,9 +244,9 @@ impl PyLease {
 
 /// Rows that `Table.get_distinct` read for training, one for each distinct key.
 ///
-/// As `Lease`, but `rows`, `apply` and `put` have a row for each distinct key, in order of first
-/// appearance, and `inverse` says which of them each key of the batch means: a model's gradient
-/// with respect to `rows` has already summed what belongs to duplicates.
+/// It works as `Lease` does, but `rows`, `apply` and `put` have one row for each distinct key, in
+/// order of first appearance. `inverse` has the place of each key of the batch in `rows`. So the
+/// gradient of a model with respect to `rows` has already summed the gradients of equal keys.
 ///
 /// >>> import embank, numpy as np
 /// >>> bank = embank.Bank("distinct.bank", memory_budget="16MiB")
@@ -266,7 +266,8 @@ pub(crate) struct PyDistinctLease {
 
 #[pymethods]
 impl PyDistinctLease {
-    /// The rows as they were, float32 `(u, dim)`, one for each distinct key. Yours to write to.
+    /// The rows as the get read them, float32 `(u, dim)`, one for each distinct key. The caller may
+    /// write to them.
     #[getter]
     fn rows(&self, py: Python<'_>) -> Py<PyArray2<f32>> {
         self.leased.rows.clone_ref(py)
@@ -284,20 +285,20 @@ impl PyDistinctLease {
         self.inverse.clone_ref(py)
     }
 
-    /// Whether it still counts on its rows' clocks and can be consumed.
+    /// True if the lease counts on its rows' clocks and can be consumed.
     #[getter]
     fn held(&self) -> bool {
         self.leased.is_held()
     }
 
-    /// What has become of it: "held", "expired", "ended" (applied, put or released), or "closed"
-    /// with its bank.
+    /// The lease's state: "held", "expired", "ended" (applied, put or released), or "closed" with
+    /// its bank.
     #[getter]
     fn state(&self) -> PyResult<&'static str> {
         self.leased.cell.lease_state(self.leased.id)
     }
 
-    /// Raises what `apply` would raise for a lease that is not held any more; consumes nothing.
+    /// Raises what `apply` would raise if the lease is not held any more. Consumes nothing.
     ///
     /// Raises:
     ///     ValueError: The lease was consumed before, or the bank is closed.
@@ -316,7 +317,7 @@ impl PyDistinctLease {
         self.leased.consume("grads", grads, |lease, grads| lease.apply_distinct(grads))
     }
 
-    /// Replaces the rows and consumes the lease; optimizer state stays.
+    /// Replaces the rows and consumes the lease. The optimizer's state stays.
     ///
     /// Args:
     ///     rows: float32 `(u, dim)`, one row for each distinct key.
@@ -328,11 +329,11 @@ impl PyDistinctLease {
 
     /// Writes rows that the lease holds, and keeps the lease.
     ///
-    /// Rows that it does not hold, as their keys were not admitted or they were deleted since, stay
-    /// as they are. It is no use of a row.
+    /// Rows that the lease does not hold stay as they are: rows of keys that were not admitted, and
+    /// rows that were deleted after the get. The write does not count as a use of a row.
     ///
     /// Args:
-    ///     places: Integers `(n,)`, places among the distinct keys, each once.
+    ///     places: Integers `(n,)`: places among the distinct keys, each at most once.
     ///     rows: float32 `(n, dim)`.
     ///
     /// Raises:
@@ -369,13 +370,12 @@ impl PyDistinctLease {
         self.leased.cell.with_kept_lease(py, id, |lease| lease.rewrite(&places, rows))
     }
 
-    /// Says that another thread ends this lease: applies, puts or releases it, or lets it be
-    /// garbage collected.
+    /// Says that another thread will end this lease: apply, put or release it, or let it be garbage
+    /// collected. Call it before the other thread gets the lease.
     ///
-    /// A get of this thread that finds a row blocked by this lease then waits, where it would raise
-    /// `SelfBlocked` otherwise. Call it before the other thread gets the lease. It is needed only
-    /// until some lease of the bank has been ended by another thread than the one that took it:
-    /// from then on all gets of the bank wait.
+    /// A get of this thread that finds a row blocked by this lease then waits. Without the call it
+    /// raises `SelfBlocked`. The call is needed only until a thread has ended a lease that another
+    /// thread took: from then on all gets of the bank wait.
     ///
     /// Raises:
     ///     ValueError: The lease was consumed before, or the bank is closed.
@@ -383,7 +383,7 @@ impl PyDistinctLease {
         self.leased.cell.hand_over(self.leased.id)
     }
 
-    /// Gives the counts back without an update. Nothing happens if the lease is not held.
+    /// Gives the counts back without an update. Does nothing if the lease is not held.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.leased.cell.release(py, self.leased.id)
     }
@@ -406,11 +406,11 @@ impl PyDistinctLease {
     }
 }
 
-/// Bags that `Table.get_bags` read for training, and the duty to update their rows.
+/// Bags that `Table.get_bags` read for training. The caller owes their rows an update.
 ///
 /// A bag is the sum or the mean of several rows. The lease counts on the staleness clock of every
-/// row of the batch until it is consumed by `apply`, given back by `release` or the end of a `with`
-/// block, or garbage collected.
+/// row of the batch until it ends: `apply` consumes it, `release` or the end of a `with` block
+/// gives it back, or it is garbage collected.
 ///
 /// >>> import embank, numpy as np
 /// >>> bank = embank.Bank("bags.bank", memory_budget="16MiB")
@@ -433,7 +433,7 @@ pub(crate) struct PyBagLease {
 
 #[pymethods]
 impl PyBagLease {
-    /// The pooled rows as they were, float32 `(bags, dim)`. Yours to write to.
+    /// The pooled rows as the get read them, float32 `(bags, dim)`. The caller may write to them.
     #[getter]
     fn rows(&self, py: Python<'_>) -> Py<PyArray2<f32>> {
         self.leased.rows.clone_ref(py)
@@ -448,20 +448,20 @@ impl PyBagLease {
         self.leased.keys(py)
     }
 
-    /// Whether it still counts on its rows' clocks and can be consumed.
+    /// True if the lease counts on its rows' clocks and can be consumed.
     #[getter]
     fn held(&self) -> bool {
         self.leased.is_held()
     }
 
-    /// What has become of it: "held", "expired", "ended" (applied or released), or "closed" with
-    /// its bank.
+    /// The lease's state: "held", "expired", "ended" (applied or released), or "closed" with its
+    /// bank.
     #[getter]
     fn state(&self) -> PyResult<&'static str> {
         self.leased.cell.lease_state(self.leased.id)
     }
 
-    /// Raises what `apply` would raise for a lease that is not held any more; consumes nothing.
+    /// Raises what `apply` would raise if the lease is not held any more. Consumes nothing.
     ///
     /// Raises:
     ///     ValueError: The lease was consumed before, or the bank is closed.
@@ -470,14 +470,14 @@ impl PyBagLease {
         self.leased.cell.check_consumable(py, self.leased.id)
     }
 
-    /// Sums the gradients of the bags for each row, and consumes nothing.
+    /// Sums the gradients of the bags for each row. Consumes nothing.
     ///
     /// Args:
     ///     grads: float32 `(bags, dim)`, one row for each bag.
     ///
     /// Returns:
-    ///     float32 `(u, dim)`, one row for each of `keys`: what `Table.apply_leases` takes for
-    ///     several leases.
+    ///     float32 `(u, dim)`, one row for each of `keys`. `Table.apply_leases` takes such sums of
+    ///         several leases.
     fn sum_gradients<'py>(&self, grads: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray2<f32>>> {
         self.leased.sum_gradients(grads, Some(self.bags.as_bags()))
     }
@@ -485,8 +485,8 @@ impl PyBagLease {
     /// Applies the gradients of the bags with the table's optimizer and consumes the lease.
     ///
     /// Args:
-    ///     grads: float32 `(bags, dim)`, one row for each bag. The gradient of a row is the sum of
-    ///         those of its places in the batch, in their order: the row takes one step.
+    ///     grads: float32 `(bags, dim)`, one row for each bag. A row that occurs in several places
+    ///         of the batch sums their gradients in order, and takes one step.
     ///
     /// Raises: as `Lease.apply`.
     fn apply(&self, grads: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -494,7 +494,7 @@ impl PyBagLease {
         self.leased.consume("grads", grads, |lease, grads| lease.apply_bags(bags, grads))
     }
 
-    /// Says that another thread ends this lease; see `Lease.hand_over`.
+    /// Says that another thread will end this lease; see `Lease.hand_over`.
     ///
     /// Raises:
     ///     ValueError: The lease was consumed before, or the bank is closed.
@@ -502,7 +502,7 @@ impl PyBagLease {
         self.leased.cell.hand_over(self.leased.id)
     }
 
-    /// Gives the counts back without an update. Nothing happens if the lease is not held.
+    /// Gives the counts back without an update. Does nothing if the lease is not held.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.leased.cell.release(py, self.leased.id)
     }

@@ -68,7 +68,7 @@ def loads(bank: embank.Bank) -> dict[str, list[Step]]:
         bank.drop_table("new")
 
     def share() -> None:
-        # A batch that the bank's threads share.
+        # A large batch, which the threads of the bank divide among them.
         shared = random.integers(0, ROWS, 5_000)
         bags = table.get_bags(shared, np.arange(0, 5_001, 20))
         bags.apply(ones(len(bags)))

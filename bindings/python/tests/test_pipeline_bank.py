@@ -299,7 +299,7 @@ def test_a_signal_handler_that_closes_the_bank_in_a_run_is_refused(tmp_path: Pat
     timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGUSR1))
     try:
         timer.start()
-        # During a run it is refused, between two runs it is not.
+        # `close` is refused during a run, and works between two runs.
         with pytest.raises((RuntimeError, ValueError), match="inside another call|bank is closed"):
             while True:
                 pipeline.run([rows] * 50)

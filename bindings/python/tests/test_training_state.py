@@ -332,8 +332,8 @@ def test_a_loader_goes_on_where_it_was(which: int, stop: int) -> None:
 
 
 def test_own_draws_are_repeated_however_far_a_loader_is_read_ahead() -> None:
-    """A loader that draws for every batch, with other depths of lookahead before and after the
-    resume.
+    """A loader that draws random numbers for every batch. The depth of lookahead differs before
+    and after the resume.
     """
 
     class Drawing:

@@ -869,7 +869,7 @@ class Feed:
 
     @property
     def position(self) -> int:
-        """The number of rows that were skipped and handed out."""
+        """The number of rows that were skipped or handed out."""
     @property
     def report(self) -> Optional[RunReport]:
         """The report of the run after its last batch, otherwise None."""

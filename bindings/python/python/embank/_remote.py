@@ -123,8 +123,8 @@ class RemoteFeed:
 
     @property
     def position(self) -> int:
-        """The number of rows that were skipped and handed out. `connect(...,
-        skip_rows=position)` goes on with the next row.
+        """The number of rows that were skipped or handed out. `connect(...,
+        skip_rows=position)` continues with the next row.
         """
         return self._position
 

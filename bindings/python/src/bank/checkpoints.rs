@@ -1,4 +1,4 @@
-//! Checkpoints of an open bank: taken, kept, and gone back to.
+//! Methods that take, pin and restore the checkpoints of an open bank.
 
 use pyo3::prelude::*;
 

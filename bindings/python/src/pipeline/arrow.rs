@@ -145,9 +145,9 @@ fn shared<T: Element + arrow_buffer::ArrowNativeType>(
     let data = NonNull::new(array.data()).unwrap_or(NonNull::dangling());
     let bytes = array.len() * size_of::<T>();
     let owner = Arc::new(AssertUnwindSafe(array.clone().unbind()));
-    // SAFETY: the array is contiguous (`column` checked that, and the alignment, which
-    // `ScalarBuffer::new` would panic without), so `bytes` bytes from `data` on are its values;
-    // NumPy frees them when the array goes, and `owner` keeps it until the buffer goes.
+    // SAFETY: `column` has checked that the array is contiguous and aligned, so its values are the
+    // `bytes` bytes from `data` on. NumPy frees them with the array, and `owner` keeps the array
+    // until the buffer is dropped. `ScalarBuffer::new` would panic at unaligned memory.
     let buffer = unsafe { Buffer::from_custom_allocation(data.cast(), bytes, owner) };
     ScalarBuffer::new(buffer, 0, array.len())
 }

@@ -107,8 +107,8 @@ impl PyFeed {
         }
     }
 
-    /// The number of rows that were skipped and handed out. Another feed with this number as
-    /// `skip_rows` goes on with the next row.
+    /// The number of rows that were skipped or handed out. Another feed with this number as
+    /// `skip_rows` continues with the next row.
     #[getter]
     fn position(&self, py: Python<'_>) -> PyResult<u64> {
         self.look(py, |state| match state {

@@ -36,7 +36,7 @@ pub(super) fn run_interruptibly(
     let joined = std::thread::scope(|scope| {
         // If the system refuses the thread, `run` is dropped here, which puts the pipeline back.
         let thread = std::thread::Builder::new().spawn_scoped(scope, run)?;
-        // Ends: the run ends, earlier if it is interrupted.
+        // The loop ends with the run. A signal stops the run early.
         while py.detach(|| ended.lock().recv_timeout(SIGNAL_INTERVAL))
             == Err(RecvTimeoutError::Timeout)
         {

@@ -137,9 +137,9 @@ impl PyTruncatedNormal {
 /// `Embedding`'s weight is the number of rows, and its fan_in is dim.
 ///
 /// Args:
-///     fan_out: The number of rows; None for the table's dim.
-///     fan_in: None for the table's dim.
-///     gain: Scales it.
+///     fan_out: The number of rows. Default: None, the table's dim.
+///     fan_in: Default: None, the table's dim.
+///     gain: A factor of the bound.
 ///
 /// >>> XavierUniform(fan_out=10_000)
 /// XavierUniform(fan_out=10000, fan_in=None, gain=1.0)
@@ -155,9 +155,9 @@ pub(crate) struct PyXavierUniform {
 /// fan_out)); `torch.nn.init.xavier_normal_`.
 ///
 /// Args:
-///     fan_out: The number of rows; None for the table's dim.
-///     fan_in: None for the table's dim.
-///     gain: Scales it.
+///     fan_out: The number of rows. Default: None, the table's dim.
+///     fan_in: Default: None, the table's dim.
+///     gain: A factor of the standard deviation.
 ///
 /// >>> XavierNormal(fan_out=10_000, gain=0.5)
 /// XavierNormal(fan_out=10000, fan_in=None, gain=0.5)

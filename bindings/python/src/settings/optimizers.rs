@@ -148,19 +148,19 @@ fn no_optimizer(object: &Bound<'_, PyAny>) -> PyErr {
 }
 
 optimizers! {
-    /// Stochastic gradient descent, `torch.optim.SGD`: `row -= lr * gradient`, with momentum if
-    /// asked for.
+    /// Stochastic gradient descent, `torch.optim.SGD`: `row -= lr * gradient`, optionally with
+    /// momentum.
     ///
-    /// With momentum, a buffer and a count of steps lie beside each row. Whether there is momentum
-    /// is part of the table's identity.
+    /// With momentum, the store keeps a buffer and a count of steps beside each row. Whether there
+    /// is momentum belongs to the table for good.
     ///
     /// Args:
     ///     lr: The learning rate, finite and not negative. Default: 0.001, as in torch.
     ///         `Table.learning_rate` changes it later.
-    ///     momentum: How much of the last step's buffer stays.
-    ///     dampening: How much of the gradient the buffer leaves out.
-    ///     nesterov: Whether steps look ahead by Nesterov's rule.
-    ///     weight_decay: How much of the row is added to its gradient.
+    ///     momentum: The part of the buffer that stays at a step.
+    ///     dampening: The part of the gradient that is not added to the buffer.
+    ///     nesterov: Whether steps follow Nesterov's rule.
+    ///     weight_decay: The factor by which the row is added to its gradient.
     ///
     /// >>> SGD(lr=0.1, momentum=0.9)
     /// SGD(lr=0.1, momentum=0.9, dampening=0.0, nesterov=False, weight_decay=0.0)
@@ -174,18 +174,18 @@ optimizers! {
 
     /// Adagrad, `torch.optim.Adagrad`.
     ///
-    /// `accumulator += gradient**2; row -= lr * gradient / (sqrt(accumulator) + eps)`, with one
-    /// accumulator a column, which lies beside the row in the store.
+    /// `accumulator += gradient**2; row -= lr * gradient / (sqrt(accumulator) + eps)`. The store
+    /// keeps one accumulator for each column beside the row.
     ///
     /// Args:
     ///     lr: The learning rate, finite and not negative. Default: 0.01, as in torch.
     ///         `Table.learning_rate` changes it later.
-    ///     eps: Keeps the division finite.
-    ///     initial_accumulator_value: What a new row's accumulators begin with. It is part of the
-    ///         table's identity.
+    ///     eps: A number, not negative, that keeps the division finite.
+    ///     initial_accumulator_value: The first value of a new row's accumulators. Belongs to the
+    ///         table for good.
     ///     lr_decay: The rate is divided by `1 + (step - 1) * lr_decay` at each step of a row.
-    ///         Whether it is 0 is part of the table's identity.
-    ///     weight_decay: How much of the row is added to its gradient.
+    ///         Whether it is 0 belongs to the table for good.
+    ///     weight_decay: The factor by which the row is added to its gradient.
     ///
     /// >>> Adagrad(lr=0.01)
     /// Adagrad(lr=0.01, eps=1e-10, initial_accumulator_value=0.0, lr_decay=0.0, weight_decay=0.0)
@@ -197,16 +197,16 @@ optimizers! {
         weight_decay: f64 = 0.0 => weight_decay,
     }
 
-    /// Adagrad with one accumulator a row, the mean of its squared gradients: FBGEMM's and
-    /// TorchRec's `EXACT_ROWWISE_ADAGRAD`. Four bytes of state a row.
+    /// Adagrad with one accumulator for each row, the mean of its squared gradients:
+    /// `EXACT_ROWWISE_ADAGRAD` of FBGEMM and TorchRec. The state takes 4 bytes a row.
     ///
     /// Args:
     ///     lr: The learning rate, finite and not negative. Default: 0.01, as in FBGEMM.
     ///         `Table.learning_rate` changes it later.
-    ///     eps: Keeps the division finite.
-    ///     initial_accumulator_value: What a new row's accumulator begins with. It is part of the
-    ///         table's identity.
-    ///     weight_decay: How much of the row is added to its gradient.
+    ///     eps: A number, not negative, that keeps the division finite.
+    ///     initial_accumulator_value: The first value of a new row's accumulator. Belongs to the
+    ///         table for good.
+    ///     weight_decay: The factor by which the row is added to its gradient.
     ///
     /// >>> RowWiseAdagrad(lr=0.01)
     /// RowWiseAdagrad(lr=0.01, eps=1e-8, initial_accumulator_value=0.0, weight_decay=0.0)
@@ -217,19 +217,19 @@ optimizers! {
         weight_decay: f64 = 0.0 => weight_decay,
     }
 
-    /// Adam, `torch.optim.Adam`, with the steps of each row counted for itself.
+    /// Adam, `torch.optim.Adam`, with a count of steps for each row.
     ///
-    /// A row without a gradient is left alone, and its bias corrections go by its own steps: each
-    /// row behaves as a torch parameter that has a gradient now and then. (`torch.optim.SparseAdam`
-    /// counts the steps of the whole table instead.) Two values of state a column lie beside the
-    /// row, and the count.
+    /// A row without a gradient does not change, and its bias corrections depend on its own steps.
+    /// So each row behaves as a torch parameter that has no gradient in some steps.
+    /// (`torch.optim.SparseAdam` counts the steps of the whole table instead.) The store keeps two
+    /// values for each column and the count beside the row.
     ///
     /// Args:
     ///     lr: The learning rate, finite and not negative. Default: 0.001, as in torch.
     ///         `Table.learning_rate` changes it later.
-    ///     betas: How much of the two moments stays at a step.
-    ///     eps: Keeps the division finite.
-    ///     weight_decay: How much of the row is added to its gradient.
+    ///     betas: The parts of the first and the second moment that stay at a step.
+    ///     eps: A number, not negative, that keeps the division finite.
+    ///     weight_decay: The factor by which the row is added to its gradient.
     ///
     /// >>> Adam()
     /// Adam(lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
@@ -240,15 +240,15 @@ optimizers! {
         weight_decay: f64 = 0.0 => weight_decay,
     }
 
-    /// AdamW, `torch.optim.AdamW`: Adam whose weight decay works on the row itself, at the row's
-    /// own steps.
+    /// AdamW, `torch.optim.AdamW`: Adam whose weight decay changes the row itself, at the row's own
+    /// steps.
     ///
     /// Args:
     ///     lr: The learning rate, finite and not negative. Default: 0.001, as in torch.
     ///         `Table.learning_rate` changes it later.
-    ///     betas: How much of the two moments stays at a step.
-    ///     eps: Keeps the division finite.
-    ///     weight_decay: What of the row goes at each step, times `lr`.
+    ///     betas: The parts of the first and the second moment that stay at a step.
+    ///     eps: A number, not negative, that keeps the division finite.
+    ///     weight_decay: Each step subtracts `lr * weight_decay * row` from the row.
     ///
     /// >>> AdamW(lr=0.001)
     /// AdamW(lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
@@ -259,21 +259,21 @@ optimizers! {
         weight_decay: f64 = 0.01 => weight_decay,
     }
 
-    /// FTRL-proximal (McMahan et al., 2013), which makes rows sparse with `l1`. Two values of state
-    /// a column.
+    /// FTRL-proximal (McMahan et al., 2013), which makes rows sparse with `l1`. The state has two
+    /// values for each column.
     ///
-    /// `tf.keras.optimizers.Ftrl` with `learning_rate_power=-0.5` is the same, where this `l2` is
-    /// twice its `l2_regularization_strength`. Start rows with `Zeros()`: the first step replaces
-    /// what they hold.
+    /// Equals `tf.keras.optimizers.Ftrl` with `learning_rate_power=-0.5` if `l2` is twice its
+    /// `l2_regularization_strength`. Start rows with `Zeros()`, because the first step replaces
+    /// their values.
     ///
     /// Args:
     ///     lr: The learning rate, above 0; the paper's alpha. Default: 0.001, as in Keras.
     ///         `Table.learning_rate` changes it later.
-    ///     beta: Makes first steps smaller; the paper suggests 1.
-    ///     l1: Penalty that keeps values at zero.
-    ///     l2: Penalty on squares.
-    ///     initial_accumulator_value: What a new row's sums of squares begin with. It is part of
-    ///         the table's identity.
+    ///     beta: A larger value makes the first steps smaller; the paper suggests 1.
+    ///     l1: The factor of the L1 penalty, which keeps values at zero.
+    ///     l2: The factor of the L2 penalty.
+    ///     initial_accumulator_value: The first value of a new row's sums of squares. Belongs to
+    ///         the table for good.
     ///
     /// >>> FTRL(lr=0.1, l1=1.0)
     /// FTRL(lr=0.1, beta=0.0, l1=1.0, l2=0.0, initial_accumulator_value=0.1)

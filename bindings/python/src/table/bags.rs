@@ -1,4 +1,4 @@
-//! Bags: rows that the store pools.
+//! Bags: several rows that the store pools to one.
 
 use embank::{Bags, Pooling};
 use numpy::PyArray2;
@@ -12,7 +12,7 @@ use crate::arrays::{self, Keys, Rows};
 use crate::lease::PyBagLease;
 use crate::scalars;
 
-/// Bags as Python gave them, copied: a lease needs them again for its gradients.
+/// A copy of the bags that Python passed. The lease needs them again for its gradients.
 #[derive(Debug)]
 pub(crate) struct GivenBags {
     offsets: Vec<u64>,
@@ -25,7 +25,7 @@ impl GivenBags {
     ///
     /// # Errors
     /// `TypeError` and `ValueError` for arrays of another dtype or shape and for another `pooling`.
-    /// Whether the offsets fit the keys, the store checks.
+    /// The store checks later whether the offsets fit the keys.
     pub(crate) fn new(
         keys: usize,
         offsets: &Bound<'_, PyAny>,
@@ -55,25 +55,25 @@ impl GivenBags {
 
 #[pymethods]
 impl PyTable {
-    /// Reads rows for training, pools those of each bag to one, and counts a lease on each row.
+    /// Reads rows for training, pools the rows of each bag to one, and counts a lease on each row.
     ///
-    /// Rows are not copied out. A key that has no row gets one with its initial value. Waits as
-    /// `get` does.
+    /// The single rows are not copied out. A key without a row gets one with its initial value. The
+    /// call waits as `get` does.
     ///
     /// Args:
     ///     keys: Integers `(n,)`.
     ///     offsets: Integers `(bags + 1,)`: bag i has the keys `keys[offsets[i]:offsets[i + 1]]`.
-    ///         The first is 0, the last one n. A bag may be empty, and gives zeros then.
+    ///         The first offset is 0 and the last one n. An empty bag gives zeros.
     ///     pooling: "sum" or "mean".
-    ///     weights: float32 `(n,)`, what each key's row is multiplied by; with pooling "sum" alone.
-    ///         1 by default.
-    ///     out: Where the bags go: C-contiguous float32 `(bags, dim)`, which is `lease.rows` then.
-    ///         A new array by default.
-    ///     timeout: Seconds to wait at most, in place of the bank's `wait_timeout`.
+    ///     weights: float32 `(n,)`: the factor of each key's row. Allowed only with pooling "sum".
+    ///         Default: None, all factors are 1.
+    ///     out: The array that gets the bags, C-contiguous float32 `(bags, dim)`. It is then
+    ///         `lease.rows`. Default: None, a new array.
+    ///     timeout: The longest wait in seconds. Default: the bank's `wait_timeout`.
     ///
     /// Returns:
-    ///     A `BagLease` with `rows`, float32 `(bags, dim)`. A row counts once, however often its
-    ///     key occurs.
+    ///     A `BagLease` with `rows`, float32 `(bags, dim)`. The lease counts once on a row whose
+    ///         key occurs several times.
     ///
     /// Raises: as `get`; `ValueError` for offsets or weights that do not fit the keys.
     #[pyo3(signature = (keys, offsets, *, pooling = "sum", weights = None, out = None, timeout = None))]
@@ -101,11 +101,11 @@ impl PyTable {
         Ok(PyBagLease { leased: self.leased(id, rows), bags })
     }
 
-    /// Reads rows for evaluation and pools those of each bag to one: takes no lease, inserts
-    /// nothing, never waits for a bound. A key without a row counts with its initial value.
+    /// Reads rows for evaluation and pools the rows of each bag to one. It takes no lease, inserts
+    /// nothing and never waits for a bound. A key without a row counts with its initial value.
     ///
     /// Args:
-    ///     keys, offsets, pooling, weights, out: As of `get_bags`.
+    ///     keys, offsets, pooling, weights, out: As for `get_bags`.
     ///
     /// Returns:
     ///     float32 `(bags, dim)`.
@@ -144,23 +144,23 @@ impl PyTable {
 type GivenRequest<'py> =
     (Bound<'py, PyTable>, Bound<'py, PyAny>, Bound<'py, PyAny>, String, Option<Bound<'py, PyAny>>);
 
-/// What `get_bags_many` is asked for of one table.
+/// A request of `get_bags_many`: the bags of one table.
 struct Request<'py> {
     table: Bound<'py, PyTable>,
     keys: Keys<'py>,
     bags: GivenBags,
-    /// Its place among the requests.
+    /// The request's place among all requests.
     place: usize,
 }
 
 /// Reads bags of several tables of one bank for training: `Table.get_bags` on each, in one call.
 ///
-/// The GIL is released once. All leases are taken or none, in the order of the tables, as in
-/// `get_many`.
+/// The GIL is released once. Either all leases are taken or no lease is taken. They are taken in
+/// the order of the tables, as in `get_many`.
 ///
 /// Args:
-///     requests: Tuples `(table, keys, offsets, pooling, weights)` as of `Table.get_bags`; weights
-///         may be None. Each table comes once.
+///     requests: Tuples `(table, keys, offsets, pooling, weights)` as for `Table.get_bags`; weights
+///         may be None. No table may occur twice.
 ///
 /// Returns:
 ///     A list of `BagLease`, one for each request.

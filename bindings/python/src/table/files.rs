@@ -1,4 +1,4 @@
-//! Export and import: a table into a file and out of one.
+//! Export of a table to a file, and import of a file into a table.
 
 use std::path::PathBuf;
 
@@ -15,30 +15,33 @@ use crate::scalars;
 impl PyTable {
     /// Writes the table to a file, as the newest checkpoint holds it: safetensors, npy or Parquet.
     ///
-    /// In constant memory, while training goes on. What came after the newest checkpoint is not in
-    /// it: take one first to have it. The file gets its name when it is complete and on stable
-    /// storage; after an error nothing of it is there. docs/export.md tells what lies where in it.
+    /// It takes constant memory, and training can go on. Changes after the newest checkpoint are
+    /// not in the file; take a checkpoint first to have them. The file gets its name when it is
+    /// complete and on stable storage. After an error no part of it is left. docs/export.md
+    /// describes the layout.
     ///
     /// Args:
     ///     path: `x.safetensors` (tensors `keys`, `rows`, `state`), `x.npy` (files `x.keys.npy`,
     ///         `x.rows.npy`, `x.state.npy`, `x.embank.json`) or `x.parquet` (columns `key`,
     ///         `vector`, `state`).
-    ///     format: "safetensors", "npy" or "parquet", whatever the suffix says.
-    ///     state: Also the optimizer's state, so that an import restores training exactly, and of a
-    ///         table with tracking each row's uses and last use.
-    ///     dense: One matrix in order of the keys, 0 to n - 1, without them; not for Parquet.
-    ///     rows: The n of a dense file; the largest key + 1, by default.
-    ///     fill_missing: Keys of a dense file that have no row get their initial values; else they
-    ///         are an error.
-    ///     progress: Called with (rows done, rows in all) after each batch of rows. What it raises
-    ///         ends the export.
+    ///     format: "safetensors", "npy" or "parquet". Default: the one of the suffix.
+    ///     state: Whether the file gets the optimizer's state, so that an import restores training
+    ///         exactly. For a table with tracking it also gets each row's last use and number of
+    ///         uses.
+    ///     dense: Whether the file is one matrix of the rows of keys 0 to n - 1, without the keys.
+    ///         Not for Parquet.
+    ///     rows: The n of a dense file. Default: the largest key + 1.
+    ///     fill_missing: Whether keys of a dense file that have no row get their initial values.
+    ///         Otherwise a missing row is an error.
+    ///     progress: A function that is called with (rows done, rows in all) after each batch of
+    ///         rows. An exception that it raises ends the export.
     ///
     /// Returns:
     ///     A dictionary: `checkpoint`, `rows`, `filled_rows`, `bytes`, `files`.
     ///
     /// Raises:
-    ///     ValueError: There is no checkpoint yet, the suffix says no format, or the keys make no
-    ///         dense table.
+    ///     ValueError: There is no checkpoint yet, the suffix stands for no format, or the keys do
+    ///         not fit a dense file.
     ///     StoreIOError: The file can't be written.
     ///
     /// >>> import embank
@@ -85,29 +88,31 @@ impl PyTable {
         Ok(found)
     }
 
-    /// Puts the rows of a file into the table: what `export` wrote, or a matrix that others made.
+    /// Puts the rows of a file into the table: a file that `export` wrote, or a matrix of another
+    /// program.
     ///
-    /// In constant memory. A row that is there is replaced; of equal keys, the last one in the file
-    /// stays. With the optimizer's state, rows train on as the exported ones would have; without, a
-    /// row keeps the state that it has. Durable with the next checkpoint. After an error, the
-    /// batches before it are in the table.
+    /// It takes constant memory. It replaces existing rows; of equal keys in the file, the last one
+    /// stays. With the optimizer's state, the rows train on exactly as the exported rows would.
+    /// Without it, an existing row keeps its state. The rows are durable with the next checkpoint.
+    /// After an error, the batches before it are in the table.
     ///
     /// Args:
-    ///     path: As for `export`; also a directory, which means its files, sorted by name, and a
-    ///         list of paths, one after another. Of a matrix of f16, bf16, f32 or f64 that is alone
-    ///         in its file, row i is the row of key i.
-    ///     format: "safetensors", "npy" or "parquet", whatever the suffix says.
-    ///     keys: The tensor or column of the keys, for npy the file; `keys` or `key` by default.
-    ///         Must be given, or `first_key`, where something else in the file may be the keys.
-    ///     rows: The tensor or column of the vectors, for npy the file; `rows` or `vector` by
-    ///         default, or the only matrix.
-    ///     first_key: By position: row i is the row of key first_key + i, whatever else is in the
-    ///         file. Rows of a further file go on from there.
-    ///     state: Whether the optimizer's state is taken too, and in a table with tracking each
-    ///         row's uses and last use, if the file has them.
-    ///     non_finite: Whether NaN and infinite values are taken; else they are an error.
-    ///     progress: Called with (rows done, rows in all) after each batch of rows. What it raises
-    ///         ends the import.
+    ///     path: As for `export`; also a directory, which means its files sorted by name, or a list
+    ///         of paths. If a file holds only a matrix of f16, bf16, f32 or f64, row i is the row
+    ///         of key i.
+    ///     format: "safetensors", "npy" or "parquet". Default: the one of the suffix.
+    ///     keys: The tensor or column of the keys; for npy the file of the keys. Default: `keys` or
+    ///         `key`. Pass `keys` or `first_key` if another part of the file could be taken for the
+    ///         keys.
+    ///     rows: The tensor or column of the vectors; for npy the file of the vectors. Default:
+    ///         `rows` or `vector`, or the only matrix.
+    ///     first_key: The key of the file's first row: row i is the row of key first_key + i, and
+    ///         keys in the file are ignored. The next file continues the count.
+    ///     state: Whether the import takes the optimizer's state if the file has it. A table with
+    ///         tracking also takes each row's last use and number of uses.
+    ///     non_finite: Whether NaN and infinite values are taken. Otherwise they are an error.
+    ///     progress: A function that is called with (rows done, rows in all) after each batch of
+    ///         rows. An exception that it raises ends the import.
     ///
     /// Returns:
     ///     A dictionary: `rows`, `with_state`.
@@ -115,10 +120,10 @@ impl PyTable {
     /// Raises:
     ///     UnreadableFile: The file is damaged, holds a value that is not finite (the text names
     ///         row and column), or does not tell which of its parts are keys and vectors.
-    ///     FileMismatch: The file's vectors have another dim than the table, its state is another
-    ///         optimizer's, or its keys belong to another vocabulary.
-    ///     ValueError: The suffix says no format, there is no file, or `keys` and `first_key` are
-    ///         given.
+    ///     FileMismatch: The vectors have another dim than the table, the state belongs to another
+    ///         optimizer, or the keys belong to another vocabulary.
+    ///     ValueError: The suffix stands for no format, there is no file, or both `keys` and
+    ///         `first_key` were passed.
     ///     StoreIOError: The file is not there, or can't be read.
     #[pyo3(signature = (path, *, format = None, keys = None, rows = None, first_key = None,
                         state = true, non_finite = false, progress = None))]
@@ -148,7 +153,7 @@ impl PyTable {
     }
 }
 
-/// The format with this name. `None` stands for the one that the file's suffix says.
+/// The format with this name. `None` stands for the format of the file's suffix.
 pub(crate) fn format_of(name: Option<&str>) -> PyResult<Option<FileFormat>> {
     Ok(Some(match name {
         None => return Ok(None),
@@ -163,7 +168,7 @@ pub(crate) fn format_of(name: Option<&str>) -> PyResult<Option<FileFormat>> {
     }))
 }
 
-/// A path, or several in a list or tuple.
+/// One path, or several paths in a list or tuple.
 fn paths_of(paths: &Bound<'_, PyAny>) -> PyResult<Vec<PathBuf>> {
     match paths.is_instance_of::<PyList>() || paths.is_instance_of::<PyTuple>() {
         true => paths.extract(),

@@ -12,48 +12,55 @@ use crate::scalars;
 
 #[pymethods]
 impl PyTable {
-    /// Deletes rows and says how many there were. A later get begins at the initial value again.
+    /// Deletes rows and returns the number of rows that it deleted. A later get of the key begins
+    /// with the initial value.
     fn delete(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<u64> {
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
         self.with(py, |table| table.delete(keys))
     }
 
-    /// Sets the time of a table with `tracking="set_time"`: steps, epochs, days, whatever you
-    /// count.
+    /// Sets the time of a table with `tracking="set_time"`, in a unit of the caller's choice:
+    /// steps, epochs or days.
     ///
-    /// Rows that are used from now on tell it, and `evict(unused_for=...)` counts from it. The
-    /// largest time is part of each checkpoint: an open goes on with it.
+    /// Later uses of rows record this time, and `evict(unused_for=...)` counts back from it. A
+    /// checkpoint stores the largest time, and an opened table continues with it.
     ///
     /// Raises:
-    ///     ValueError: The table tracks otherwise or not at all.
+    ///     ValueError: The table has no `tracking`, or tracks minutes.
     fn set_time(&self, py: Python<'_>, time: &Bound<'_, PyAny>) -> PyResult<()> {
         let time = scalars::unsigned_32("time", time)?;
         self.with(py, |table| table.set_time(time))
     }
 
-    /// Deletes the rows for which every condition that is given holds, in memory and on disk.
+    /// Deletes the rows that meet every condition that was passed, in memory and on disk.
     ///
-    /// Goes through the rows of the newest checkpoint, in constant memory, while training goes on,
-    /// and judges each as it is now; rows that were made after the checkpoint stay, and so do rows
-    /// that leases hold. Durable with the next checkpoint; compaction gives the space back.
+    /// The call goes through the rows of the newest checkpoint, in constant memory, while training
+    /// can go on. It judges each row by its present state. Rows that are newer than the checkpoint
+    /// stay, and so do rows that leases hold. The eviction is durable with the next checkpoint.
+    /// Compaction frees the space later.
     ///
     /// Args:
-    ///     unused_for: Rows whose last use lies so far back or further: minutes, or in the unit of
-    ///         `set_time`. A use is a gradient applied or a row put. Needs `tracking`.
+    ///     unused_for: Rows whose last use is at least this long ago, in minutes or in the unit of
+    ///         `set_time`. A gradient or a put is a use. Needs `tracking`.
     ///     used_fewer_than: Rows with fewer uses than this. Needs `tracking`.
     ///     norm_below: Rows with an L2 norm below this.
-    ///     dry_run: Only count, and list with `keys`.
-    ///     keys: Also return the keys that went (or would): 8 bytes of memory each.
-    ///     progress: Called with (rows done, rows in all) after each batch of rows. What it raises
-    ///         ends the eviction; what went is gone.
+    ///     dry_run: Whether to delete nothing and only count the rows, and list them if `keys` is
+    ///         True.
+    ///     keys: Whether to return the deleted keys, in 8 bytes of memory each. With `dry_run`, the
+    ///         keys that would be deleted.
+    ///     progress: A function that is called with (rows done, rows in all) after each batch of
+    ///         rows. An exception that it raises ends the eviction; rows that were deleted before
+    ///         stay deleted.
     ///
     /// Returns:
-    ///     A dictionary: `checkpoint`, `examined`, `rows` that went (or would), `leased` rows that
-    ///     leases kept, `keys` (uint64, or None).
+    ///     A dictionary: `checkpoint`; `examined`; `rows`, the number of deleted rows; `leased`,
+    ///         the number of rows that stayed because leases hold them; `keys` (uint64, or None).
+    ///         With `dry_run`, `rows` and `keys` are those that would be deleted.
     ///
     /// Raises:
-    ///     ValueError: No condition, or one that the table can't tell; there is no checkpoint yet.
+    ///     ValueError: No condition was passed, the table does not record what a condition needs,
+    ///         or there is no checkpoint yet.
     ///
     /// >>> import embank
     /// >>> bank = embank.Bank("evict.bank", memory_budget="16MiB")
@@ -106,18 +113,19 @@ impl PyTable {
         Ok(found)
     }
 
-    /// Forgets counts of gets before admission (`admit_after_gets`) whose keys were not got for
-    /// long.
+    /// Deletes the counts of gets before admission (`admit_after_gets`) of keys without a get in
+    /// the last `unused_for`.
     ///
-    /// Goes through the counts of the newest checkpoint. `evict(unused_for=...)` does it too.
-    /// Durable with the next checkpoint.
+    /// The call goes through the counts of the newest checkpoint. `evict(unused_for=...)` deletes
+    /// these counts too. The deletion is durable with the next checkpoint.
     ///
     /// Args:
-    ///     unused_for: In the unit of the table's tracking; in minutes if it has none.
-    ///     dry_run: Only counts them.
+    ///     unused_for: A time in the unit of the table's tracking, or in minutes if the table has
+    ///         no tracking.
+    ///     dry_run: Whether to delete nothing and only count.
     ///
     /// Returns:
-    ///     The number of counts that went, or that would go.
+    ///     The number of deleted counts. With `dry_run`, the number that would be deleted.
     ///
     /// Raises:
     ///     ValueError: There is no checkpoint yet.

@@ -7,24 +7,24 @@ use crate::arrays::Keys;
 
 #[pymethods]
 impl PyTable {
-    /// Announces keys that will be got soon: their rows come from disk to memory in the background.
+    /// Announces keys of later gets: the store reads their rows from disk into memory in the
+    /// background.
     ///
-    /// Never waits. Keys in memory, keys announced already and keys beyond the queue's capacity are
-    /// counted in `Bank.stats()["lookahead"]` and let be.
+    /// Never waits. The call skips keys whose rows are in memory, keys that are announced already,
+    /// and keys beyond the queue's capacity. `Bank.stats()["lookahead"]` counts them.
     ///
     /// Returns:
-    ///     How many distinct keys are on their way into memory: queued now, or pending already.
+    ///     The number of distinct keys that are queued now or were pending before.
     fn lookahead(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;
         self.with(py, |table| Ok(table.lookahead(keys)?.accepted()))
     }
 
-    /// Forgets what looking ahead still has to do for these keys, also if another call announced
-    /// them.
+    /// Removes these keys from the queue of announced keys, also if another call announced them.
     ///
     /// Returns:
-    ///     How many waited for their turn.
+    ///     The number of keys that were in the queue.
     fn cancel_lookahead(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
         let keys = Keys::new(keys)?;
         let keys = keys.as_slice()?;

@@ -15,28 +15,28 @@ use crate::cell::BankCell;
 use crate::lease::{AnyLease, PyDistinctLease};
 use crate::scalars;
 
-/// What `get_many` is asked for of one table.
+/// A request of `get_many`: the keys of one table.
 struct Request<'py> {
     table: Bound<'py, PyTable>,
     keys: Keys<'py>,
-    /// Keys that the same step has got before.
+    /// Keys that this training step has got before.
     earlier: Option<Keys<'py>>,
-    /// Its place among the requests.
+    /// The request's place among all requests.
     place: usize,
 }
 
 /// Reads rows of several tables of one bank for training: `Table.get_distinct` on each, in one
 /// call.
 ///
-/// The GIL is released once. All leases are taken or none, in the order of the tables and not of
-/// `requests`, so threads that ask for several tables at once never wait for each other for ever.
+/// The GIL is released once. Either all leases are taken or no lease is taken. They are taken in
+/// the order of the tables, which does not depend on `requests`. So threads that get rows of
+/// several tables never wait for each other for ever.
 ///
 /// Args:
-///     requests: Pairs of a table and its keys, integers `(n,)`; each table once.
-///     earlier: For each request the `earlier` of `get_distinct`, or None. By default there are
-///         none.
-///     timeout: Seconds to wait at most for the rows of all tables, in place of the bank's
-///         `wait_timeout` for each.
+///     requests: Pairs of a table and its keys, integers `(n,)`. No table may occur twice.
+///     earlier: For each request the `earlier` of `get_distinct`, or None. Default: None for all.
+///     timeout: The longest wait in seconds for the rows of all tables together. Default: the
+///         bank's `wait_timeout` for each table.
 ///
 /// Returns:
 ///     A list of `DistinctLease`, one for each request.
@@ -45,8 +45,8 @@ struct Request<'py> {
 ///     StalenessTimeout: A row of one of the tables stayed beyond its bound; nothing is held.
 ///     SelfBlocked: Leases of this thread alone hold a row at its bound; nothing is held.
 ///     UnknownValue: A table has a vocabulary, and a key is no id of it; nothing is held.
-///     ValueError, TypeError: Keys are not 1-D, or no integers; a table comes twice; tables of two
-///         banks.
+///     ValueError, TypeError: Keys are not 1-D or not integers, a table occurs twice, or the tables
+///         belong to two banks.
 ///
 /// >>> import embank
 /// >>> bank = embank.Bank("many.bank", memory_budget="16MiB")
@@ -91,7 +91,7 @@ pub(crate) fn get_many<'py>(
     Ok(leases.into_iter().map(|(_, lease)| lease).collect())
 }
 
-/// Refuses a table that comes twice among `tables`, which are in the order of their ids.
+/// Fails if a table occurs twice in `tables`, which are in the order of their ids.
 pub(super) fn check_distinct<'t>(
     cell: &BankCell,
     tables: impl Iterator<Item = &'t PyTable>,
@@ -111,7 +111,7 @@ pub(super) fn check_distinct<'t>(
     Ok(())
 }
 
-/// Refuses tables of another bank than `cell`.
+/// Fails if a table belongs to another bank than `cell`.
 pub(super) fn check_bank<'t>(
     cell: &Arc<BankCell>,
     mut tables: impl Iterator<Item = &'t PyTable>,
@@ -129,11 +129,11 @@ pub(super) fn check_bank<'t>(
 type GivenPart<'py> =
     (Bound<'py, PyTable>, Vec<AnyLease<'py>>, Option<Bound<'py, PyAny>>, Bound<'py, PyAny>);
 
-/// What `apply_many` is to do to one table.
+/// A part of `apply_many`: the step of one table.
 struct Part<'py> {
     table: Bound<'py, PyTable>,
     leases: Vec<AnyLease<'py>>,
-    /// `None`: the gradients are those of the rows of the only lease.
+    /// `None` if the part has one lease and the gradients have the shape of its rows.
     keys: Option<Bound<'py, PyAny>>,
     grads: Bound<'py, PyAny>,
 }
@@ -177,18 +177,18 @@ impl<'py> Part<'py> {
 /// If a part is refused, no row of any table changes.
 ///
 /// Args:
-///     parts: Tuples of a table, leases of it, keys (integers `(n,)`, those of the leases), and
-///         gradients (float32 `(n, dim)`). Gradients of a key that occurs more than once are summed
-///         first. With one lease, keys may be None: then the gradients have the shape of
-///         `lease.rows`. Each table comes once.
+///     parts: Tuples of a table, leases of it, keys (integers `(n,)`, the keys of the leases), and
+///         gradients (float32 `(n, dim)`). The gradients of equal keys are summed first. With one
+///         lease, keys may be None; the gradients then have the shape of `lease.rows`. No table may
+///         occur twice.
 ///
 /// Raises:
-///     ValueError: A lease was consumed before or is another table's, tables of two banks, or wrong
-///         shapes (the leases stay as they were); a gradient is NaN or infinite, or a table has no
-///         optimizer (they are given back). A row would become infinite: this row stays as it was,
-///         and all others took their step.
+///     ValueError: A lease was consumed before or belongs to another table, the tables belong to
+///         two banks, or a shape is wrong (the leases stay as they were). A gradient is NaN or
+///         infinite, or a table has no optimizer (the leases are given back). A row would become
+///         infinite (it stays as it was, and all other rows took their step).
 ///     LeaseExpired: A lease has expired; no row changes, and the others are given back.
-///     EmbankError: The store failed. If tables have moved before, the message names them. The
+///     EmbankError: The store failed. The message names the tables that have changed already. The
 ///         leases are given back.
 ///
 /// >>> import embank
@@ -237,7 +237,7 @@ pub(crate) fn apply_many(py: Python<'_>, parts: Vec<GivenPart<'_>>) -> PyResult<
     })
 }
 
-/// Refuses a table that comes in two parts.
+/// Fails if two parts have the same table.
 fn check_once(cell: &BankCell, parts: &[Part<'_>]) -> PyResult<()> {
     for (place, part) in parts.iter().enumerate() {
         let key = &part.table.get().key;

@@ -1,8 +1,8 @@
 //! `Table`: rows by key.
 //!
-//! The class and its properties are here, its other methods in the files of this folder: what a
-//! training step does in `training` (of several tables in `many`), what changes nothing in
-//! `reading`, and so on.
+//! The class and its properties are here. Its other methods are in the files of this folder:
+//! `training` has the methods of a training step (`many` for several tables at once), `reading` the
+//! methods that change nothing, `files` export and import, `life` deletion and eviction.
 
 use std::sync::Arc;
 
@@ -27,9 +27,10 @@ mod training;
 
 /// An embedding table: float32 rows of one width by 64-bit key. Made by `Bank.table`.
 ///
-/// Keys are a 1-D array of integers, or whatever `numpy.asarray` makes one of. C-contiguous int64
-/// and uint64 arrays are read where they lie; a negative int64 stands for the same 64 bits. A key
-/// may occur more than once in a batch. Every method raises `ValueError` once the bank is closed.
+/// Keys are a 1-D array of integers, or an object that `numpy.asarray` converts to such an array.
+/// The store reads C-contiguous int64 and uint64 arrays without a copy. A negative int64 stands for
+/// the uint64 with the same 64 bits. A key may occur more than once in a batch. Every method raises
+/// `ValueError` after the bank is closed.
 ///
 /// >>> import embank
 /// >>> bank = embank.Bank("table.bank", memory_budget="16MiB")
@@ -70,7 +71,7 @@ impl PyTable {
 
 #[pymethods]
 impl PyTable {
-    /// The bank that it is a table of.
+    /// The table's bank.
     #[getter]
     fn bank(&self, py: Python<'_>) -> Py<PyBank> {
         self.bank.clone_ref(py)
@@ -82,13 +83,13 @@ impl PyTable {
         &self.key.name
     }
 
-    /// Columns of a row.
+    /// The number of columns of a row.
     #[getter]
     fn dim(&self) -> usize {
         self.key.dim
     }
 
-    /// Whether every key gets a row at its first get: False with `admit_after_gets` or
+    /// True if every key gets a row at its first get. False with `admit_after_gets` or
     /// `admit_probability`.
     #[getter]
     fn admits_all(&self) -> bool {
@@ -108,7 +109,7 @@ impl PyTable {
         self.with(py, |table| Ok(table.config().dtype.name()))
     }
 
-    /// The optimizer's learning rate, or None for a table without an optimizer. Settable.
+    /// The optimizer's learning rate, or None for a table without an optimizer. Can be set.
     #[getter]
     fn learning_rate(&self, py: Python<'_>) -> PyResult<Option<f64>> {
         self.with(py, |table| Ok(table.config().optimizer.learning_rate()))
@@ -119,8 +120,9 @@ impl PyTable {
         self.with(py, |table| table.set_learning_rate(value))
     }
 
-    /// The table's optimizer as it is set now, or None. Settable: one of the same kind that keeps
-    /// the same beside a row, with other numbers; batches see all of them or none.
+    /// The table's optimizer with its present settings, or None. Can be set to an optimizer of this
+    /// kind that stores the same state beside a row. A batch sees either all old or all new
+    /// settings.
     ///
     /// >>> import embank
     /// >>> with embank.Bank("optimizer.bank", memory_budget="16MiB") as bank:
@@ -140,7 +142,7 @@ impl PyTable {
         self.with(py, |table| table.set_optimizer(optimizer))
     }
 
-    /// The longest gradient of a row, or None. Settable.
+    /// The largest L2 norm of a row's gradient, or None for no limit. Can be set.
     #[getter]
     fn clip_row_norm(&self, py: Python<'_>) -> PyResult<Option<f64>> {
         let norm = self.with(py, |table| Ok(table.config().clip_row_norm))?;
@@ -152,8 +154,8 @@ impl PyTable {
         self.with(py, |table| table.set_clip_row_norm(value.map(|norm| norm as f32)))
     }
 
-    /// A get waits while more than this many leases hold one of its rows; None never waits.
-    /// Settable.
+    /// A get waits while more than this many leases hold one of its rows. With None a get never
+    /// waits. Can be set.
     #[getter]
     fn staleness_bound(&self, py: Python<'_>) -> PyResult<Option<u32>> {
         self.with(py, |table| Ok(table.config().staleness_bound))
@@ -173,32 +175,34 @@ impl PyTable {
         })
     }
 
-    /// How many leases hold the row of `key`, or None if there is no such row.
+    /// The number of leases that hold the row of `key`, or None if there is no such row.
     fn outstanding(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
         let key = scalars::key(key)?;
         self.with(py, |table| table.outstanding(key))
     }
 
-    /// The leases of this table that are out, the oldest first, as `Bank.outstanding_leases`.
+    /// The outstanding leases of this table, the oldest first. Each is a dictionary as in
+    /// `Bank.outstanding_leases`.
     fn outstanding_leases<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let found = self.with(py, |table| Ok(table.outstanding_leases()))?;
         stats::leases(py, &found)
     }
 
-    /// What this table has done since its bank was opened, as a dictionary of counters. `staleness`
-    /// has, by how many other leases there were on a row when it was got, how many rows that were;
-    /// above 16, such as up to that many.
+    /// Counters of this table since its bank was opened, as a dictionary. `staleness` is a
+    /// histogram of the rows of gets by the number of other leases on the row. Above 16, an entry
+    /// stands for a range of numbers and has the largest.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let found = self.with(py, |table| Ok(table.stats()))?;
         stats::table(py, &found)
     }
 
-    /// A table is where its rows are: copies of what refers to it, such as a model, share it.
+    /// Returns the table itself: a copy of a model shares its tables, because the rows are in the
+    /// bank.
     fn __copy__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }
 
-    /// As `__copy__`.
+    /// Returns the table itself, as `__copy__` does.
     fn __deepcopy__<'py>(slf: Bound<'py, Self>, _memo: &Bound<'py, PyAny>) -> Bound<'py, Self> {
         slf
     }

@@ -1,4 +1,4 @@
-//! `Prefetch`: rows on their way into a buffer.
+//! `Prefetch`: rows that the store reads into a buffer in the background.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::cell::{BankCell, PrefetchId, TableKey};
 
 /// Rows that are read in the background. Made by `Table.prefetch`.
 ///
-/// `rows()` waits for them if it has to. Dropping the object, `cancel` or the end of a `with` block
-/// cancels what has not been read. Thread safe.
+/// `rows()` waits until they are read. `cancel`, the end of a `with` block and dropping the object
+/// cancel the reads that are left. Threads may share it.
 ///
 /// >>> import embank
 /// >>> bank = embank.Bank("prefetch.bank", memory_budget="16MiB")
@@ -59,13 +59,13 @@ impl PyPrefetch {
 
 #[pymethods]
 impl PyPrefetch {
-    /// The rows, float32 `(n, dim)`, one for each key, as they were when they were read. Waits for
-    /// them the first time; gives the same array every time.
+    /// The rows as they were when they were read, float32 `(n, dim)`, one for each key. The first
+    /// call waits until they are read. Every call returns the same array.
     ///
     /// Raises:
     ///     MissingRow: With `missing="error"`, when a key has no row.
-    ///     ValueError: It was cancelled, failed before, or its bank is closed.
-    ///     EmbankError: Reading failed. Raised once.
+    ///     ValueError: The prefetch was cancelled or failed before, or its bank is closed.
+    ///     EmbankError: Reading failed. Raised only once.
     fn rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f32>>> {
         if let Some(rows) = &*self.rows.lock() {
             return Ok(rows.bind(py).clone());
@@ -81,14 +81,14 @@ impl PyPrefetch {
         Ok(rows)
     }
 
-    /// Whether `rows` would not wait.
+    /// True if `rows` would not wait.
     #[getter]
     fn ready(&self) -> bool {
         let is_ready = || self.cell.look_at(self.id, Prefetch::is_ready);
         self.rows.lock().is_some() || is_ready().is_ok_and(|ready| ready == Some(true))
     }
 
-    /// Cancels what has not been read and gives the memory back. Nothing happens once `rows` has
+    /// Cancels the reads that are left and gives the memory back. Does nothing after `rows` has
     /// returned.
     fn cancel(&self) {
         self.cell.forget(self.id);
@@ -118,7 +118,7 @@ impl Drop for PyPrefetch {
     }
 }
 
-/// What a peek or prefetch does about a key without a row.
+/// What a peek or prefetch does with a key without a row.
 pub(crate) fn missing_choice(missing: &str) -> PyResult<Missing> {
     match missing {
         "initial" => Ok(Missing::Initial),

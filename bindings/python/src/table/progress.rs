@@ -1,4 +1,4 @@
-//! How far a long call is, told to a Python function.
+//! Reports the progress of a long call to a Python function.
 
 use std::ops::ControlFlow;
 
@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 
 use super::PyTable;
 
-/// Tells Python how far a transfer is, and looks for Ctrl-C. The first exception ends the transfer.
+/// Passes the progress of a transfer to Python and checks for Ctrl-C. The first exception ends the
+/// transfer.
 pub(crate) struct Progress {
     callback: Option<Py<PyAny>>,
     raised: Option<PyErr>,
@@ -35,7 +36,7 @@ impl Progress {
         }
     }
 
-    /// Runs `call` on the table, and raises what ended it.
+    /// Runs `call` on the table. Raises the exception that ended it.
     pub(crate) fn through<R: Send>(
         mut self,
         py: Python<'_>,

@@ -1,4 +1,4 @@
-//! What reads rows and changes none.
+//! The methods of a table that read rows and change nothing.
 
 use numpy::{PyArray1, PyArray2};
 use pyo3::prelude::*;
@@ -10,13 +10,13 @@ use crate::arrays::{Keys, Rows};
 
 #[pymethods]
 impl PyTable {
-    /// Reads rows for evaluation: takes no lease, inserts nothing, never waits for a bound.
+    /// Reads rows for evaluation. It takes no lease, inserts nothing and never waits for a bound.
     ///
     /// Args:
     ///     keys: Integers `(n,)`.
-    ///     missing: What a key without a row gives: "initial" (its initial value) or "error".
-    ///     out: Where the rows go, C-contiguous float32 `(n, dim)`; it is returned. A new array by
-    ///         default.
+    ///     missing: The result for a key without a row: "initial" (its initial value) or "error".
+    ///     out: The array that gets the rows and is returned, C-contiguous float32 `(n, dim)`.
+    ///         Default: None, a new array.
     ///
     /// Returns:
     ///     float32 `(n, dim)`, one row for each key.
@@ -42,7 +42,7 @@ impl PyTable {
         Ok(rows.into_array())
     }
 
-    /// The initial values of rows, whether they are there or not: float32 `(n, dim)`.
+    /// The initial values of the keys, also of keys that have a row: float32 `(n, dim)`.
     ///
     /// Raises:
     ///     UnknownValue: The table has a vocabulary, and a key is no id of it.
@@ -71,21 +71,22 @@ impl PyTable {
         Ok(PyArray1::from_vec(py, found))
     }
 
-    /// Reads rows into a buffer in the background, for evaluation and features that are only read.
+    /// Reads rows into a buffer in the background, for evaluation and for features that are not
+    /// trained.
     ///
-    /// Never waits, touches no clock and writes nothing, as `peek`; for rows that are to be trained
-    /// use `lookahead`. The buffer comes out of the bank's memory budget until the rows are
-    /// fetched.
+    /// It never waits, changes no staleness clock and writes nothing, as `peek`. For rows that a
+    /// later get trains use `lookahead`. The buffer counts in the bank's memory budget until
+    /// `rows()` has returned them.
     ///
     /// Args:
     ///     keys: Integers `(n,)`.
-    ///     missing: What a key without a row gives: "initial" (its initial value) or "error".
+    ///     missing: The result for a key without a row: "initial" (its initial value) or "error".
     ///
     /// Returns:
     ///     A `Prefetch`, whose `rows()` are float32 `(n, dim)`.
     ///
     /// Raises:
-    ///     BudgetTooSmall: The store could not work with the memory that earlier prefetches leave.
+    ///     BudgetTooSmall: Earlier prefetches leave too little memory for the store to work.
     #[pyo3(signature = (keys, *, missing = "initial"))]
     fn prefetch(
         &self,
@@ -98,15 +99,16 @@ impl PyTable {
         PyPrefetch::begin(py, &self.cell, &self.key, keys.as_slice()?, missing)
     }
 
-    /// Goes through the table as the newest checkpoint holds it, while training goes on.
+    /// Iterates over the rows of the table as the newest checkpoint holds them, while training can
+    /// go on.
     ///
     /// Each row comes once, in no particular order, in constant memory and at the speed of
-    /// sequential reads. Rows that came after the checkpoint are not in it. While a scan is open,
-    /// space on disk is not given back and two pages of the memory budget are lent to it: use it in
-    /// a `with` block, or to its end.
+    /// sequential reads. Rows that are newer than the checkpoint are left out. An open scan keeps
+    /// two pages of the memory budget and stops the store from freeing space on disk. So read it to
+    /// its end, or use it in a `with` block.
     ///
     /// Args:
-    ///     batch_size: Rows at a time; the last batch may be shorter.
+    ///     batch_size: The number of rows of a batch. The last batch may be shorter.
     ///
     /// Returns:
     ///     A `Scan`: an iterator of `(keys, rows)`, uint64 `(n,)` and float32 `(n, dim)`.

@@ -1,4 +1,4 @@
-//! `len(table)`: how many rows it has.
+//! `len(table)` and `bool(table)`.
 
 use pyo3::prelude::*;
 
@@ -6,15 +6,15 @@ use super::PyTable;
 
 #[pymethods]
 impl PyTable {
-    /// The number of rows, without a scan: the store counts them. Exact while no other thread makes
-    /// or deletes rows.
+    /// The number of rows. The store counts them, so this scans nothing. Exact while no other
+    /// thread makes or deletes rows.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let rows = self.with(py, embank::Table::rows)?;
-        // Each row has a record in the log, whose bytes have 64-bit addresses.
+        // Fits: each row has a record in the log, and the log's bytes have 64-bit addresses.
         Ok(usize::try_from(rows).unwrap_or(usize::MAX))
     }
 
-    /// True, also of a table without a row: `if table:` asks whether there is a table.
+    /// Always True, so that `if table:` tells a table without rows from None.
     fn __bool__(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! `Scan`: a table as a checkpoint holds it, batch by batch.
+//! `Scan`: the rows of a table as a checkpoint holds them, in batches.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ const BATCH_SIZE_DEFAULT: usize = 4096;
 
 /// The rows of a table as a checkpoint holds them, in batches. Made by `Table.scan`.
 ///
-/// An iterator of `(keys, rows)`: uint64 `(n,)` and float32 `(n, dim)`, fresh arrays each time.
-/// `len` is the number of rows in all. It closes itself at its end, at the end of a `with` block,
-/// and with its bank. Thread safe: of several threads, each gets batches of its own.
+/// An iterator of `(keys, rows)`: fresh arrays, uint64 `(n,)` and float32 `(n, dim)`. `len` is the
+/// number of all rows. The scan closes itself after its last batch, at the end of a `with` block,
+/// and with its bank. Threads may share a scan: each batch goes to one thread.
 ///
 /// >>> import embank
 /// >>> bank = embank.Bank("scan.bank", memory_budget="16MiB")
@@ -78,13 +78,13 @@ impl PyScan {
 
 #[pymethods]
 impl PyScan {
-    /// The number of the checkpoint.
+    /// The number of the checkpoint that the scan reads.
     #[getter]
     fn checkpoint(&self) -> u64 {
         self.checkpoint
     }
 
-    /// Ends the scan: what it was lent goes back, and it yields no more. A second call does
+    /// Ends the scan and gives its memory back. It yields no batch any more. A second call does
     /// nothing.
     fn close(&self) {
         self.cell.forget(self.id);
@@ -102,7 +102,7 @@ impl PyScan {
         let dim = self.dim;
         let batch = self.cell.with_shared(py, self.id, |scan| {
             let mut scan = scan.lock();
-            // What is left may be less than a batch, and a batch more than the memory.
+            // Bounded by the rows that are left: `batch_size` rows might not fit the memory.
             let size = usize::try_from(scan.remaining())
                 .map_or(self.batch_size, |left| self.batch_size.min(left));
             let mut keys = vec![0; size];
@@ -112,7 +112,7 @@ impl PyScan {
             rows.truncate(count * dim);
             Ok((keys, rows))
         });
-        // What the failed batch had read is lost, so there is no going on.
+        // The rows that the failed batch has read are lost, so the scan can't go on.
         let batch = batch.inspect_err(|_| self.close())?;
         let Some((keys, rows)) = batch.filter(|(keys, _)| !keys.is_empty()) else {
             self.close();

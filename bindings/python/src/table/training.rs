@@ -1,4 +1,4 @@
-//! What a training step does: gets under a lease, puts, gradients.
+//! The methods of a training step: gets under a lease, puts, gradients.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -13,14 +13,13 @@ use crate::lease::{AnyLease, LeasedRows, PyDistinctLease, PyLease};
 use crate::scalars;
 
 impl PyTable {
-    /// The names of leases of this bank within its cell.
+    /// The ids of leases of this bank within its cell.
     pub(crate) fn lease_ids(&self, leases: &[AnyLease<'_>]) -> PyResult<Vec<LeaseId>> {
         let ids = leases.iter().map(|lease| lease.leased().id_in(&self.cell));
         ids.collect::<Option<Vec<_>>>().ok_or_else(lease_of_another_table)
     }
 
-    /// Calls the table with keys and one row of values for each of them. `name` is that of the
-    /// values' argument.
+    /// Calls the table with keys and one row of values for each key. Errors call the values `name`.
     fn with_batch(
         &self,
         py: Python<'_>,
@@ -35,13 +34,14 @@ impl PyTable {
         self.with(py, |table| call(table, keys, values))
     }
 
-    /// The rows that the lease of this name is on.
+    /// The rows of the lease with this id.
     pub(super) fn leased(&self, id: LeaseId, rows: Rows<'_>) -> LeasedRows {
         LeasedRows::new(self.cell.clone(), id, rows.into_array(), self.key.name.clone())
     }
 }
 
-/// The table's handle whose gets wait for `timeout`; for the bank's `wait_timeout` if it is `None`.
+/// The table's handle whose gets wait for `timeout`, or for the bank's `wait_timeout` if it is
+/// `None`.
 pub(super) fn within(table: &embank::Table, timeout: Option<Duration>) -> Cow<'_, embank::Table> {
     match timeout {
         Some(timeout) => Cow::Owned(table.with_wait_timeout(timeout)),
@@ -53,24 +53,24 @@ pub(super) fn within(table: &embank::Table, timeout: Option<Duration>) -> Cow<'_
 impl PyTable {
     /// Reads rows for training, and counts a lease on each.
     ///
-    /// A key that has no row gets one with its initial value. Waits, up to the bank's
-    /// `wait_timeout`, while a row is beyond the staleness bound.
+    /// A key without a row gets one with its initial value. The call waits while more leases hold a
+    /// row than the staleness bound allows.
     ///
     /// Args:
     ///     keys: Integers `(n,)`.
-    ///     out: Where the rows go: C-contiguous float32 `(n, dim)`, which is `lease.rows` then. A
-    ///         new array by default. After an error its content is unspecified.
-    ///     timeout: Seconds to wait at most, in place of the bank's `wait_timeout`.
+    ///     out: The array that gets the rows, C-contiguous float32 `(n, dim)`. It is then
+    ///         `lease.rows`. After an error its content is unspecified. Default: None, a new array.
+    ///     timeout: The longest wait in seconds. Default: the bank's `wait_timeout`.
     ///
     /// Returns:
-    ///     A `Lease` with `rows`, float32 `(n, dim)`. A row counts once, however often its key
-    ///     occurs.
+    ///     A `Lease` with `rows`, float32 `(n, dim)`. It counts once on a row whose key occurs
+    ///         several times.
     ///
     /// Raises:
-    ///     StalenessTimeout: A row stayed beyond the bound; nothing is held.
-    ///     SelfBlocked: Leases of this thread alone hold a row at its bound; nothing is held.
-    ///     UnknownValue: The table has a vocabulary, and a key is no id of it; nothing is held.
-    ///     ValueError, TypeError: The keys are not 1-D, or no integers.
+    ///     StalenessTimeout: A row stayed over the bound; no lease is taken.
+    ///     SelfBlocked: Only leases of this thread hold a row at its bound; no lease is taken.
+    ///     UnknownValue: The table has a vocabulary, and a key is no id of it; no lease is taken.
+    ///     ValueError, TypeError: The keys are not 1-D, or not integers.
     #[pyo3(signature = (keys, *, out = None, timeout = None))]
     fn get<'py>(
         &self,
@@ -91,14 +91,14 @@ impl PyTable {
         Ok(PyLease(self.leased(id, rows)))
     }
 
-    /// As `get`, if no row keeps it waiting. It reads rows that are on disk.
+    /// Works as `get`, but returns None if a row would make it wait. It reads rows from disk too.
     ///
     /// Args:
-    ///     keys, out: As of `get`.
+    ///     keys, out: As for `get`.
     ///
     /// Returns:
-    ///     A `Lease`, or None if a row is at the staleness bound, or is reserved for a get that has
-    ///     waited long; the content of `out` is unspecified then.
+    ///     A `Lease`, or None if a row is at the staleness bound or is reserved for a get that has
+    ///         waited long. With None, the content of `out` is unspecified.
     ///
     /// Raises: as `get`, except `StalenessTimeout` and `SelfBlocked`.
     ///
@@ -126,15 +126,15 @@ impl PyTable {
         Ok(id.map(|id| PyLease(self.leased(id, rows))))
     }
 
-    /// As `get`, with one row for each distinct key.
+    /// Works as `get`, with one row for each distinct key.
     ///
     /// Args:
     ///     keys: Integers `(n,)`.
-    ///     out: Where the rows go: C-contiguous float32 with `u` rows or more of `dim`, of which
-    ///         the first `u` are `lease.rows` then. A new array by default.
-    ///     earlier: Keys, integers `(m,)`, whose rows the same step has got before, such as for
-    ///         another module: to the table's admission the two gets of a key are one.
-    ///     timeout: Seconds to wait at most, in place of the bank's `wait_timeout`.
+    ///     out: The array that gets the rows: C-contiguous float32 with `u` or more rows of `dim`.
+    ///         Its first `u` rows are then `lease.rows`. Default: None, a new array.
+    ///     earlier: Keys, integers `(m,)`, that this training step has got before, for example for
+    ///         another module. The table's admission counts the two gets of such a key as one.
+    ///     timeout: The longest wait in seconds. Default: the bank's `wait_timeout`.
     ///
     /// Returns:
     ///     A `DistinctLease` with `rows`, float32 `(u, dim)`, `keys` and `inverse`.
@@ -171,11 +171,11 @@ impl PyTable {
 
     /// Writes rows, without a lease.
     ///
-    /// The optimizer state of a row that is there stays; a new row's begins as the optimizer says.
+    /// An existing row keeps its optimizer state. A new row gets the optimizer's initial state.
     ///
     /// Args:
     ///     keys: Integers `(n,)`.
-    ///     rows: float32 `(n, dim)`. Of a key that occurs more than once, the last row is kept.
+    ///     rows: float32 `(n, dim)`. If a key occurs more than once, its last row is kept.
     ///
     /// Raises:
     ///     UnknownValue: The table has a vocabulary, and a key is no id of it; no row changes.
@@ -190,11 +190,11 @@ impl PyTable {
 
     /// Applies gradients with the table's optimizer, without a lease.
     ///
-    /// A key that has no row gets one with its initial value first.
+    /// A key without a row first gets one with its initial value.
     ///
     /// Args:
     ///     keys: Integers `(n,)`.
-    ///     grads: float32 `(n, dim)`. Those of a key that occurs more than once are summed first.
+    ///     grads: float32 `(n, dim)`. The gradients of equal keys are summed first.
     ///
     /// Raises:
     ///     ValueError: A gradient is NaN or infinite, or the table has no optimizer; no row
@@ -212,20 +212,20 @@ impl PyTable {
     /// Applies one gradient through several leases of this table and consumes them: each row takes
     /// one step.
     ///
-    /// For gradients that were added up over several forward passes. All leases are answered or
-    /// none. Rows deleted since they were got stay deleted, and so do those of keys that no lease
-    /// holds.
+    /// For gradients that were summed over several forward passes. Either all leases are consumed
+    /// or no lease is consumed. Rows that were deleted after their get stay deleted. Keys that no
+    /// lease holds get no row.
     ///
     /// Args:
     ///     leases: `DistinctLease`, `Lease` or `BagLease` objects of this table.
-    ///     keys: Integers `(n,)`, those of the leases.
-    ///     grads: float32 `(n, dim)`. Those of a key that occurs more than once are summed first.
+    ///     keys: Integers `(n,)`: the keys of the leases.
+    ///     grads: float32 `(n, dim)`. The gradients of equal keys are summed first.
     ///
     /// Raises:
-    ///     ValueError: A lease was consumed before or is another table's, or wrong shapes (the
-    ///         leases stay as they were); a gradient is NaN or infinite, or the table has no
-    ///         optimizer (they are given back).
-    ///     LeaseExpired: One of them has expired; no row changes, and the others are given back.
+    ///     ValueError: A lease was consumed before or belongs to another table, or a shape is wrong
+    ///         (the leases stay as they were). A gradient is NaN or infinite, or the table has no
+    ///         optimizer (the leases are given back).
+    ///     LeaseExpired: A lease has expired; no row changes, and the other leases are given back.
     ///     EmbankError: The store failed; the leases are given back.
     ///
     /// >>> import embank

@@ -1,33 +1,33 @@
 """Embank tables in PyTorch models.
 
-`EmbeddingBag` and `Embedding` take the place of their namesakes in `torch.nn`, with a
-`embank.Table` for the weight; `EmbeddingBagCollection` and `EmbeddingCollection` look several
-tables up in one call. `LookaheadLoader` wraps a data loader and announces the keys of the next
-batches, so that their rows are in memory when the model asks for them.
+`EmbeddingBag` and `Embedding` replace the modules of these names in `torch.nn`, with an
+`embank.Table` as the weight. `EmbeddingBagCollection` and `EmbeddingCollection` look up several
+tables in one call. `LookaheadLoader` wraps a data loader and announces the keys of the next
+batches, so that their rows are in memory when the model needs them.
 
 **Training.** With gradients enabled and the module in training mode, `forward` takes a lease on the
-batch's rows, and the backward pass hands their gradient to the table, where the table's own
-optimizer applies it. There is no parameter: a `torch.optim` optimizer looks after the dense part of
-the model alone. Where gradients of several backward passes are to add up, or to be clipped or
-unscaled, a `SparseOptimizer` takes the tables over and `step()` applies what waits for them.
+batch's rows. The backward pass hands their gradient to the table, and the table's own optimizer
+applies it. The module has no parameter: a `torch.optim` optimizer trains only the dense part of the
+model. To sum the gradients of several backward passes, or to clip or unscale them, make a
+`SparseOptimizer`: its `step()` then applies the gradients.
 
-**One backward, one update.** Every forward pass has a lease of its own, and the backward pass
-consumes it. A loss may stand on several forward passes over a table, within the table's staleness
-bound: their gradients add up, and each row takes one step when the backward pass ends. Gradients of
-several backward passes do not add up to one step as they do in `Parameter.grad`: each is an
-optimizer step of its own. A second backward pass over a retained graph raises. A graph that is
-freed without a backward pass gives its lease back, and changes nothing, and so does a backward pass
-that fails. What the store refuses (a NaN gradient, say) is raised by `backward()`.
+**One backward, one update.** Every forward pass takes a lease, and its backward pass consumes the
+lease. A loss may depend on several forward passes over a table, within the table's staleness bound:
+their gradients are summed, and each row takes one step when the backward pass ends. Without a
+`SparseOptimizer`, each backward pass is an optimizer step; their gradients are not summed as in
+`Parameter.grad`. A second backward pass over a retained graph raises an error. A graph that is
+freed without a backward pass gives its lease back and changes nothing. A backward pass that fails
+does this too. `backward()` raises the errors of the store, such as for a NaN gradient.
 
-**Evaluation.** In `eval()` mode or under `torch.no_grad()` the rows are peeked: no lease, no
-insertion, and a key that has no row yet reads as its initial value. In `eval()` mode with gradients
-enabled the output has a graph, and a backward pass that reaches the rows warns that they don't
+**Evaluation.** In `eval()` mode or under `torch.no_grad()` the module peeks: it takes no lease and
+inserts nothing, and a key without a row reads as its initial value. In `eval()` mode with gradients
+enabled the output has a graph. A backward pass that reaches the rows then warns that they do not
 learn.
 
-**State.** `state_dict()` holds no rows but says which checkpoint of the bank does, and warns if
-none does; `load_state_dict` raises unless the bank is there. `save` takes a checkpoint of tables,
-dense part, optimizers, place in the data and random generators in one, and `resume` goes on from
-it, by name, also with a model that has changed.
+**State.** `state_dict()` holds no rows. It names the checkpoint of the bank that holds them, and
+warns if there is no such checkpoint. `load_state_dict` raises an error unless the bank is at this
+checkpoint. `save` puts tables, dense part, optimizers, place in the data and random generators into
+one checkpoint. `resume` restores them by name, also into a model that has changed.
 """
 
 try:

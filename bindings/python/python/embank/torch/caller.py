@@ -1,7 +1,8 @@
 """Warnings that point at the program's own line.
 
-torch calls this package from deep within: a state dict by recursion over modules, a hook by
-autograd. The line of such a frame tells the reader nothing, and Python shows a warning once a line.
+torch calls this package from deep inside: a state dict by recursion over modules, a hook by
+autograd. The line of such a frame does not help the user, and Python shows a warning only once for
+each line.
 """
 
 from __future__ import annotations

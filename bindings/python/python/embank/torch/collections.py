@@ -1,4 +1,4 @@
-"""Several tables in one module."""
+"""Modules that look up several tables in one call."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _tensors(features: Mapping[str, Jagged]) -> Iterator[Tensor]:
 
 
 class _Collection(TableModule):
-    """Features by name, each with its table; a table may serve several."""
+    """Features by name, each with its table. Several features may share a table."""
 
     def __init__(self, features: Mapping[str, Table]) -> None:
         super().__init__()
         if not features:
             raise ValueError("a collection needs a feature: {name: table}")
         self.features = dict(features)
-        # Two objects of one table are one table.
+        # Two Python objects of one table count as one table.
         self._identity = {name: identity(table) for name, table in self.features.items()}
         self._table = {self._identity[name]: table for name, table in self.features.items()}
 
@@ -53,8 +53,7 @@ class _Collection(TableModule):
             )
 
     def _rows(self, keys: Mapping[str, Tensor]) -> dict[str, Rows]:
-        """Looks all features' keys up, each table's in one batch, each bank's tables in one call.
-        """
+        """Looks up the keys of all features: one batch for each table, one call for each bank."""
         of_table: dict[tuple[int, str], list[str]] = {}
         for name in keys:
             of_table.setdefault(self._identity[name], []).append(name)
@@ -83,11 +82,11 @@ class _Collection(TableModule):
 class EmbeddingCollection(_Collection):
     """Rows for several features, out of several tables, in one call.
 
-    Each forward pass asks each table once, whatever the number of its features, and all tables of a
-    bank in one call. In the backward pass each table takes one step.
+    A forward pass makes one batch for each table, also if several features share it, and one call
+    for all tables of a bank. In the backward pass each table takes one step.
 
     Args:
-        features: The table of each feature; features may share one.
+        features: The table of each feature. Features may share a table.
 
     >>> import embank, embank.torch, torch
     >>> bank = embank.Bank("collection.bank", memory_budget="16MiB")
@@ -101,11 +100,11 @@ class EmbeddingCollection(_Collection):
     """
 
     def forward(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """For each feature the rows of its keys: float32 `(*keys.shape, dim)`.
+        """Returns the rows of each feature's keys: float32 `(*keys.shape, dim)`.
 
         Raises:
             ValueError: A feature is missing or unknown.
-            TypeError: Keys that are no integers.
+            TypeError: Keys are not integers.
         """
         refuse_recording(self.tables(), _tensors(features))
         self._check_names(features)
@@ -119,13 +118,13 @@ class EmbeddingCollection(_Collection):
 class EmbeddingBagCollection(_Collection):
     """Bags of several features, out of several tables, in one call.
 
-    The namesake of TorchRec's, with tensors in place of its jagged ones. Each forward pass asks
-    each table once; in training, one call asks all tables of a bank. In the backward pass each
-    table takes one step.
+    Corresponds to TorchRec's class of this name, with tensors in place of jagged tensors. A forward
+    pass makes one batch for each table. In training, one call gets the rows of all tables of a
+    bank. In the backward pass each table takes one step.
 
     Args:
-        features: The table of each feature; features may share one.
-        mode: "sum" (the default, as in TorchRec), "mean" or "max", for all features or by name.
+        features: The table of each feature. Features may share a table.
+        mode: "sum", "mean" or "max", for all features or by name. Default: "sum", as in TorchRec.
         include_last_offset: Whether `offsets` have one more entry, the number of keys.
         padding_idx: A key that stands for no row, in every feature.
 
@@ -163,7 +162,7 @@ class EmbeddingBagCollection(_Collection):
         self.padding_idx = padding_idx
 
     def forward(self, features: Mapping[str, Jagged]) -> dict[str, Tensor]:
-        """For each feature its bags, each reduced to a row: float32 `(bags, dim)`.
+        """Reduces each bag of each feature to a row: float32 `(bags, dim)`.
 
         Args:
             features: For each feature its keys as a 2-D tensor `(bags, keys per bag)`, or 1-D as a
@@ -171,7 +170,7 @@ class EmbeddingBagCollection(_Collection):
 
         Raises:
             ValueError: A feature is missing or unknown, or shapes do not fit each other.
-            TypeError: Keys that are no integers.
+            TypeError: Keys are not integers.
         """
         refuse_recording(self.tables(), _tensors(features))
         self._check_names(features)
@@ -183,7 +182,9 @@ class EmbeddingBagCollection(_Collection):
         return {name: of.reduced(*found[name]) for name, of in bags.items()}
 
     def _pooled(self, bags: Mapping[str, Bags]) -> Optional[dict[str, Tensor]]:
-        """The bags as the tables pool them, each table's in one batch; None if they can't."""
+        """Returns the bags that the tables pool, in one batch for each table. None if they can't
+        pool them.
+        """
         if not self.trains and torch.is_grad_enabled() and not self.frozen:
             return None
         of_table: dict[tuple[int, str], list[str]] = {}
@@ -209,7 +210,8 @@ class EmbeddingBagCollection(_Collection):
         requests: Mapping[tuple[int, str], BagRequest],
         counts: Mapping[tuple[int, str], Sequence[int]],
     ) -> dict[tuple[int, str], Sequence[Tensor]]:
-        """The bags of each table's features, which are as many as `counts` says.
+        """Returns the bags of each table's features. `counts` has the number of bags of each
+        feature.
 
         In training, one call gets the bags of all tables of a bank.
         """

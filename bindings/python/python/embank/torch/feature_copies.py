@@ -1,10 +1,10 @@
 """Copies of a feature store for other processes.
 
-A bank is open for writing in one process. So a pickled store is a name and a place: its copy opens
-the bank with `read_only` at first use, in the process that uses it, and shows a checkpoint. What
-the store has put since that checkpoint would be missing in the copy without a word, so each store
-notes its changes, and the copy refuses. Rows that training has changed since are not noted: a copy
-is a reader, and shows them as of its checkpoint.
+Only one process can open a bank for writing. So a pickled store holds only the bank's path and the
+store's name. The copy opens the bank with `read_only` at its first use, in the process that uses
+it, and shows a checkpoint. Features that the store put after that checkpoint would be missing
+without a warning. So each store records its changes, and the copy refuses to open if the checkpoint
+lacks some. Changes of rows by training are not recorded: the copy shows the rows of its checkpoint.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple, Optional
 import embank
 from embank import Bank
 
-# By opening of a bank and name of a store: the newest checkpoint when the store last changed a
-# feature. An opening's id is random and never used again, so an entry never speaks of another bank.
+# By the id of an open bank and the name of a store: the newest checkpoint at the store's last
+# change of a feature. Each opening of a bank has a random id that is never used again.
 _changed_after: dict[tuple[str, str], Optional[int]] = {}
 
 
@@ -39,8 +39,8 @@ class Source(NamedTuple):
         return cls(bank.path, bank.stats()["memory"]["budget_bytes"], checkpoint, unsaved)
 
     def open(self, name: str) -> Bank:
-        """Opens the bank to read at the store's checkpoint, or at the newest one if it is not kept
-        any more.
+        """Opens the bank for reading at the store's checkpoint, or at the newest one if that
+        checkpoint is not kept any more.
 
         Raises:
             RuntimeError: Features of the store are in no checkpoint yet.
@@ -68,7 +68,7 @@ class Source(NamedTuple):
 
 
 def note_change(bank: Bank, name: str) -> None:
-    """Must be called after each change of a feature of the store of this name."""
+    """Records a change. Must be called after each change of a feature of the store of this name."""
     _changed_after[_key(bank, name)] = bank.last_checkpoint
 
 

@@ -1,9 +1,9 @@
-"""The rows that an index of PyTorch Geometric names.
+"""The rows that an index of PyTorch Geometric stands for.
 
-An index is None (all rows), a tensor or list of integers or bools, a slice, or one integer. A
-reader's index means what it means for a tensor of as many rows. A writer's index may name rows
-behind the last one, which make the attribute longer: the bounds of its slice are numbers of rows,
-and are not cut to the size.
+An index is None (all rows), a tensor or list of integers or bools, a slice, or one integer. For a
+reader, an index works as it does for a tensor with this number of rows. A writer's index may have
+rows after the last one, which make the attribute longer. So the bounds of a writer's slice are not
+cut to the size.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor
 
 Keys = Union[NDArray[np.int64], NDArray[np.uint64]]
 
-# Keys of a table are below it.
+# All keys of a table are less than this number.
 KEYS_END = 1 << 64
-# Rows that a slice names are below it: they are counted in int64.
+# All rows of a slice are less than this number, because rows are counted in int64.
 _SLICES_END = 1 << 63
 
 
@@ -30,19 +30,19 @@ class Written(NamedTuple):
 
 
 def is_number(index: Any) -> bool:
-    """True if the index names one row, which then comes without a dimension for the index."""
+    """True if the index is one integer. The result then has no dimension for the index."""
     if isinstance(index, (int, np.integer)):
         return True
     return isinstance(index, (Tensor, np.ndarray)) and index.ndim == 0
 
 
 def read_rows(index: Any, size: int, attribute: str) -> Keys:
-    """The rows that the index of a reader names, `(n,)`, in the order of the index.
+    """Returns the rows of a reader's index, `(n,)`, in the order of the index.
 
     Args:
         index: Any index. A slice is cut to the size, and its negative bounds count from the end.
-        size: Rows of the attribute.
-        attribute: What errors call the attribute.
+        size: The number of rows of the attribute.
+        attribute: The name of the attribute in errors.
 
     Raises:
         IndexError: The attribute lacks a row that the index names, or a mask has another length.
@@ -63,15 +63,16 @@ def read_rows(index: Any, size: int, attribute: str) -> Keys:
 
 
 def written_rows(index: Any, size: int, new: bool, count: int, attribute: str) -> Written:
-    """The rows that a put of `count` rows writes.
+    """Returns the rows that a put of `count` rows writes.
 
     Args:
-        index: Any index. None names `count` rows from 0 on, and the attribute loses the others. A
-            slice without an end reaches to the last row, and beyond it if the tensor does.
-        size: Rows of the attribute before the put; 0 for a new one.
+        index: Any index. None stands for rows 0 to `count` - 1, and deletes the attribute's other
+            rows. A slice without an end reaches to the last row, or further if the tensor has more
+            rows.
+        size: The number of rows of the attribute before the put; 0 for a new attribute.
         new: Whether the put makes the attribute. If so, the length of a mask is its size.
-        count: Rows of the tensor.
-        attribute: What errors call the attribute.
+        count: The number of rows of the tensor.
+        attribute: The name of the attribute in errors.
 
     Raises:
         IndexError: A number is negative or above 2^64 - 1, a slice counts from the end of a new
@@ -134,8 +135,8 @@ def _rows_of_slice(
         raise IndexError(
             f"{index} reaches beyond row 2^63 of {attribute}: name such rows by a uint64 tensor"
         )
-    # A negative bound counts from the end that the attribute has, and `indices` counts from the end
-    # that it gets.
+    # A negative bound of the index counts from the end before the put; `indices` counts from the
+    # end after it.
     longer = size_after - size
     start, stop = (
         bound - longer if bound is not None and bound < 0 else bound
@@ -143,13 +144,13 @@ def _rows_of_slice(
     )
     first, end, step = slice(start, stop, index.step).indices(size_after)
     named = max(0, (end - first + step - (1 if step > 0 else -1)) // step)
-    # Refuses a slice of another length before an array of its rows, which memory may not hold.
+    # Called for its error: a slice of a wrong length is refused before its rows fill the memory.
     _check_count(named, count, attribute)
     return first + step * np.arange(named)
 
 
 def _reach(index: slice, size: int, count: int) -> int:
-    """One more than the largest row that a slice names where `count` rows are put."""
+    """Returns the largest row of a slice to which `count` rows are put, plus one."""
     step = 1 if index.step is None else index.step
     forward = step > 0
     largest, smallest = (index.stop, index.start) if forward else (index.start, index.stop)

@@ -1,9 +1,9 @@
-"""Which rows a bank without a checkpoint was given before its run began.
+"""Records which rows of a bank were put before its training run began.
 
-A new run fills tables with pretrained rows or features, and then asks `resume`, which says that
-there is nothing to resume. Rows that training has changed are another thing: then `resume` comes
-too late. So what this package fills is noted, and everything else that has used a table's rows
-counts as training.
+A new run first puts pretrained rows or features into its tables. Then it calls `resume`, which
+finds that there is nothing to resume. If training has changed rows before, `resume` must fail,
+because it comes too late. So this package records the rows that it puts. Any other use of a table's
+rows counts as training.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 if TYPE_CHECKING:
     from embank import Bank, Table
 
-# By opening of a bank and name of a table: what the table's counters said after a fill. An
-# opening's id is random and never used again, so an entry never speaks of another bank.
+# By the id of an open bank and the name of a table: the table's counters after a fill. Each opening
+# of a bank has a random id that is never used again.
 _filled: dict[tuple[str, str], int] = {}
 
 
 @contextmanager
 def filling(table: Table) -> Iterator[None]:
-    """Rows that the block puts or deletes are part of the preparation, unless the table was trained
+    """Rows that the block puts or deletes count as preparation, unless the table was trained
     before.
     """
     prepared = _is_prepared(table)
@@ -32,7 +32,7 @@ def filling(table: Table) -> Iterator[None]:
 
 
 class Change(NamedTuple):
-    """Why rows are not as they were when their bank was opened."""
+    """The reason why rows of a bank differ from those at its opening."""
 
     table: str
     cause: str
@@ -40,12 +40,12 @@ class Change(NamedTuple):
 
 
 def training(bank: Bank) -> Optional[Change]:
-    """What has used rows of a bank since it was opened, other than a fill; or None."""
+    """Returns what has used rows of a bank since it was opened, except fills. None for no use."""
     return _cause([table for table in _tables(bank) if not _is_prepared(table)], made_rows=True)
 
 
 def change(bank: Bank) -> Optional[Change]:
-    """What has changed rows of a bank since it was opened; None if no table tells."""
+    """Returns what has changed rows of a bank since it was opened. None for no change."""
     return _cause(_tables(bank), made_rows=bank.stats()["inserted"] > 0)
 
 
@@ -54,7 +54,7 @@ def _tables(bank: Bank) -> list[Table]:
 
 
 def _cause(tables: list[Table], made_rows: bool) -> Optional[Change]:
-    """The call that has used rows of one of `tables`; a get counts if it made rows."""
+    """Returns the call that has used rows of one of `tables`. A get counts only if it made rows."""
     for counter, cause in _CAUSES.items():
         if counter == "get_rows" and not made_rows:
             continue
@@ -65,7 +65,8 @@ def _cause(tables: list[Table], made_rows: bool) -> Optional[Change]:
     return None
 
 
-# By counter of a table, what counts it up. A get comes last: it changes nothing if it makes no row.
+# By counter of a table: the calls that increase it. Gets come last, because a get that makes no row
+# changes nothing.
 _CAUSES = {
     "apply_rows": "a backward pass, or a call that applies gradients, changed them",
     "put_rows": "Table.put, Table.import_from, from_pretrained or a FeatureStore put them (in a run that is resumed, "
@@ -77,7 +78,7 @@ _CAUSES = {
 
 
 def _is_prepared(table: Table) -> bool:
-    # A table that was dropped and made again under its name begins with 0.
+    # The counters of a table that was dropped and made again begin with 0.
     return _uses(table) in (0, _filled.get(_key(table)))
 
 
@@ -87,8 +88,8 @@ def _key(table: Table) -> tuple[str, str]:
 
 
 def _uses(table: Table) -> int:
-    """Counts up whenever rows are made, changed or deleted; also with each lease, for a lease may
-    make a row.
+    """A count that grows whenever rows are made, changed or deleted. It grows with each lease too,
+    because a lease may make a row.
     """
     stats = table.stats()
     return stats["get_rows"] + stats["put_rows"] + stats["apply_rows"] + stats["deleted_rows"]

@@ -1,14 +1,14 @@
 """Features of graphs for PyTorch Geometric, in tables.
 
 `FeatureStore` is a `torch_geometric.data.FeatureStore`: loaders of PyTorch Geometric fetch the
-features of sampled nodes from it as they would from memory. Each tensor of a group and an attribute
-is a table whose key is the node's (or edge's) number. Reading peeks: no leases, no waiting, nothing
-made.
+features of sampled nodes from it as from memory. Each group and attribute has a table whose keys
+are the numbers of the nodes or edges. Reading peeks: it takes no lease, does not wait and makes no
+row.
 
-The tables are named after group and attribute, and the shapes are in a table of their own, so a
-bank that is opened again has its features, as of its checkpoint. Nothing of it is kept here: two
-stores of a bank see what each other does. `feature_index` says which rows an index names, and
-`feature_copies` what a pickled store holds.
+A table's name contains the group and the attribute, and the shapes are in a table of their own. So
+a bank that is opened again has its features, as its checkpoint holds them. This class keeps no copy
+of them: two stores of a bank see each other's changes. `feature_index` has the rows that an index
+stands for, and `feature_copies` the content of a pickled store.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ if TYPE_CHECKING:
 
 Group = Optional[Union[str, tuple[str, str, str]]]
 
-# Rows that are copied or deleted with one call, so that a call needs little memory.
+# The number of rows that one call copies or deletes, so that a call needs little memory.
 _BATCH_ROWS = 1 << 16
 # A put without an index deletes at most this many keys of a trained attribute: a few seconds of
 # work.
 _TRAINED_DELETES_MAX = 1 << 24
-# A size is kept as three digits in float32, which holds whole numbers up to 2^24 exactly: the low
-# digit counts rows, the high one counts `_HIGH_ROWS` and stays below 2^24, the top one counts
+# A size has three digits in float32, which holds whole numbers up to 2^24 exactly. The low digit
+# counts rows. The high digit counts `_HIGH_ROWS` and is less than 2^24. The top digit counts
 # `_TOP_ROWS` and is at most 2^18.
 _HIGH_ROWS = 1 << 22
 _TOP_ROWS = 1 << 46
 
 
 class _Shape(NamedTuple):
-    """What is known of an attribute beside its rows.
+    """The size and kind of an attribute.
 
-    It is kept as one float32 row of four numbers: the high digit of the size, its low digit, the
-    dimensions (1 or 2), and `trained` plus twice the top digit. Stores of older versions have no
-    top digit: their rows read as they are.
+    It is stored as one float32 row of four numbers: the high digit of the size, its low digit, the
+    number of dimensions (1 or 2), and `trained` plus twice the top digit. Older versions wrote no
+    top digit; this version reads their rows correctly.
     """
 
     rows: int
@@ -93,7 +93,7 @@ class _Opened(NamedTuple):
 
 
 class _Closed(NamedTuple):
-    """What a copy opens at first use, in one thread."""
+    """The bank that a copy opens at first use. One thread opens it."""
 
     source: Source
     lock: threading.Lock
@@ -102,30 +102,31 @@ class _Closed(NamedTuple):
 class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
     """Features of nodes and edges, in tables of a bank.
 
-    Tensors are float32, `(n, dim)` or `(n,)`; row i is key i of the table. An index may be None
-    (all rows), a tensor or list of integers or bools, a slice or an integer. Reading gives CPU
-    tensors, one row for each number of the index, in its order.
+    Tensors are float32, `(n, dim)` or `(n,)`; row i has key i of the table. An index may be None
+    (all rows), a tensor or list of integers or bools, a slice or an integer. Reading returns CPU
+    tensors with one row for each number of the index, in its order.
 
-    Putting without an index replaces the whole attribute. With one, numbers behind the last row
-    make it longer: `slice(2, 6)` writes rows 2 to 5 of an attribute of any size. A slice without an
-    end reaches to the last row, and beyond it if the tensor does. A mask has one bool a row, and a
-    new attribute gets its length.
+    A put without an index replaces the whole attribute. A put with an index whose numbers are after
+    the last row makes the attribute longer: `slice(2, 6)` writes rows 2 to 5 of an attribute of any
+    size. A slice without an end reaches to the last row, or further if the tensor has more rows. A
+    mask has one bool for each row; its length is the size of a new attribute.
 
     An open bank does not survive `fork`, so forked workers can't use a store. Take a checkpoint
     after the last put, and start the workers of a loader with `multiprocessing_context="spawn"` or
     "forkserver"; or let it fetch features in the main process (`filter_per_worker=False`); or use
     no workers.
 
-    A pickled store is a copy that opens the bank with `read_only` at first use, with a memory
-    budget as large as that of the bank. The copy shows the checkpoint that was the newest when the
-    store was pickled, or the newest one if that is not kept any more. It raises `RuntimeError` if
-    the store had put features that are in no checkpoint, `KeyError` if the checkpoint does not hold
-    the store, and `ReadOnly` for what would write. `copy.copy` and `copy.deepcopy` give a store of
-    the same bank.
+    A pickled store is a copy that opens the bank with `read_only` at first use, with the memory
+    budget of the original. The copy shows the checkpoint that was the newest when the store was
+    pickled, or the newest one if that is not kept any more. It raises `RuntimeError` if the store
+    had put features that are in no checkpoint, `KeyError` if the checkpoint does not hold the
+    store, and `ReadOnly` for calls that write. `copy.copy` and `copy.deepcopy` return a store of
+    this bank.
 
     Args:
-        bank: Where the tables are. Those of an earlier store of this name are found again.
-        name: Tells several stores of a bank apart; the tables' names begin with it.
+        bank: The bank of the tables. The store finds the tables of an earlier store of this name.
+        name: The store's name. The tables' names begin with it, so that a bank can have several
+            stores.
 
     >>> import embank, torch
     >>> from embank.torch.geometric import FeatureStore
@@ -141,7 +142,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, bank: Bank, name: str = "features") -> None:
         super().__init__()
-        # The base class gives attributes a meaning of its own.
+        # The base class gives the attributes of an object another meaning.
         self.__dict__["_name"] = name
         self.__dict__["_opened"] = _Opened(bank, bank.table(sizes_name(name), dim=4))
 
@@ -158,7 +159,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         opened: Union[_Opened, _Closed] = self.__dict__["_opened"]
         if isinstance(opened, _Closed):
             with opened.lock:
-                # Another thread may have opened it meanwhile.
+                # Another thread may have opened it before this thread got the lock.
                 if self.__dict__["_opened"] is opened:
                     bank = opened.source.open(self._name)
                     sizes = bank.open_table(sizes_name(self._name))
@@ -182,13 +183,13 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         return self.__copy__()
 
     def table(self, group_name: Group, attr_name: str) -> Table:
-        """The table of an attribute.
+        """Returns the table of an attribute.
 
-        A put without an index that makes the attribute much shorter makes the table again. Calls on
-        an earlier object then raise `NoSuchTable`.
+        A put without an index that makes the attribute much shorter drops the table and makes it
+        again. Calls on an earlier object then raise `NoSuchTable`.
 
         Raises:
-            KeyError: There is none.
+            KeyError: There is no such attribute.
         """
         name = self._table_name(group_name, attr_name)
         if self._shape(name) is None:
@@ -198,17 +199,17 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
     def add_embedding(
         self, group_name: Group, attr_name: str, num_rows: int, dim: int, **options: Any
     ) -> Embedding:
-        """Makes a trainable attribute, such as a node embedding: what loaders fetch under this name
-        is the rows as training left them.
+        """Makes a trainable attribute, such as a node embedding. Loaders fetch its rows as training
+        has left them.
 
         Args:
             group_name: The type of the nodes.
             attr_name: The attribute's name.
-            num_rows: How many nodes there are, from 0 to 2^64. More than a trained attribute of
-                this name has make it longer.
-            dim: Columns.
-            options: As for `embank.Bank.table`: `optimizer` above all. Where the attribute is there
-                already they must be those that it has.
+            num_rows: The number of nodes, from 0 to 2^64. If the trained attribute exists with
+                fewer rows, it becomes longer.
+            dim: The number of columns.
+            options: As for `embank.Bank.table`, for example `optimizer`. They must agree with those
+                of an existing attribute.
 
         Returns:
             A module over the table, for the training loop.
@@ -239,18 +240,18 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         return Embedding(table)
 
     def get_all_tensor_attrs(self) -> list[geometric.TensorAttr]:
-        """Every attribute of nodes, without an index, as `torch_geometric.data.Data` and
-        `HeteroData` list them.
+        """Lists every attribute of nodes, without an index, as `torch_geometric.data.Data` and
+        `HeteroData` do.
 
-        Loaders fetch what is listed by the numbers of sampled nodes. So attributes of edges are
-        left out: those whose group is a tuple, such as an edge type, and those of group None whose
-        name begins with "edge_". A transform fetches them by `e_id`; `get_all_edge_tensor_attrs`
-        lists them.
+        A loader fetches the listed attributes by the numbers of sampled nodes. So the list leaves
+        out attributes of edges: attributes of a group that is a tuple (an edge type), and
+        attributes of group None whose names begin with "edge_". A transform fetches them by `e_id`;
+        `get_all_edge_tensor_attrs` lists them.
         """
         return [attr for attr in self._attrs() if not _is_of_edges(attr)]
 
     def get_all_edge_tensor_attrs(self) -> list[geometric.TensorAttr]:
-        """Every attribute of edges, without an index: what `get_all_tensor_attrs` leaves out."""
+        """Lists every attribute of edges, without an index."""
         return [attr for attr in self._attrs() if _is_of_edges(attr)]
 
     def _attrs(self) -> list[geometric.TensorAttr]:
@@ -262,7 +263,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         return found
 
     def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
-        """Writes over what is there; rows that the index does not name stay."""
+        """Overwrites the rows of the index. Other rows stay."""
         return bool(self.put_tensor(tensor, *args, **kwargs))
 
     def _put_tensor(self, tensor: Any, attr: geometric.TensorAttr) -> bool:
@@ -303,12 +304,12 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
     def _shortened(
         self, table: Table, rows: int, rows_before: int, trained: bool, attribute: str
     ) -> Table:
-        """The attribute's table without rows from `rows` on, for a put that writes all rows before
-        them.
+        """Returns the attribute's table without the rows from `rows` on. The caller then puts all
+        rows before them.
 
-        The time follows the rows that are put, and not the largest number: where there are more
-        keys to delete than rows to put, the table is dropped and made again. A trained table stays,
-        because its settings are not known.
+        The time depends on the number of rows that are put, not on the largest row number: if there
+        are more keys to delete than rows to put, the table is dropped and made again. A trained
+        table is never dropped, because its settings are not known here.
         """
         deletes = rows_before - rows
         if trained and deletes > _TRAINED_DELETES_MAX:
@@ -367,12 +368,13 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
 
     @contextmanager
     def _writing(self, table: Table) -> Iterator[None]:
-        """Features that the block changes are no training, and are in no checkpoint yet."""
+        """Changes of features in the block do not count as training, and are in no checkpoint yet.
+        """
         try:
             with filling(table):
                 yield
         except ReadOnly:
-            # The bank was opened to read, so nothing has changed.
+            # The bank is open for reading only, so nothing has changed.
             raise
         except BaseException:
             # Some rows may have changed.
@@ -384,7 +386,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         return f"{self._name}{json.dumps([group_name, attr_name])}"
 
     def _names(self) -> list[str]:
-        """The attributes' tables."""
+        """The tables of the attributes."""
         return [
             table
             for table in self._bank.tables()
@@ -396,7 +398,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
         return table
 
     def _shape(self, name: str) -> Optional[_Shape]:
-        """That of an attribute, if it is there."""
+        """Returns the table of an attribute. None if there is no such attribute."""
         try:
             (row,) = self._sizes.peek([_digest(name)], missing="error")
         except MissingRow:
@@ -405,7 +407,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
 
     def _set_shape(self, name: str, shape: _Shape) -> None:
         if shape == self._shape(name):
-            # Rows that stay as they are let a run resume.
+            # Unchanged sizes are not put again, so that a run can still be resumed.
             return
         with self._writing(self._sizes):
             self._sizes.put([_digest(name)], [shape.packed()])
@@ -418,7 +420,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
 
 
 def _copy(cls: type[FeatureStore], name: str, source: Source) -> FeatureStore:
-    """A store that opens its bank at first use: what a pickle of one holds."""
+    """A store that opens its bank at first use. A pickled store holds such an object."""
     store = cls.__new__(cls)
     geometric.FeatureStore.__init__(store)
     store.__dict__["_name"] = name
@@ -427,13 +429,13 @@ def _copy(cls: type[FeatureStore], name: str, source: Source) -> FeatureStore:
 
 
 def _as_values(tensor: Any, name: Any) -> Tensor:
-    """What is put, as a float32 tensor in host memory, whatever torch's default dtype and device
-    are.
+    """Returns `values` as a float32 tensor in host memory, for any default dtype and device of
+    torch.
     """
     if not isinstance(tensor, (Tensor, np.ndarray)):
         tensor = np.asarray(tensor)
         if tensor.dtype == np.float64:
-            # Floats of Python have no dtype of their own.
+            # Python floats have no dtype, so torch would use its default dtype.
             tensor = tensor.astype(np.float32)
     values = torch.as_tensor(tensor, device="cpu").detach()
     if values.dtype != torch.float32:
@@ -451,7 +453,7 @@ def _is_of_edges(attr: geometric.TensorAttr) -> bool:
 
 
 def _named(attr: geometric.TensorAttr) -> str:
-    """What errors call an attribute."""
+    """The name of an attribute in errors."""
     return f"attribute {attr.attr_name!r} of {attr.group_name!r}"
 
 

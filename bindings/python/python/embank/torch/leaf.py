@@ -1,41 +1,41 @@
 """Rows under a lease as an autograd leaf.
 
-A `torch.nn.Module` would keep its weight in a parameter, and an optimizer would read `.grad` later.
-Here the weight of a batch lives as long as the batch's graph does, so the update rides on the graph
-itself: the leased rows are a leaf tensor, and a hook on that leaf runs once autograd has
-accumulated its whole gradient, however many times the leaf was used. The hook hands the gradient to
-the `_Backward` that is going on, or to the `Sink` that has the table and keeps it for longer.
+A `torch.nn.Module` keeps its weight in a parameter, and an optimizer reads `.grad` later. Here the
+rows of a batch live as long as the batch's graph, so the graph itself carries the update. The
+leased rows are a leaf tensor. A hook on the leaf runs after autograd has summed its whole gradient
+over all uses of the leaf. The hook hands the gradient to the `_Backward` of the running pass, or to
+the `Sink` of the table, which keeps it until its step.
 
 Ownership: the graph's accumulation node owns the leaf, the leaf owns the hook, and the hook owns
-the lease. The lease has no reference to the three. So freeing the graph frees the lease, which
-gives its counts back at once, without the cyclic collector. For the same reason a sink keeps no
+the lease. The lease refers to no other of these objects. So freeing the graph frees the lease,
+which gives its counts back at once, without the cyclic collector. For this reason a sink keeps no
 leaf.
 
-**One backward pass, one step.** A loss may stand on several forward passes over one table (two
-towers, a triplet), and a parameter would have one gradient then: their sum. So gradients are
-gathered while the backward pass runs, and a callback that autograd calls at its end applies them,
-those of one table in one call. What follows:
+**One backward pass, one step.** A loss may depend on several forward passes over one table (two
+towers, a triplet). A parameter then gets one gradient: their sum. So this module gathers the
+gradients during the backward pass. A callback at the end of the pass applies them, with one call
+for all tables of a bank. The consequences:
 
-- *Errors.* Autograd calls no callback after an error, so no table has changed then. It owns the
-  callback, the callback owns what was gathered, and everybody else knows it weakly: it goes with
-  the pass, whatever ends that. Errors of the callback come out of `backward()`. A NaN in one
-  table's gradient changes no table (`apply_step`).
-- *Retained graphs.* The leases end with the first pass; in a second one the hook raises, and the
-  pass with it.
-- *Threads.* A pass is told from others by autograd's number for it, so those of several threads do
-  not mix. Hooks of one pass run in a thread a device, hence the lock; the callback runs after all
-  of them, and on streams that autograd has ordered behind theirs.
-- *A backward pass inside another*, as reentrant checkpointing makes, has a number and an end of its
-  own, and is a step of its own.
+- *Errors.* Autograd calls no callback after an error, so no table has changed then. Autograd owns
+  the callback, and the callback owns the gradients. All other references are weak, so the gradients
+  are freed with the pass. `backward()` raises the errors of the callback. A NaN in one table's
+  gradient changes no table (`apply_step`).
+- *Retained graphs.* The leases end with the first pass. In a second pass the hook raises an error,
+  and so does `backward()`.
+- *Threads.* Autograd numbers the passes, so passes of several threads do not mix. The hooks of a
+  pass run in one thread for each device, so a lock is needed. The callback runs after all hooks, on
+  streams that autograd has ordered behind theirs.
+- *A backward pass inside another one*, as in reentrant checkpointing, has its own number and end.
+  It is a separate step.
 
-**Other devices.** The store reads and writes host memory. The leaf is made on the keys' device, so
-that its gradient is accumulated, scaled and clipped there; it crosses to the host once, when it is
-applied. Rows go to a CUDA device through page-locked memory and on the current stream, without
-waiting: the copy is ordered before the kernels that the same stream gets next, and torch's
-allocator of page-locked memory reuses a block only when the copies that read it are done. The way
-back must wait, for the store reads the gradient in this process: autograd runs hooks and callbacks
-with the stream set behind the one that wrote the gradient, so a copy on the current stream followed
-by waiting for that stream sees the whole gradient.
+**Other devices.** The store reads and writes host memory. The leaf is on the keys' device, so its
+gradient is summed, scaled and clipped there. It is copied to the host once, when it is applied.
+Rows are copied to a CUDA device from page-locked memory on the current stream, without waiting. The
+copy comes before the later kernels of that stream. torch's allocator of page-locked memory reuses a
+block only after the copies from it are done. The copy of a gradient to the host must wait, because
+the store reads it in this process. Autograd runs hooks and callbacks on a stream that is ordered
+behind the gradient's writer. So a copy on the current stream, and waiting for that stream, gives
+the whole gradient.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ if TYPE_CHECKING:
 
 
 AnyLease = Union["DistinctLease", "Lease", "BagLease"]
-# A table, leases of it, their keys `(n,)`, and gradients `(n, dim)`; or one lease, None, and
-# gradients of its rows' shape.
+# A table, leases of it, their keys `(n,)`, and gradients `(n, dim)`. With one lease, the keys may
+# be None: the gradients then have the shape of its rows.
 Part = tuple["Table", Sequence[AnyLease], Optional[NDArray[np.uint64]], NDArray[np.float32]]
 
 
 class Norm(NamedTuple):
-    """The largest norm that a row may have, and which norm."""
+    """The largest norm that a row may have, and the p of the p-norm."""
 
     largest: float
     order: float
@@ -81,22 +81,23 @@ class Rows(NamedTuple):
 
 
 class OnGradient:
-    """Sees to the leaf's gradient; once the lease is gone, that is an error.
+    """Handles the leaf's gradient. It is an error if the lease has ended.
 
-    It asks for the table's sink in the backward pass: an optimizer may be made or detached after
-    the forward pass.
+    The hook looks the table's sink up in the backward pass, because an optimizer may be made or
+    detached after the forward pass.
     """
 
     def __init__(self, table: Table, lease: DistinctLease) -> None:
         self._table = table
         self.lease = lease
-        # Whether the backward pass of these rows is still to come.
+        # True until the backward pass of these rows.
         self.waits = True
 
     def __call__(self, leaf: Tensor) -> None:
         self.waits = False
         gradient = leaf.grad
-        # The leaf is used once: its gradient needs no second copy, nor a sum with a later one.
+        # The leaf is used once, so its gradient is neither copied again nor summed with a later
+        # one.
         leaf.grad = None
         if gradient is None:
             return
@@ -109,12 +110,11 @@ class OnGradient:
 
 
 class _Earlier:
-    """The leases of this thread that wait for their backward pass, of tables that do not admit
-    every key.
+    """The leases of this thread that wait for their backward pass, on tables with admission.
 
-    Several modules over one table may serve one loss. A key that they share is one use of it, so
-    the later Gets tell the table which keys the earlier ones counted. Leases are known weakly: a
-    graph that is dropped is no earlier Get.
+    One loss may use several modules over one table. A key that they share is used once. So later
+    gets tell the table which keys earlier gets have counted. The references to leases are weak: the
+    lease of a dropped graph does not count as an earlier get.
     """
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class _Earlier:
             of_table.add(on_gradient)
 
     def keys(self, table: Table) -> Optional[NDArray[np.uint64]]:
-        """The keys of those leases, or None if there are none."""
+        """Returns the keys of the waiting leases on the table. None if there are no such leases."""
         if table.admits_all:
             return None
         of_table = self._of_thread().get(identity(table), ())
@@ -145,8 +145,8 @@ _earlier = _Earlier()
 
 
 class _OnUnusedGradient:
-    """Drops the gradient of rows that were read in evaluation mode, and warns that they take no
-    step.
+    """Drops the gradient of rows that were read in evaluation mode, and warns that these rows take
+    no step.
     """
 
     def __init__(self, table: Table) -> None:
@@ -155,7 +155,7 @@ class _OnUnusedGradient:
     def __call__(self, leaf: Tensor) -> None:
         leaf.grad = None
         if self._table.learning_rate is None:
-            # A table without an optimizer learns in no mode.
+            # A table without an optimizer learns in no mode, so no warning is needed.
             return
         warn_caller(
             f"rows of table {self._table.name!r} were read in evaluation mode, and this backward pass does not train "
@@ -165,14 +165,14 @@ class _OnUnusedGradient:
 
 
 class _Gathered(NamedTuple):
-    """What a backward pass found for a table."""
+    """The leases and gradients of a table in a backward pass."""
 
     table: Table
     leases: list[AnyLease]
     gradients: list[Tensor]
 
     def part(self) -> Part:
-        """Its part of the step."""
+        """Returns the table's part of the step."""
         arrays = [to_host(gradient) for gradient in self.gradients]
         if len(self.leases) == 1:
             return self.table, self.leases, None, arrays[0]
@@ -185,8 +185,8 @@ class _Gathered(NamedTuple):
 
 
 class _Backward:
-    """Gathers the gradients of a backward pass, and applies them when it ends: it is autograd's
-    callback.
+    """Gathers the gradients of a backward pass. Autograd calls it at the end of the pass, and it
+    applies them.
     """
 
     _running: weakref.WeakValueDictionary[int, _Backward] = weakref.WeakValueDictionary()
@@ -197,7 +197,7 @@ class _Backward:
 
     @classmethod
     def current(cls) -> _Backward:
-        """That of the pass whose hook this is called in."""
+        """Returns the object of the backward pass whose hook calls this."""
         number = torch._C._current_graph_task_id()
         with cls._lock:
             running = cls._running.get(number)
@@ -217,18 +217,19 @@ class _Backward:
         try:
             apply_step([gathered.part() for gathered in self._of_table.values()])
         except BaseException:
-            # The hooks own the leases too, and so does a retained graph.
+            # Gives the leases back here, because the hooks and a retained graph own them too.
             for _, leases, _ in self._of_table.values():
                 for lease in leases:
                     lease.release()
             raise
         finally:
-            # Autograd may keep its callbacks while the program keeps the graph.
+            # Frees the gradients here, because autograd may keep its callbacks while the program
+            # keeps the graph.
             self._of_table.clear()
 
 
 def apply_step(parts: Sequence[Part]) -> None:
-    """Applies the gradients of all tables of a step, after all of them were checked.
+    """Applies the gradients of all tables of a step. It checks all of them first.
 
     Raises:
         ValueError: A gradient is NaN or infinite, or a table has no optimizer: no row of any table
@@ -239,7 +240,7 @@ def apply_step(parts: Sequence[Part]) -> None:
     for part in parts:
         of_bank.setdefault(id(part[0].bank), []).append(part)
     if len(of_bank) > 1:
-        # Each bank checks its own tables alone.
+        # A call on a bank checks only that bank's tables.
         for table, leases, keys, gradients in parts:
             _check_finite(table, leases[0], keys, gradients)
     for of_one in of_bank.values():
@@ -274,8 +275,9 @@ def leased_rows(
 ) -> list[Rows]:
     """Leases the rows of each table's keys (any shape) for one backward pass.
 
-    Returns for each request the rows of its distinct keys, on the device of the keys, and places in
-    the shape of the keys. The tables must be of one bank and differ.
+    Returns for each request the rows of its distinct keys on the device of the keys, and the place
+    of each key in them, in the shape of the keys. All tables must be of one bank, and no table may
+    occur twice.
     """
     wanted = [(table, as_keys(keys)) for table, keys in requests]
     sinks = [sink_of(table) for table, _ in wanted]
@@ -293,7 +295,8 @@ def leased_rows(
         if norm is not None:
             too_long = shorten(rows, norm).nonzero().flatten().numpy()
             if len(too_long) > 0:
-                # As torch, which shortens the weight itself: what the step starts from.
+                # As in torch, where `max_norm` shortens the weight itself: the step starts from the
+                # short rows.
                 lease.rewrite(too_long, lease.rows[too_long])
         leaf = to_device(rows, keys.device).requires_grad_()
         on_gradient = OnGradient(table, lease)
@@ -308,12 +311,12 @@ def leased_rows(
 
 
 class LeasedOutput(torch.autograd.Function):
-    """Puts the `rows` of a lease into the graph, for a module whose output is these rows.
+    """Puts the `rows` of a lease into the graph, for a module that outputs these rows.
 
-    The node of the graph owns the lease. Its gradients together have the shape of the rows, so no
-    tensor of distinct rows exists. `anchor` is a leaf without values: it makes the outputs require
-    a gradient. Each output has the next of `counts` rows. The outputs share no version counter, so
-    a model may change one of them in place.
+    The node of the graph owns the lease. The gradients of the outputs have the shape of the rows
+    together, so no tensor of distinct rows exists. `anchor` is an empty leaf that makes the outputs
+    require a gradient. Output i has the next `counts[i]` rows. The outputs share no version
+    counter, so a model may change one of them in place.
     """
 
     @staticmethod
@@ -337,7 +340,7 @@ class LeasedOutput(torch.autograd.Function):
         if sink is None:
             _Backward.current().gather(table, lease, gradient)
         else:
-            # Made after the forward pass: it takes one row for each distinct key.
+            # The sink was made after the forward pass. It takes one row for each distinct key.
             rows = torch.from_numpy(table.peek(lease.keys))
             sums = torch.from_numpy(lease.sum_gradients(to_host(gradient)))
             sink.collect(table, lease, rows, sums)
@@ -347,20 +350,22 @@ class LeasedOutput(torch.autograd.Function):
 def leased_outputs(
     table: Table, lease: Union[Lease, BagLease], counts: Sequence[int]
 ) -> tuple[Tensor, ...]:
-    """The rows of a lease in the graph: for each of `counts`, float32 of that many rows."""
+    """Returns the rows of a lease in the graph: for each of `counts` a float32 tensor with this
+    number of rows.
+    """
     anchor = torch.empty(0, dtype=torch.float32, device="cpu", requires_grad=True)
     apply: Callable[..., tuple[Tensor, ...]] = LeasedOutput.apply
     return apply(anchor, table, lease, counts)
 
 
 def leased_output(table: Table, lease: Union[Lease, BagLease]) -> Tensor:
-    """The rows of a lease in the graph: float32 of the shape of `lease.rows`."""
+    """Returns the rows of a lease in the graph: float32 in the shape of `lease.rows`."""
     (output,) = leased_outputs(table, lease, [len(lease.rows)])
     return output
 
 
 def tensors_of(rows: NDArray[np.float32], counts: Sequence[int]) -> Iterator[Tensor]:
-    """For each of `counts`, a tensor of the next rows, which shares their memory."""
+    """Returns for each of `counts` a tensor of the next rows, which shares their memory."""
     start = 0
     for count in counts:
         yield torch.from_numpy(rows[start : start + count])
@@ -373,12 +378,14 @@ def peeked_rows(
     *,
     requires_grad: bool = False,
 ) -> list[Rows]:
-    """Reads the rows of each table's keys without a lease; missing ones as their initial values.
+    """Reads the rows of each table's keys without a lease. A key without a row reads as its initial
+    value.
 
-    With `requires_grad` a graph begins at the rows, as at a parameter; the rows themselves don't
+    With `requires_grad` a graph begins at the rows, as at a parameter. The rows themselves do not
     learn.
 
-    Returns for each request one row a key, on the device of the keys, and places in their shape.
+    Returns for each request one row for each key on the device of the keys, and places in the keys'
+    shape.
     """
     found = []
     for table, keys in requests:
@@ -396,9 +403,9 @@ def peeked_rows(
 
 
 def refuse_recording(tables: Sequence[Table], keys: Iterable[Tensor]) -> None:
-    """Raises `RuntimeError` while a call is recorded to be repeated with other keys.
+    """Raises `RuntimeError` while torch records a call to repeat it with other keys.
 
-    A recording sees tensors alone: the rows of the example's keys would become constants of it.
+    A recording has only tensors: the rows of the example's keys would become its constants.
     """
     recorder = None
     if torch._C._get_tracing_state() is not None:
@@ -423,9 +430,10 @@ def refuse_recording(tables: Sequence[Table], keys: Iterable[Tensor]) -> None:
 
 
 def shorten(rows: Tensor, norm: Norm) -> Tensor:
-    """Scales those of `rows` that are too long, in place, as `torch.nn.functional.embedding` does.
+    """Shortens those of `rows` that are too long, in place, as `torch.nn.functional.embedding`
+    does.
 
-    Returns which they are: bool `(n,)`.
+    Returns which rows were too long: bool `(n,)`.
     """
     norms: Tensor = torch.linalg.vector_norm(rows, norm.order, dim=1)
     too_long: Tensor = norms > norm.largest
@@ -434,8 +442,9 @@ def shorten(rows: Tensor, norm: Norm) -> Tensor:
 
 
 def raise_unless_held(lease: AnyLease) -> None:
-    """Raises `RuntimeError` for a lease that was ended, `embank.LeaseExpired` for one that expired,
-    `ValueError` for one whose bank is closed."""
+    """Raises `RuntimeError` for a lease that has ended, `embank.LeaseExpired` for one that has
+    expired, and `ValueError` for one whose bank is closed.
+    """
     if lease.held:
         return
     if lease.state == "ended":
@@ -447,7 +456,8 @@ def raise_unless_held(lease: AnyLease) -> None:
 
 
 def as_keys(keys: Tensor) -> NDArray[np.int64]:
-    """The keys as a 1-D NumPy array, sharing memory where the tensor is int64 in host memory.
+    """Returns the keys as a 1-D NumPy array. It shares the memory of an int64 tensor in host
+    memory.
 
     Raises `TypeError` for a tensor that does not hold integers.
     """
@@ -458,8 +468,9 @@ def as_keys(keys: Tensor) -> NDArray[np.int64]:
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """`values`, which lie in host memory, on `device`: themselves on the CPU, else a copy on the
-    current stream that the caller need not wait for."""
+    """Returns `values`, which are in host memory, on `device`. On the CPU returns `values`;
+    otherwise a copy on the current stream, for which the caller need not wait.
+    """
     if device.type == "cpu":
         return values
     if device.type == "cuda":
@@ -468,7 +479,7 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
 
 
 def to_host(values: Tensor) -> NDArray[np.float32]:
-    """`values` as an array; from a CUDA device by way of page-locked memory."""
+    """Returns `values` as an array. The copy from a CUDA device goes through page-locked memory."""
     values = values.detach()
     if values.device.type == "cuda":
         host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -479,10 +490,10 @@ def to_host(values: Tensor) -> NDArray[np.float32]:
     return array
 
 
-# Of newer versions of torch. Older ones export through the modes that are looked at beside it.
+# In newer versions of torch only. Older versions export through the modes that are checked too.
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
-# Of newer versions of torch.
+# In newer versions of torch only.
 is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambda: False)
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

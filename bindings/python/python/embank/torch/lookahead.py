@@ -1,4 +1,4 @@
-"""A data loader that tells the store what comes next."""
+"""A data loader that announces the keys of its next batches to the store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ docs/benchmarks.md)."""
 
 
 class _Ahead(Generic[Batch]):
-    """The batches of a pass that were drawn and not handed out yet."""
+    """The batches of a pass that were drawn from the loader and not handed out yet."""
 
     def __init__(self, source: Iterator[Batch]) -> None:
         self.source = source
@@ -47,7 +47,7 @@ class _Ahead(Generic[Batch]):
         return len(self.batches) - len(self.waiting)
 
     def draw(self, keys: Optional[Callable[[Batch], Mapping[Table, Keys]]]) -> None:
-        """Adds a batch, whose keys wait to be announced if `keys` are given."""
+        """Adds a batch. If `keys` are given, they wait for the next announcement."""
         try:
             batch = next(self.source)
         except StopIteration:
@@ -55,24 +55,24 @@ class _Ahead(Generic[Batch]):
             return
         announced: list[_Announced] = []
         if keys is not None:
-            # Copies: they wait, and `keys` may use the same memory for the next.
+            # Copied, because the function `keys` may use its memory again for the next batch.
             of_batch = [(table, _flat(of).copy()) for table, of in keys(batch).items()]
             self.waiting.append((of_batch, announced))
         self.batches.append((batch, announced))
 
     def announce(self) -> set[Table]:
-        """Announces what waits, all of a table with one call; returns the tables."""
+        """Announces the waiting keys, with one call for each table. Returns the tables."""
         waiting, self.waiting = self.waiting, []
         by_table: dict[
             tuple[Table, np.dtype[Any]], list[tuple[NDArray[Any], list[_Announced]]]
         ] = {}
         for of_batch, announced in waiting:
             for table, keys in of_batch:
-                # Integers of different types would become floats.
+                # NumPy would join integers of different types to floats.
                 by_table.setdefault((table, keys.dtype), []).append((keys, announced))
         for (table, _), parts in by_table.items():
             table.lookahead(np.concatenate([keys for keys, _ in parts]))
-            # Not before: what can't be announced can't be cancelled either.
+            # Added only here: keys that could not be announced need no cancelling.
             for keys, announced in parts:
                 announced.append((table, keys))
         return {table for table, _ in by_table}
@@ -98,28 +98,29 @@ def _flat(keys: Keys) -> NDArray[Any]:
 class LookaheadLoader(Generic[Batch]):
     """Iterates over `loader` and announces the keys of the next batches to their tables.
 
-    When a batch is handed out, the keys of at least `depth` batches after it have been announced
-    with `Table.lookahead`, which moves their rows from disk to memory in the background while the
-    model computes, and keeps them there until they are used. From a depth of 2 on, three batches
-    are announced together, which takes fewer reads; so `depth` + 2 batches are ahead, drawn one a
-    step where the depth stays as it is, and held in memory. The first batch of a pass is wanted at
-    once and is not announced. The loader's order and batches are kept, pinned memory too. Where the
-    loader or `keys` fails, the batches before that are handed out first; a failure of
-    `Table.lookahead` is raised at once. When a pass is given up, by `break` or an exception, what
-    was announced and not handed out is cancelled.
+    Before a batch is handed out, `Table.lookahead` has announced the keys of at least the next
+    `depth` batches. The store moves their rows from disk to memory while the model computes, and
+    keeps them there until they are used. From a depth of 2 on, the loader announces three batches
+    together, which takes fewer reads. So it holds up to `depth` + 2 batches in memory. At a
+    constant depth it draws one batch a step. The first batch of a pass is not announced, because it
+    is needed at once. The order and the batches of `loader` stay as they are, also pinned memory.
 
-    By default the depth is 4, or less where the queue or a third of the row memory has no room for
+    If `loader` or `keys` fails, the earlier batches are handed out first. A failure of
+    `Table.lookahead` is raised at once. If `break` or an exception ends a pass early, the loader
+    cancels the announced batches.
+
+    By default the depth is 4. It is less if the queue or a third of the row memory has no room for
     the rows of 4 batches, and 2 while rows are dropped or wasted (`embank.AutoDepth`).
-    `bank.stats()["lookahead"]["depth"]` shows it; of tables in several banks, the deepest counts
-    for all. A fixed depth that is too small leaves rows late (`"late"` there); one too large fills
-    the queue (`"dropped"`) or has rows evicted before their use (`"wasted"`).
+    `bank.stats()["lookahead"]["depth"]` shows it. With tables of several banks, the largest depth
+    counts for all. If a fixed depth is too small, rows come late (`"late"` there). If it is too
+    large, it fills the queue (`"dropped"`), or rows are evicted before their use (`"wasted"`).
 
     Args:
-        loader: Any iterable of batches: a `DataLoader` (its workers included), a list. It is
-            iterated again on every pass.
-        keys: The keys that a batch will ask for, by table: tensors or arrays of integers, of any
-            shape. It runs in this process.
-        depth: Batches to look ahead at least, or "auto", the default; 0 announces nothing.
+        loader: Any iterable of batches: a `DataLoader`, also with workers, or a list. Each pass
+            iterates over it again.
+        keys: A function that returns the keys of a batch by table: tensors or arrays of integers,
+            of any shape. It runs in this process.
+        depth: The least number of batches to announce ahead; 0 announces nothing. Default: "auto".
 
     >>> import embank, embank.torch, torch
     >>> bank = embank.Bank("loader.bank", memory_budget="16MiB")
@@ -153,19 +154,20 @@ class LookaheadLoader(Generic[Batch]):
         return self.announcing(iter(self.loader))
 
     def announcing(self, source: Iterator[Batch]) -> Iterator[Batch]:
-        """A pass over what is left of an iteration of `loader`."""
-        # The tables may belong to a bank that was opened again.
+        """A pass over the remaining batches of an iteration of `loader`."""
+        # Without closed banks: a table may belong to a bank that was opened again.
         self._paces = {bank: pace for bank, pace in self._paces.items() if not bank.closed}
         for pace in self._paces.values():
             pace.begin_pass()
         ahead = _Ahead(source)
-        # The first is wanted at once.
+        # The first batch is needed at once.
         keys = None
         try:
             while True:
                 depth = self._next_depth()
                 together = _TOGETHER if depth > 1 else 1
-                # Beside those ahead, the one that is handed out next.
+                # `together` covers the batch that is handed out next, besides the `depth` batches
+                # after it.
                 while not ahead.drained and len(ahead.batches) < depth + together:
                     try:
                         ahead.draw(keys)
@@ -174,14 +176,15 @@ class LookaheadLoader(Generic[Batch]):
                     keys = self.keys if depth > 0 else None
                     if len(ahead.waiting) >= together:
                         self._announce(ahead)
-                # At the end, and where the depth was less before, there may be fewer.
+                # There may be fewer batches at the end of the pass, or after the depth has grown.
                 if ahead.drained or ahead.announced <= depth:
                     self._announce(ahead)
                 if not ahead.batches:
                     break
                 yield ahead.batches.popleft()[0]
         except BaseException:
-            # Given up. It refers to this frame, and would keep the source alive.
+            # The pass was left early. The exception refers to this frame, which would keep the
+            # source alive.
             ahead.failure = None
             raise
         finally:
@@ -194,16 +197,16 @@ class LookaheadLoader(Generic[Batch]):
                 del failure
 
     def __len__(self) -> int:
-        """Batches in a pass; `TypeError` where the loader does not know."""
+        """The number of batches of a pass. `TypeError` if the loader does not know it."""
         if not isinstance(self.loader, Sized):
             raise TypeError(f"{type(self.loader).__name__} has no len()")
         return len(self.loader)
 
     def _next_depth(self) -> int:
-        """How many batches to have announced beside the one that is handed out next."""
+        """The number of batches to announce ahead of the batch that is handed out next."""
         if not isinstance(self.depth, str):
             return self.depth
-        # The tables are known from the first batch on.
+        # The first batch tells the tables.
         return max((pace.step() for pace in self._paces.values()), default=1)
 
     def _announce(self, ahead: _Ahead[Batch]) -> None:

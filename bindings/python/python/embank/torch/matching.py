@@ -1,13 +1,13 @@
-"""Gives each part of a run what a checkpoint has for it, by name.
+"""Restores each part of a run from a checkpoint, by name.
 
-A model changes between two runs: features come, go and change places. torch keeps the state of an
-optimizer by the numbers of its parameters, and a schedule keeps a number for each group. A changed
-order would hand a parameter the momentum of another one without an error where their shapes agree.
-So `save` notes the name of each parameter of an optimizer, `part.name` as `named_parameters` of the
-part has it, and here states are put in the order of the objects that get them. What has no
-counterpart is collected in `Differences`.
+A model changes between two runs: features are added, removed and reordered. torch stores the state
+of an optimizer by the numbers of its parameters, and a schedule stores a number for each group.
+With another order, a parameter would get the momentum of another parameter, without an error if the
+shapes agree. So `save` stores the name of each parameter of an optimizer: `part.name`, with the
+name from `named_parameters` of the part. This module puts states into the order of the objects that
+get them. `Differences` collects the names without a counterpart.
 
-A checkpoint of a version that noted no names is given as it is, by numbers.
+A checkpoint of an older version has no names. Its states are restored by numbers.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from .optimizer import SparseOptimizer, group_places
 from .reference import decoded, taking_checkpoint
 
 Names = list[list[Optional[str]]]
-# For each group of an optimizer the number of the saved group that it takes its options from.
+# For each group of an optimizer: the number of the saved group whose options it takes.
 Places = list[Optional[int]]
 
 _EXTRA_STATE = "_extra_state"
-# What schedules of torch keep for each group of their optimizer.
+# The fields that torch's schedules store for each group of their optimizer.
 _PER_GROUP = (
     "base_lrs", "_last_lr", "max_lrs", "min_lrs", "lr_lambdas", "base_momentums", "max_momentums",
 )  # fmt: skip
 
 
 class Differences(NamedTuple):
-    """Names without a counterpart: of parts, and of what is in them, such as
+    """Names without a counterpart: names of parts, and of things in parts, such as
     `model.bags.features.user`.
     """
 
@@ -50,8 +50,8 @@ class Differences(NamedTuple):
 
 
 def parameter_names(parts: Mapping[str, Any]) -> dict[str, Names]:
-    """For each part that is an optimizer of parameters, the names of those of each group; None if
-    no part has one.
+    """Returns for each optimizer of parameters among the parts the names of the parameters of each
+    group. None if no part is one.
     """
     name_of = _name_of_parameter(parts)
     return {
@@ -76,9 +76,9 @@ def load(
         strict: Whether a difference within a part is an error.
 
     Raises:
-        ValueError: An optimizer has other parameters or tables, and `strict` is true. Nothing is
-            loaded then.
-        RuntimeError: A module has other keys or shapes, and `strict` is true.
+        ValueError: `strict` is true, and an optimizer has other parameters or tables. Nothing was
+            loaded.
+        RuntimeError: `strict` is true, and a module has other keys or shapes.
     """
     found = Differences([], [], [])
     own_names = parameter_names(parts)
@@ -118,8 +118,8 @@ def _is_dense(part: Any) -> bool:
 
 
 def _name_of_parameter(parts: Mapping[str, Any]) -> dict[int, str]:
-    """By id. Of a parameter that two parts have, the name in the part that sorts first, whatever
-    their order.
+    """Returns the name of each parameter by its id. If two parts have a parameter, the part whose
+    name sorts first names it.
     """
     found: dict[int, str] = {}
     for part in sorted(parts):
@@ -130,7 +130,8 @@ def _name_of_parameter(parts: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _shapes(states: Mapping[str, Any]) -> dict[str, torch.Size]:
-    """That of each tensor in the parts' states, by the name that `_name_of_parameter` gives."""
+    """Returns the shape of each tensor in the parts' states, by the name of `_name_of_parameter`.
+    """
     return {
         f"{part}.{key}": of.shape
         for part, state in states.items()
@@ -151,7 +152,7 @@ def _tables(name: str, part: SparseOptimizer, state: Any, found: Differences) ->
 
 
 class _Dense(NamedTuple):
-    """An optimizer of parameters, and their names now and in the checkpoint."""
+    """An optimizer of parameters, with the present names and the names in the checkpoint."""
 
     part: str
     optimizer: torch.optim.Optimizer
@@ -160,8 +161,8 @@ class _Dense(NamedTuple):
     saved_shapes: Mapping[str, torch.Size]
 
     def fitted(self, state: Any, found: Differences, strict: bool) -> tuple[Any, Places]:
-        """The state in the order of this optimizer's parameters; None if it can't be told which are
-        which.
+        """Returns the state in the order of this optimizer's parameters. None if the names do not
+        identify them.
         """
         groups = state["param_groups"]
         as_saved: Places = list(range(len(groups)))
@@ -179,8 +180,8 @@ class _Dense(NamedTuple):
         return self._in_order(state, saved)
 
     def _reshaped(self) -> set[str]:
-        """The parameters that have another shape now: what an optimizer keeps beside them does not
-        fit.
+        """Returns the parameters whose shape has changed. The optimizer's state of them does not
+        fit any more.
         """
         found = set()
         for group, names in zip(self.optimizer.param_groups, self.own):
@@ -213,7 +214,7 @@ class _Dense(NamedTuple):
 
 
 def _distinct(names: Names) -> Optional[dict[str, tuple[int, int]]]:
-    """Group and place of each name; None if a parameter has no name."""
+    """Returns group and place of each name. None if a parameter has no name."""
     found = {}
     for group, of_group in enumerate(names):
         for at, name in enumerate(of_group):
@@ -241,7 +242,7 @@ def _load_module(part: str, module: nn.Module, state: Any, found: Differences) -
     )
     missing = [name for key in result.missing_keys for name in _named(key, module)]
     unexpected = [name for key in result.unexpected_keys for name in _named(key, state.get(key))]
-    # A feature that has another table.
+    # The feature has another table.
     changed |= {name for name in missing if name in unexpected}
     found.added.extend(f"{part}.{name}" for name in missing if name not in changed)
     found.removed.extend(f"{part}.{name}" for name in unexpected if name not in changed)
@@ -249,11 +250,11 @@ def _load_module(part: str, module: nn.Module, state: Any, found: Differences) -
 
 
 def _named(key: str, of: Union[nn.Module, Any]) -> list[str]:
-    """`key`, or, if it is the extra state of tables, a name for each of them.
+    """Returns `key`. If it is the extra state of tables, returns a name for each table.
 
     Args:
-        key: Of a state dict.
-        of: The module that the key is of, or the state that it has.
+        key: A key of a state dict.
+        of: The module that has the key, or its state.
     """
     if not key.endswith(_EXTRA_STATE):
         return [key]
@@ -277,7 +278,7 @@ def _schedule_state(part: Any, state: Any, places: Places) -> Any:
         saved, own = state.get(key), getattr(part, key, None)
         if not isinstance(saved, list) or not isinstance(own, (list, tuple)) or len(own) != len(places):
             continue
-        # The states of functions: None leaves one as it is.
+        # States of functions: None leaves a function as it is.
         fresh: Any = [None] * len(places) if key == "lr_lambdas" else own
         found[key] = [
             fresh[at] if place is None or place >= len(saved) else saved[place]

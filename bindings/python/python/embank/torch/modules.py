@@ -29,16 +29,16 @@ MODES = ("sum", "mean", "max")
 
 
 class TableModule(nn.Module):
-    """A module whose weights are tables: what `Embedding`, `EmbeddingBag` and the collections
-    share.
+    """A module whose weights are tables: the base of `Embedding`, `EmbeddingBag` and the
+    collections.
 
-    Its part of `state_dict()` holds no rows: a few bytes say which checkpoint of which bank holds
-    them. `state_dict()` warns if none does. `load_state_dict` raises `ValueError` unless the bank
-    is at that checkpoint. Tables and features that differ by name are missing and unexpected keys:
-    `RuntimeError`, and with `strict=False` part of the result.
+    Its part of `state_dict()` holds no rows. A few bytes name the checkpoint of the bank that holds
+    them. `state_dict()` warns if there is no such checkpoint. `load_state_dict` raises `ValueError`
+    unless the bank is at that checkpoint. Tables and features that differ by name are missing and
+    unexpected keys: they raise `RuntimeError`, or with `strict=False` are part of the result.
 
-    What comes out is float32, or of the dtype that `half()`, `bfloat16()`, `double()` or
-    `to(dtype)` asks for. Rows stay in the table's own dtype.
+    The output is float32, or of the dtype that `half()`, `bfloat16()`, `double()` or `to(dtype)`
+    sets. Rows stay in the table's dtype.
     """
 
     _dtype_of: Tensor
@@ -46,21 +46,21 @@ class TableModule(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self._frozen = False
-        # No values: what casts a module casts this too. Not of the default dtype, nor on the
-        # default device.
+        # An empty tensor that follows the module's casts. Its dtype and device are set here,
+        # because the defaults of torch may differ.
         nothing = torch.empty(0, dtype=torch.float32, device="cpu")
         self.register_buffer("_dtype_of", nothing, persistent=False)
 
     @property
     def frozen(self) -> bool:
-        """Whether forward passes only ever peek."""
+        """Whether forward passes always peek."""
         return self._frozen
 
     def freeze(self, frozen: bool = True) -> Self:
-        """Has forward passes only peek from now on, so that rows never learn, or learn again
-        (`freeze(False)`).
+        """Makes later forward passes peek, so that the rows never learn. `freeze(False)` lets them
+        learn again.
 
-        What `requires_grad_(False)` is for parameters, which these rows are not.
+        It corresponds to `requires_grad_(False)`, which works only on parameters.
         """
         self._frozen = frozen
         return self
@@ -71,14 +71,13 @@ class TableModule(nn.Module):
 
     @property
     def trains(self) -> bool:
-        """Whether a forward pass leases rows; else it peeks."""
+        """Whether a forward pass leases rows. Otherwise it peeks."""
         return self.training and torch.is_grad_enabled() and not self._frozen
 
     def _looked_up(
         self, requests: Sequence[tuple[Table, Tensor]], norm: Optional[Norm] = None
     ) -> list[Rows]:
-        """The rows of each request in the dtype that this module gives; gradients come back as
-        float32.
+        """Returns the rows of each request in the module's dtype. Gradients come back as float32.
         """
         if self.trains:
             found = leased_rows(requests, norm)
@@ -89,11 +88,11 @@ class TableModule(nn.Module):
         return [Rows(rows.to(dtype), places) for rows, places in found]
 
     def _is_direct(self, table: Table, keys: Tensor) -> bool:
-        """Whether the module's output may be what a lease gives, without a tensor of distinct rows.
+        """Whether the output can be the rows of a lease, without a tensor of distinct rows.
 
-        A `SparseOptimizer` and a table with admission need the distinct rows, rows of another dtype
-        or device are computed with there, and `torch.compile` can't look into the node of the
-        graph.
+        It can't in these cases. A `SparseOptimizer` and a table with admission need the distinct
+        rows. Rows in another dtype or on another device are computed from the distinct rows.
+        `torch.compile` can't look into the node of the graph.
         """
         return (
             keys.device.type == "cpu"
@@ -151,15 +150,15 @@ class _OneTable(TableModule):
 
     @property
     def embedding_dim(self) -> int:
-        """Columns of a row, as of torch's modules."""
+        """The number of columns of a row, as in torch's modules."""
         return self.table.dim
 
     def __getattr__(self, name: str) -> Any:
-        """Raises `AttributeError`, with what a table has instead, for attributes of torch's
-        modules.
+        """Raises `AttributeError` for attributes of torch's modules that a table lacks. The message
+        says what to use instead.
         """
         instead = _INSTEAD.get(name)
-        # `table` itself is missing while the constructor has failed.
+        # If the constructor has failed, `table` itself is missing.
         if instead is None or "table" not in self.__dict__:
             return super().__getattr__(name)
         kind, table = type(self).__name__, self.table.name
@@ -175,17 +174,18 @@ class _OneTable(TableModule):
 
 
 class Embedding(_OneTable):
-    """`torch.nn.Embedding` with a table for its weight.
+    """`torch.nn.Embedding` with a table as its weight.
 
     Args:
-        table: Where the rows live. Its optimizer applies the gradients.
+        table: The table of the rows. Its optimizer applies the gradients.
         padding_idx: A key that stands for no row: it reads as zeros, gets no gradient, and is never
-            looked up. Any key, -1 too.
-        max_norm: Rows that are longer are shortened to it before they are used, in the table too
-            when training. What another thread did to the row since the forward pass got it is lost.
-        norm_type: Which norm: the p of the p-norm.
-        scale_grad_by_freq: Whether a row's gradient is divided by how often its key is in the
-            batch.
+            looked up. Any key is allowed, also -1.
+        max_norm: The largest norm of a row. A longer row is shortened before its use, and in
+            training also in the table. Shortening overwrites changes that other threads have made
+            since the get.
+        norm_type: The p of the p-norm of `max_norm`.
+        scale_grad_by_freq: Whether a row's gradient is divided by the number of its key's places in
+            the batch.
 
     >>> import embank, embank.torch, torch
     >>> bank = embank.Bank("embedding.bank", memory_budget="16MiB")
@@ -222,16 +222,16 @@ class Embedding(_OneTable):
         norm_type: float = 2.0,
         scale_grad_by_freq: bool = False,
     ) -> Self:
-        """Puts row i of `embeddings` under key i of `table`, and makes a module of it.
+        """Puts row i of `embeddings` under key i of `table`, and makes a module over the table.
 
         Args:
-            embeddings: float32 `(n, dim)`. Optimizer state of rows that are there stays.
-            table: Where they go.
-            freeze: Whether forward passes only ever peek: the rows never learn. As in torch, they
-                don't unless told to.
-            fill: Whether to put the rows. In a run that is resumed they are in the table, as
-                training left them: `fill=bank.recovered is None`.
-            padding_idx: As in the constructor; that row of `embeddings` is not put.
+            embeddings: float32 `(n, dim)`. An existing row keeps its optimizer state.
+            table: The table that gets the rows.
+            freeze: Whether forward passes always peek, so that the rows never learn. Default: True,
+                as in torch.
+            fill: Whether to put the rows. In a resumed run the table has them already, as training
+                left them. So pass `fill=bank.recovered is None`.
+            padding_idx: As in the constructor. The row of this key is not put.
             max_norm: As in the constructor.
             norm_type: As in the constructor.
             scale_grad_by_freq: As in the constructor.
@@ -273,7 +273,7 @@ class Embedding(_OneTable):
         return self.padding_idx is None and self.max_norm is None and not self.scale_grad_by_freq
 
     def _padded(self, input: Tensor, padding_idx: int) -> tuple[Tensor, Tensor, int]:
-        """Rows with one of zeros behind them, where every place of padding points."""
+        """Adds a row of zeros behind the rows. All places of padding refer to it."""
         kept = input != padding_idx
         rows, kept_places = self._rows(input[kept])
         places = torch.full(input.shape, len(rows), dtype=torch.int64, device=input.device)
@@ -287,17 +287,18 @@ class Embedding(_OneTable):
 
 
 class EmbeddingBag(_OneTable):
-    """`torch.nn.EmbeddingBag` with a table for its weight.
+    """`torch.nn.EmbeddingBag` with a table as its weight.
 
     Args:
-        table: Where the rows live. Its optimizer applies the gradients.
-        mode: How the rows of a bag become one: "mean" (the default, as in torch), "sum" or "max".
-        include_last_offset: `offsets` has one more entry, the length of `input`.
-        padding_idx: A key that stands for no row: it adds nothing to its bag, does not count in
-            its mean, and is never looked up. Any key, -1 too.
+        table: The table of the rows. Its optimizer applies the gradients.
+        mode: How the rows of a bag are reduced to one: "mean", "sum" or "max". Default: "mean", as
+            in torch.
+        include_last_offset: Whether `offsets` has one more entry, the length of `input`.
+        padding_idx: A key that stands for no row: it adds nothing to its bag, does not count in its
+            mean, and is never looked up. Any key is allowed, also -1.
         max_norm: As for `Embedding`.
         norm_type: As for `Embedding`.
-        scale_grad_by_freq: As for `Embedding`; not with mode "max".
+        scale_grad_by_freq: As for `Embedding`. Not allowed with mode "max".
 
     >>> import embank, embank.torch, torch
     >>> bank = embank.Bank("bag.bank", memory_budget="16MiB")
@@ -347,7 +348,7 @@ class EmbeddingBag(_OneTable):
         norm_type: float = 2.0,
         scale_grad_by_freq: bool = False,
     ) -> Self:
-        """As `Embedding.from_pretrained`."""
+        """Works as `Embedding.from_pretrained`."""
         module = cls(
             table,
             mode,
@@ -368,13 +369,14 @@ class EmbeddingBag(_OneTable):
         """Looks up the bags and reduces each to a row: float32 `(bags, dim)`.
 
         Args:
-            input: Integers: 1-D with `offsets`, or 2-D `(bags, keys per bag)` without.
-            offsets: 1-D, where each bag begins in a 1-D `input`. An empty bag gives zeros.
-            per_sample_weights: float32 in the shape of `input`; for mode "sum" alone. Gradients
-                flow to them.
+            input: Integers: 1-D with `offsets`, or 2-D `(bags, keys per bag)` without `offsets`.
+            offsets: 1-D: the place in a 1-D `input` at which each bag begins. An empty bag gives
+                zeros.
+            per_sample_weights: float32 in the shape of `input`; only for mode "sum". Gradients flow
+                to the weights.
 
         Raises:
-            ValueError: Shapes that do not fit each other.
+            ValueError: The shapes do not fit each other.
             TypeError: `input` does not hold integers.
             embank.StalenessTimeout: A row stayed at the table's staleness bound.
         """
@@ -388,8 +390,8 @@ class EmbeddingBag(_OneTable):
                 return pooled
         rows, places = self._rows(bags.keys)
         if self.scale_grad_by_freq and rows.requires_grad:
-            # Not by torch's own option: on the CPU its bags divide by the counts of other keys
-            # (2.11).
+            # torch's own option is not used: its bags on the CPU divide by the counts of other keys
+            # (torch 2.11).
             counts = torch.bincount(places, minlength=len(rows)).clamp(min=1).unsqueeze(1)
             on_gradient: Callable[[Callable[[Tensor], Tensor]], object] = rows.register_hook
             on_gradient(lambda gradient: gradient / counts)
@@ -402,7 +404,7 @@ class EmbeddingBag(_OneTable):
 
 
 class Bags:
-    """The keys of one feature without its padding, and how their rows become one a bag."""
+    """The keys of one feature without padding, and how the rows of a bag are reduced to one."""
 
     def __init__(
         self,
@@ -428,7 +430,7 @@ class Bags:
         include_last_offset: bool,
         padding_idx: Optional[int],
     ) -> Bags:
-        """Checks the arguments of a call and brings them into one form."""
+        """Checks the arguments of a call and converts them to one form."""
         keys, starts = _flat(input, offsets, include_last_offset)
         if weights is not None:
             if mode != "sum":
@@ -448,11 +450,11 @@ class Bags:
 
     @property
     def count(self) -> int:
-        """How many bags there are."""
+        """The number of bags."""
         return self._starts.numel() - int(self._include_last_offset)
 
     def request(self) -> Optional[BagRequest]:
-        """The keys, offsets, pooling and weights as the store takes them, or None if it can't pool
+        """Returns keys, offsets, pooling and weights for the store. None if the store can't pool
         these bags.
         """
         if self._mode == "max" or (self._weights is not None and self._weights.requires_grad):
@@ -463,18 +465,18 @@ class Bags:
         end = self.keys.numel()
         offsets = self._starts
         if offsets.numel() == 0:
-            # torch gives no bags, whatever keys there are.
+            # torch returns no bags in this case, for any keys.
             return None
         if not self._include_last_offset:
             offsets = torch.cat([offsets, offsets.new_tensor([end])])
         elif int(offsets[-1]) != end:
-            # torch leaves the keys behind the last offset out.
+            # torch ignores the keys behind the last offset.
             return None
         of_weights = None if weights is None else weights.detach().numpy()
         return as_keys(self.keys), offsets.numpy(), self._mode, of_weights
 
     def pooled_by(self, module: TableModule, table: Table) -> Optional[Tensor]:
-        """The bags as the table pools them, or None if it can't."""
+        """Returns the bags that the table pools. None if it can't pool them."""
         if not module._is_direct(table, self.keys):
             return None
         request = self.request()
@@ -485,12 +487,12 @@ class Bags:
             lease = table.get_bags(keys, offsets, pooling=pooling, weights=weights)
             return leased_output(table, lease)
         if torch.is_grad_enabled() and not module.frozen:
-            # A graph begins at the rows.
+            # The graph begins at the rows.
             return None
         return torch.from_numpy(table.peek_bags(keys, offsets, pooling=pooling, weights=weights))
 
     def reduced(self, rows: Tensor, places: Tensor) -> Tensor:
-        """One row a bag, from the keys' places in `rows`."""
+        """Returns one row for each bag, from the places of its keys in `rows`."""
         return F.embedding_bag(
             places,
             rows,
@@ -502,8 +504,7 @@ class Bags:
 
 
 def joined_request(requests: Sequence[BagRequest]) -> Optional[BagRequest]:
-    """The bags of several features of one table in one batch, or None if they are pooled in several
-    ways.
+    """Joins the bags of several features of one table to one batch. None if their pooling differs.
     """
     if not requests:
         return None
@@ -540,7 +541,8 @@ def check_rows(table: Table, embeddings: Tensor) -> None:
 
 
 def put_rows(table: Table, embeddings: Tensor, padding_idx: Optional[int]) -> None:
-    """Puts row i of `embeddings` under key i, some at a time, and leaves the padding out."""
+    """Puts row i of `embeddings` under key i, in several calls. Leaves out the row of the padding.
+    """
     with filling(table):
         for begin in range(0, len(embeddings), _PUT_ROWS):
             rows = embeddings[begin : begin + _PUT_ROWS].detach().cpu()
@@ -553,7 +555,7 @@ def put_rows(table: Table, embeddings: Tensor, padding_idx: Optional[int]) -> No
 
 _PUT_ROWS = 1 << 16
 
-# Attributes of torch's modules that a table can't have, and what to do.
+# Attributes of torch's modules that a table can't have, and what to use instead.
 _INSTEAD = {
     "weight": "its rows are in the table; read them with table.peek(keys) or table.scan()",
     "num_embeddings": "a table takes any int64 key and grows with them; if a vocabulary of the bank numbers the keys, "
@@ -571,7 +573,7 @@ def _shown(**options: object) -> str:
 def _flat(
     input: Tensor, offsets: Optional[Tensor], include_last_offset: bool
 ) -> tuple[Tensor, Tensor]:
-    """A 1-D `input` and the bags' beginnings in it, whatever the form of the call."""
+    """Returns a 1-D `input` and the beginnings of its bags, for every form of the call."""
     if input.dim() == 2:
         if offsets is not None:
             raise ValueError("a 2-D input has one bag a row: leave offsets out")
@@ -585,7 +587,7 @@ def _flat(
         raise ValueError("a 1-D input needs offsets: where each bag begins")
     if offsets.dim() != 1:
         raise ValueError(f"offsets must be 1-D, not {offsets.dim()}-D")
-    # What torch's own bags check, and before padding is taken out of both.
+    # torch's own bags check this too. Checked before padding is removed from both.
     starts = offsets.to(torch.int64)
     if len(starts) == 0:
         if include_last_offset:

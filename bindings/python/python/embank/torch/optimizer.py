@@ -1,16 +1,16 @@
 """A `torch.optim` optimizer for tables: gradients wait for `step()`.
 
-Without it, each backward pass is a step of the table's optimizer. With it, gradients of several
-backward passes add up, row by row, and can be looked at, unscaled and clipped before one step is
-taken, as those of parameters can.
+Without a `SparseOptimizer`, each backward pass is a step of the table's optimizer. With it, the
+gradients of several backward passes are summed row by row. The program can look at them, unscale
+and clip them before one step, as with gradients of parameters.
 
-What waits is, for each table, one tensor of the rows that were used and its `.grad`, which are in
-`param_groups` from the backward pass to the step: for everything in torch that goes through
-parameters and their gradients, they are parameters. The leases of the rows wait with them, so a
-staleness bound counts an update as outstanding until it is made.
+For each table, one tensor holds the rows that were used, and its `.grad` their gradients. The
+tensor is in `param_groups` from the backward pass to the step. So torch functions that work on
+parameters and their gradients work on it. The leases of the rows are kept until the step, so a
+staleness bound counts each of them as outstanding until then.
 
-Invariant: a table's pending keys are distinct. A second gradient for the same table is merged into
-the first, so norms are those of the sums, as in `Parameter.grad`.
+Invariant: a table's pending keys are distinct. A second gradient for a table is merged into the
+first one, so norms are norms of the sums, as for `Parameter.grad`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class _Pending:
-    """What waits for a table's step: distinct keys, their rows with `.grad`, and the leases."""
+    """The pending update of a table: distinct keys, their rows with `.grad`, and the leases."""
 
     def __init__(
         self, table: Table, keys: NDArray[np.uint64], rows: Tensor, gradient: Tensor
@@ -46,7 +46,7 @@ class _Pending:
 
     @property
     def gradient(self) -> Tensor:
-        """Raises `RuntimeError` if the program has removed it."""
+        """Raises `RuntimeError` if the program has removed the gradient."""
         if self.rows.grad is None:
             raise RuntimeError(
                 f"the gradient of table {self.table.name!r} was set to None: drop gradients with zero_grad() "
@@ -55,12 +55,11 @@ class _Pending:
         return self.rows.grad
 
     def merge(self, keys: NDArray[np.uint64], rows: Tensor, gradient: Tensor) -> None:
-        """Adds a gradient; rows that are new come behind or between those that are there."""
+        """Adds a gradient. Its new rows go after or between the pending rows."""
         both = np.concatenate([self.keys, keys])
         distinct, first, inverse = np.unique(both, return_index=True, return_inverse=True)
         places = torch.from_numpy(inverse.reshape(-1)).to(gradient.device)
-        # Two summands a row at most: their order does not matter, so devices that add in any order
-        # are exact.
+        # A row has at most two summands, so their order does not change the sum, on any device.
         total = gradient.new_zeros(len(distinct), gradient.shape[1])
         total.index_add_(0, places, torch.cat([self.gradient, gradient]))
         at = torch.from_numpy(first).to(rows.device)
@@ -68,7 +67,7 @@ class _Pending:
         self.rows = _with_gradient(torch.cat([self.rows.detach(), rows])[at], total)
 
     def part(self) -> Part:
-        """What `apply_step` takes."""
+        """The argument of `apply_step`."""
         return self.table, self.leases, self.keys, to_host(self.gradient)
 
     def release(self) -> None:
@@ -79,20 +78,20 @@ class _Pending:
 class SparseOptimizer(torch.optim.Optimizer):
     """`step` and `zero_grad` for the tables of a model, with the semantics of `torch.optim`.
 
-    The tables' own optimizers take the steps. It takes over tables, not modules: from the moment
-    that this object is made, no backward pass changes a row of its tables, through whatever module
-    over them; `step()` does. Modules that are made later, and those of a model that was not given,
-    count too. It is for one training thread, or for several that step together.
+    The tables' own optimizers take the steps. This object takes over tables, not modules: after it
+    is made, no backward pass through any module over its tables changes a row; `step()` does. This
+    includes modules that are made later, and modules of other models. It is for one training
+    thread, or for several that step together.
 
-    A table has at most one `SparseOptimizer`. `detach()` gives the tables back at once. An object
-    that is discarded gives them back when Python collects it; keep it for as long as the model
-    trains.
+    A table has at most one `SparseOptimizer`. `detach()` gives the tables back at once. If the
+    program drops the object, the tables are given back when Python collects it. So keep it while
+    the model trains.
 
     Args:
-        modules: A model, or some: the tables of every module of `embank.torch` in it are taken
-            over.
-        lr: The learning rate of all tables, which every step hands to them; by default each one's
-            own.
+        modules: A model or several: the object takes over the tables of all `embank.torch` modules
+            in them.
+        lr: The learning rate of all tables, which every step passes to them. Default: the learning
+            rate of each table.
 
     Raises:
         ValueError: There is no such module, a table has no optimizer, or a table has another
@@ -125,7 +124,8 @@ class SparseOptimizer(torch.optim.Optimizer):
         own = [of for each in given for of in each.modules() if isinstance(of, TableModule)]
         if not own:
             raise ValueError("no module of embank.torch is among these modules")
-        # A frozen module's table needs no optimizer, but is watched in case that the module thaws.
+        # The table of a frozen module needs no optimizer. It is watched, because the module may
+        # thaw.
         trained = {identity(of) for each in own if not each.frozen for of in each.tables()}
         tables: dict[Identity, Table] = {}
         watched: dict[Identity, Table] = {}
@@ -152,21 +152,22 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._group = {of: self.param_groups[at] for at, of in enumerate(tables)}
         self._pending: dict[Identity, _Pending] = {}
         self._lock = threading.Lock()
-        # Last: a backward pass of another thread may hand over a gradient from here on.
+        # Last: from here on a backward pass of another thread may hand over a gradient.
         take_over(self, self._tables, self._watched)
 
     def parameters(self) -> list[Tensor]:
-        """The rows that wait for a step, one float32 `(u, dim)` a table, each with its `.grad`.
+        """The rows that wait for a step: one float32 tensor `(u, dim)` for each table, with its
+        `.grad`.
 
-        For `torch.nn.utils.clip_grad_norm_([*model.parameters(), *tables.parameters()], 1.0)` and
-        the like: what is done to a `.grad` in place, the step sees. Changes of the rows themselves
-        are not seen.
+        Meant for functions such as `torch.nn.utils.clip_grad_norm_([*model.parameters(),
+        *tables.parameters()], 1.0)`. The step uses a `.grad` that was changed in place. It ignores
+        changes of the rows themselves.
         """
         with self._lock:
             return [pending.rows for pending in self._pending.values()]
 
     def collect(self, table: Table, lease: AnyLease, rows: Tensor, gradient: Tensor) -> None:
-        """Called by the backward pass."""
+        """Takes a gradient from the backward pass."""
         at = identity(table)
         if at not in self._group:
             raise _without_optimizer(table)
@@ -181,8 +182,9 @@ class SparseOptimizer(torch.optim.Optimizer):
             self._group[at]["params"] = [pending.rows]
 
     def check_bound(self, table: Table, keys: NDArray[np.int64]) -> None:
-        """Called before a get: refuses one that would wait for ever, for leases that wait for
-        `step()` or for a backward pass of this thread."""
+        """Called before a get. Refuses a get that would wait for ever, because its rows are held by
+        leases that wait for `step()` or for a backward pass of this thread.
+        """
         bound = table.staleness_bound
         at = identity(table)
         with self._lock:
@@ -208,7 +210,8 @@ class SparseOptimizer(torch.optim.Optimizer):
             )
 
     def leased(self, table: Table, awaited: Awaited) -> None:
-        """Called after a get; known weakly, so that a graph that is dropped gives its lease back.
+        """Called after a get. The reference to the lease is weak, so a graph that is dropped gives
+        its lease back.
         """
         with self._lock:
             self._leased[identity(table)][awaited] = threading.get_ident()
@@ -222,17 +225,16 @@ class SparseOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], float]] = None) -> Optional[float]:
         """Takes one step with each table that has gradients, at its group's learning rate, and
-        forgets them.
+        drops the gradients.
 
-        After an error the gradients of all tables are forgotten too, and their leases given back.
+        After an error it drops the gradients of all tables too, and gives their leases back.
 
         Raises:
             ValueError: A gradient is NaN or infinite: no row of any table has changed. Or a row
-                would become infinite:
-                it is unchanged, and all other rows took their step.
+                would become infinite: this row is unchanged, and all other rows took their step.
             embank.LeaseExpired: The rows were held for longer than the bank's `lease_timeout`: no
                 row has changed.
-            embank.EmbankError: The store failed; the message names the tables that took their step
+            embank.EmbankError: The store failed. The message names the tables that took their step
                 before.
         """
         loss = None
@@ -253,7 +255,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         return loss
 
     def _take_pending(self) -> list[_Pending]:
-        """What waits for a step, in the order of the tables; nothing waits then."""
+        """Takes the pending updates out, in the order of the tables."""
         with self._lock:
             waiting = [self._pending.pop(of) for of in self._group if of in self._pending]
             for group in self.param_groups:
@@ -261,10 +263,10 @@ class SparseOptimizer(torch.optim.Optimizer):
         return waiting
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients that wait for a step, and gives their leases back.
+        """Drops the gradients that wait for a step, and gives their leases back.
 
-        A graph that was retained (`backward(retain_graph=True)`) can't be gone through again after
-        it: its rows are not held any more.
+        After it, a backward pass through a graph that was retained (`backward(retain_graph=True)`)
+        fails, because its rows are not held any more.
         """
         for pending in self._take_pending():
             pending.release()
@@ -277,27 +279,29 @@ class SparseOptimizer(torch.optim.Optimizer):
         )
 
     def detach(self) -> None:
-        """Gives the tables back: backward passes apply gradients again. What waits is dropped."""
+        """Gives the tables back: backward passes apply gradients again. Pending gradients are
+        dropped.
+        """
         give_back(self)
         self.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
-        """The learning rates and what schedules keep beside them. Optimizer state of rows is in the
-        tables.
+        """The learning rates and the numbers that schedules keep with them. The optimizer state of
+        rows is in the tables.
         """
         groups = [{**group, "params": []} for group in self.param_groups]
         return {"state": {}, "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """Takes the learning rates over, by the names of the tables.
+        """Restores the learning rates, by the names of the tables.
 
         Args:
-            state_dict: What `state_dict` gave, of the same tables in any order.
-            strict: Whether other tables are an error. If not, tables that the state lacks keep
+            state_dict: The result of `state_dict` for these tables, in any order.
+            strict: Whether other tables are an error. If not, tables that `state_dict` lacks keep
                 their learning rate.
 
         Raises:
-            ValueError: It is of other tables.
+            ValueError: `strict` is true, and `state_dict` has other tables.
         """
         saved = state_dict["param_groups"]
         names = [of["table"] for of in saved]
@@ -310,9 +314,9 @@ class SparseOptimizer(torch.optim.Optimizer):
 
 
 def group_places(own: Sequence[str], saved: Sequence[str]) -> list[Optional[int]]:
-    """For each name in `own` its place in `saved`, None if it is not there.
+    """Returns for each name in `own` its place in `saved`. None for a name that `saved` lacks.
 
-    Tables of two banks may have one name: the first goes with the first.
+    Tables of two banks may have one name: the first in `own` is paired with the first in `saved`.
     """
     places: dict[str, list[int]] = {}
     for at, name in enumerate(saved):

@@ -1,5 +1,4 @@
-"""A digest of what a pass over a loader has drawn, so that a resumed pass can be compared with it.
-"""
+"""A digest of the batches of a pass over a loader. A resumed pass compares its batches with it."""
 
 from __future__ import annotations
 
@@ -19,11 +18,11 @@ that agree in them count as equal. Bounded, since the training loop waits for th
 
 
 class Order:
-    """The batches that a pass has drawn, in order, as one running digest.
+    """A digest of the batches that a pass has drawn, in order.
 
     Args:
-        expected: The digest that the pass must have, by the number of batches drawn: the `state` of
-            the pass that it repeats.
+        expected: The digest that the pass must have, by the number of batches drawn. It is the
+            `state` of the pass that this pass repeats.
     """
 
     def __init__(self, expected: Optional[Mapping[int, int]] = None) -> None:
@@ -36,10 +35,10 @@ class Order:
         self._ahead: deque[int] = deque()
 
     def note(self, drawn: Any) -> None:
-        """Takes in a batch, or the indices that it is made of.
+        """Adds a batch, or the indices of its samples.
 
         Raises:
-            ValueError: It is not what the pass that is repeated has drawn.
+            ValueError: The repeated pass has drawn another batch here.
         """
         self.drawn += 1
         self.digest = _digest(drawn, self.digest)
@@ -54,20 +53,20 @@ class Order:
             )
 
     def hand_out(self) -> None:
-        """The oldest batch that was drawn goes to the training loop."""
+        """Removes the oldest drawn batch, which the training loop gets."""
         if self._ahead:
             self.handed_out += 1
             self.digest_handed_out = self._ahead.popleft()
 
     def state(self) -> dict[int, int]:
-        """What `expected` is to be when the pass is repeated."""
+        """Returns the `expected` of a pass that repeats this one."""
         state = {self.handed_out: self.digest_handed_out, self.drawn: self.digest}
         state.pop(0, None)
         return state
 
 
 class RecordedSampler:
-    """A sampler that notes its indices in the order of a pass; in all else the sampler itself."""
+    """Wraps a sampler and records its indices in the order of a pass."""
 
     def __init__(self, sampler: Iterable[Any]) -> None:
         self.sampler_itself = sampler
@@ -88,7 +87,7 @@ class RecordedSampler:
             yield at
 
     def __len__(self) -> int:
-        # May raise, as the sampler itself does.
+        # Raises an error if the sampler does.
         return len(self.sampler_itself)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
@@ -98,8 +97,7 @@ class RecordedSampler:
 
 
 def check_repeatable(loader: object) -> None:
-    """Raises `ValueError` for a loader whose batches come in an order that no second run repeats.
-    """
+    """Raises `ValueError` for a loader whose order of batches no second run can repeat."""
     if not isinstance(loader, DataLoader) or loader.num_workers == 0:
         return
     if not getattr(loader, "in_order", True):
@@ -110,9 +108,11 @@ def check_repeatable(loader: object) -> None:
 
 
 def recorded_sampler(loader: object) -> Optional[RecordedSampler]:
-    """The sampler of a `DataLoader`, which from now on notes its indices; None for other loaders.
+    """Makes the sampler of a `DataLoader` record its indices, and returns it. None for other
+    loaders.
 
-    Indices tell the order better than batches: a data set may draw random numbers for each sample.
+    Indices show the order better than batches, because a data set may draw random numbers for each
+    sample.
     """
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return None
@@ -120,10 +120,10 @@ def recorded_sampler(loader: object) -> Optional[RecordedSampler]:
     sampler = getattr(loader, name)
     if not isinstance(sampler, RecordedSampler):
         sampler = RecordedSampler(sampler)
-        # A `DataLoader` forbids the assignment, since its workers would not see it; indices are
-        # drawn here.
+        # A `DataLoader` forbids the assignment, because its workers would not see it. That does no
+        # harm: indices are drawn in this process.
         loader.__dict__[name] = sampler
-        # With `persistent_workers`, an iteration before this one has its sampler for good.
+        # With `persistent_workers`, an iteration that was made earlier keeps its sampler.
         iteration = getattr(loader, "_iterator", None)
         if iteration is not None and hasattr(iteration, "_index_sampler"):
             iteration._index_sampler = sampler
@@ -131,7 +131,7 @@ def recorded_sampler(loader: object) -> Optional[RecordedSampler]:
 
 
 def _digest(value: Any, digest: int) -> int:
-    """A digest of what a batch holds, which continues another one."""
+    """Continues a digest with the content of a batch."""
     if isinstance(value, torch.Tensor):
         digest = _digest(f"{value.dtype} {tuple(value.shape)}", digest)
         if value.layout != torch.strided or value.is_quantized:
@@ -167,5 +167,5 @@ def _digest(value: Any, digest: int) -> int:
     to_dict = getattr(value, "to_dict", None)
     if callable(to_dict) and not isinstance(value, type):
         return _digest(to_dict(), digest)
-    # Of other objects nothing is known that stays from one process to the next.
+    # Of any other object only the class name is known to be equal in another process.
     return _digest(type(value).__qualname__, digest)

@@ -1,23 +1,23 @@
-"""What a module's `state_dict` says about rows that are not in it.
+"""What a module's `state_dict` records about the rows, which it does not contain.
 
-A state dict of the dense part alone would load into a model whose tables are at another checkpoint,
-and only the metrics would show it. So a module's extra state names the checkpoint that holds its
-rows, by number and random id. Copies of a bank share the id, and no other checkpoint has it.
-Loading compares the two with the bank's checkpoint. If they differ, it raises an error that says
-how to get there.
+Without this record, a state dict of the dense part would load into a model whose tables are at
+another checkpoint, and only the metrics would show the fault. So a module's extra state names the
+checkpoint that holds its rows, by number and random id. Copies of a bank share the id, and no other
+checkpoint has it. Loading compares both with the bank's checkpoint. If they differ, it raises an
+error that names the cure.
 
-A state dict that is made before its checkpoint can't know the checkpoint: one that goes into the
-checkpoint's own blob, or into a file that a framework writes. It belongs to the checkpoint all the
-same if no row changed in between. So each extra state has the bank's `state_id`, and
-`embank.checkpoint_id` tells by it which checkpoint holds that state. While the bank stays open, an
-equal `state_id` says that no row has changed, with a checkpoint or without one.
+A state dict that is made before its checkpoint can't name it: a state dict in the checkpoint's own
+blob, or in a file of a framework. It still belongs to the checkpoint if no row changed in between.
+So each extra state has the bank's `state_id`, and `embank.checkpoint_id` computes from it the id of
+a checkpoint that holds this state. While the bank is open, an equal `state_id` proves that no row
+has changed, also without a checkpoint.
 
-`save` also puts the `state_id` that the bank has right before the checkpoint into the blob, as
-`taken_at` makes letters of it (pickle and `torch.save` compress nothing). `embank evict` and
-`embank compact` take checkpoints with the blob of the one before: by those letters the state dicts
-in it, and files that were made at its moment, belong to the new one.
+`save` also writes the bank's `state_id` from right before the checkpoint into the blob, as letters
+(`taken_at`), because pickle and `torch.save` do not compress. `embank evict` and `embank compact`
+take checkpoints with the blob of the checkpoint before. The letters assign the state dicts in the
+blob, and files of that moment, to the new checkpoint.
 
-The extra state is a tensor of bytes, JSON, so that safetensors takes the state dict.
+The extra state is a tensor of bytes that holds JSON, so that safetensors accepts the state dict.
 
 Tables are compared by name, because the state does not depend on the order of a model's tables.
 """
@@ -40,7 +40,7 @@ from .caller import warn_caller
 if TYPE_CHECKING:
     from embank import Bank, Table
 
-# Of the JSON. Versions before it was a tensor had it as a dictionary, which is read too.
+# The version of the JSON. Older versions used a dictionary in place of a tensor, which is read too.
 _FORMAT = 2
 
 _taking_checkpoint: ContextVar[bool] = ContextVar("_taking_checkpoint", default=False)
@@ -48,8 +48,8 @@ _taking_checkpoint: ContextVar[bool] = ContextVar("_taking_checkpoint", default=
 
 @contextmanager
 def taking_checkpoint() -> Iterator[None]:
-    """State dicts that the block makes go into a checkpoint's blob: they don't warn that they
-    belong to none.
+    """State dicts that the block makes are for a checkpoint's blob, so they do not warn that no
+    checkpoint holds their rows.
     """
     before = _taking_checkpoint.set(True)
     try:
@@ -59,10 +59,10 @@ def taking_checkpoint() -> Iterator[None]:
 
 
 def reference(tables: Sequence[Table], features: Optional[Mapping[str, str]] = None) -> Tensor:
-    """Which tables, at which checkpoint of which bank, and the table of each feature: uint8 `(n,)`,
-    JSON.
+    """Returns the tables, the checkpoint and bank of each, and the table of each feature, as JSON:
+    uint8 `(n,)`.
 
-    Warns if no checkpoint of a bank holds the rows as they are.
+    Warns if no checkpoint of a bank holds the present rows.
     """
     positions = [_position(table.bank) for table in tables]
     state: dict[str, Any] = {
@@ -85,7 +85,7 @@ def reference(tables: Sequence[Table], features: Optional[Mapping[str, str]] = N
 
 
 def decoded(state: Any) -> Optional[dict[str, Any]]:
-    """What `reference` has put into a state; None if that made no such state."""
+    """Returns what `reference` has put into a state. None if `reference` did not make the state."""
     if isinstance(state, Tensor):
         try:
             state = json.loads(bytes(state.detach().reshape(-1).to("cpu", torch.uint8).tolist()))
@@ -106,15 +106,17 @@ def _position(bank: Bank) -> dict[str, Union[str, int, bool, None]]:
 
 
 def taken_at(state_id: str) -> str:
-    """What the blob of a checkpoint holds, in letters, that was taken when the bank was in that
+    """Returns the letters in the blob of a checkpoint that was taken when the bank was in this
     state.
     """
     return f"embank.torch.save at {state_id};"
 
 
 class Differences(NamedTuple):
-    """How a module's tables and features differ from those of a state, as keys of a state dict:
-    `tables.NAME` and `features.NAME`. A feature that has another table now is in both lists."""
+    """The differences between the tables and features of a module and of a state, as keys of a
+    state dict: `tables.NAME` and `features.NAME`. A feature that has another table now is in both
+    lists.
+    """
 
     missing: list[str]
     """The module has them, and the state has not."""
@@ -123,7 +125,7 @@ class Differences(NamedTuple):
 
 
 def differences(tables: Sequence[Table], features: Optional[Mapping[str, str]], state: Any) -> Differences:
-    """Compares by name."""
+    """Compares tables and features by name."""
     found = Differences([], [])
     of = decoded(state)
     if of is None:
@@ -132,7 +134,7 @@ def differences(tables: Sequence[Table], features: Optional[Mapping[str, str]], 
     paired = [id(table) for table, _ in pairs], [id(saved) for _, saved in pairs]
     found.missing.extend(f"tables.{table.name}" for table in tables if id(table) not in paired[0])
     found.unexpected.extend(f"tables.{each['name']}" for each in of["tables"] if id(each) not in paired[1])
-    # States of versions before they named features have no such entry.
+    # States of older versions have no entry for features.
     saved = of.get("features")
     if saved is not None and features is not None:
         found.missing.extend(f"features.{name}" for name, at in features.items() if saved.get(name) != at)
@@ -143,8 +145,8 @@ def differences(tables: Sequence[Table], features: Optional[Mapping[str, str]], 
 def _pairs(
     tables: Sequence[Table], saved: Sequence[dict[str, Any]]
 ) -> list[tuple[Table, dict[str, Any]]]:
-    """Each table with the entry of its name; of two banks' tables of one name, with the one of its
-    path first.
+    """Pairs each table with the entry of its name. If tables of two banks have one name, the entry
+    with the table's path is preferred.
     """
     found = []
     left, entries = list(tables), list(saved)
@@ -160,9 +162,9 @@ def _pairs(
 
 
 def check_reference(tables: Sequence[Table], state: Any) -> None:
-    """Returns if the bank of each table that `state` names is at the checkpoint that it refers to.
+    """Checks that the bank of each table in `state` is at the checkpoint that the state refers to.
 
-    Raises `ValueError` with what to do otherwise.
+    If not, raises `ValueError` with the cure.
     """
     of = decoded(state)
     if of is None:
@@ -181,8 +183,8 @@ def check_reference(tables: Sequence[Table], state: Any) -> None:
 def _problem(bank: Bank, of: dict[str, Any]) -> Optional[str]:
     number, identity, kept, at = of["checkpoint"], of["id"], _kept(bank), bank.last_checkpoint
     recovered = bank.recovered
-    # No row has changed since, unless `refresh` has moved a bank that only reads: that one is where
-    # `recovered` is.
+    # No row has changed since then. But `refresh` may have moved a bank that is open for reading:
+    # its checkpoint is in `recovered`.
     moved = number != at and recovered is not None and recovered.checkpoint == at
     if of["state_id"] == bank.state_id and not moved:
         return None

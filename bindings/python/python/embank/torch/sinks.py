@@ -1,11 +1,11 @@
-"""Which `SparseOptimizer` has a table.
+"""The registry of tables that have a `SparseOptimizer`.
 
-A table has one optimizer state a row and one learning rate, so at most one optimizer steps it.
-Every module over the table, made before or after the optimizer, asks here at its forward and its
-backward pass.
+A table has one optimizer state for each row and one learning rate, so at most one optimizer steps
+it. Every module over the table looks here in its forward and backward pass, also a module that was
+made before the optimizer.
 
-An entry goes when the optimizer gives the table back, or when the optimizer is collected: the
-registry refers to it weakly. An optimizer keeps its tables, and so their banks, alive. Therefore an
+An entry is removed when the optimizer gives the table back or is garbage collected: the registry's
+reference to it is weak. An optimizer keeps its tables, and so their banks, alive. Therefore an
 entry never outlives the bank whose `id` is in its key.
 """
 
@@ -30,22 +30,22 @@ Identity = tuple[int, str]
 
 
 class Awaited(Protocol):
-    """The gradient of a lease's rows, which is to come in a backward pass."""
+    """The gradient of a lease's rows, which a later backward pass will bring."""
 
     lease: DistinctLease
 
 
 class Sink(Protocol):
-    """Keeps the gradients of a table until its step."""
+    """An object that keeps the gradients of a table until its step."""
 
     def collect(self, table: Table, lease: AnyLease, rows: Tensor, gradient: Tensor) -> None:
         """Takes the gradient of a lease's rows; both have the shape `(u, dim)`."""
 
     def check_bound(self, table: Table, keys: NDArray[np.int64]) -> None:
-        """Raises where a get of `keys` would wait for leases that only the caller can end."""
+        """Raises an error if a get of `keys` would wait for leases that only the caller can end."""
 
     def leased(self, table: Table, awaited: Awaited) -> None:
-        """Notes a lease whose gradient is to come. Must refer to `awaited` weakly."""
+        """Records a lease whose gradient will come. The reference to `awaited` must be weak."""
 
 
 _sink_of: weakref.WeakValueDictionary[Identity, Sink] = weakref.WeakValueDictionary()
@@ -53,28 +53,28 @@ _lock = threading.Lock()
 
 
 def identity(table: Table) -> Identity:
-    """Equal for two objects of one table, as long as one of them is there."""
+    """Returns a value that is equal for two objects of one table while one of them exists."""
     return id(table.bank), table.name
 
 
 def sink_of(table: Table) -> Optional[Sink]:
-    """The sink that has the table, or None."""
+    """Returns the sink that has the table, or None."""
     return _sink_of.get(identity(table))
 
 
 def take_over(sink: Sink, tables: Iterable[Table], watched: Iterable[Table]) -> None:
-    """Gives `tables` to `sink`, all or none.
+    """Assigns all `tables` to `sink`, or no table if it fails.
 
-    `watched` are tables without an optimizer: `sink` refuses their gradients. Several sinks may
-    watch one; the first is asked.
+    `watched` are tables without an optimizer, whose gradients `sink` refuses. Several sinks may
+    watch a table; the first of them is asked.
 
     Raises:
         ValueError: Another sink has a table.
     """
     tables, watched = list(tables), list(watched)
     if any(sink_of(table) is not None for table in tables):
-        # A schedule and its optimizer refer to each other. If both are discarded, they wait for the
-        # collector.
+        # A schedule and its optimizer refer to each other. After both were dropped, only the
+        # collector frees them.
         gc.collect()
     with _lock:
         for table in tables:
@@ -90,7 +90,7 @@ def take_over(sink: Sink, tables: Iterable[Table], watched: Iterable[Table]) -> 
 
 
 def give_back(sink: Sink) -> None:
-    """Takes every table from `sink`."""
+    """Removes every table of `sink`."""
     with _lock:
         for at, of in list(_sink_of.items()):
             if of is sink:

@@ -1,9 +1,9 @@
-"""Everything that a training run is, in one checkpoint.
+"""Saves the whole state of a training run in one checkpoint, and resumes it.
 
-Rows and optimizer state of the tables are in a checkpoint anyway. What else a run needs to go on as
-if nothing had happened goes into the checkpoint's blob: the dense part, its optimizer, schedules,
-the place in the data, and the states of the random generators. Blob and rows become durable
-together or not at all, so they never disagree.
+A checkpoint holds the rows and the optimizer state of the tables. The rest of the run's state goes
+into the checkpoint's blob: the dense part, its optimizer, schedules, the place in the data, and the
+states of the random generators. Blob and rows become durable together or not at all, so they always
+agree.
 """
 
 from __future__ import annotations
@@ -44,35 +44,35 @@ Batch = TypeVar("Batch")
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What `save` asks for its state and `resume` gives it back to."""
+    """An object whose state `save` stores and `resume` restores."""
 
     def state_dict(self) -> Any: ...
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
 
 
 def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
-    """Takes a checkpoint of the bank with everything else that the run needs, in one.
+    """Takes a checkpoint of the bank that holds the rest of the run's state too.
 
-    When it returns, all of it is on stable storage. Call it where no backward pass is half done:
-    gradients that wait for a step, and leases, are not saved.
+    When it returns, everything is on stable storage. Call it between training steps: leases, and
+    gradients that wait for a step, are not saved.
 
     Args:
         bank: The bank.
-        random_state: Whether the states of the random generators of torch (those of CUDA devices
-            too), NumPy (the global one) and Python go with it.
-        parts: By name, whatever has `state_dict` (models, optimizers, schedules, a
-            `ResumableLoader`, a `GradScaler`); other values as they are, if
-            `torch.load(weights_only=True)` takes them: numbers (those of NumPy become Python's),
-            text, tensors, lists, tuples and dictionaries.
+        random_state: Whether to save the states of the random generators of torch (also on CUDA
+            devices), NumPy (the global one) and Python.
+        parts: The parts by name: objects with `state_dict` (models, optimizers, schedules, a
+            `ResumableLoader`, a `GradScaler`), or values that `torch.load(weights_only=True)`
+            accepts: numbers (NumPy's become Python's), text, tensors, lists, tuples and
+            dictionaries.
 
     Returns:
         The checkpoint's number.
 
     Raises:
-        TypeError: A value could not be read back.
-        ValueError: A part has tables of another bank; rows changed while the parts were asked for
-            their states.
-        embank.StoreIOError: Writing failed; the last checkpoint is good.
+        TypeError: `resume` could not read a value back.
+        ValueError: A part has tables of another bank, or rows changed while the states were
+            collected.
+        embank.StoreIOError: Writing failed. The last checkpoint is intact.
 
     >>> import embank, embank.torch, torch
     >>> with embank.Bank("saved.bank", memory_budget="16MiB") as bank:
@@ -126,11 +126,11 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Returns `value` with NumPy's numbers as Python's: `torch.load(weights_only=True)` refuses
-    NumPy's.
+    """Returns `value` with Python's numbers in place of NumPy's, which
+    `torch.load(weights_only=True)` refuses.
 
-    Returns `value` itself if it holds none, so that a state dict keeps the attributes torch gave
-    it.
+    Returns `value` itself if it holds no number of NumPy, so that a state dict keeps the attributes
+    that torch gave it.
     """
     if isinstance(value, np.generic):
         return value.item()
@@ -160,12 +160,12 @@ def _check_bank(bank: Bank, name: str, part: Any) -> None:
 
 
 class Resumed(dict[str, Any]):
-    """The values of a checkpoint by name, and with `strict=False` what was not restored as it was
-    saved.
+    """The values of a checkpoint by name. With `strict=False` also the names of what was not
+    restored.
 
-    A name is that of a part, or of something in it: `model.top.weight` (a parameter),
-    `model.bags.tables.user`, `model.bags.features.user`, `dense.model.top.weight` (what the
-    optimizer `dense` keeps beside the parameter).
+    A name stands for a part or for something in it: `model.top.weight` (a parameter),
+    `model.bags.tables.user`, `model.bags.features.user`, `dense.model.top.weight` (the state of the
+    optimizer `dense` for that parameter).
     """
 
     def __init__(
@@ -189,27 +189,27 @@ def resume(
 ) -> Optional[Resumed]:
     """Restores what `save` put into the checkpoint that the bank was opened at.
 
-    Call it after everything is made and before anything is trained. Reading, and calling it again,
-    changes nothing. Works on a bank that was opened with `read_only` too.
+    Call it after all objects are made and before training. Reading rows before it does no harm. It
+    may be called again. It works on a bank that was opened with `read_only` too.
 
     Args:
-        bank: The bank, as it was opened: no row may have changed since. In a bank without a
-            checkpoint, rows that `from_pretrained` and `FeatureStore` have put, and values of
-            vocabularies, do not count.
-        random_state: Whether the random generators go back to where they were, if they were saved.
-        strict: Whether the parts must be those that were saved, with the same parameters, tables
-            and features in them. Their order is free: everything goes by name. If not, what both
-            have is restored, and the result names the rest.
-        parts: Objects to restore, under the names that `save` got them by.
+        bank: The bank. No row may have changed since it was opened. In a bank without a checkpoint,
+            rows that `from_pretrained` and `FeatureStore` have put, and values of vocabularies, do
+            not count as changes.
+        random_state: Whether to restore the random generators, if their states were saved.
+        strict: Whether the parts must be the saved ones, with equal parameters, tables and
+            features. Their order is free, because everything goes by name. If False, everything
+            that both sides have is restored, and the result names the rest.
+        parts: The objects to restore, under the names that were passed to `save`.
 
     Returns:
-        The other values by name, a `Resumed`, or None for a bank without a checkpoint and without
-        changed rows: a new run begins.
+        A `Resumed`, which has the other values by name. None for a bank without a checkpoint and
+        without changed rows: a new run begins.
 
     Raises:
-        ValueError: Rows have changed since the bank was opened, or this object has taken a
-            checkpoint; the checkpoint was not made by `save`. With `strict`: a name is not in it,
-            an object in it is not asked for, or an optimizer has other parameters or tables.
+        ValueError: Rows have changed since the bank was opened, this `Bank` has taken a checkpoint,
+            or `save` did not make the checkpoint. With `strict` also: the checkpoint lacks a name,
+            `parts` lacks a saved object, or an optimizer has other parameters or tables.
         RuntimeError: With `strict`, a module has other parameters, shapes, tables or features.
 
     See `save` for an example.
@@ -232,7 +232,7 @@ def resume(
             f"checkpoint {recovered.checkpoint} has states of {sorted(states)}, and resume was asked for "
             f"{sorted(parts)}: name the same, or give strict=False to restore those that both name"
         )
-    # Checkpoints of versions before they noted the names of parameters have none.
+    # Checkpoints of older versions have no names of parameters.
     found = load(parts, states, state.get("parameters", {}), strict)
     found.added.extend(name for name in parts if name not in states)
     found.removed.extend(name for name in states if name not in parts)
@@ -242,8 +242,8 @@ def resume(
 
 
 def _check_unchanged(bank: Bank) -> None:
-    """Raises `ValueError` unless the bank is as it was opened, or, without a checkpoint, prepared
-    for a new run.
+    """Raises `ValueError` unless the bank is unchanged since it was opened. A bank without a
+    checkpoint may have been prepared for a new run.
     """
     recovered = bank.recovered
     cure = "close it, open it anew, and resume before anything is trained"
@@ -268,17 +268,17 @@ def _check_unchanged(bank: Bank) -> None:
     raise ValueError(f"{bank.path} can't be resumed: {what}; {cure}")
 
 
-# What an archive of torch.save begins with: that of a zip file.
+# The first bytes of an archive of torch.save, which is a zip file.
 _ARCHIVE = b"PK\x03\x04"
 _SHOWN_BYTES = 16
 
 
 def _decoded(blob: bytes) -> dict[str, Any]:
-    """The state that `save` has put into a blob.
+    """Returns the state that `save` has put into a blob.
 
     Raises:
-        ValueError: It has put nothing there, or it can't be read; the reason, as the end of a
-            sentence.
+        ValueError: The blob has no such state, or it can't be read. The text is the reason, as the
+            end of a sentence.
     """
     if not blob:
         raise ValueError("its blob is empty")
@@ -289,7 +289,7 @@ def _decoded(blob: bytes) -> dict[str, Any]:
     try:
         state = torch.load(io.BytesIO(blob), weights_only=True, map_location="cpu")
     except Exception as error:
-        # The first line: torch goes on with advice that would run code out of the blob.
+        # Only the first line: torch goes on with advice that would run code out of the blob.
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise ValueError(f"its blob can't be read: {reason}") from error
     if not isinstance(state, dict):
@@ -323,33 +323,34 @@ def _set_random_state(state: dict[str, Any]) -> None:
 
 
 class ResumableLoader(Generic[Batch]):
-    """Iterates over `loader` and remembers where it is, so that a resumed run sees the batches that
-    are left.
+    """Iterates over `loader` and records its place, so that a resumed run gets the remaining
+    batches.
 
-    The state is the number of passes, the batches of this one that were handed out, the random
-    states of Python, NumPy and torch that the pass began with, and a digest of what it has drawn.
-    After `load_state_dict` the next pass is that one: it begins with the same random states, so a
-    loader that shuffles draws the same order, and the batches that were handed out before are drawn
-    and dropped. Then the generators of Python, NumPy and torch go back to where they were.
+    The state has the number of passes, the number of batches that this pass has handed out, the
+    random states of Python, NumPy and torch at the beginning of the pass, and a digest of the
+    batches drawn. After `load_state_dict` the next pass repeats the saved one: it begins with its
+    random states, so a loader that shuffles draws the same order. It draws and drops the batches
+    that were handed out before. Then it sets the generators of Python, NumPy and torch back to
+    their states before the repetition.
 
-    A resumed pass raises `ValueError` if it draws another order. A sampler with a generator of its
-    own that is not given here has such an order, and so has a stream that draws from a generator
-    that the model draws from too. The digest covers the indices of a `DataLoader` over a data set
-    with indices, and the first 64 KiB of each tensor of any other loader's batches.
+    A resumed pass raises `ValueError` if it draws another order. This happens if a sampler has a
+    generator that is not passed here, or if a stream draws from a generator that the model uses
+    too. The digest covers the indices of a `DataLoader` over a data set with indices. For other
+    loaders it covers the first 64 KiB of each tensor of a batch.
 
-    A loop that is left early (`break`, an exception) has ended its pass: the next one is a new
-    pass, here and in a run that is resumed from a state that was taken in between. So save within
-    the loop.
+    A loop that `break` or an exception leaves early has ended its pass. The next pass is a new one,
+    also in a run that is resumed from a state that was taken in between. So call `save` inside the
+    loop.
 
-    It goes around everything that reads ahead: `ResumableLoader(LookaheadLoader(DataLoader(...)))`.
-    Batches in which the loader draws random numbers in this process, other than for the order, are
-    repeated exactly if it has a generator of its own, however far it is read ahead.
+    Wrap everything that reads ahead: `ResumableLoader(LookaheadLoader(DataLoader(...)))`. If the
+    loader draws random numbers for the content of batches in this process, give it a generator of
+    its own. Its batches are then repeated exactly, at any read-ahead.
 
     Args:
-        loader: Any iterable of batches; iterated again on every pass. The sampler of a `DataLoader`
-            is wrapped in one that notes its indices.
-        generator: The loader's own generator, if it has one. Without, the order comes from the
-            global ones.
+        loader: Any iterable of batches. Each pass iterates over it again. The sampler of a
+            `DataLoader` is wrapped to record its indices.
+        generator: The loader's own generator. Default: None, the order comes from the global
+            generators.
 
     >>> import torch, embank.torch
     >>> data = torch.utils.data.DataLoader(range(8), batch_size=2, shuffle=True)
@@ -370,10 +371,10 @@ class ResumableLoader(Generic[Batch]):
         self.generator = generator
         self.epoch = 0
         """Passes that have ended, also those that were left early."""
-        # The pass that is going on: one that is closed later, when another has begun, ends nothing.
+        # The running pass. Closing an earlier pass later does not end this one.
         self._pass: Optional[object] = None
         self._handed_out = 0
-        # Batches that the loader has given, those that a LookaheadLoader holds among them.
+        # Batches that the loader has yielded, including those that a LookaheadLoader holds.
         self._drawn = 0
         self._order = Order()
         self._began_with: Optional[dict[str, Any]] = None
@@ -396,7 +397,7 @@ class ResumableLoader(Generic[Batch]):
                     order.hand_out()
                 yield batch
         finally:
-            # Also when the loop is left early, which closes this generator.
+            # Runs too when the loop is left early, which closes this generator.
             if self._pass is this_pass:
                 self.epoch += 1
                 self._handed_out = 0
@@ -404,15 +405,15 @@ class ResumableLoader(Generic[Batch]):
                 self._pass = None
 
     def __len__(self) -> int:
-        """Batches in a whole pass; `TypeError` where the loader does not know."""
+        """The number of batches of a whole pass. `TypeError` if the loader does not know it."""
         if not isinstance(self.loader, Sized):
             raise TypeError(f"{type(self.loader).__name__} has no len()")
         return len(self.loader)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the pass is; the batch in the caller's hands counts as done."""
+        """The place of the pass. The batch that the caller has now counts as done."""
         if self._resuming is not None:
-            # Loaded, and no pass has begun.
+            # A state was loaded, and no pass has begun since.
             drawn, expected = self._resuming.drawn, self._resuming.expected
         else:
             drawn, expected = self._drawn, self._order.state()
@@ -426,12 +427,12 @@ class ResumableLoader(Generic[Batch]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next pass goes on where that state was taken."""
+        """Makes the next pass continue at the place of that state."""
         self.epoch = int(state["epoch"])
         self._handed_out = int(state["handed_out"])
         began_with = state["began_with"]
         if isinstance(began_with, Tensor):
-            # Of a version that remembered one generator and no order.
+            # A state of an older version, with one generator and no order.
             began_with = {"torch" if self.generator is None else "own": began_with}
         self._began_with = began_with
         self._resuming = None
@@ -444,11 +445,11 @@ class ResumableLoader(Generic[Batch]):
             self.generator.set_state(state["generator"])
 
     def _fast_forward(self, repeated: _Repeated) -> Iterator[Batch]:
-        """The pass with what was handed out before left behind, and the random states as they are
-        now.
+        """Repeats the pass up to its place, and then restores the random states from before this
+        call.
 
-        The batches that the saved pass had drawn ahead are drawn too before the generators go back:
-        a loader that draws its order batch by batch had used the generators for them.
+        It also draws the batches that the saved pass had drawn ahead: a loader that draws its order
+        batch by batch had used the generators for them.
         """
         loader = self.loader.loader if isinstance(self.loader, LookaheadLoader) else self.loader
         check_repeatable(loader)
@@ -470,15 +471,15 @@ class ResumableLoader(Generic[Batch]):
                 self._order.hand_out()
             else:
                 ahead.append(batch)
-        # The model draws from the global ones. The loader's own stays where its batches have
-        # brought it.
+        # The global generators, which the model draws from, are restored. The loader's own
+        # generator stays where its batches have moved it.
         now.pop("own", None)
         self._set_generators(now)
-        # What was dropped is not announced.
+        # Dropped batches are not announced.
         return self._announced(itertools.chain(ahead, source))
 
     def _source(self, order: Order) -> Iterator[Batch]:
-        """An iteration of the loader itself, which notes what it draws."""
+        """An iteration of the loader itself, which records the batches that it draws."""
         self._order, self._drawn = order, 0
         loader = self.loader.loader if isinstance(self.loader, LookaheadLoader) else self.loader
         sampler = recorded_sampler(loader)
@@ -488,7 +489,7 @@ class ResumableLoader(Generic[Batch]):
         try:
             batches = iter(loader)
         finally:
-            # An iteration outside of a pass notes nothing.
+            # An iteration outside of a pass records nothing.
             sampler.order = None
         return self._counted(batches, None)
 
@@ -521,7 +522,7 @@ class ResumableLoader(Generic[Batch]):
 
 
 class _Repeated(NamedTuple):
-    """What the pass of a loaded state had drawn."""
+    """The batches that the pass of a loaded state had drawn."""
 
     drawn: int
     expected: dict[int, int]
