@@ -333,8 +333,8 @@ fn damaged_columns_of_uses_are_refused_by_name() {
     }
 }
 
-/// The export writes the list of the set's files, `t.embank.json`, last. Without the list, an import
-/// cannot tell which set the uses belong to.
+/// The export writes the list of the set's files, `t.embank.json`, last. Without the list, an
+/// import cannot tell which set the uses belong to.
 #[test]
 fn an_npy_set_keeps_its_uses_together() {
     let test = new_bank();
