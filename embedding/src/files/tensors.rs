@@ -139,7 +139,7 @@ pub(crate) enum Keys {
 pub(crate) struct Arrays {
     pub(crate) keys: Keys,
     pub(crate) vectors: Tensor,
-    /// The factors of the rows' values.
+    /// One factor for each row, by which its values are multiplied.
     pub(crate) scales: Option<Tensor>,
     pub(crate) state: Option<Tensor>,
     pub(crate) uses: Option<UsesArrays>,

@@ -16,7 +16,7 @@
 
 /// Batches to look ahead if queue and memory have room for them.
 const DEPTH: usize = 4;
-/// Each step, a sum loses one part in this number.
+/// At each step a sum loses one part in this number of its value, so old steps fade.
 const SUM_STEPS: f64 = 16.0;
 /// The batches ahead may write one part in this number of the row memory. A row that was brought in
 /// leaves memory when that memory has been written once more. A third leaves room for the writes of

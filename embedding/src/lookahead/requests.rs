@@ -1,7 +1,7 @@
 //! The rows that wait to be read, in their order, and how they are cut into bursts.
 //!
-//! **Problem.** Rows that are read together lie nearer to each other on disk if they are more, and
-//! one read brings more of them (`kv/src/engine/batch/disk.rs`). But a Get that needs rows of the
+//! **Problem.** Among more rows, neighbours lie nearer to each other on disk, so one read brings
+//! several of them (`kv/src/engine/batch/reads.rs`). But a Get that needs rows of the
 //! current burst waits for the whole burst, or, if it needs few of them, reads its rows a second
 //! time.
 //!

@@ -15,7 +15,7 @@ fn bucket_of(outstanding: u32) -> usize {
     if outstanding <= EXACT_MAX {
         return outstanding as usize;
     }
-    // 17 to 32 are a class, 33 to 64, and so on.
+    // The values 17 to 32 share a class, and so do 33 to 64, 65 to 128, and so on.
     ((outstanding - 1).ilog2() as usize + 13).min(BUCKETS - 1)
 }
 

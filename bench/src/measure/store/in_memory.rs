@@ -80,7 +80,7 @@ pub(crate) struct Args {
     pub(crate) common: Common,
 }
 
-/// What is measured beside the bare loops.
+/// The layer that is compared with the bare loops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Level {
     Store,

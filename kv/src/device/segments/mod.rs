@@ -10,7 +10,7 @@
 //! Durability depends on these rules:
 //! - A write enters `unsynced` after it has completed and before it returns, so a later sync finds
 //!   it. `unsynced` holds the handle that wrote, because the kernel reports a failed write-back to
-//!   that handle once.
+//!   that handle.
 //! - A new file sets `folder_unsynced` before its first write returns.
 //! - One sync runs at a time: a sync that finds nothing to do must not return while another one
 //!   still works on it.

@@ -156,8 +156,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Ok(())
     }
 
-    /// Works on the keys at these places; `entries` are what their first matching slots held when
-    /// they were probed. Adds one to `at` for each key.
+    /// Runs the step of each key whose index in the batch is in `places`. `entries` holds the first
+    /// matching slot of each key, as it was when it was probed. Adds one to `at` for each key.
     #[inline(never)]
     fn run_deferred_steps(
         &mut self,
