@@ -1,39 +1,40 @@
 //! The hybrid-log store under Embank: bytes in, bytes out.
 //!
-//! A [`Store`] keeps the rows of many tables. Work comes in batches ([`Operation`]), and a batch
-//! overlaps its cache misses and its disk reads. Each row carries a staleness clock ([`Clock`]).
-//! [`Store::checkpoint`] makes everything so far durable; nothing between two checkpoints is
-//! durable. Vectors, optimizers and initial values belong to the crate `embank`, which stands on
-//! this one.
+//! A [`Store`] keeps the rows of many tables. Calls work on batches of keys ([`Operation`]), and a
+//! batch overlaps its cache misses and its disk reads. Each row carries a staleness clock
+//! ([`Clock`]). [`Store::checkpoint`] makes all earlier changes durable. Changes after the last
+//! checkpoint are lost in a crash. The crate `embank` is built on this one and adds vectors,
+//! optimizers and initial values.
 //!
 //! # A hybrid log
 //!
-//! All records of the store lie in one log, a sequence of bytes that grows at its *tail*. A record
-//! has an address in the log, and an index leads from a key to the address of its newest record.
-//! The newest part of the log is in memory, and the rest is on disk. The log has three regions:
+//! All records of the store lie in one log, a sequence of bytes that grows at its *tail*. Each
+//! record has an address in the log. An index maps a key to the address of its newest record. The
+//! log has three regions, from the newest to the oldest:
 //!
-//! - *mutable*: the newest records, in memory. An update changes a record where it lies.
+//! - *mutable*: the newest records, in memory. An update changes a record in place.
 //! - *read-only*: older records, in memory, which are being written to disk. An update writes a new
 //!   record at the tail.
 //! - *on disk*: all older records. A read fetches one record. Training brings the row back to the
 //!   tail.
 //!
-//! When memory is full, the oldest page in memory is evicted, so a row that is used stays in memory
-//! and a row that is not used ends up on disk. Compaction copies current rows from the old end of
-//! the log to the tail, and gives the old end back to the file system. The design is that of FASTER
+//! When memory is full, the store evicts the oldest page in memory. Rows that are used stay in
+//! memory, and unused rows remain only on disk. Compaction copies current rows from the old end of
+//! the log to the tail, and gives the old end back to the file system. The design is from FASTER
 //! (SIGMOD 2018).
 //!
 //! # Where to look
 //!
-//! - `options`: what a program sets. `store`: the calls of a user. `operation`: what a batch does.
-//! - `engine`: runs these calls. `engine/batch`: a batch of keys. `engine/compaction`: gives space
-//!   back. `engine/retention`: keeps rows in memory that are used often.
-//! - `record`: a row as it lies in the log, with its lock and staleness word. `index`: finds it.
-//!   `log`: the pages in memory and their way to disk. `cache`: copies of rows on disk.
-//! - `checkpoint`: makes a state durable. `history`: copies it and goes back to it. `inspect`:
-//!   looks at a bank without opening it.
-//! - `device`: reads and writes. `files`: names, locks and checksums of files. `memory`: the
-//!   budget. `process`: forks, threads and signals. `stats`: counters.
+//! - `options`: settings of a store. `store`: the public calls. `operation`: what a batch does.
+//! - `engine`: runs these calls. `engine/batch`: processes a batch of keys. `engine/compaction`:
+//!   frees old space of the log. `engine/retention`: keeps frequently used rows in memory.
+//! - `record`: the layout of a row in the log, with its lock and staleness clock. `index`: maps
+//!   keys to records. `log`: pages in memory, and the thread that writes them to disk. `cache`:
+//!   copies of rows on disk.
+//! - `checkpoint`: makes a state durable. `history`: copies a state and goes back to it. `inspect`:
+//!   examines a bank without opening it.
+//! - `device`: reads and writes files. `files`: names, locks and checksums of files. `memory`: the
+//!   memory budget. `process`: forks, threads and signals. `stats`: counters.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

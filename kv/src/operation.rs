@@ -3,46 +3,50 @@
 /// What an operation does to a row that it finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Reads. Moves nothing, writes nothing, touches no clock, takes no lock.
+    /// Reads the row. Moves and writes nothing, leaves the staleness clock, and takes no lock.
     Peek,
-    /// Reads, and brings the row into mutable memory, where its update will fall.
+    /// Reads the row, and brings it into mutable memory, where a later update can change it in
+    /// place.
     Get,
     /// Reads and changes the value.
     Update,
     /// Replaces the whole value.
     Put,
-    /// Leaves the value, and moves the clock alone: what ends a lease without an update. No method
-    /// of the operation but [`settled`](Operation::settled) is called.
+    /// Leaves the value and changes only the clock. A caller that ends a lease without an update
+    /// uses this access. The store calls no method of the operation except
+    /// [`settled`](Operation::settled).
     Touch,
 }
 
-/// How long the values of a table are.
+/// Whether the values of a table have one length or different lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Width {
-    /// All alike, as embedding rows are ([`Store::create_table`](crate::Store::create_table)).
+    /// All values have the table's length, for example embedding rows
+    /// ([`Store::create_table`](crate::Store::create_table)).
     Fixed,
-    /// Each as long as it is, up to the table's maximum, as the entries of a vocabulary are
-    /// ([`Store::create_variable_table`](crate::Store::create_variable_table)).
+    /// Each value has its own length, up to the table's maximum, for example entries of a
+    /// vocabulary ([`Store::create_variable_table`](crate::Store::create_variable_table)).
     Variable,
 }
 
-/// What an operation does to the staleness clock of each row.
+/// What an operation does to the staleness clock of each row. The clock counts the row's
+/// outstanding gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
-    /// Leaves it.
+    /// The clock stays.
     Keep,
-    /// Up by one, unless more than `bound` are outstanding: then the row is left alone and reported
-    /// as blocked. `None` is no bound.
+    /// Adds 1 to the clock. If more than `bound` gets of a row are outstanding, the batch leaves
+    /// the row alone and reports it as blocked. A bound of `None` never blocks.
     Acquire {
-        /// Gets that may be outstanding before this one has to wait.
+        /// The row is blocked if more gets than this are outstanding.
         bound: Option<u32>,
     },
-    /// Down by one, not below zero.
+    /// Subtracts 1 from the clock, and leaves it at 0 if it is 0.
     Release,
 }
 
 impl Clock {
-    /// True if a row with `outstanding` Gets outstanding may be used.
+    /// True if the operation may use a row with `outstanding` outstanding gets.
     #[inline]
     pub(crate) fn admits(self, outstanding: u32) -> bool {
         match self {
@@ -51,7 +55,8 @@ impl Clock {
         }
     }
 
-    /// The count after the operation. It saturates: 4 billion leases on one row are a leak anyway.
+    /// Returns the count after the operation. The count saturates at `u32::MAX`: a caller with 4
+    /// billion leases on one row leaks leases.
     #[inline]
     pub(crate) fn after(self, outstanding: u32) -> u32 {
         match self {
@@ -62,7 +67,7 @@ impl Clock {
     }
 }
 
-/// What becomes of a batch where the disk or the quota has no room for its rows.
+/// What the store does with a batch if the disk or the quota has no room for the batch's rows.
 ///
 /// # Examples
 /// ```
@@ -78,41 +83,43 @@ impl Clock {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
-    /// It fails with some of its rows done. For operations that the caller can repeat.
+    /// The batch fails after some of its rows are done. This suits operations that the caller can
+    /// repeat.
     Stops,
-    /// The store refuses it before its first row, or completes it. It exceeds the limit by its own
-    /// rows at most.
+    /// The store either refuses the batch before its first row or completes it. A completed batch
+    /// exceeds the limit by at most its own rows.
     Whole,
-    /// The store completes it: it is a part of something that has begun.
+    /// The store completes the batch, because the batch continues a change that has already begun.
     GoesOn,
 }
 
 /// One operation over a batch of keys; `i` is a key's place in the batch.
 ///
-/// Values are 8-byte aligned and as long as the table says. In a table of variable width each value
-/// has a length of its own, which [`value_bytes`](Self::value_bytes) decides when the value is
-/// written. The store may call a method again for the same place if the row moved in between: each
-/// call must do the whole work for its place, and the last call counts. The methods run while the
-/// store holds the row: they should only compute, and must not call any store.
+/// Values are 8-byte aligned. A value in a table of fixed width has the table's length. In a table
+/// of variable width, [`value_bytes`](Self::value_bytes) gives the length of each value before it
+/// is written. If a row moves during a call, the store calls the method again for the same place.
+/// Each call must therefore do the whole work for its place, and the last call counts. The store
+/// holds the row during a call, so a method should only compute, and must not call any store.
 pub trait Operation {
-    /// What it does to rows that exist.
+    /// What the operation does to a row that exists.
     const ACCESS: Access;
 
-    /// The tables that it is for; others refuse it. A constant, so that rows of fixed width pay
-    /// nothing for the others. Default: fixed.
+    /// The width of the tables that accept the operation. A table of the other width refuses it.
+    /// The width is a constant, so the compiler removes the code for variable width from operations
+    /// on fixed rows. Default: fixed.
     const WIDTH: Width = Width::Fixed;
 
-    /// True if no caller waits for its reads yet: they then go behind the reads of other batches.
-    /// Default: false.
+    /// True if no caller waits for the operation's reads yet. These reads are then queued behind
+    /// the reads of other batches. Default: false.
     const AHEAD: bool = false;
 
-    /// Whether the rows that `update` and `insert` write count as changed. An operation on rows
-    /// that the program keeps for itself, beside those of its user, says no. Default: yes. A
-    /// `Touch` never changes a row.
+    /// True if the rows that `update` and `insert` write count as changed. An operation on rows
+    /// that the program keeps for its own use says false. Default: true. A `Touch` never changes a
+    /// row.
     const CHANGES: bool = true;
 
-    /// What becomes of the batch where the disk or the quota has no room for its rows. Default:
-    /// `Whole` for an `Update` or `Touch`, `Stops` for other operations. A batch with
+    /// What the store does with the batch if the disk or the quota has no room for its rows.
+    /// Default: `Whole` for an `Update` or `Touch`, `Stops` for other operations. A batch with
     /// [`Clock::Release`] always completes.
     fn shortage(&self) -> Shortage {
         match Self::ACCESS {
@@ -121,74 +128,77 @@ pub trait Operation {
         }
     }
 
-    /// A row's value, for `Peek` and `Get`.
+    /// Receives a row's value, for `Peek` and `Get`.
     fn read(&mut self, i: usize, value: &[u8]) {
         let _ = (i, value);
     }
 
-    /// Where a `Peek` copies the row's value straight to, its first bytes, as many as there is room
-    /// for: then `read` is not called. What lies there afterwards counts only if the row is not
-    /// reported as missing. Default: none, and `read` is called with a copy of the value. Not
-    /// asked for tables of variable width: there `read` is always called, and its slice tells
-    /// the value's length.
+    /// Returns the place for a `Peek` to copy the row's value to, in place of a call of `read`. The
+    /// store copies the first bytes of the value, as many as fit. The content of the place is
+    /// unspecified if the row is reported as missing. Default: `None`, and `read` is called with a
+    /// copy of the value. The store does not call this method for tables of variable width. There
+    /// it always calls `read` with the whole value.
     fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
         let _ = i;
         None
     }
 
-    /// Bytes of the row's next value, in a table of variable width: asked before each call of
-    /// `update` and `insert`, which then get a slice of that length. `old` is the row's present
-    /// value for `Update`, and none for `Put` and for a row that is missing. A length above the
-    /// table's maximum fails the batch. Default: as long as before; empty without a value
-    /// before, so a `Put` must give it.
+    /// Returns the length in bytes of the row's next value, in a table of variable width. The store
+    /// calls this method before each call of `update` and `insert`, and gives them a slice of this
+    /// length. `old` is the row's present value for `Update`, and `None` for `Put` and for a
+    /// missing row. A length above the table's maximum fails the batch. Default: the length of
+    /// `old`, or 0 without `old`. An operation with `Put` must therefore implement this method.
     fn value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> usize {
         let _ = i;
         old.map_or(0, <[u8]>::len)
     }
 
-    /// The staleness clock that a `Peek` or a `Get` saw on a row that was there, before its own
-    /// count: called once for each, when it is certain that the row was read. Not for a row
-    /// that was inserted, whose clock was 0.
+    /// Receives the staleness clock of an existing row, as a `Peek` or `Get` found it before adding
+    /// its own count. The store calls this method once for each row, when it is certain that the
+    /// row was read. The store does not call it for an inserted row, whose clock was 0.
     fn seen(&mut self, i: usize, outstanding: u32) {
         let _ = (i, outstanding);
     }
 
-    /// What the operation did to the row at this place stands, and its clock has moved: called once
-    /// for each that is neither missing nor blocked, for `Get`, `Update` and `Put`, inserted
-    /// rows too. The other methods may have been called for a row that then moved, in a batch
-    /// that failed before it came back to it: only from this can be told what such a batch has
-    /// done.
+    /// Reports that the operation's effect on the row at this place is final, and that the clock
+    /// has changed. The store calls this method for `Get`, `Update`, `Put` and `Touch`, once for
+    /// each row that is neither missing nor blocked. Inserted rows are included. Other methods may
+    /// have been called for a row that moved before the batch failed. Only this method tells which
+    /// rows a failed batch has done.
     fn settled(&mut self, i: usize) {
         let _ = i;
     }
 
-    /// Changes a row's value, for `Update`; fills it, for `Put`, which gets unspecified content.
-    /// Where an `Update` changes a value's length, it gets as much of the old one as fits, then
-    /// zeros.
+    /// Changes a row's value for `Update`, or fills it for `Put`. For a `Put`, the slice has
+    /// unspecified content. If an `Update` changes the value's length, the slice begins with the
+    /// old bytes that fit, followed by zeros.
     fn update(&mut self, i: usize, value: &mut [u8]) {
         let _ = (i, value);
     }
 
-    /// The row is missing: fills a new (zeroed) one and returns true, or returns false to leave it
-    /// so. Never called for `Peek`. Neither `read` nor `update` follows.
+    /// Called if the row is missing. Fills the new, zeroed value and returns true, or returns false
+    /// to insert nothing. The store never calls this method for `Peek`. It does not call `read` or
+    /// `update` for the row afterwards.
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
         let _ = (i, value);
         false
     }
 }
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// Places of rows that are missing and were not inserted, in no particular order.
     pub missing: Vec<u32>,
-    /// Places of rows that the staleness bound kept from being acquired; they were left alone.
+    /// Places of rows that the batch left alone because of the staleness bound, in no particular
+    /// order.
     pub blocked: Vec<u32>,
-    /// Rows that were read from disk, deleted ones included.
+    /// Number of rows that the batch read from disk, including deleted rows.
     pub disk_reads: u64,
 }
 
-/// Where a row lay in mutable memory, and how often it had been used, when it was looked at.
+/// A row's address in mutable memory and its use count, at the time when the caller looked at the
+/// row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowMark {
     pub(crate) address: u64,
@@ -197,22 +207,23 @@ pub struct RowMark {
 }
 
 impl RowMark {
-    /// Where it lay in the log; compares with [`Store::boundaries`](crate::Store::boundaries).
+    /// Returns the row's address in the log. Compare it with
+    /// [`Store::boundaries`](crate::Store::boundaries).
     #[must_use]
     pub fn address(self) -> u64 {
         self.address
     }
 }
 
-/// What became of the rows that [`promote`](crate::Store::promote) was asked for.
+/// Counts of the rows that [`promote`](crate::Store::promote) was asked to bring into memory.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Promoted {
-    /// Brought into mutable memory.
+    /// Rows that the call brought into mutable memory.
     pub moved: u64,
-    /// Already in mutable memory.
+    /// Rows that were already in mutable memory.
     pub resident: u64,
-    /// Not in the store.
+    /// Rows that the store does not have.
     pub missing: u64,
-    /// Brought in by another operation while this one was reading them.
+    /// Rows that another operation brought into mutable memory while this call was reading them.
     pub overtaken: u64,
 }

@@ -1,11 +1,12 @@
-//! Places in the log.
+//! Addresses in the log, and the numbers and ids of tables.
 
-/// A byte position in the hybrid log. Addresses only grow and are never used twice; multiples of 8.
+/// A byte position in the hybrid log. Addresses are multiples of 8. The log never reuses an
+/// address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Address(u64);
 
 impl Address {
-    /// No record lies at 0: page 0 begins with its page header.
+    /// Means "no record". Page 0 begins with its page header, so no record lies at address 0.
     pub(crate) const NONE: Address = Address(0);
 
     pub(crate) fn new(raw: u64) -> Self {
@@ -22,15 +23,15 @@ impl Address {
     }
 }
 
-/// The number of a table within its bank, as records and manifests have it. 0 is no table: it marks
-/// the unused end of a page.
+/// The number of a table within its bank, as stored in records and manifests. The number 0 names no
+/// table: it marks the unused end of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TableNumber(pub(crate) u16);
 
-/// A table of an open store. The number of a dropped table can become another table's. So the id
-/// also has the number's incarnation: the count of tables that had the number in this store object
-/// before. The store refuses an id of an earlier incarnation. An id means nothing to another store
-/// object, and nothing in a file.
+/// A table of an open store. A new table can get the number of a dropped table. The id therefore
+/// also holds the number's incarnation: how many earlier tables of this store object had the
+/// number. The store refuses an id of an earlier incarnation. An id is valid only for the store
+/// object that returned it, and files never hold one.
 ///
 /// # Examples
 /// ```
@@ -42,7 +43,7 @@ pub(crate) struct TableNumber(pub(crate) u16);
 /// # Ok(())
 /// # }
 /// ```
-// Queues of rows that are read ahead have one for each key: 6 bytes, not 8.
+// Packed to 6 bytes instead of 8, because queues of rows to prefetch hold one id for each key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(Rust, packed(2))]
 pub struct TableId {
@@ -53,13 +54,13 @@ pub struct TableId {
 const _: () = assert!(size_of::<TableId>() == 6);
 
 impl TableId {
-    /// The number as the log writes it.
+    /// Returns the table's number, as the log stores it.
     #[must_use]
     pub fn number(self) -> u16 {
         self.number.0
     }
 
-    /// How many tables had the number in this store object before.
+    /// Returns how many earlier tables of this store object had the number.
     #[must_use]
     pub fn incarnation(self) -> u32 {
         self.incarnation

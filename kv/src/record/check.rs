@@ -1,19 +1,19 @@
-//! The length and the checksum of a record that came from disk.
+//! Checks the length and the checksum of a record that was read from disk.
 
 use std::fmt;
 
 use crate::record::address::Address;
 use crate::record::layout::{HEADER_BYTES, RecordImage};
 
-/// A record that may be read, or the number of bytes that it needs.
+/// The result of `check` for bytes without a fault.
 pub(crate) enum Checked<'a> {
-    /// The record, its checksum verified.
+    /// The record, with a verified checksum.
     Sound(RecordImage<'a>),
-    /// The record has this many bytes, more than were read.
+    /// The number of bytes that the caller must read: more than it passed.
     Needs(usize),
 }
 
-/// What is wrong with a record.
+/// Why the bytes are not a valid record.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unsound {
     NoRoom,
@@ -21,7 +21,7 @@ pub(crate) enum Unsound {
     Checksum { stored: u32, computed: u32 },
 }
 
-/// The owner of the fault, for a sentence about the record ("its").
+/// Completes a sentence about the record, so "its" in a message refers to the record.
 impl fmt::Display for Unsound {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -34,19 +34,19 @@ impl fmt::Display for Unsound {
     }
 }
 
-/// Where a record lies, and how long it may be there.
+/// A record's address, checksum seed and length limits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Site {
     pub(crate) address: Address,
     /// The seed of the record's checksum; see `PageIdentity::origin`.
     pub(crate) origin: u64,
-    /// Bytes up to the end of its page.
+    /// Bytes from the record's start to the end of its page.
     pub(crate) room_bytes: usize,
     /// Bytes of the longest record that the store writes.
     pub(crate) record_bytes_max: usize,
 }
 
-/// Checks the record that `bytes` begin with. They may hold more or less than the record.
+/// Checks the record at the start of `bytes`, which may be shorter or longer than the record.
 ///
 /// # Errors
 /// The record's length or its checksum is wrong.

@@ -1,4 +1,5 @@
-//! The lock-and-clock word of a record.
+//! The lock-and-clock word of a record: the record's lock, its change counter and its staleness
+//! clock.
 //!
 //! ```text
 //!  63      62        61        60 .......... 32  31 ............ 0
@@ -12,15 +13,15 @@
 //! | 0 | 1 | the index leads to a newer record of this key | no thread: it is final |
 //! | 1 | 1 | does not occur: the holder replaces and unlocks in one store | - |
 //!
-//! *Outstanding* counts the Gets of the row that no Put, gradient or release has answered yet: the
-//! staleness clock. *Generation* goes up with every change of the value, so that a reader without
-//! the lock can tell that the value changed during its read. It wraps within its own bits and can't
-//! carry into the flags. A new record may begin with any generation: the generation of a row's copy
-//! tells how often the row was used (`ClockWord::uses`, `retention`). *Promoted* marks a row that
-//! lookahead brought from disk and that no operation has used yet.
+//! *Outstanding* is the staleness clock: it counts the gets of the row that no put, gradient or
+//! release has answered yet. *Generation* counts changes of the value. A reader without the lock
+//! compares generations to detect a change during its read. The generation wraps within its own
+//! bits and can't carry into the flags. A new record may begin with any generation. The generation
+//! of a row's copy continues the row's use count (`ClockWord::uses`, `retention`). *Promoted* marks
+//! a row that lookahead brought from disk and that no operation has used yet.
 //!
-//! A reader must check the lock as well as the generation: a value under change still carries the
-//! old generation.
+//! A reader must check the lock as well as the generation, because the generation changes only
+//! after the holder has changed the value.
 
 use crate::sync::{AtomicU64, Backoff, Ordering, Planted, planted};
 
@@ -33,12 +34,12 @@ const GENERATION_MASK: u64 = ((1 << GENERATION_BITS) - 1) << GENERATION_SHIFT;
 const USES_MASK: u32 = (1 << GENERATION_BITS) - 1;
 const OUTSTANDING_MASK: u64 = (1 << 32) - 1;
 
-/// A value of the word, taken apart.
+/// A copy of the word's bits, for reading and changing its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClockWord(u64);
 
 impl ClockWord {
-    /// The word at rest: generation 0, with `outstanding` Gets.
+    /// Returns an unlocked word with generation 0 and `outstanding` outstanding gets.
     pub(crate) fn at_rest(outstanding: u32) -> Self {
         ClockWord(u64::from(outstanding))
     }
@@ -67,16 +68,16 @@ impl ClockWord {
         (self.0 & OUTSTANDING_MASK) as u32
     }
 
-    /// Uses of the record so far, modulo 2^29: the changes of its value and the Gets that are
-    /// outstanding. Goes up with a Get, stays with its update, goes down with a release without
-    /// one.
+    /// Returns the record's use count, modulo 2^29: the changes of its value plus its outstanding
+    /// gets. A get adds 1. The update that answers the get leaves the count. A release without an
+    /// update subtracts 1.
     pub(crate) fn uses(self) -> u32 {
         let changes = ((self.0 & GENERATION_MASK) >> GENERATION_SHIFT) as u32;
         changes.wrapping_add(self.outstanding()) & USES_MASK
     }
 
-    /// True if the record was used since its count of uses was `uses`. The release of an older Get
-    /// is not a use.
+    /// True if the record was used since its use count was `uses`. The release of an older get is
+    /// not a use.
     pub(crate) fn used_since(self, uses: u32) -> bool {
         let more = self.uses().wrapping_sub(uses) & USES_MASK;
         more != 0 && more <= USES_MASK / 2
@@ -90,8 +91,9 @@ impl ClockWord {
         ClockWord(self.0 & !OUTSTANDING_MASK | u64::from(outstanding))
     }
 
-    /// The word of the record's copy. It has `outstanding` Gets, and counts uses on from `uses`.
-    /// Gets that are outstanding here are outstanding there too, or have just ended.
+    /// Returns the word for a copy of the record, with `outstanding` outstanding gets and a use
+    /// count that continues `uses`. The gets in `outstanding` are outstanding on this record too,
+    /// or have just ended.
     pub(crate) fn inherited(self, outstanding: u32, uses: u32) -> Self {
         let changes = uses.saturating_sub(self.outstanding());
         ClockWord(u64::from(changes & USES_MASK) << GENERATION_SHIFT).with_outstanding(outstanding)
@@ -102,7 +104,7 @@ impl ClockWord {
         ClockWord(self.0 & !GENERATION_MASK | next)
     }
 
-    /// The word as a page on disk holds it: no lock, no replacement, not promoted.
+    /// Returns the word to write to disk, with the flags locked, replaced and promoted cleared.
     pub(crate) fn for_disk(self) -> Self {
         ClockWord(self.0 & !(LOCKED | REPLACED | PROMOTED))
     }
@@ -116,14 +118,14 @@ impl ClockWord {
 /// Why a record could not be locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LockRefused {
-    /// A newer record of the key exists.
+    /// The record is replaced: the index leads to a newer record of the key.
     Replaced,
-    /// The caller's predicate declined.
+    /// The caller's predicate `admit` returned false.
     Declined,
 }
 
-/// Waits for the lock of the record whose word this is and takes it, unless the record was replaced
-/// or `admit` declines the word at rest.
+/// Waits for the lock in `word` and takes it. Fails if the record was replaced, or if `admit`
+/// returns false for the unlocked word.
 #[inline]
 pub(crate) fn lock(
     word: &AtomicU64,
@@ -131,7 +133,7 @@ pub(crate) fn lock(
 ) -> Result<Locked<'_>, LockRefused> {
     let mut backoff = Backoff::new();
     loop {
-        // Relaxed: the compare-and-swap below acquires.
+        // Relaxed: the compare-and-swap below makes the Acquire.
         let seen = ClockWord(word.load(Ordering::Relaxed));
         if seen.is_replaced() {
             return Err(LockRefused::Replaced);
@@ -143,7 +145,8 @@ pub(crate) fn lock(
         if !admit(seen) && !planted(Planted::AcquireUnchecked) {
             return Err(LockRefused::Declined);
         }
-        // Acquire: sees the value written before the Release store that last unlocked this word.
+        // Acquire: pairs with the Release store of the previous unlock, and so sees the value that
+        // the previous holder wrote.
         let taken = word.compare_exchange_weak(
             seen.0,
             seen.0 | LOCKED,
@@ -156,7 +159,8 @@ pub(crate) fn lock(
     }
 }
 
-/// The lock of one record. Dropping it unlocks as if the value had changed, which is always safe.
+/// The lock of one record. Dropping it unlocks and counts a change of the value, which is safe even
+/// if the value did not change.
 #[must_use]
 pub(crate) struct Locked<'a> {
     word: &'a AtomicU64,
@@ -164,25 +168,26 @@ pub(crate) struct Locked<'a> {
 }
 
 impl Locked<'_> {
-    /// The word before the lock was taken.
+    /// Returns the word as it was before the lock was taken.
     pub(crate) fn word(&self) -> ClockWord {
         self.at_rest
     }
 
-    /// Unlocks; the value is as it was. `word` carries the new clock.
+    /// Unlocks without counting a change of the value. `word` carries the new clock.
     #[inline]
     pub(crate) fn unlock_unchanged(self, word: ClockWord) {
         debug_assert!(word.same_value_as(self.at_rest));
         self.store(word);
     }
 
-    /// Unlocks; the value was changed. `word` carries the new clock.
+    /// Unlocks and counts a change of the value. `word` carries the new clock.
     #[inline]
     pub(crate) fn unlock_changed(self, word: ClockWord) {
         self.store(word.next_generation());
     }
 
-    /// Unlocks for good: a newer record is in the index.
+    /// Unlocks and marks the record as replaced for good. The caller has put a newer record into
+    /// the index.
     pub(crate) fn unlock_replaced(self) {
         let replaced = ClockWord(self.at_rest.0 | REPLACED);
         self.store(replaced);
@@ -190,7 +195,7 @@ impl Locked<'_> {
 
     #[inline]
     fn store(self, word: ClockWord) {
-        // Release: pairs with the Acquire of the next `lock` and of `read_unlocked`.
+        // Release: pairs with the Acquire loads of the next `lock` and of `read_unlocked`.
         self.word.store(word.0 & !LOCKED, Ordering::Release);
         std::mem::forget(self);
     }
@@ -198,17 +203,19 @@ impl Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // Release: as in `store`.
+        // Release: pairs with the Acquire loads of the next `lock` and of `read_unlocked`.
         self.word.store(self.at_rest.next_generation().0, Ordering::Release);
     }
 }
 
-/// Reads a value without its lock: `copy` is called until one call ran between two equal words (a
-/// sequence lock). `copy` must read through atomics. Returns false if the record was replaced.
+/// Reads a value without its lock, as a sequence lock does. Calls `copy` until the word shows the
+/// same unlocked generation before and after a call. `copy` must read through atomics. Returns
+/// false if the record was replaced.
 #[inline(always)]
 pub(crate) fn read_unlocked(word: &AtomicU64, mut copy: impl FnMut()) -> bool {
     loop {
-        // Acquire: sees the value of the Release store that unlocked it.
+        // Acquire: pairs with the Release store of the last unlock, and so sees that holder's
+        // value.
         let mut before = ClockWord(word.load(Ordering::Acquire));
         if before.0 & (LOCKED | REPLACED) != 0 && !planted(Planted::ReadThroughLock) {
             before = await_unlocked(word);
@@ -217,8 +224,8 @@ pub(crate) fn read_unlocked(word: &AtomicU64, mut copy: impl FnMut()) -> bool {
             }
         }
         copy();
-        // Acquire fence: the copy's loads come before the second load of the word. Pairs with the
-        // Release fence of `fence_before_change`.
+        // Acquire fence: orders the loads of `copy` before the second load of the word. Pairs with
+        // the Release fence of `fence_before_change`.
         crate::sync::fence(Ordering::Acquire);
         let after = ClockWord(word.load(Ordering::Relaxed));
         if after.same_value_as(before) {
@@ -227,12 +234,13 @@ pub(crate) fn read_unlocked(word: &AtomicU64, mut copy: impl FnMut()) -> bool {
     }
 }
 
-/// The word once no thread holds the lock.
+/// Waits until no thread holds the lock, and returns the word.
 #[cold]
 fn await_unlocked(word: &AtomicU64) -> ClockWord {
     let mut backoff = Backoff::new();
     loop {
-        // Acquire: as in `read_unlocked`.
+        // Acquire: pairs with the Release store of the last unlock, and so sees that holder's
+        // value.
         let seen = ClockWord(word.load(Ordering::Acquire));
         if !seen.is_locked() {
             return seen;
@@ -241,8 +249,8 @@ fn await_unlocked(word: &AtomicU64) -> ClockWord {
     }
 }
 
-/// To be called by a lock's holder before its first store into the value: a reader that sees any of
-/// those stores then also sees the lock.
+/// Must be called by the lock's holder before its first store into the value. A reader that sees
+/// one of these stores then also sees the lock.
 #[inline]
 pub(crate) fn fence_before_change() {
     crate::sync::fence(Ordering::Release);
@@ -254,7 +262,8 @@ mod tests {
 
     #[test]
     fn the_generation_wraps_within_its_bits() {
-        // In the public MLKV code an overflow of the generation carries into the lock bit.
+        // In the public MLKV code, an overflow of the generation carries into the lock bit. Here it
+        // must not.
         let last = ClockWord(GENERATION_MASK | 5);
         let next = last.next_generation();
         assert_eq!(next, ClockWord(5));
@@ -305,7 +314,8 @@ mod tests {
 
     #[test]
     fn unlocked_readers_never_see_half_a_change() {
-        // A reader that checked the generation but not the lock returned torn values under load.
+        // Shows that `read_unlocked` never returns two halves of different values. A reader that
+        // checks only the generation, and not the lock, fails this test.
         let word = AtomicU64::new(0);
         let halves = [AtomicU64::new(0), AtomicU64::new(0)];
         let rounds: u64 = if cfg!(miri) { 50 } else { 200_000 };

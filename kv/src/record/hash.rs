@@ -1,23 +1,23 @@
-//! Where a key's entry lies.
+//! The hash of a table and a key, which selects the key's place in the index.
 //!
-//! **The hash is part of the format.** Images of the index hold hash bits, as bucket numbers and
-//! tags: with another hash or another seed their entries lead to other keys. So the seed stands in
-//! the manifest, and a bank keeps it.
+//! **The hash is part of the format.** A checkpoint's image of the index holds bucket numbers and
+//! tags, which are bits of the hash. Another hash or seed would lead to other keys' entries. The
+//! manifest therefore stores the seed, and a bank never changes its seed.
 //!
-//! **Why a seed.** Keys often come from outside: ids of users, or hashes of what they type. If the
-//! hash had no secret, anyone could compute keys that meet in one chain, and each access would walk
-//! all of them. The seed is drawn at random for each bank. It changes the first multiplier and the
+//! **Why a seed.** Keys often come from outside: user ids, or hashes of typed text. If the hash had
+//! no secret, anyone could compute keys that collide in one chain, and each access would walk the
+//! whole chain. The seed is drawn at random for each bank. It changes the first multiplier and the
 //! value that is mixed with the key. The product of a difference of two keys and a random odd
 //! multiplier is random in its upper bits (Dietzfelbinger et al. 1997, "A Reliable Randomized
-//! Algorithm for the Closest-Pair Problem"). The later steps spread these bits. This is no
-//! cryptographic hash: an attacker that can read the bank's files, or time very many accesses, can
-//! still find such keys. Banks of format 5 have seed 0, and with it the hash of that format.
+//! Algorithm for the Closest-Pair Problem"). The later steps spread these bits. The hash is not
+//! cryptographic. An attacker can still find colliding keys by reading the bank's files or by
+//! timing very many accesses. Banks of format 5 have seed 0, which gives the hash of that format.
 
 use crate::record::address::TableNumber;
 
 const FIRST_MULTIPLIER: u64 = 0x3C79_AC49_2BA7_B653;
 
-/// The hash of a bank's keys.
+/// The hash function of one bank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KeyHash {
     seed: u64,
@@ -25,18 +25,17 @@ pub(crate) struct KeyHash {
 }
 
 impl KeyHash {
-    /// The hash of a bank whose manifest has this seed.
+    /// Returns the hash function of a bank with this seed in its manifest.
     pub(crate) fn new(seed: u64) -> Self {
-        // Even, so that the multiplier stays odd, and 0 for seed 0.
+        // `change` is even, so the multiplier stays odd. Seed 0 gives a `change` of 0.
         let change = finish(seed.wrapping_mul(FIRST_MULTIPLIER)) << 1;
         KeyHash { seed, multiplier: FIRST_MULTIPLIER ^ change }
     }
 
-    /// Mixes table and key into the 64 bits that choose bucket and tag.
+    /// Mixes table and key into the 64 bits that select bucket and tag.
     ///
-    /// For one table this is a bijection (every step is invertible), so two keys of a table never
-    /// share all 64 bits. With seed 0 the finaliser is Pelle Evensen's "moremur", a stronger
-    /// Murmur3 finaliser.
+    /// Every step is invertible, so two keys of one table never share all 64 bits. With seed 0, the
+    /// last steps are "moremur", Pelle Evensen's stronger variant of the Murmur3 finaliser.
     #[inline]
     pub(crate) fn of(self, table: TableNumber, key: u64) -> u64 {
         let x = key ^ (u64::from(table.0).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ self.seed);
@@ -50,11 +49,11 @@ fn finish(x: u64) -> u64 {
     x ^ (x >> 27)
 }
 
-/// The key that has this hash under seed 0.
+/// Returns the key whose hash under seed 0 is `hash`.
 #[cfg(test)]
 pub(crate) fn unhash(table: TableNumber, hash: u64) -> u64 {
     fn inverse(odd: u64) -> u64 {
-        // Newton's iteration doubles the bits that are right, 3 at first.
+        // Newton's iteration doubles the number of correct low bits, starting from 3.
         (0..5).fold(odd, |x, _| x.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(x))))
     }
     fn unshift(x: u64, by: u32) -> u64 {
@@ -84,14 +83,16 @@ mod tests {
                 buckets[(h & 1023) as usize] += 1;
                 tags.insert((h >> 10) & 0xFFFF);
             }
-            // 16 keys a bucket on average; a Poisson tail beyond 48 has probability below 1e-9.
+            // A bucket gets 16 keys on average. A Poisson tail beyond 48 has a probability below
+            // 1e-9.
             assert!(buckets.iter().all(|&c| c < 48), "seed {seed:#x}");
-            // 16,384 draws from 65,536 tags give about 14,500 distinct ones.
+            // 16,384 draws from 65,536 tags give about 14,500 distinct tags.
             assert!(tags.len() > 14_000, "seed {seed:#x}: {}", tags.len());
         }
     }
 
-    /// Banks of format 5 were written with this hash.
+    /// Shows that seed 0 gives the hash of format 5, written out here, so banks of format 5 stay
+    /// readable.
     #[test]
     fn seed_0_is_the_hash_of_format_5() {
         let hash = KeyHash::new(0);
@@ -103,8 +104,8 @@ mod tests {
         }
     }
 
-    /// Keys that differ in a few bits of one seed's hash meet no more often than others under
-    /// another seed.
+    /// Shows that keys with equal low hash bits under one seed collide under another seed only as
+    /// often as random keys.
     #[test]
     #[cfg_attr(miri, ignore = "statistics of safe code, which take Miri too long")]
     fn keys_that_collide_under_one_seed_do_not_under_others() {
@@ -115,7 +116,7 @@ mod tests {
             low.collect::<std::collections::HashSet<_>>().len()
         };
         assert_eq!(groups(0), 1);
-        // Of 2^14 draws from 2^30 values, an eighth of one pair meets on average.
+        // 2^14 random draws from 2^30 values collide in 1/8 of a pair on average.
         for seed in [1, 2, 3, 1 << 40, 1 << 63, u64::MAX] {
             assert!(groups(seed) > (1 << 14) - 8, "seed {seed:#x}: {} groups", groups(seed));
         }

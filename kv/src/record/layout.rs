@@ -1,4 +1,4 @@
-//! A row as it lies in the log: four header words, then the value.
+//! The layout of a record: four header words, then the row's value.
 //!
 //! ```text
 //! word 0   bits 0..48  previous record of the chain, address / 8 (0: none)
@@ -10,10 +10,10 @@
 //!          bits 48..64 value length in units of 8 bytes
 //! ```
 //!
-//! In memory, words 0 and 1 change under the record's lock and are atomics; words 2 and 3 are fixed
-//! before the record can be found. The value changes under the lock, by atomic stores, because
-//! readers may read it without the lock (see `clock::read_unlocked`); the lock's holder may read it
-//! plainly.
+//! In memory, words 0 and 1 are atomics that change under the record's lock. Words 2 and 3 are
+//! fixed before the record is published. The value changes under the lock by atomic stores, because
+//! readers without the lock may read it (see `clock::read_unlocked`). The lock's holder may read
+//! the value with ordinary loads.
 
 use std::marker::PhantomData;
 
@@ -21,9 +21,9 @@ use crate::record::address::{Address, TableNumber};
 use crate::record::clock::ClockWord;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Bytes before the value.
+/// Bytes of a record before its value.
 pub(crate) const HEADER_BYTES: usize = 32;
-/// The longest value: 16 bits of 8-byte units.
+/// Largest value length: the header has 16 bits for the length in units of 8 bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 0xFFFF * 8;
 
 const PREVIOUS_BITS: u32 = 48;
@@ -33,12 +33,12 @@ const FLAG_INVALID: u64 = 2 << PREVIOUS_BITS;
 const UNUSED_SHIFT: u32 = PREVIOUS_BITS + 8;
 const UNUSED_MASK: u64 = 7 << UNUSED_SHIFT;
 
-/// Bytes that a record with a value of `value_bytes` takes in the log.
+/// Returns the bytes that a record with a value of `value_bytes` takes in the log.
 pub(crate) const fn record_bytes(value_bytes: usize) -> usize {
     HEADER_BYTES + value_bytes.next_multiple_of(8)
 }
 
-/// Word 0.
+/// Header word 0: the address of the chain's previous record, and flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Link(pub(crate) u64);
 
@@ -76,14 +76,14 @@ impl Link {
         ((self.0 & UNUSED_MASK) >> UNUSED_SHIFT) as usize
     }
 
-    /// The link with a value of `value_bytes` bytes. The padded length stays.
+    /// Returns the link for a value of `value_bytes` bytes with an unchanged padded length.
     pub(crate) fn with_value_bytes(self, value_bytes: usize) -> Self {
         let unused = value_bytes.next_multiple_of(8) - value_bytes;
         Link(self.0 & !UNUSED_MASK | (unused as u64) << UNUSED_SHIFT)
     }
 }
 
-/// Word 3.
+/// Header word 3: the checksum, the table and the value's padded length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape(pub(crate) u64);
 
@@ -115,7 +115,7 @@ impl Shape {
     }
 }
 
-/// A record in a frame of the log, for as long as the epoch guard `'g` is held.
+/// A record in a memory frame of the log. Valid while the epoch guard `'g` is held.
 #[derive(Clone, Copy)]
 pub(crate) struct RecordRef<'g> {
     words: *const AtomicU64,
@@ -125,8 +125,9 @@ pub(crate) struct RecordRef<'g> {
 
 impl<'g> RecordRef<'g> {
     /// # Safety
-    /// `words` points to a record of the log whose header has been written, in a frame that is not
-    /// reused during `'g`: the caller is pinned and saw `address` at or above the log's head.
+    /// `words` points to a record of the log whose header has been written, and the record's frame
+    /// is not reused during `'g`. A caller meets the second condition if it is pinned and saw
+    /// `address` at or above the log's head.
     #[inline]
     pub(crate) unsafe fn new(words: *const AtomicU64, address: Address) -> Self {
         RecordRef { words, address, guard: PhantomData }
@@ -139,18 +140,19 @@ impl<'g> RecordRef<'g> {
     #[inline]
     fn word(self, i: usize) -> &'g AtomicU64 {
         debug_assert!(i < HEADER_BYTES / 8);
-        // SAFETY: the header is four words, all within the frame (contract of `new`).
+        // SAFETY: the header has four words, and the contract of `new` says that they lie within
+        // the frame.
         unsafe { &*self.words.add(i) }
     }
 
-    // Relaxed throughout: the record was published by the Release store of its index entry, which
-    // the caller read with Acquire; later changes of word 0 happen under the lock.
+    // Relaxed in all header loads: the Release store of the index entry published the record, and
+    // the caller read that entry with Acquire. Later changes of word 0 happen under the lock.
     #[inline]
     pub(crate) fn link(self) -> Link {
         Link(self.word(0).load(Ordering::Relaxed))
     }
 
-    /// Sets word 0. Only before the record is published, or under its lock.
+    /// Sets word 0. Must be called before the record is published, or under its lock.
     pub(crate) fn set_link(self, link: Link) {
         self.word(0).store(link.0, Ordering::Relaxed);
     }
@@ -175,12 +177,14 @@ impl<'g> RecordRef<'g> {
         self.key() == key && self.shape().table() == table
     }
 
-    /// Bytes of the value without padding. They change under the record's lock.
+    /// Returns the bytes of the value without padding. This number can change under the record's
+    /// lock.
     pub(crate) fn value_bytes(self) -> usize {
         self.shape().padded_value_bytes() - self.link().unused_bytes()
     }
 
-    /// Writes the header of a fresh allocation, marked invalid until `publish_as`.
+    /// Writes the header of a newly allocated record, and marks the record as invalid until
+    /// `finish`.
     pub(crate) fn begin(self, table: TableNumber, key: u64, value_bytes: usize) {
         let unused = value_bytes.next_multiple_of(8) - value_bytes;
         self.set_link(Link::new(Address::NONE, unused).with_invalid(true));
@@ -189,25 +193,27 @@ impl<'g> RecordRef<'g> {
         self.word(3).store(Shape::new(table, value_bytes).0, Ordering::Relaxed);
     }
 
-    /// Gives an unpublished record its clock and flags; the index's Release store publishes it.
+    /// Sets the clock and the flags of an unpublished record. The index's Release store then
+    /// publishes the record.
     pub(crate) fn finish(self, clock: ClockWord, tombstone: bool) {
         self.set_link(self.link().with_invalid(false).with_tombstone(tombstone));
         self.clock().store(clock.bits(), Ordering::Relaxed);
     }
 
-    /// Gives up a record that could not be published. Its space is not used again: what the next
-    /// one would follow in its chain may have been appended since, and chains go back.
+    /// Marks a record that could not be published as invalid. Its space is not reused. Other
+    /// threads may have appended to the chain at higher addresses, and a record may only link to
+    /// lower addresses.
     pub(crate) fn abandon(self) {
         self.set_link(self.link().with_invalid(true));
     }
 
     #[inline]
     fn value_words(self) -> *const AtomicU64 {
-        // SAFETY: the value begins right after the header, inside the same allocation.
+        // SAFETY: the value begins directly after the header, inside the same allocation.
         unsafe { self.words.add(HEADER_BYTES / 8) }
     }
 
-    /// The value, read plainly.
+    /// Returns the first `bytes` bytes of the value for ordinary loads.
     ///
     /// # Safety
     /// The caller holds the record's lock, or the record is unpublished and belongs to the caller.
@@ -216,34 +222,37 @@ impl<'g> RecordRef<'g> {
     #[inline]
     pub(crate) unsafe fn value(&self, bytes: usize) -> &[u8] {
         debug_assert!(bytes <= self.shape().padded_value_bytes());
-        // SAFETY: in bounds by the record's shape; no concurrent store by this function's contract.
+        // SAFETY: the record's shape keeps the slice in bounds. The contract of this function
+        // excludes concurrent stores.
         unsafe { std::slice::from_raw_parts(self.value_words().cast::<u8>(), bytes) }
     }
 
-    /// The value of an unpublished record, to be filled.
+    /// Returns the value of an unpublished record for the caller to fill.
     ///
     /// # Safety
-    /// The record is unpublished, the caller's own allocation, and no other reference to its value
-    /// lives. `bytes` is at most the record's padded value length.
+    /// The record is unpublished, the caller allocated it, and no other reference to its value is
+    /// alive. `bytes` is at most the record's padded value length.
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "exclusive by the contract: unpublished memory")]
     pub(crate) unsafe fn value_mut(&self, bytes: usize) -> &mut [u8] {
         debug_assert!(bytes <= self.shape().padded_value_bytes());
-        // SAFETY: in bounds by the record's shape; exclusive by this function's contract.
+        // SAFETY: the record's shape keeps the slice in bounds. The contract of this function makes
+        // it exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.value_words().cast_mut().cast::<u8>(), bytes) }
     }
 
-    /// Copies the value word by word through atomics: the form for readers without the lock.
+    /// Copies the value word by word through atomics. For readers without the lock.
     #[inline]
     pub(crate) fn load_value(self, into: &mut [u64]) {
         debug_assert!(into.len() * 8 <= self.shape().padded_value_bytes());
         for (i, word) in into.iter_mut().enumerate() {
-            // SAFETY: `i` is below the record's length in words.
+            // SAFETY: `into` is at most as long as the value, so word `i` lies within the record.
             *word = unsafe { &*self.value_words().add(i) }.load(Ordering::Relaxed);
         }
     }
 
-    /// As `load_value`, straight to bytes, any number up to the record's padded value length.
+    /// Copies the value's first `into.len()` bytes through atomics. For readers without the lock.
+    /// The length of `into` must be at most the record's padded value length.
     #[inline]
     pub(crate) fn load_value_bytes(self, into: &mut [u8]) {
         debug_assert!(into.len() <= self.shape().padded_value_bytes());
@@ -258,8 +267,8 @@ impl<'g> RecordRef<'g> {
         }
     }
 
-    /// Stores the value, as good as word by word through atomics. Under the lock only; the caller
-    /// has called `clock::fence_before_change`.
+    /// Stores the value through atomics. Must be called under the lock, after
+    /// `clock::fence_before_change`.
     #[inline]
     pub(crate) fn store_value(self, from: &[u64]) {
         debug_assert!(from.len() * 8 <= self.shape().padded_value_bytes());
@@ -267,10 +276,11 @@ impl<'g> RecordRef<'g> {
         unsafe { store_words(from, self.value_words()) };
     }
 
-    /// Writes the record as it goes to disk, checksum included, to `into` (`record_bytes` long).
+    /// Writes the record in its form on disk, with the checksum, to `into` (`record_bytes` long).
     ///
-    /// The value no longer changes: the page is read-only, and every thread that took it for
-    /// mutable has unpinned. The clock word may still be locked or replaced, so it is read once.
+    /// The caller ensures that the value no longer changes: the page is read-only, and every thread
+    /// that found it mutable has unpinned. Other threads may still lock or replace the record, so
+    /// the clock word is read once.
     pub(crate) fn write_image(self, origin: u64, into: &mut [u8]) {
         let shape = self.shape();
         let header = [self.link().0, self.for_disk().bits(), self.key(), shape.0];
@@ -278,7 +288,8 @@ impl<'g> RecordRef<'g> {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
         let padded = shape.padded_value_bytes();
-        // SAFETY: the value is at rest (this function's documented precondition) and in bounds.
+        // SAFETY: the caller ensures that the value does not change, and the shape keeps it in
+        // bounds.
         into[HEADER_BYTES..HEADER_BYTES + padded].copy_from_slice(unsafe { self.value(padded) });
         let crc = image_crc(&into[..HEADER_BYTES + padded], origin, self.address);
         into[24..32].copy_from_slice(&shape.with_crc(crc).0.to_le_bytes());
@@ -289,27 +300,27 @@ impl<'g> RecordRef<'g> {
     }
 }
 
-/// Copies words that others may store to meanwhile.
+/// Copies words that other threads may store to during the copy.
 ///
 /// # Safety
-/// `from` leads to as many words as `into` has.
+/// `from` points to at least as many readable words as `into` has.
 #[cfg(any(not(target_arch = "x86_64"), miri, embank_shuttle, embank_tsan))]
 #[inline]
 unsafe fn load_words(from: *const AtomicU64, into: &mut [[u8; 8]]) {
     for (i, to) in into.iter_mut().enumerate() {
-        // SAFETY: `i` is below their number.
+        // SAFETY: `i` is below the number of words that the contract guarantees.
         *to = unsafe { &*from.add(i) }.load(Ordering::Relaxed).to_ne_bytes();
     }
 }
 
-/// Copies words that others may store to meanwhile, 32 bytes at a time.
+/// Copies words that other threads may store to during the copy, 32 bytes at a time.
 ///
-/// The loads are assembly because of those stores. To the compiler they are opaque. To the
-/// processor they are loads whose aligned 8-byte parts do not tear, so each part is as good as a
-/// relaxed load. `index::simd` uses the same kind of loads.
+/// The loads are assembly, because the compiler assumes that ordinary loads do not race with
+/// stores. The processor does not tear the aligned 8-byte parts of a load, so each part is
+/// equivalent to a relaxed load. `index::simd` uses the same kind of load.
 ///
 /// # Safety
-/// `from` leads to as many words as `into` has.
+/// `from` points to at least as many readable words as `into` has.
 #[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
 #[inline]
 unsafe fn load_words(from: *const AtomicU64, into: &mut [[u8; 8]]) {
@@ -321,7 +332,8 @@ unsafe fn load_words(from: *const AtomicU64, into: &mut [[u8; 8]]) {
     for to in fours {
         let (low, high): (__m128i, __m128i);
         let to = to.as_mut_ptr().cast::<__m128i>();
-        // SAFETY: four words from `from` on are there to be read, and those of `to` to be written.
+        // SAFETY: four words from `from` on are readable by the contract, and `to` has four
+        // writable words.
         unsafe {
             asm!(
                 "movdqu {low}, [{from}]",
@@ -337,33 +349,34 @@ unsafe fn load_words(from: *const AtomicU64, into: &mut [[u8; 8]]) {
         }
     }
     for (i, to) in rest.iter_mut().enumerate() {
-        // SAFETY: as in the plain form.
+        // SAFETY: the remaining words lie within the length that the contract guarantees.
         *to = unsafe { &*from.add(i) }.load(Ordering::Relaxed).to_ne_bytes();
     }
 }
 
-/// Stores words that others may load meanwhile.
+/// Stores words that other threads may load at the same time.
 ///
 /// # Safety
-/// `to` leads to as many words as `from` has.
+/// `to` points to at least as many writable words as `from` has.
 #[cfg(any(not(target_arch = "x86_64"), miri, embank_shuttle, embank_tsan))]
 #[inline]
 unsafe fn store_words(from: &[u64], to: *const AtomicU64) {
     for (i, word) in from.iter().enumerate() {
-        // SAFETY: `i` is below their number.
+        // SAFETY: `i` is below the number of words that the contract guarantees.
         unsafe { &*to.add(i) }.store(*word, Ordering::Relaxed);
     }
 }
 
-/// Stores words that others may load meanwhile, 32 bytes at a time.
+/// Stores words that other threads may load at the same time, 32 bytes at a time.
 ///
-/// The stores are assembly because of those loads, as in `load_words`: to the processor they are
-/// stores whose aligned 8-byte parts do not tear, as good as relaxed stores of each. It keeps
-/// stores in order, and the compiler keeps these between `clock::fence_before_change` and the
-/// Release store that unlocks: to it they may write to any memory.
+/// The stores are assembly, because the compiler assumes that ordinary stores do not race with
+/// loads. The processor does not tear the aligned 8-byte parts of a store, so each part is
+/// equivalent to a relaxed store. The processor keeps stores in order. To the compiler, this
+/// assembly may write any memory, so it stays between `clock::fence_before_change` and the Release
+/// store that unlocks.
 ///
 /// # Safety
-/// `to` leads to as many words as `from` has.
+/// `to` points to at least as many writable words as `from` has.
 #[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
 #[inline]
 unsafe fn store_words(from: &[u64], to: *const AtomicU64) {
@@ -374,7 +387,8 @@ unsafe fn store_words(from: &[u64], to: *const AtomicU64) {
     let mut to = to;
     for from in fours {
         let from = from.as_ptr().cast::<__m128i>();
-        // SAFETY: four words of `from` are there to be read, and those from `to` on to be written.
+        // SAFETY: `from` has four readable words, and four words from `to` on are writable by the
+        // contract.
         unsafe {
             let low = _mm_loadu_si128(from);
             let high = _mm_loadu_si128(from.add(1));
@@ -390,14 +404,14 @@ unsafe fn store_words(from: &[u64], to: *const AtomicU64) {
         }
     }
     for (i, word) in rest.iter().enumerate() {
-        // SAFETY: as in the plain form.
+        // SAFETY: the remaining words lie within the length that the contract guarantees.
         unsafe { &*to.add(i) }.store(*word, Ordering::Relaxed);
     }
 }
 
-/// CRC-32C of a record's image with its checksum field taken as zero, seeded with its origin (see
-/// `PageIdentity::origin`) and address: a record of another place, bank or opening fails as a
-/// damaged one does.
+/// Returns the CRC-32C of a record's image with the checksum field taken as zero. The seed is the
+/// record's origin (see `PageIdentity::origin`) and its address. A record of another place, bank or
+/// opening therefore fails the check, as a damaged record does.
 fn image_crc(image: &[u8], origin: u64, address: Address) -> u32 {
     let seed = crc32c::crc32c(&origin.to_le_bytes());
     let seed = crc32c::crc32c_append(seed, &address.raw().to_le_bytes());
@@ -406,28 +420,30 @@ fn image_crc(image: &[u8], origin: u64, address: Address) -> u32 {
     crc32c::crc32c_append(shape, &image[28..])
 }
 
-/// A record as it came from disk.
+/// A record in its form on disk.
 #[derive(Clone, Copy)]
 pub(crate) struct RecordImage<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> RecordImage<'a> {
-    /// `bytes` begins with a record's header and may hold more or less than the record.
+    /// Wraps bytes that begin with a record's header. `bytes` may be shorter or longer than the
+    /// record.
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         debug_assert!(bytes.len() >= HEADER_BYTES);
         RecordImage { bytes }
     }
 
-    /// A record kept in words.
+    /// Wraps a record that is stored in words.
     pub(crate) fn of_words(words: &'a [u64]) -> Self {
-        // SAFETY: initialised words are valid bytes, as many as they take; the borrow carries over.
+        // SAFETY: initialised words are valid bytes, the length is the size of the words, and the
+        // slice keeps their borrow.
         let bytes =
             unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words)) };
         Self::new(bytes)
     }
 
-    /// The whole record, which must be there.
+    /// Returns the whole record. Panics if the bytes are shorter than the record.
     pub(crate) fn bytes(self) -> &'a [u8] {
         &self.bytes[..self.shape().record_bytes()]
     }
@@ -458,24 +474,25 @@ impl<'a> RecordImage<'a> {
         self.key() == key && self.shape().table() == table
     }
 
-    /// The checksum that the record carries and the one that its bytes give. The whole record must
-    /// be there.
+    /// Returns the checksum that the record carries, and the checksum computed from its bytes. The
+    /// whole record must be present.
     pub(crate) fn checksums(self, origin: u64, address: Address) -> (u32, u32) {
         let shape = self.shape();
         (shape.crc(), image_crc(&self.bytes[..shape.record_bytes()], origin, address))
     }
 
-    /// The value with its padding.
+    /// Returns the value with its padding.
     pub(crate) fn padded_value(self) -> &'a [u8] {
         &self.bytes[HEADER_BYTES..self.shape().record_bytes()]
     }
 
-    /// Unused bytes at the value's end.
+    /// Returns the number of unused bytes at the value's end.
     pub(crate) fn unused_bytes(self) -> usize {
         self.link().unused_bytes()
     }
 
-    /// Bytes of the value without padding; none if more are unused than there are.
+    /// Returns the bytes of the value without padding. `None` if the header gives more unused bytes
+    /// than value bytes.
     pub(crate) fn value_bytes(self) -> Option<usize> {
         self.shape().padded_value_bytes().checked_sub(self.unused_bytes())
     }
@@ -522,13 +539,13 @@ mod tests {
     fn a_value_of_any_length_is_copied() {
         const WORDS: usize = 19;
         let memory = words(HEADER_BYTES / 8 + WORDS);
-        // SAFETY: the memory is as long as such a record.
+        // SAFETY: the memory holds the header and the value.
         let record = unsafe { RecordRef::new(memory.as_ptr(), Address::new(4096)) };
         record.begin(TableNumber(7), 1, WORDS * 8);
         let expected: Vec<u8> = (1..=WORDS as u8 * 8).collect();
-        // SAFETY: no other thread has the record.
+        // SAFETY: no other thread uses the record.
         unsafe { record.value_mut(WORDS * 8) }.copy_from_slice(&expected);
-        // To any place, too.
+        // The copy must also work at unaligned offsets.
         for (length, offset) in (0..=WORDS * 8).flat_map(|length| [(length, 0), (length, 3)]) {
             let mut bytes = vec![0xFF; offset + length + 1];
             record.load_value_bytes(&mut bytes[offset..offset + length]);
@@ -542,9 +559,9 @@ mod tests {
         const WORDS: usize = 19;
         let expected: Vec<u64> = (1..=WORDS as u64).map(|i| i * 0x0101_0101_0101_0101).collect();
         for length in 0..WORDS {
-            // One more word than is stored: it must stay.
+            // The record has one word more than the test stores. That word must stay 0.
             let memory = words(HEADER_BYTES / 8 + length + 1);
-            // SAFETY: the memory is as long as such a record.
+            // SAFETY: the memory holds the header and the value.
             let record = unsafe { RecordRef::new(memory.as_ptr(), Address::new(4096)) };
             record.begin(TableNumber(7), 1, (length + 1) * 8);
             record.store_value(&expected[..length]);

@@ -1,4 +1,4 @@
-//! A row as it lies in the log: its layout, its address, its clock and the hash of its key.
+//! Records in the log: layout, address, lock-and-clock word, and the hash of the key.
 
 pub(crate) mod address;
 pub(crate) mod check;
