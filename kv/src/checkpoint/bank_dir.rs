@@ -1,4 +1,4 @@
-//! The directory of a bank: opening it, and making it so that it stays.
+//! Opens the directory of a bank, and makes it durable when it is created.
 
 use crate::checkpoint::bank_file::BankFile;
 use crate::error::{Error, Result};
@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Makes a directory whose name survives a crash, if it is not there, and opens it.
+/// Opens a directory. Creates it first if it is missing, so that its name survives a crash.
 pub(crate) fn create_dir_durably(dir: &Path) -> Result<Arc<Directory>> {
     if std::fs::metadata(dir).is_ok_and(|found| !found.is_dir()) {
         return Err(not_a_directory(dir));
@@ -19,13 +19,13 @@ pub(crate) fn create_dir_durably(dir: &Path) -> Result<Arc<Directory>> {
     }
     std::fs::create_dir_all(dir).map_err(|e| Error::io("create", dir, e))?;
     let opened = Directory::open(dir).map_err(|e| Error::io("open", dir, e))?;
-    // One that is there without a bank may have been made by a process that was killed before it
-    // synced the name.
+    // An existing directory without a bank is synced too. A process may have created it and been
+    // killed before it synced the name.
     if BankFile::is_in(opened.path()) {
         return Ok(opened);
     }
-    // Each new directory's name lies in its parent; syncing all of them costs little and happens
-    // once.
+    // The name of each new directory lies in its parent. All parents are synced, because that costs
+    // little and happens only once.
     for parent in opened.path().ancestors().skip(1) {
         match descriptors::open(parent).and_then(|parent| parent.sync_all()) {
             Err(e) if holds_nothing_new(e.kind()) => break,
@@ -35,7 +35,7 @@ pub(crate) fn create_dir_durably(dir: &Path) -> Result<Arc<Directory>> {
     Ok(opened)
 }
 
-/// Opens the directory of a bank that must be there.
+/// Opens the directory of an existing bank. Fails if there is no directory.
 pub(crate) fn open_bank_dir(dir: &Path) -> Result<Arc<Directory>> {
     Directory::open(dir).map_err(|e| match e.kind() {
         ErrorKind::NotFound => {
@@ -47,7 +47,7 @@ pub(crate) fn open_bank_dir(dir: &Path) -> Result<Arc<Directory>> {
 }
 
 pub(crate) fn not_a_directory(dir: &Path) -> Error {
-    // The path itself, or a part of it.
+    // The file is `dir` itself or an ancestor of it.
     let is_file = |path: &&Path| path.metadata().is_ok_and(|found| !found.is_dir());
     let file = dir.ancestors().find(is_file).unwrap_or(dir);
     let why = format!(
@@ -57,8 +57,8 @@ pub(crate) fn not_a_directory(dir: &Path) -> Error {
     Error::NotABank { path: dir.to_owned(), why }
 }
 
-/// Whether a directory that can't be opened or synced for this reason was there before: we may not
-/// write in it.
+/// True if this error shows that the directory existed before: the process may not write in it, or
+/// its file system can't sync.
 fn holds_nothing_new(kind: ErrorKind) -> bool {
     matches!(
         kind,

@@ -1,9 +1,9 @@
-//! The file that makes a directory a bank.
+//! The file `BANK`, which marks a directory as a bank.
 //!
-//! `<bank>/BANK` (metadata, see `metadata`) is written when the bank is made, and again when its
-//! first checkpoint is complete. So a directory with other files is not taken for a new bank. And a
-//! bank whose checkpoints were lost is not taken for one that never had any, whose log could be
-//! discarded.
+//! `<bank>/BANK` (metadata, see `metadata`) is written when the bank is created, and again after
+//! its first checkpoint. The store therefore never mistakes a directory with other files for a new
+//! bank. Nor does it take a bank that lost its checkpoints for a bank that never had any, and
+//! discard its log.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -15,24 +15,25 @@ use crate::files::metadata;
 
 const NAME: &str = "BANK";
 pub(crate) const NEW_NAME: &str = "BANK.new";
-/// The lock file, which is there before the bank is.
+/// Name of the lock file, which is created before the bank is.
 pub(crate) const LOCK_NAME: &str = "LOCK";
 
-/// The file's content.
+/// The content of the file `BANK`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, metadata::Encode, metadata::Decode)]
 pub(crate) struct BankFile {
     pub(crate) bank: u64,
-    /// Whether a checkpoint of the bank was ever completed.
+    /// True if a checkpoint of the bank was ever completed.
     pub(crate) has_checkpoint: bool,
 }
 
 impl BankFile {
-    /// Whether a directory is a bank.
+    /// True if the directory is a bank.
     pub(crate) fn is_in(dir: &Path) -> bool {
         dir.join(NAME).exists()
     }
 
-    /// The bank file of a directory. `None` if the directory holds at most a lock file.
+    /// Reads the bank file of a directory. `None` if the directory has at most a lock file and an
+    /// unfinished bank file. Fails if the directory has other files but no bank file.
     pub(crate) fn read(dir: &Arc<Directory>) -> Result<Option<Self>> {
         let place = dir.place(NAME);
         match place.read() {
@@ -49,7 +50,7 @@ impl BankFile {
         }
     }
 
-    /// The bank file of a directory that must be a bank.
+    /// Reads the bank file of an existing bank. Fails if the directory is not a bank.
     pub(crate) fn read_one(dir: &Arc<Directory>) -> Result<Self> {
         let not_a_bank = || Error::NotABank {
             path: dir.path().to_owned(),
@@ -74,7 +75,7 @@ impl BankFile {
         Ok(())
     }
 
-    /// Makes a directory no bank any more, durably, if it was one.
+    /// Removes the bank file durably, if there is one. The directory is then no bank.
     pub(crate) fn remove(dir: &Arc<Directory>) -> Result<()> {
         for place in [dir.place(NAME), dir.place(NEW_NAME)] {
             place.remove_file_if_there().map_err(|e| Error::io("remove", &place, e))?;
@@ -82,12 +83,12 @@ impl BankFile {
         dir.sync().map_err(|e| Error::io("sync", dir.path(), e))
     }
 
-    /// Puts the file in place, durably: whole or not at all.
+    /// Writes the file durably. A crash leaves either the old file or the new one.
     pub(crate) fn write(self, dir: &Arc<Directory>) -> Result<()> {
         let new = dir.place(NEW_NAME);
         let place = dir.place(NAME);
         let write = || -> io::Result<()> {
-            // A crash may have left one.
+            // A crash may have left an unfinished file.
             new.remove_file_if_there()?;
             let mut file = new.create_new()?;
             file.write_all(&metadata::encode(&self))?;

@@ -1,4 +1,4 @@
-//! The lock of the process that writes a bank.
+//! The lock that keeps other processes from writing a bank.
 
 use crate::checkpoint::bank_file::LOCK_NAME;
 use crate::error::{Error, Result};
@@ -13,34 +13,34 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What keeps other processes from writing a bank: a lock on the file `LOCK`, and one on the
-/// directory itself, as people remove files called `LOCK`.
+/// Locks on the file `LOCK` and on the bank's directory. The directory is locked too, because
+/// people remove files called `LOCK`.
 #[derive(Debug)]
 pub(crate) struct BankLock {
     file: FileLock,
-    /// `None` where the file system locks no directories.
+    /// `None` if the file system can't lock directories.
     _dir: Option<FileLock>,
 }
 
 impl BankLock {
-    /// Locks the bank in `dir`. Does not wait.
+    /// Locks the bank in `dir` without waiting. Fails if another process has the lock.
     pub(crate) fn take(dir: &Arc<Directory>) -> Result<Self> {
-        // The directory is locked first: a process that is refused here must not hold a `LOCK` that
-        // the owner has to make again.
+        // The directory is locked first. A process that is refused must not have locked a new
+        // `LOCK` file, because the owner's `renew` may need to create and lock that file.
         let handle = LockableFile::open(|| dir.reopen());
         let handle = handle.map_err(|e| Error::io("open", dir.path(), e))?;
         let _dir = match FileLock::try_exclusive(handle) {
             Ok(lock) => Some(lock),
             Err(TryLockError::WouldBlock) => return Err(locked(dir, dir.path())),
-            // Network file systems lock only what is open to write. The file's lock is there.
+            // Network file systems lock only files that are open for writing. The lock on `LOCK`
+            // must do.
             Err(TryLockError::Error(_)) => None,
         };
         Ok(BankLock { file: lock_file(dir)?, _dir })
     }
 
-    /// Locks the file `LOCK` of `dir` again if it is another one by now, or gone. Where the file
-    /// system locks directories, that lock has kept other processes of this build away
-    /// meanwhile.
+    /// Locks the file `LOCK` of `dir` again if it was removed or replaced. Until then, the lock on
+    /// the directory keeps other processes of this build out, if the file system locks directories.
     pub(crate) fn renew(&mut self, dir: &Arc<Directory>) -> Result<()> {
         let place = dir.place(LOCK_NAME);
         let failed = |e| Error::io("stat", &place, e);
@@ -53,9 +53,9 @@ impl BankLock {
     }
 }
 
-/// The error for a bank whose file or directory at `path` another holder has locked.
+/// Returns the error for a bank whose file or directory at `path` is locked by another process.
 fn locked(dir: &Directory, path: &Path) -> Error {
-    // Named for the message alone: the holder may have ended meanwhile.
+    // The holders appear only in the message, and may have ended since.
     let holders = path.metadata().map(|file| LockHolders::of(&file)).unwrap_or_default();
     Error::Locked { path: dir.path().to_owned(), holders }
 }
@@ -63,7 +63,8 @@ fn locked(dir: &Directory, path: &Path) -> Error {
 fn lock_file(dir: &Arc<Directory>) -> Result<FileLock> {
     let place = dir.place(LOCK_NAME);
     let file = LockableFile::open(|| match place.open_with(OFlags::RDWR | OFlags::CREATE) {
-        // Another user's, as after a run as root: a process that can read it can lock it.
+        // The file may belong to another user, for example after a run as root. A process that can
+        // read the file can lock it.
         Err(e) if e.kind() == ErrorKind::PermissionDenied => place.open().map_err(|_| e),
         opened => opened,
     });

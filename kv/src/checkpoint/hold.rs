@@ -1,23 +1,23 @@
-//! Holding a checkpoint that is read, so that a writer in another process does not take it away.
+//! Holds a checkpoint while a reader uses it, so a writer in another process does not remove it.
 //!
-//! **Problem.** A writer gives up checkpoints beyond those that it keeps: it removes the directory,
-//! and gives back the log below the oldest checkpoint that is left. A process that reads such a
-//! checkpoint would then miss files, or find holes that read as zeros. The reader may be killed at
-//! any instant, and may change no byte of the bank.
+//! **Problem.** A writer removes all but the newest checkpoints, and frees the log below the oldest
+//! checkpoint that is left. A process that reads a removed checkpoint would miss files, or find
+//! holes that read as zeros. The reader may be killed at any instant, and may change no byte of the
+//! bank.
 //!
-//! **Approach.** A reader holds a shared lock (`flock`) on the checkpoint's `manifest`, which no
-//! two checkpoints share. Before a writer takes a checkpoint away it tries for the exclusive lock,
-//! without waiting: if it can't have it, the checkpoint stays until the next time, whole, with all
-//! of its log (`Pins` goes by the directories that are there). The kernel lets go of a lock with
-//! the process, so a killed reader holds nothing.
+//! **Approach.** A reader holds a shared lock (`flock`) on the checkpoint's `manifest`. No two
+//! checkpoints share a manifest. Before a writer removes a checkpoint, it tries to take the
+//! exclusive lock without waiting. If it fails, the checkpoint stays with all of its log until the
+//! next pruning (`Pins` keeps the log of all present checkpoints). The kernel releases the lock of
+//! a process that ends.
 //!
-//! **Why it is right.** The directory loses its name only while the exclusive lock is held. A
-//! reader takes the shared lock and *then* looks whether the file that it locked is still under the
-//! checkpoint's name. If it is, the checkpoint was whole all along and stays so. If there is no
-//! file, or another one, the checkpoint went between listing and locking, and the reader takes
-//! another. The log below a checkpoint's end is never written again, so nothing else needs a lock.
-//! A reader never looks at a directory that is still `.partial`, or that has the mark of `removal`,
-//! which the writer makes while it holds the exclusive lock.
+//! **Why it is right.** A writer renames or marks the directory only while it holds the exclusive
+//! lock. A reader takes the shared lock and *then* checks that the checkpoint's name still leads to
+//! the file that it locked. If so, the checkpoint was complete and stays complete. Otherwise the
+//! checkpoint was removed between listing and locking, and the reader takes another checkpoint. The
+//! log below a checkpoint's end is never written again, so it needs no lock. A reader ignores
+//! directories that are still `.partial`, and directories with the mark of `removal`, which the
+//! writer makes under the exclusive lock.
 
 use std::fs::TryLockError;
 use std::io::ErrorKind;
@@ -28,24 +28,25 @@ use crate::files::directory::FileIdentity;
 use crate::files::lock::{FileLock, LockableFile};
 use crate::files::lock_holders::LockHolders;
 
-/// How often the newest checkpoint may go between listing and locking; each time the writer has
-/// taken others.
+/// Attempts of a reader to lock the newest checkpoint. An attempt fails if the writer has removed
+/// that checkpoint since it was listed, and so has completed a newer one.
 const ATTEMPTS_MAX: u32 = 1000;
 
-/// Keeps a checkpoint on disk with all that it names, until it is dropped.
+/// Keeps a checkpoint and all of its files on disk until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Hold {
     _manifest: FileLock,
 }
 
-/// While this exists, no process reads the checkpoint or can begin to.
+/// While this exists, no process reads the checkpoint or can begin to read it.
 #[derive(Debug)]
 pub(crate) struct Unread {
     _manifest: Option<FileLock>,
 }
 
 impl Checkpoints {
-    /// Holds a checkpoint; none if there is no such checkpoint, or none any more.
+    /// Holds a checkpoint. `None` if the checkpoint does not exist, or was removed before it could
+    /// be held.
     pub(crate) fn hold(&self, number: u64) -> Result<Option<Hold>> {
         let path = self.manifest_path(number);
         let manifest = match LockableFile::open(|| path.open()) {
@@ -55,13 +56,13 @@ impl Checkpoints {
             }
             Err(e) => return Err(Error::io("open", &path, e)),
         };
-        // Waits only for a writer that is taking the checkpoint away.
+        // Waits only for a writer that is removing the checkpoint.
         let manifest = FileLock::shared(manifest).map_err(|e| Error::io("lock", &path, e))?;
         let failed = |e| Error::io("stat", &path, e);
         let locked = FileIdentity::of(manifest.file()).map_err(failed)?;
         let found = path.stat_if_there().map_err(failed)?;
         let is_same = found.is_some_and(|found| FileIdentity::from(&found) == locked);
-        // The writer may have taken it back by a mark, and not be able to remove the file.
+        // If the writer has marked the checkpoint as removed, its manifest may still be present.
         let still_there = is_same && self.has(number);
         Ok(still_there.then_some(Hold { _manifest: manifest }))
     }
@@ -81,20 +82,20 @@ impl Checkpoints {
         )))
     }
 
-    /// The processes that read a checkpoint; `None` if the system names none.
+    /// Returns the processes that read a checkpoint. `None` if the system lists no such process.
     pub(crate) fn readers(&self, number: u64) -> Option<LockHolders> {
         let manifest = self.manifest_path(number).open().ok()?;
         let readers = LockHolders::of(&manifest.metadata().ok()?);
         (!readers.0.is_empty()).then_some(readers)
     }
 
-    /// Makes sure that no process reads a checkpoint, which may then be taken away. `None` if one
-    /// does.
+    /// Takes the exclusive lock that a writer needs to remove a checkpoint. `None` if a process
+    /// reads the checkpoint.
     pub(crate) fn unread(&self, number: u64) -> Result<Option<Unread>> {
         let path = self.manifest_path(number);
         let manifest = match LockableFile::open(|| path.open()) {
             Ok(manifest) => manifest,
-            // The checkpoint is damaged, so no process can open it.
+            // A checkpoint without a manifest is damaged, so no process can open it.
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 return Ok(Some(Unread { _manifest: None }));
             }
@@ -148,8 +149,7 @@ mod tests {
         let unread = checkpoints.unread(1).unwrap().unwrap();
         let dir = checkpoints.dir_of(1);
         std::thread::scope(|scope| {
-            // Opens the file under its name or finds it gone, and if it opened it, waits for the
-            // lock.
+            // The holder either finds the file gone, or opens it and waits for the lock.
             let holder = scope.spawn(|| checkpoints.hold(1).unwrap());
             dir.rename(&dir.with_extension("partial")).unwrap();
             drop(unread);

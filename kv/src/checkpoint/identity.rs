@@ -1,22 +1,22 @@
-//! What tells one checkpoint from every other, in each of its streams.
+//! The identity of a checkpoint, as each of its files stores it.
 
 use crate::error::{Error, Result};
 use crate::files::checked_stream::CheckedReader;
 use crate::files::checked_stream::StreamIdentity;
 use crate::files::directory::Place;
 
-/// Which checkpoint a file belongs to.
+/// Identifies the checkpoint that a file belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CheckpointIdentity {
     pub(crate) bank: u64,
     pub(crate) checkpoint: u64,
-    /// The checkpoint's random id. 0 for a file that a build of format 5 wrote: it names the bank
-    /// in its place.
+    /// The checkpoint's random id. 0 for a file of format 5, whose header holds only the bank's id.
     pub(crate) id: u64,
 }
 
 impl CheckpointIdentity {
-    /// The header of this checkpoint's stream of a kind; `version` is the newest of the kind.
+    /// Returns the header of this checkpoint's stream. `version` is the newest version of the
+    /// stream's kind.
     pub(crate) fn stream(self, (magic, version): ([u8; 8], u32)) -> StreamIdentity {
         let CheckpointIdentity { bank, checkpoint, id } = self;
         match id {
@@ -25,8 +25,8 @@ impl CheckpointIdentity {
         }
     }
 
-    /// The identity of a file whose checkpoint's manifest can't be read, from the file's own
-    /// header.
+    /// Reads the identity of a file from its own header, for a checkpoint whose manifest can't be
+    /// read.
     pub(crate) fn found(
         place: &Place,
         (magic, version): ([u8; 8], u32),

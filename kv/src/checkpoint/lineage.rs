@@ -1,21 +1,21 @@
-//! Which opening of the bank wrote each page of the log.
+//! Records which opening of the bank wrote each page of the log.
 //!
 //! **Problem.** Bank id, page number and address do not identify a page's content. A bank and its
-//! copy go on under one bank id, and write different pages under one number. A bank that is opened
-//! after a crash or a roll back cuts its log, and writes other pages under the numbers that it cut
-//! off. A page of the wrong origin (a segment file restored from a copy that has gone on, or a
-//! write that the drive lost) would pass every checksum and be served as data.
+//! copy share one bank id, and later write different pages with the same number. A bank that is
+//! opened after a crash or a rollback cuts off the end of its log, and later writes other pages
+//! with those numbers. Every checksum would accept such a page of the wrong origin. It can come
+//! from a segment file of a copy that has been written since, or from a write that the drive lost.
 //!
-//! **Approach.** Each opening for writing draws a random *salt*. The salt stands in the header of
-//! every page that the opening writes, and in the seed of its records' checksums. The manifest
-//! lists the openings: the first page that each wrote, and its salt. So a reader knows the salt of
-//! every page before it reads the page.
+//! **Approach.** Each opening for writing draws a random *salt*. The opening writes the salt into
+//! the header of every page, and into the seed of its records' checksums. The manifest lists each
+//! opening's first page and salt. A reader therefore knows the salt of every page before it reads
+//! the page.
 //!
 //! **Invariants.**
-//! 1. `first_page` ascends strictly. An opening that wrote no page below a checkpoint's end is not
-//!    in its list.
+//! 1. `first_page` is strictly ascending. A checkpoint's list omits openings that wrote no page
+//!    below the checkpoint's end.
 //! 2. A page below the first opening's `first_page` has salt 0: a build of format 5 wrote it.
-//! 3. An opening is listed as long as a page of it can lie at or above the log's begin.
+//! 3. An opening stays in the list while a page of it can lie at or above the log's begin.
 
 use std::ops::Range;
 
@@ -27,11 +27,11 @@ use crate::record::address::Address;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, metadata::Encode, metadata::Decode)]
 pub(crate) struct Opening {
     pub(crate) first_page: u64,
-    /// Random. 0 only for pages that a build of format 5 wrote.
+    /// A random number. 0 only for pages that a build of format 5 wrote.
     pub(crate) salt: u64,
 }
 
-/// The openings that wrote a log, oldest first.
+/// The openings that wrote the pages of a log, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Lineage {
     bank: u64,
@@ -44,8 +44,8 @@ impl Lineage {
         Lineage { bank, page_bits, openings }
     }
 
-    /// Adds the opening that writes from `first_page` on. Openings that would have written at or
-    /// after that page wrote nothing that is left.
+    /// Adds the opening that writes from `first_page` on. Removes earlier openings that begin at or
+    /// after that page, because none of their pages is left.
     #[must_use]
     pub(crate) fn then(mut self, first_page: u64, salt: u64) -> Self {
         self.openings.retain(|opening| opening.first_page < first_page);
@@ -58,41 +58,41 @@ impl Lineage {
         before.checked_sub(1).map_or(0, |last| self.openings[last].salt)
     }
 
-    /// What the header of page `page` must say.
+    /// Returns the identity that the header of page `page` must have.
     pub(crate) fn page(&self, page: u64) -> PageIdentity {
         PageIdentity { page, bank: self.bank, salt: self.salt(page) }
     }
 
-    /// The seed of the checksum of the record at `address`.
+    /// Returns the seed of the checksum of the record at `address`.
     pub(crate) fn origin(&self, address: Address) -> u64 {
         self.page(address.raw() >> self.page_bits).origin()
     }
 
-    /// The openings that a checkpoint lists whose log has pages `pages`.
+    /// Returns the openings that a checkpoint must list if its log has the pages `pages`.
     pub(crate) fn of_pages(&self, pages: Range<u64>) -> Vec<Opening> {
-        // The opening that wrote the first page stays; those before it do not reach into the log
-        // any more.
+        // The opening that wrote the first page stays. Pages of earlier openings are no longer in
+        // the log.
         let first = self.openings.partition_point(|opening| opening.first_page <= pages.start);
         let from_first = &self.openings[first.saturating_sub(1)..];
         from_first.iter().copied().filter(|opening| opening.first_page < pages.end).collect()
     }
 
-    /// True if both say that the same openings wrote `pages`.
+    /// True if both lineages name the same openings for `pages`.
     pub(crate) fn agrees(&self, other: &Lineage, pages: Range<u64>) -> bool {
         let salts = |lineage: &Lineage| {
             let mut openings = lineage.of_pages(pages.clone());
             for opening in &mut openings {
                 opening.first_page = opening.first_page.max(pages.start);
             }
-            // Pages without an opening and pages of an opening with salt 0 look alike.
+            // Pages without an opening have salt 0, as pages of an opening with salt 0 do.
             openings.retain(|opening| opening.salt != 0);
             openings
         };
         pages.is_empty() || salts(self) == salts(other)
     }
 
-    /// Adds what `older`, the lineage of an earlier checkpoint, knows of pages before this one's
-    /// first opening.
+    /// Adds the openings of an earlier checkpoint's lineage that begin before this one's first
+    /// opening.
     pub(crate) fn extend_back(&mut self, older: &Lineage) {
         let first = self.openings.first().map_or(u64::MAX, |opening| opening.first_page);
         let before = older.openings.iter().copied().filter(|opening| opening.first_page < first);
@@ -100,7 +100,7 @@ impl Lineage {
     }
 }
 
-/// True if a manifest may list these openings for a log that ends before page `end`.
+/// True if the openings are in order and begin before page `end`, where the manifest's log ends.
 pub(crate) fn is_sound(openings: &[Opening], end: u64) -> bool {
     openings.is_sorted_by(|a, b| a.first_page < b.first_page)
         && openings.last().is_none_or(|last| last.first_page < end)

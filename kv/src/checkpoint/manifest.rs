@@ -1,4 +1,4 @@
-//! What a checkpoint says of itself: the manifest, and whether its parts fit together.
+//! The manifest of a checkpoint, and the check that its parts are consistent.
 
 use crate::checkpoint::identity::CheckpointIdentity;
 use crate::checkpoint::lineage;
@@ -11,29 +11,29 @@ use crate::memory::budget::PAGE_BYTES_MAX;
 use crate::operation::Width;
 use crate::record::layout::record_bytes;
 
-/// Of a manifest that is not sound.
+/// Message for a manifest with inconsistent parts.
 pub(crate) const UNSOUND: &str = "its page size, log boundaries, images and tables do not fit";
 
-/// A table as the store knows it.
+/// A table's entry in a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
 pub(crate) struct TableEntry {
     pub(crate) number: u16,
     pub(crate) name: String,
-    /// Length of every value; the longest one's where the width is variable.
+    /// The length of every value, or the largest length if the width is variable.
     pub(crate) value_bytes: u32,
     pub(crate) variable: bool,
     pub(crate) descriptor: Vec<u8>,
-    /// Rows that are there, deleted ones not counted.
+    /// Number of rows, without deleted rows.
     pub(crate) rows: u64,
-    /// Bytes of those rows' records, where the width is variable; else 0.
+    /// Bytes of the records of these rows if the width is variable, else 0.
     pub(crate) record_bytes: u64,
-    /// Dropped: only its number is kept. No other table gets it while its records may still be
-    /// there.
+    /// True if the table was dropped. The entry reserves the table's number while the log may still
+    /// have records of the table.
     pub(crate) dropped: bool,
 }
 
 impl TableEntry {
-    /// True if the table was dropped and no record of it is left in the checkpoint's log.
+    /// True if the table was dropped and the checkpoint's log has no record of it.
     pub(crate) fn is_gone(&self) -> bool {
         self.dropped && self.value_bytes == 0
     }
@@ -42,7 +42,7 @@ impl TableEntry {
         if self.variable { Width::Variable } else { Width::Fixed }
     }
 
-    /// Bytes of its rows' records.
+    /// Returns the bytes of the records of the table's rows.
     pub(crate) fn live_bytes(&self) -> u64 {
         let each = record_bytes(self.value_bytes as usize) as u64;
         match self.width() {
@@ -52,12 +52,13 @@ impl TableEntry {
     }
 }
 
-/// A part of a checkpoint's index.
+/// An image of the checkpoint's index, or of the changes to it.
 #[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
 pub(crate) struct ImageEntry {
-    /// The checkpoint that it was written for.
+    /// The number of the checkpoint that the image was written for.
     pub(crate) checkpoint: u64,
-    /// That checkpoint's id; 0 if a build of format 5 wrote the image.
+    /// The id of the checkpoint that the image was written for. 0 if a build of format 5 wrote the
+    /// image.
     pub(crate) id: u64,
     pub(crate) file_bytes: u64,
 }
@@ -68,35 +69,36 @@ impl ImageEntry {
     }
 }
 
-/// What a checkpoint is.
+/// The description of a checkpoint, as the file `manifest` holds it.
 #[derive(Debug, Clone, PartialEq, Eq, metadata::Encode, metadata::Decode)]
 pub(crate) struct Manifest {
     pub(crate) number: u64,
-    /// A number that no other checkpoint has (see `store::state`). The running numbers don't do for
-    /// that: a roll back gives them again, and a copy of the bank counts on by itself.
+    /// A random number that identifies the checkpoint (see `store::state`). `number` does not: a
+    /// rollback reuses numbers, and a copy of the bank counts on independently.
     pub(crate) id: u64,
     pub(crate) bank: u64,
     pub(crate) page_bits: u32,
     pub(crate) segment_bytes: u64,
-    /// Mixed into the hash of keys, which the index goes by: see `hash`. 0 in banks of format 5.
+    /// The seed of the key hash that the index uses, see `hash`. 0 in banks of format 5.
     pub(crate) hash_seed: u64,
-    /// Where the log begins: nothing below is kept.
+    /// The log's first address. The bank keeps nothing below it.
     pub(crate) log_begin: u64,
-    /// Where the log ends, a page boundary: nothing at or above belongs to this checkpoint.
+    /// The log's end, a page boundary. Records at or above it do not belong to this checkpoint.
     pub(crate) log_end: u64,
-    /// Which opening of the bank wrote which pages: see `lineage`.
+    /// The openings of the bank that wrote the pages, see `lineage`.
     pub(crate) openings: Vec<Opening>,
-    /// The index: a whole image and the changes that followed, oldest first.
+    /// The index: one whole image, then the images of later changes, oldest first.
     pub(crate) images: Vec<ImageEntry>,
-    /// The id that the blob carries: this checkpoint's; 0 if a build of format 5 wrote it.
+    /// The id in the blob's header: this checkpoint's id, or 0 if a build of format 5 wrote the
+    /// blob.
     pub(crate) blob_id: u64,
     pub(crate) blob_bytes: u64,
-    /// When it was taken, in seconds since 1970.
+    /// The time of the checkpoint, in seconds since 1970.
     pub(crate) unix_s: u64,
     pub(crate) tables: Vec<TableEntry>,
 }
 
-/// A manifest as a build of format 5 wrote it.
+/// A manifest of format 5.
 #[derive(metadata::Encode, metadata::Decode)]
 struct ManifestV5 {
     number: u64,
@@ -135,28 +137,28 @@ impl From<ManifestV5> for Manifest {
 }
 
 impl Manifest {
-    /// The identity of the checkpoint's blob.
+    /// Returns the identity in the header of the checkpoint's blob.
     pub(crate) fn blob_identity(&self) -> CheckpointIdentity {
         CheckpointIdentity { bank: self.bank, checkpoint: self.number, id: self.blob_id }
     }
 
-    /// Which opening wrote each page of the log.
+    /// Returns the lineage, which names the opening that wrote each page of the log.
     pub(crate) fn lineage(&self) -> Lineage {
         Lineage::new(self.bank, self.page_bits, self.openings.clone())
     }
 
-    /// The pages of the log.
+    /// Returns the numbers of the log's pages.
     pub(crate) fn pages(&self) -> std::ops::Range<u64> {
         self.log_begin >> self.page_bits..self.log_end >> self.page_bits
     }
 
-    /// The manifest of checkpoint `number` from its file.
+    /// Decodes the manifest of checkpoint `number` and checks its values.
     ///
-    /// A right checksum says that the bytes are those that were written, not that a sane program
-    /// wrote them: all that others reckon with is held against its bounds here, once.
+    /// A correct checksum shows that the bytes are as written, but not that the writer was correct.
+    /// This function therefore checks all values that later code relies on.
     ///
     /// # Errors
-    /// What does not fit.
+    /// A text that says what is wrong.
     pub(crate) fn decode(
         bytes: &[u8],
         number: u64,
@@ -175,7 +177,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Whether its parts can belong together.
+    /// True if the parts of the manifest are consistent.
     pub(crate) fn is_sound(&self, limits: Limits) -> bool {
         self.log_fits(limits) && self.images_fit() && self.tables_fit()
     }
@@ -199,7 +201,7 @@ impl Manifest {
             && images.next_back() == Some(self.number)
     }
 
-    /// Tables are numbered in order, and their rows lie in the log.
+    /// True if tables have consecutive numbers and their rows fit in the log.
     fn tables_fit(&self) -> bool {
         let numbered = self
             .tables
@@ -212,22 +214,23 @@ impl Manifest {
         numbered && live_bytes <= log_bytes && self.rows() <= log_bytes
     }
 
-    /// The tables that were not dropped. The counts of others mean nothing: in some banks they went
-    /// below zero.
+    /// Returns the tables that were not dropped. The counts of dropped tables are meaningless: in
+    /// some banks they went below zero.
     fn tables_there(&self) -> impl Iterator<Item = &TableEntry> {
         self.tables.iter().filter(|table| !table.dropped)
     }
 
-    /// Rows of all tables.
+    /// Returns the number of rows of all tables.
     pub(crate) fn rows(&self) -> u64 {
         self.tables_there().map(|table| table.rows).fold(0, u64::saturating_add)
     }
 }
 
-/// Beyond every number that is ever given, and far from where numbers end.
+/// Largest checkpoint number that a manifest may have. Banks never reach it, and counting on from
+/// it can't overflow.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
-/// Magic number and version of the stream of a checkpoint's blob.
+/// Magic number and version in the stream header of a checkpoint's blob.
 pub(crate) const BLOB_KIND: ([u8; 8], u32) = (*b"EMBKBLOB", 2);
 
 #[cfg(test)]
@@ -266,8 +269,7 @@ mod tests {
         }
     }
 
-    /// What others add up and multiply was taken from the file as it was: a panic, or a number that
-    /// had wrapped.
+    /// Shows that `decode` refuses values that would make later sums and products overflow.
     #[test]
     fn numbers_beyond_their_bounds_are_refused() {
         let decode = |change: &dyn Fn(&mut Manifest)| {
@@ -277,8 +279,8 @@ mod tests {
         };
         decode(&|_| {}).unwrap();
         decode(&|manifest| manifest.unix_s = u64::MAX).unwrap();
-        // There are banks whose batches took from the counts of a table that had been dropped
-        // beside them.
+        // In some existing banks, batches that ran while a table was dropped decremented its counts
+        // below 0.
         let counts = |manifest: &mut Manifest, dropped| {
             let below = TableEntry { rows: 7_u64.wrapping_neg(), dropped, ..table(0) };
             let shrunk =

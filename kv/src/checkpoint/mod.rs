@@ -1,4 +1,4 @@
-//! Checkpoints on disk: writing one whole, finding the newest whole one.
+//! Writes checkpoints to disk, and finds the newest complete checkpoint.
 //!
 //! ```text
 //! <bank>/checkpoints/0000000007/manifest           what the checkpoint is (metadata, see `metadata`)
@@ -7,14 +7,14 @@
 //!                               blob               the caller's own bytes (checked stream)
 //! ```
 //!
-//! Images of the index that earlier checkpoints wrote are linked into the directory, so each has
-//! all that it needs.
+//! A checkpoint also needs images of the index that earlier checkpoints wrote. They are hard-linked
+//! into its directory, so each directory has all its images.
 //!
-//! A checkpoint is written under `0000000007.partial`; every file and that directory are synced,
-//! after the log itself; then the directory gets its final name and `checkpoints` is synced. So a
-//! directory under a final name is complete, whatever the instant of a crash, and one that does not
-//! verify is damage and an error. The log below a checkpoint's end is never written again.
-//! `removal` tells how a checkpoint is taken away.
+//! A checkpoint is written in the directory `0000000007.partial`. The log is synced first, then
+//! every file, then the directory. The directory then gets its final name, and `checkpoints` is
+//! synced. A directory with a final name is therefore complete after any crash. If it does not
+//! verify, it is damaged, and opening it fails. The log below a checkpoint's end is never written
+//! again. `removal` explains how a checkpoint is removed.
 
 pub(crate) mod bank_dir;
 pub(crate) mod bank_file;
@@ -47,38 +47,40 @@ use crate::sync::Mutex;
 use removal::Leftovers;
 
 pub(crate) const PARTIAL: &str = "partial";
-/// An empty file: the checkpoint stays until it is unpinned.
+/// Name of an empty file that keeps the checkpoint until it is unpinned.
 const PINNED: &str = "pinned";
 /// The checkpoints of a bank.
 #[derive(Debug, Clone)]
 pub(crate) struct Checkpoints {
-    /// The folder `checkpoints`; `None` if only looked for and not there.
+    /// The folder `checkpoints`. `None` if the caller only looks at the bank and the folder is
+    /// missing.
     dir: Option<Arc<Directory>>,
     bank: Arc<Directory>,
-    /// Limits that manifests and images of the index must keep to.
+    /// Limits for the values in manifests and images of the index.
     pub(crate) limits: Limits,
-    /// What could not be cleared away, by all clones of these.
+    /// Files that could not be removed. All clones share this list.
     pub(crate) left: Arc<Mutex<Leftovers>>,
 }
 
 const FOLDER: &str = "checkpoints";
 
 impl Checkpoints {
-    /// The checkpoints in a bank's directory; clears away what a crash left half-written.
+    /// Opens or creates the folder of checkpoints in a bank's directory, and removes directories
+    /// that a crash left unfinished.
     pub(crate) fn open(bank: &Arc<Directory>) -> Result<Self> {
         let failed = |e| Error::io("create", &bank.place(FOLDER), e);
         let dir = bank.make_subdirectory(FOLDER).map_err(failed)?;
         let checkpoints = Checkpoints::new(Some(dir), bank);
-        // A process that was killed may have renamed checkpoints and not synced that. One that has
-        // its final name must be there for good when the bank is opened at it; one that has
-        // lost it must not come back when its files and its log are gone.
+        // A process that was killed may have renamed checkpoints without syncing the folder. A
+        // checkpoint with its final name must stay before the bank is opened at it. A checkpoint
+        // that lost its name must not come back after its files and log are removed.
         checkpoints.sync()?;
         checkpoints.clear(&checkpoints.names()?);
         Ok(checkpoints)
     }
 
-    /// The checkpoints in the directory of a bank that is not open for writing: makes nothing,
-    /// clears nothing away.
+    /// Opens the folder of checkpoints of a bank that is not open for writing. Creates and removes
+    /// nothing.
     pub(crate) fn look(bank: &Arc<Directory>) -> Result<Self> {
         let dir = match bank.subdirectory(FOLDER) {
             Ok(dir) => Some(dir),
@@ -93,14 +95,13 @@ impl Checkpoints {
         Checkpoints { dir, bank, limits: Limits::PRODUCT, left: Arc::default() }
     }
 
-    /// Returns these checkpoints as those of a bank with `limits`. Both constructors take
-    /// [`Limits::PRODUCT`].
+    /// Replaces the limits, which are [`Limits::PRODUCT`] after both constructors.
     #[must_use]
     pub(crate) fn within(self, limits: Limits) -> Self {
         Checkpoints { limits, ..self }
     }
 
-    /// The names in the folder.
+    /// Returns the names in the folder.
     pub(crate) fn names(&self) -> Result<Vec<OsString>> {
         let listed = match &self.dir {
             Some(dir) => dir.names(),
@@ -109,22 +110,23 @@ impl Checkpoints {
         listed.map_err(|e| Error::io("list", self.path(), e))
     }
 
-    /// The numbers of the completed checkpoints, oldest first.
+    /// Returns the numbers of the completed checkpoints, oldest first.
     pub(crate) fn numbers(&self) -> Result<Vec<u64>> {
         Ok(removal::numbers_of(&self.names()?))
     }
 
-    /// As `numbers`; empty if there is no folder of checkpoints.
+    /// Returns the numbers of the completed checkpoints, oldest first. Empty if the folder is
+    /// missing.
     pub(crate) fn numbers_if_any(&self) -> Result<Vec<u64>> {
         if self.is_there() { self.numbers() } else { Ok(Vec::new()) }
     }
 
-    /// Whether there is a folder for checkpoints.
+    /// True if the folder of checkpoints exists.
     pub(crate) fn is_there(&self) -> bool {
         self.dir.is_some()
     }
 
-    /// The folder of the checkpoints, for messages.
+    /// Returns the path of the folder, for messages.
     pub(crate) fn path(&self) -> PathBuf {
         match &self.dir {
             Some(dir) => dir.path().to_owned(),
@@ -132,7 +134,7 @@ impl Checkpoints {
         }
     }
 
-    /// A name in the folder of the checkpoints.
+    /// Returns the place of a name in the folder.
     pub(crate) fn place(&self, name: impl AsRef<Path>) -> Place {
         match &self.dir {
             Some(dir) => dir.place(name),
@@ -140,11 +142,11 @@ impl Checkpoints {
         }
     }
 
-    /// Refuses to go on where the path of the bank, or of the folder of its checkpoints, leads
-    /// elsewhere by now.
+    /// Fails if the path of the bank, or of its folder of checkpoints, now leads to another
+    /// directory.
     ///
     /// # Errors
-    /// `DirectoryMoved`; `Io` if it can't be told.
+    /// `DirectoryMoved` if a path leads elsewhere. `Io` if the path can't be examined.
     pub(crate) fn check_in_place(&self) -> Result<()> {
         self.bank.check_in_place()?;
         self.dir.as_ref().map_or(Ok(()), |dir| dir.check_in_place())
@@ -154,22 +156,22 @@ impl Checkpoints {
         self.place(format!("{number:010}"))
     }
 
-    /// The file of an image of the index in a checkpoint's directory.
+    /// Returns the place of an image of the index in the directory of checkpoint `number`.
     pub(crate) fn image_path(&self, number: u64, image: u64) -> Place {
         self.dir_of(number).join(image_name(image))
     }
 
-    /// The file of a checkpoint's blob.
+    /// Returns the place of a checkpoint's blob.
     pub(crate) fn blob_path(&self, number: u64) -> Place {
         self.dir_of(number).join(BLOB)
     }
 
-    /// The file of a checkpoint's manifest.
+    /// Returns the place of a checkpoint's manifest.
     pub(crate) fn manifest_path(&self, number: u64) -> Place {
         self.dir_of(number).join(MANIFEST)
     }
 
-    /// The images of a checkpoint's index.
+    /// Opens the images of a checkpoint's index.
     pub(crate) fn images(&self, manifest: &Manifest) -> Result<Images> {
         let files = manifest.images.iter().map(|image| {
             (self.image_path(manifest.number, image.checkpoint), image.identity(manifest.bank))
@@ -177,15 +179,15 @@ impl Checkpoints {
         Images::open(files, manifest.log_begin, manifest.log_end, self.limits)
     }
 
-    /// Begins to write a checkpoint.
+    /// Creates the directory in which a checkpoint will be written.
     pub(crate) fn begin(&self, number: u64) -> Result<PartialCheckpoint<'_>> {
         let mut attempt = 0;
-        // Ends: with a directory, an error, or the last name.
+        // The loop ends with a directory, with an error, or after `PARTIAL_NAMES` names.
         let dir = loop {
             let dir = self.partial_of(number, attempt);
             let made = match dir.create_dir() {
-                // An attempt that failed may not have been able to clear away what it had written.
-                // What can't be cleared away keeps its name.
+                // An earlier attempt that failed may have left its directory. If that directory
+                // can't be removed, it keeps its name, and this loop tries the next name.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     match dir.remove_dir_all() {
                         Err(_) if attempt + 1 < removal::PARTIAL_NAMES => {
@@ -204,13 +206,13 @@ impl Checkpoints {
         Ok(PartialCheckpoint { of: self, number, dir, finished: false })
     }
 
-    /// Makes the checkpoints' names durable.
+    /// Makes the names in the folder durable.
     pub(crate) fn sync(&self) -> Result<()> {
         let synced = self.dir.as_ref().map_or(Ok(()), |dir| dir.sync());
         synced.map_err(|e| Error::io("sync", self.path(), e))
     }
 
-    /// A checkpoint's manifest, checked.
+    /// Reads and checks a checkpoint's manifest.
     pub(crate) fn manifest(&self, number: u64) -> Result<Manifest> {
         let place = self.manifest_path(number);
         let bytes = place.read().map_err(|e| Error::io("read", &place, e))?;
@@ -218,7 +220,7 @@ impl Checkpoints {
         Manifest::decode(&bytes, number, self.limits).map_err(damaged)
     }
 
-    /// The caller's bytes, checked.
+    /// Reads and checks a checkpoint's blob, the bytes that the caller stored with it.
     pub(crate) fn blob(&self, manifest: &Manifest) -> Result<Vec<u8>> {
         let path = self.blob_path(manifest.number);
         let mut reader = CheckedReader::open(&path, manifest.blob_identity().stream(BLOB_KIND))?;
@@ -231,12 +233,14 @@ impl Checkpoints {
         Ok(blob)
     }
 
-    /// Has a checkpoint stay, durably, whatever is pruned: an empty file in its directory says so.
+    /// Pins a checkpoint durably: creates an empty file in its directory that keeps it from being
+    /// pruned.
     pub(crate) fn pin(&self, number: u64) -> Result<()> {
         let mark = self.pin_path(number);
         match mark.create_new() {
             Ok(_) => {}
-            // Synced again: an earlier attempt may have failed in between.
+            // The directory is synced again, because an earlier call may have failed before its
+            // sync.
             Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
             Err(e) => return Err(Error::io("create", &mark, e)),
         }
@@ -244,7 +248,7 @@ impl Checkpoints {
         dir.sync().map_err(|e| Error::io("sync", &dir, e))
     }
 
-    /// Undoes a pin. The next pruning removes the checkpoint if it is beyond those that are kept.
+    /// Unpins a checkpoint. The next pruning may then remove it.
     pub(crate) fn unpin(&self, number: u64) -> Result<()> {
         let mark = self.pin_path(number);
         let dir = self.dir_of(number);
@@ -252,7 +256,7 @@ impl Checkpoints {
         dir.sync().map_err(|e| Error::io("sync", &dir, e))
     }
 
-    /// Whether a checkpoint is pinned.
+    /// True if the checkpoint is pinned.
     pub(crate) fn is_pinned(&self, number: u64) -> Result<bool> {
         let mark = self.pin_path(number);
         let found = mark.stat_if_there().map_err(|e| Error::io("stat", &mark, e))?;

@@ -1,4 +1,4 @@
-//! A checkpoint that is being written, in a directory that is not yet one.
+//! A checkpoint that is being written, in a directory with a temporary name.
 
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::identity::CheckpointIdentity;
@@ -20,7 +20,7 @@ pub(crate) fn image_name(checkpoint: u64) -> String {
     format!("index.{checkpoint:010}")
 }
 
-/// A checkpoint that is being written. Dropped unfinished, it is removed.
+/// A checkpoint that is being written. Dropping it unfinished removes its directory.
 pub(crate) struct PartialCheckpoint<'a> {
     pub(crate) of: &'a Checkpoints,
     pub(crate) number: u64,
@@ -29,35 +29,35 @@ pub(crate) struct PartialCheckpoint<'a> {
 }
 
 impl PartialCheckpoint<'_> {
-    /// Where the image of the index goes that checkpoint `image` wrote.
+    /// Returns the place for the index image that checkpoint `image` wrote.
     pub(crate) fn image_path(&self, image: u64) -> Place {
         self.dir.join(image_name(image))
     }
 
-    /// Where the blob goes.
+    /// Returns the place for the blob.
     pub(crate) fn blob_path(&self) -> Place {
         self.dir.join(BLOB)
     }
 
-    /// Where a file of another checkpoint goes in this one.
+    /// Returns the place in this checkpoint for a file of another checkpoint.
     pub(crate) fn path_of(&self, other: &Place) -> Place {
         self.dir.join(other.name().file_name().unwrap_or_default())
     }
 
-    /// Links the images of checkpoint `number` into this one, which adds to them. False if the file
-    /// system can't; then some may be there.
+    /// Links the images of checkpoint `number` into this checkpoint. Returns false if the file
+    /// system can't link, possibly after some links were made.
     pub(crate) fn link_images(&self, number: u64, images: &[ImageEntry]) -> bool {
         images.iter().all(|image| {
             let from = self.of.image_path(number, image.checkpoint);
             let to = self.image_path(image.checkpoint);
-            // The content was synced with its own checkpoint; not every file system counts a new
-            // name to it.
+            // The content was synced by its own checkpoint. Some file systems also need a sync for
+            // the new name.
             from.hard_link(&to).and_then(|()| to.sync()).is_ok()
         })
     }
 
-    /// Links the images of checkpoint `of` into this one, or copies them where the file system
-    /// can't.
+    /// Links the images of checkpoint `of` into this checkpoint, or copies them if the file system
+    /// can't link.
     pub(crate) fn take_images(&self, of: &Manifest, images: &[ImageEntry]) -> Result<()> {
         if self.link_images(of.number, images) {
             return Ok(());
@@ -71,7 +71,7 @@ impl PartialCheckpoint<'_> {
         Ok(())
     }
 
-    /// Takes links away again.
+    /// Removes linked images from this checkpoint.
     pub(crate) fn unlink_images(&self, images: &[ImageEntry]) -> Result<()> {
         for image in images {
             let place = self.image_path(image.checkpoint);
@@ -80,7 +80,7 @@ impl PartialCheckpoint<'_> {
         Ok(())
     }
 
-    /// Writes the caller's bytes, durably.
+    /// Writes the blob, the caller's bytes, durably.
     pub(crate) fn write_blob(&self, of: CheckpointIdentity, blob: &[u8]) -> Result<()> {
         let path = self.blob_path();
         let mut writer = CheckedWriter::create(&path, of.stream(BLOB_KIND))?;
@@ -89,8 +89,8 @@ impl PartialCheckpoint<'_> {
         file.sync_all().map_err(|e| Error::io("sync", &path, e))
     }
 
-    /// Writes the manifest and gives the checkpoint its name: from then on it is the newest one.
-    /// The name is durable when `Checkpoints::sync` has returned.
+    /// Writes the manifest and gives the directory its final name. The checkpoint is then the
+    /// newest one. The name is durable after `Checkpoints::sync`.
     pub(crate) fn complete(mut self, manifest: &Manifest) -> Result<()> {
         use std::io::Write;
         let place = self.dir.join(MANIFEST);
@@ -102,7 +102,7 @@ impl PartialCheckpoint<'_> {
         write().map_err(|e| Error::io("write", &place, e))?;
         self.dir.sync().map_err(|e| Error::io("sync", &self.dir, e))?;
         self.of.check_in_place()?;
-        // With the mark of a removed checkpoint of this number, the new one would count as gone.
+        // An old mark of this number would make the new checkpoint count as removed.
         self.of.unmark(self.number)?;
         let last = self.of.dir_of(self.number);
         self.dir.rename(&last).map_err(|e| Error::io("rename", &self.dir, e))?;
@@ -114,7 +114,7 @@ impl PartialCheckpoint<'_> {
 impl Drop for PartialCheckpoint<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            // A failure here leaves a partial directory, which the next open clears away.
+            // If this fails, the next open of the bank removes the directory.
             let _ = self.dir.remove_dir_all();
         }
     }

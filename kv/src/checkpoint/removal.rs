@@ -1,13 +1,13 @@
-//! Taking checkpoints away, where the file system lets go of them and where it does not.
+//! Removes checkpoints, even on file systems that refuse to rename or remove their directories.
 //!
-//! **Problem.** A checkpoint goes by a rename of its directory, which one system call makes whole,
-//! and then its files are removed. There are directories that can't be renamed: on an overlay file
-//! system those of a lower layer (`EXDEV`), in a directory with the sticky bit those of another
-//! user. There are files that can't be removed. One such checkpoint must not keep later ones from
-//! going, and what can't be cleared away must not keep a bank from opening.
+//! **Problem.** A checkpoint is removed by a rename of its directory, which is atomic, and then by
+//! the removal of its files. Some directories can't be renamed: on an overlay file system the
+//! directories of a lower layer (`EXDEV`), and in a directory with the sticky bit the directories
+//! of another user. Some files can't be removed. Such a checkpoint must not prevent the removal of
+//! later ones, or the opening of the bank.
 //!
-//! **Approach.** A removal has two steps: the checkpoint is taken back, and its files are cleared
-//! away.
+//! **Approach.** A removal has two steps: take back the checkpoint, so that no process counts it,
+//! and clear away its files.
 //!
 //! | step | first way | where the directory can't be renamed |
 //! |---|---|---|
@@ -15,12 +15,12 @@
 //! | make that durable | sync `checkpoints` | sync `checkpoints` |
 //! | clear away | remove the files, then `<n>.partial` | remove `manifest`, the files, and `<n>`; sync; then the mark |
 //!
-//! A marked checkpoint counts as gone, for every process, from the mark on. So a half-removed
-//! checkpoint never looks like a whole one: its mark goes when the name of its directory is durably
-//! gone, and until then every open and every pruning go on with the removal.
+//! Every process treats a marked checkpoint as removed. A half-removed checkpoint therefore never
+//! looks complete. The mark is removed after the name of the directory is durably gone. Until then,
+//! every open and every pruning continues the removal.
 //!
-//! **What stays** is noted with the reason (`Checkpoints::left`), for the statistics. Each pruning
-//! replaces the note, so it shows only what is still there.
+//! **What stays.** `Checkpoints::left` lists the remaining paths with reasons, for the statistics.
+//! Each pruning replaces the list, so it shows only paths that still exist.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -32,15 +32,15 @@ use crate::checkpoint::{Checkpoints, PARTIAL};
 use crate::error::{Error, Result};
 use crate::files::directory::Place;
 
-/// The extension of a mark: the checkpoint of that number is gone, though its directory may be
-/// there.
+/// Extension of a mark. The checkpoint of that number counts as removed, even if its directory
+/// exists.
 const REMOVED: &str = "removed";
 
-/// Names for the `.partial` directory of one checkpoint. All but the first are for where
-/// directories of these names are there and can't be removed.
+/// Number of possible names for the `.partial` directory of one checkpoint. Later names are used
+/// while earlier names belong to directories that can't be removed.
 pub(crate) const PARTIAL_NAMES: u32 = 16;
 
-/// What could not be cleared away: paths, with the reasons.
+/// Paths that could not be removed, with the reasons.
 #[derive(Debug, Default)]
 pub(crate) struct Leftovers(Vec<(PathBuf, String)>);
 
@@ -49,13 +49,13 @@ impl Leftovers {
         self.0.push((path, error.to_string()));
     }
 
-    /// One line for each path.
+    /// Returns one line for each path.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.0.iter().map(|(path, reason)| format!("{}: {reason}", path.display())).collect()
     }
 }
 
-/// What a name in the folder of checkpoints stands for. Files of other names are not the bank's.
+/// The meaning of a name in the folder of checkpoints. The bank ignores files with other names.
 enum Named {
     Checkpoint(u64),
     Partial(u64),
@@ -76,7 +76,7 @@ fn named(name: &OsString) -> Option<Named> {
     }
 }
 
-/// The numbers of the completed checkpoints among names, oldest first.
+/// Returns the numbers of the completed checkpoints among the names, oldest first.
 pub(crate) fn numbers_of(names: &[OsString]) -> Vec<u64> {
     let mut there = BTreeSet::new();
     let mut marked = BTreeSet::new();
@@ -91,7 +91,7 @@ pub(crate) fn numbers_of(names: &[OsString]) -> Vec<u64> {
 }
 
 impl Checkpoints {
-    /// The directory in which a checkpoint is written, or out of which it is removed.
+    /// Returns the temporary name under which a checkpoint is written or removed.
     pub(crate) fn partial_of(&self, number: u64, attempt: u32) -> Place {
         match attempt {
             0 => self.place(format!("{number:010}.{PARTIAL}")),
@@ -103,15 +103,15 @@ impl Checkpoints {
         self.place(format!("{number:010}.{REMOVED}"))
     }
 
-    /// True if a checkpoint is there and was not taken back.
+    /// True if the checkpoint exists and is not marked as removed.
     pub(crate) fn has(&self, number: u64) -> bool {
         self.dir_of(number).is_dir() && !matches!(self.mark_of(number).stat_if_there(), Ok(Some(_)))
     }
 
-    /// The first number above `newest` that no checkpoint had whose mark is still there.
+    /// Returns the first number above `newest` that has no mark of a removed checkpoint.
     pub(crate) fn number_after(&self, newest: u64) -> Result<u64> {
         let mut number = newest + 1;
-        // Ends: at most at the first number above those that are there.
+        // Ends at the latest at the first number above all marks.
         loop {
             let mark = self.mark_of(number);
             if mark.stat_if_there().map_err(|e| Error::io("stat", &mark, e))?.is_none() {
@@ -121,12 +121,12 @@ impl Checkpoints {
         }
     }
 
-    /// Removes all but the newest `kept` checkpoints, those that are pinned, and those that a
-    /// reader holds: see `hold`. Adds the numbers of those that are gone for good to `gone`.
-    /// Goes on where one can't be removed, and notes it.
+    /// Removes checkpoints except the newest `kept`, pinned ones, and those that a reader holds
+    /// (see `hold`). Appends the numbers of checkpoints that are durably taken back to `gone`. A
+    /// checkpoint that can't be removed is noted, and pruning continues.
     ///
     /// # Errors
-    /// `DirectoryMoved`; `Io` if the folder can't be listed.
+    /// `DirectoryMoved` if the bank's path leads elsewhere. `Io` if the folder can't be listed.
     pub(crate) fn prune(&self, kept: usize, gone: &mut Vec<u64>) -> Result<()> {
         self.check_in_place()?;
         let names = self.names()?;
@@ -150,8 +150,8 @@ impl Checkpoints {
         }
     }
 
-    /// Removes a checkpoint that no reader holds. Adds its number to `gone` when it is taken back
-    /// for good, whatever fails afterwards.
+    /// Removes a checkpoint that no reader holds. Appends its number to `gone` once it is durably
+    /// taken back, even if a later step fails.
     pub(crate) fn remove(&self, number: u64, _unread: Unread, gone: &mut Vec<u64>) -> Result<()> {
         match self.rename_away(number) {
             Ok(partial) => {
@@ -176,7 +176,7 @@ impl Checkpoints {
             renamed = dir.rename(&partial);
             match &renamed {
                 Ok(()) => return Ok(partial),
-                // A directory of that name is there and can't be removed.
+                // A directory with that name exists and can't be removed.
                 Err(e) if is_taken(e) => {}
                 Err(_) => break,
             }
@@ -184,30 +184,32 @@ impl Checkpoints {
         renamed.map(|()| self.partial_of(number, 0))
     }
 
-    /// Takes a checkpoint back by a mark, durably.
+    /// Marks a checkpoint as removed, durably.
     fn mark(&self, number: u64) -> Result<()> {
         let mark = self.mark_of(number);
         match mark.create_new() {
-            // One that is there may not have been synced.
+            // An existing mark is synced too, because an earlier sync may have failed.
             Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(Error::io("create", &mark, e)),
             _ => self.sync(),
         }
     }
 
-    /// Clears a marked checkpoint away, and then its mark.
+    /// Removes the directory of a marked checkpoint, and then the mark.
     fn clear_marked(&self, number: u64) -> Result<()> {
         let dir = self.dir_of(number);
         let manifest = self.manifest_path(number);
-        // First, so that the rest does not look whole to an older build either.
+        // The manifest is removed first, so that an older build, which ignores marks, does not take
+        // the rest for a complete checkpoint.
         manifest.remove_file_if_there().map_err(|e| Error::io("remove", &manifest, e))?;
         clear_away(&dir)?;
-        // Without this the directory could come back after a crash, and its mark not.
+        // Without this sync, a crash could restore the directory but not its mark.
         self.sync()?;
         let mark = self.mark_of(number);
         mark.remove_file_if_there().map_err(|e| Error::io("remove", &mark, e))
     }
 
-    /// Makes room for a new checkpoint of this number where one was taken back by a mark.
+    /// If a mark of this number exists, clears the removed checkpoint away, so that a new
+    /// checkpoint can have the number.
     pub(crate) fn unmark(&self, number: u64) -> Result<()> {
         let mark = self.mark_of(number);
         match mark.stat_if_there().map_err(|e| Error::io("stat", &mark, e))? {
@@ -216,8 +218,8 @@ impl Checkpoints {
         }
     }
 
-    /// Clears away what a crash left half written, and what removals have left. Notes what stays,
-    /// in the place of what was noted before.
+    /// Removes directories that crashes or removals have left. Replaces the list of paths that
+    /// could not be removed.
     pub(crate) fn clear(&self, names: &[OsString]) {
         *self.left.lock() = Leftovers::default();
         for name in names {
@@ -236,8 +238,8 @@ impl Checkpoints {
         }
     }
 
-    /// Directories of checkpoints that count for nothing: removed ones that could not be cleared
-    /// away, and those of unfinished checkpoints up to number `newest`. One with a later number
+    /// Returns directories that belong to no checkpoint: those of removed checkpoints, and those of
+    /// unfinished checkpoints up to number `newest`. An unfinished checkpoint with a later number
     /// is being written.
     pub(crate) fn leftovers(&self, newest: u64) -> Result<Vec<Place>> {
         let names = if self.is_there() { self.names()? } else { Vec::new() };
@@ -250,7 +252,7 @@ impl Checkpoints {
     }
 }
 
-/// Removes a directory of a checkpoint with its files. Goes on where one can't be removed.
+/// Removes a checkpoint's directory with its files. Continues after a file that can't be removed.
 fn clear_away(dir: &Place) -> Result<()> {
     match dir.remove_dir_all() {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
