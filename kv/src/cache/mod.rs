@@ -1,25 +1,24 @@
-//! Rows of the disk that are wanted again, in memory: the cache that peeks fill.
+//! The read cache: copies in memory of rows on disk. Peeks fill it.
 //!
 //! **Problem.** Evaluation and serving only read. They must not write the log, so they can't bring
-//! a row to its tail, and without a cache a hot row on disk would be read again and again.
+//! a row to its tail. Without a cache, each read of a hot row on disk would read the disk again.
 //!
-//! **Approach.** A record on disk at address A never changes: an update of its key makes a new
-//! record and leads the index there. So the cache is keyed by *address*, and a verified copy stays
-//! right for ever. There is no invalidation: after an update no search asks for the old address,
-//! and the copy is evicted in time. A search asks the cache only for an address below the log's
-//! head, before it reads the disk. Peeks fill the cache, and so do records of other keys that a
-//! search passed on its way. A row that an operation brings to the tail leaves it.
+//! **Approach.** A record on disk at address A never changes: an update of its key writes a new
+//! record and points the index to it. The cache is therefore keyed by *address*, and a verified
+//! copy stays correct forever. Copies need no invalidation: after an update, no search asks for the
+//! old address, and the copy is evicted later. A search asks the cache only for an address below
+//! the log's head, before it reads the disk. Peeks add the records that they read, including
+//! records of other keys on the same chain. When an operation brings a row to the tail, the row's
+//! copy is removed.
 //!
-//! **Shards.** Memory comes in shards of a fixed size, each with an index, queues and lock of its
-//! own (`shard`). A table of 4,096 slots leads from an address's hash to a shard, so a shard can be
-//! added or taken away by giving its slots to the others or theirs to it; rows whose slot moved are
-//! lost to the cache and read again. How many shards there are is a matter of the memory budget
-//! (`sizing`).
+//! **Shards.** The cache's memory consists of shards of a fixed size. Each shard has its own index,
+//! queues and lock (`shard`). A table of 4,096 slots maps an address's hash to a shard. To add or
+//! remove a shard, the cache moves slots between shards. The rows of a moved slot are lost to the
+//! cache and read again. The memory budget decides the number of shards (`sizing`).
 //!
 //! **Concurrency.** Lookups and insertions hold one shard's lock while they copy one record. Slots
-//! change under the sizing's lock. A thread that read a slot just before it changed finds another
-//! shard's rows, or a closed shard. It then misses, or keeps a row where no lookup finds it; both
-//! are harmless.
+//! change under the sizing lock. A thread with a stale slot uses the wrong shard or a closed one.
+//! It then misses, or adds a row that no lookup finds. Both are harmless.
 
 mod ring;
 mod shard;
@@ -36,25 +35,25 @@ pub(crate) use sizing::Demand;
 use sizing::Sizing;
 
 const SLOTS: usize = 4096;
-/// Number of shards that the largest cache has, about. With 128, one shard more or less is a small
-/// step, and threads seldom meet at a shard.
+/// Approximate number of shards in the largest cache. With 128 shards, adding one is a small step,
+/// and threads rarely wait for the same shard.
 const SHARDS_WANTED: u64 = 128;
 
-/// The cache of a store. See the module's essay.
+/// The read cache of a store.
 #[derive(Debug)]
 pub(crate) struct RowCache {
     budget: Arc<Budget>,
     shards: Box<[Mutex<Shard>]>,
-    /// Hash to shard.
+    /// Maps the upper bits of an address's hash to a shard's number.
     slots: Box<[AtomicU32]>,
     shard_bytes: usize,
-    /// Memory of the shards that are open; the budget may have been charged for more that are to
-    /// be.
+    /// Memory of the open shards. The budget may also have been charged for shards that are still
+    /// to be opened.
     open_bytes: AtomicU64,
     sizing: Mutex<Sizing>,
 }
 
-/// Mixes an address; the finaliser of MurmurHash3.
+/// Hashes an address with the finaliser of MurmurHash3.
 fn hash(address: Address) -> u64 {
     let mut x = address.raw() >> 3;
     x = (x ^ (x >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
@@ -68,8 +67,9 @@ impl RowCache {
         let most = budget.cache_bytes_max();
         let wanted = (most / SHARDS_WANTED / page_bytes).max(1) * page_bytes;
         let shard_bytes = wanted.min(SHARD_BYTES_MAX as u64);
-        // A shard without a slot would be memory that no lookup reads: from 1 TiB on, the log gets
-        // the rest.
+        // A shard without a slot would waste memory, because no lookup reaches it. The number of
+        // shards is therefore limited, and above a limit of 1 TiB the log gets the remaining
+        // memory.
         let most = if budget.limits().row_cache { most } else { 0 };
         let shards = ((most / shard_bytes) as usize).min(SLOTS);
         RowCache {
@@ -83,12 +83,12 @@ impl RowCache {
     }
 
     fn shard(&self, hash: u64) -> Option<&Mutex<Shard>> {
-        // Relaxed: a stale slot is harmless (see the essay).
+        // Relaxed: a stale slot is harmless, as the module's essay explains.
         let slot = self.slots[(hash >> 52) as usize].load(Ordering::Relaxed);
         self.shards.get(slot as usize)
     }
 
-    /// Fetches the index lines of rows that are about to be looked for.
+    /// Prefetches the cache's index line for an address into the processor's cache.
     pub(crate) fn prefetch_index(&self, address: Address) {
         let hash = hash(address);
         if let Some(shard) = self.shard(hash) {
@@ -96,7 +96,8 @@ impl RowCache {
         }
     }
 
-    /// Fetches the rows themselves, their index lines being here by now.
+    /// Prefetches the row at an address into the processor's cache. Call `prefetch_index` some time
+    /// before.
     pub(crate) fn prefetch_row(&self, address: Address) {
         let hash = hash(address);
         if let Some(shard) = self.shard(hash) {
@@ -104,22 +105,23 @@ impl RowCache {
         }
     }
 
-    /// Copies the record at `address` into `into`, as it lies on disk. Its checksum, generation and
-    /// clock flags may differ from those on disk. False if the record is not in the cache.
+    /// Copies the record at `address` into `into`, in its form on disk. The copy's checksum,
+    /// generation and clock flags may differ from those on disk. Returns false if the record is not
+    /// in the cache.
     pub(crate) fn get(&self, address: Address, into: &mut Vec<u64>) -> bool {
         let hash = hash(address);
         self.shard(hash).is_some_and(|shard| shard.lock().get(address, hash, into))
     }
 
-    /// Keeps the record at `address`, whose checksum has been verified. Adds to `demand` what shows
-    /// whether the cache is large enough.
+    /// Adds the record at `address`, whose checksum the caller has verified. Counts an eviction in
+    /// `demand` if the cache was too small.
     pub(crate) fn insert(&self, address: Address, image: &[u8], demand: &mut Demand) {
         let hash = hash(address);
         let Some(shard) = self.shard(hash) else { return };
         let mut shard = shard.lock();
         demand.record_bytes = image.len();
         if !shard.is_open() {
-            // A record that no shard would take is no reason to open one.
+            // A record that no shard would accept is no reason to open one.
             let wanted = shard::would_take(self.shard_bytes, image.len());
             demand.evicted += u64::from(wanted);
             return;
@@ -128,7 +130,7 @@ impl RowCache {
         demand.evicted += u64::from(done.evicted);
     }
 
-    /// Forgets the record at `address`: its row moved to the tail.
+    /// Removes the record at `address`, because its row moved to the tail.
     pub(crate) fn remove(&self, address: Address) {
         let hash = hash(address);
         if let Some(shard) = self.shard(hash) {

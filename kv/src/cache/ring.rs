@@ -1,16 +1,17 @@
-//! Records back to back in a ring of words, first in, first out.
+//! A first-in, first-out ring of records, stored back to back in words.
 
 use crate::record::layout::HEADER_BYTES;
 
-/// Words before a record's value.
+/// Words of a record before its value.
 pub(super) const HEADER_WORDS: usize = HEADER_BYTES / 8;
-/// Which of them tells the record's length, and is never 0 in a record.
+/// The header word with the record's length. It is never 0 in a record.
 const SHAPE_WORD: usize = 3;
 
-/// Where the records of one queue lie in the words of its shard.
+/// The range of a shard's words that holds the records of one queue.
 ///
-/// `head` and `tail` only grow; modulo the capacity they are places. A record does not wrap: what
-/// is left before the end is skipped, marked by a shape of zero where it has room for one.
+/// `head` and `tail` only grow, and give places modulo the capacity. A record does not wrap. If the
+/// words before the end are too few for a record, the ring skips them. If they can hold a header, a
+/// shape of 0 marks them as skipped.
 #[derive(Debug)]
 pub(super) struct Ring {
     base: usize,
@@ -19,7 +20,7 @@ pub(super) struct Ring {
     tail: u64,
 }
 
-/// Words that the record at `at` takes.
+/// Returns the number of words of the record at `at`.
 pub(super) fn record_words(words: &[u64], at: usize) -> usize {
     HEADER_WORDS + (words[at + SHAPE_WORD] >> 48) as usize
 }
@@ -29,8 +30,8 @@ impl Ring {
         Ring { base, capacity, head: 0, tail: 0 }
     }
 
-    /// True if a record of this many words should be kept here: it would not push out half of the
-    /// other records.
+    /// True if a record of this many words takes at most a quarter of the ring. A longer record
+    /// would evict too many others.
     pub(super) fn suits(&self, words: usize) -> bool {
         words <= self.capacity / 4
     }
@@ -39,7 +40,7 @@ impl Ring {
         (at % self.capacity as u64) as usize
     }
 
-    /// A place for `len` words at the tail; none without room for it.
+    /// Reserves `len` words at the tail and returns their place. `None` if the ring has no room.
     pub(super) fn push(&mut self, words: &mut [u64], len: usize) -> Option<usize> {
         let offset = self.offset(self.tail);
         let rest = self.capacity - offset;
@@ -56,9 +57,9 @@ impl Ring {
         Some(at)
     }
 
-    /// Takes the oldest record out; its words stay as they are until the next `push`.
+    /// Removes the oldest record and returns its place. Its words stay valid until the next `push`.
     pub(super) fn pop(&mut self, words: &[u64]) -> Option<usize> {
-        // Ends: at most one skipped end of the ring comes before a record.
+        // Ends after at most two rounds: only one skipped end can precede a record.
         while self.head < self.tail {
             let offset = self.offset(self.head);
             let rest = self.capacity - offset;
@@ -85,7 +86,7 @@ mod tests {
 
     #[test]
     fn records_of_any_length_come_out_in_order_and_whole() {
-        // Lengths and a capacity that leave every remainder before the end.
+        // These lengths and capacities leave every possible remainder before the ring's end.
         for capacity in [40, 41, 42, 43, 44, 57] {
             let mut words = vec![0; 10 + capacity];
             let mut ring = Ring::new(10, capacity);

@@ -1,21 +1,21 @@
-//! A part of the cache: its own memory, index and queues, under one lock.
+//! A shard of the cache, with its own memory, index, queues and lock.
 //!
 //! ```text
 //! | index: buckets of 16 words of 32 bits | ghost: 16-bit marks | small queue | main queue |
 //! ```
 //!
-//! The policy is S3-FIFO (Yang et al., SOSP 2023). A row that comes from disk enters the small
-//! queue, which has a tenth of the memory. At the end of the small queue, a row that was used there
-//! moves to the main queue, and any other row leaves only a mark. A row that comes back while its
-//! mark exists enters the main queue at once. At the end of the main queue, a row that was used
-//! returns to its start, up to three times for three uses. So a row that is read once passes
-//! through a tenth of the memory and displaces no other row. A hit moves nothing: it raises two
-//! bits of a line that it reads anyway.
+//! The policy is S3-FIFO (Yang et al., SOSP 2023). A row from disk enters the small queue, which
+//! has a tenth of the memory. At the end of the small queue, a row that was used there moves to the
+//! main queue, and any other row leaves only a mark. A row that comes back while its mark exists
+//! enters the main queue at once. At the end of the main queue, a row that was used returns to the
+//! queue's start, once for each counted use, up to three times. A row that is read only once
+//! therefore displaces no row of the main queue. A hit moves nothing: it increments a 2-bit counter
+//! in a line that it reads anyway.
 //!
-//! A record is kept as it lies on disk, with words 1 and 3 of its header put to another use: the
-//! checksum has been verified, flags say nothing on disk, and without its generation `retention`
-//! takes a row for one as others; so their bits hold the record's address and its uses. A cached
-//! row therefore costs its record, 6 bytes of index and 2 of mark, and nothing more.
+//! A record is stored in its form on disk, except for parts of the header words 1 and 3. Its
+//! checksum has been verified, its flags have no meaning on disk, and its generation is needed only
+//! as a hint (`retention`). The bits of these three hold the record's address and use count. A
+//! cached row therefore costs its record, 6 bytes of index and 2 bytes of mark.
 
 use super::ring::{Ring, record_words};
 use crate::error::Result;
@@ -23,36 +23,37 @@ use crate::memory::region::Region;
 use crate::record::address::Address;
 use crate::testing::mechanisms::{Mechanism, is_on};
 
-// Records are kept as words and read as the bytes that they were on disk.
+// A shard stores records as words and returns them as the little-endian bytes on disk.
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// Places of a bucket: one cache line.
+/// Index words of a bucket, which fills one cache line.
 const BUCKET_PLACES: usize = 16;
-/// An index word: place in the queues, in words, plus one, below; bits of the hash above. 0 is
-/// free.
+/// Low bits of an index word: the record's offset in the queues, in words, plus 1. The upper bits
+/// are a tag from the hash. A word of 0 is free.
 const PLACE_BITS: u32 = 26;
 const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
-/// The longest memory of a shard that index words can point into.
+/// Largest memory of a shard whose records an index word can address.
 pub(super) const SHARD_BYTES_MAX: usize = 1 << (PLACE_BITS + 2);
-/// Uses that are counted.
+/// Largest use count of a row. Its field has two bits.
 const USES_MAX: u64 = 3;
 const USES_SHIFT: u32 = 16;
 const USES_MASK: u64 = 3 << USES_SHIFT;
-/// Most rows that one eviction returns to the start of the queue, so that its work has a bound.
+/// Number of rows that one eviction may return to the queue's start. Bounds the work of an
+/// eviction.
 const ROUNDS_MAX: usize = 32;
-/// The small queue's part of the memory for rows.
+/// The small queue has one part in `SMALL_PART` of the memory for rows.
 const SMALL_PART: usize = 10;
 
-/// What an insertion did besides.
+/// Side effects of an insertion.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Inserted {
-    /// Another row was pushed out for good.
+    /// True if another row was evicted.
     pub(super) evicted: bool,
-    /// The row had been here not long ago: a larger cache would have had it.
+    /// True if the row was evicted recently. A larger cache would still have had it.
     pub(super) returned: bool,
 }
 
-/// A shard; without memory it finds nothing and takes nothing.
+/// A shard. A closed shard has no memory, finds no row and accepts no row.
 #[derive(Debug, Default)]
 pub(super) struct Shard(Option<Live>);
 
@@ -61,13 +62,13 @@ struct Live {
     memory: Region,
     buckets: usize,
     marks: usize,
-    /// Where the queues begin, in words of 64 bits.
+    /// Offset of the queues, in words of 64 bits.
     queues_at: usize,
     small: Ring,
     main: Ring,
 }
 
-/// The shard's memory, taken apart.
+/// The parts of a shard's memory.
 struct Parts<'a> {
     index: &'a mut [u32],
     marks: &'a mut [u16],
@@ -79,7 +80,7 @@ fn range(hash: u64, count: usize) -> usize {
 }
 
 fn mark_of(hash: u64) -> u16 {
-    // Zero means no mark.
+    // The lowest bit is set, because a mark of 0 means "no mark".
     (hash >> 34) as u16 | 1
 }
 
@@ -91,11 +92,11 @@ fn index_word(hash: u64, at: usize) -> u32 {
     tag_of(hash) << PLACE_BITS | (at as u32 + 1)
 }
 
-/// The memory of a shard as words: index and marks, queues.
+/// Splits a shard's memory into the words of index and marks, and the words of the queues.
 fn split(memory: &mut Region, queues_at: usize) -> (&mut [u64], &mut [u64]) {
     let words = memory.len() / 8;
-    // SAFETY: the region's bytes are mapped, initialised (zero) by the system, aligned to a page,
-    // and reached only through its one owner, which is borrowed exclusively.
+    // SAFETY: the system has mapped the region's bytes and set them to 0. They are aligned to a
+    // page. Only the region gives access to them, and it is borrowed exclusively.
     let all = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().cast::<u64>(), words) };
     all.split_at_mut(queues_at)
 }
@@ -108,11 +109,11 @@ fn address_of(words: &[u64], at: usize) -> u64 {
     (words[at + 1] >> 32 | (words[at + 3] & 0xFFFF) << 32) << 3
 }
 
-/// Where index, marks and queues lie in a shard's memory.
+/// The sizes of index, marks and queues in a shard's memory.
 struct Layout {
     buckets: usize,
     marks: usize,
-    /// In words, as are the lengths of the two queues after it.
+    /// Offset of the queues in words. The next two fields, the queues' lengths, are in words too.
     queues_at: usize,
     small: usize,
     main: usize,
@@ -121,7 +122,7 @@ struct Layout {
 impl Layout {
     fn new(bytes: usize, record_bytes: usize) -> Self {
         let rows = bytes / (record_bytes + 9);
-        // Five in eight places in use: a bucket then overflows for one row in two hundred.
+        // On average 5 of 8 places are in use. About one row in 200 then finds its bucket full.
         let buckets = (rows * 8 / 5).div_ceil(BUCKET_PLACES).max(1);
         let marks = rows.next_multiple_of(4).max(4);
         let queues_at = (buckets * BUCKET_PLACES * 4 + marks * 2) / 8;
@@ -131,14 +132,14 @@ impl Layout {
     }
 }
 
-/// Whether a shard of `bytes`, laid out for records of `record_bytes`, would take them at all.
+/// True if a shard of `bytes`, laid out for records of `record_bytes`, would accept such a record.
 pub(super) fn would_take(bytes: usize, record_bytes: usize) -> bool {
     Ring::new(0, Layout::new(bytes, record_bytes).main).suits(record_bytes / 8)
 }
 
 impl Shard {
-    /// Takes memory of `bytes`, laid out for records of about `record_bytes`; what was in it is
-    /// forgotten.
+    /// Allocates memory of `bytes`, laid out for records of about `record_bytes`. Any earlier rows
+    /// of the shard are lost.
     pub(super) fn open(&mut self, bytes: usize, record_bytes: usize, huge: bool) -> Result<()> {
         debug_assert!(bytes <= SHARD_BYTES_MAX && bytes.is_multiple_of(4096));
         let Layout { buckets, marks, queues_at, small, main } = Layout::new(bytes, record_bytes);
@@ -161,7 +162,7 @@ impl Shard {
         self.0.is_some()
     }
 
-    /// Fetches the index line of a row.
+    /// Prefetches the index line of a row.
     pub(super) fn prefetch_index(&self, hash: u64) {
         if let Some(live) = &self.0 {
             let bucket = range(hash, live.buckets);
@@ -171,7 +172,7 @@ impl Shard {
         }
     }
 
-    /// Fetches the first lines of a row, if its index line makes one likely.
+    /// Prefetches the first two lines of each row whose index word has the right tag.
     pub(super) fn prefetch_row(&mut self, hash: u64) {
         let Some(live) = &mut self.0 else { return };
         let bucket = live.bucket(hash);
@@ -187,7 +188,8 @@ impl Shard {
         }
     }
 
-    /// Copies the record at an address of the log into `into`; false if it is not here.
+    /// Copies the record at `address` into `into` and counts a use. Returns false if the shard does
+    /// not have the record.
     pub(super) fn get(&mut self, address: Address, hash: u64, into: &mut Vec<u64>) -> bool {
         let Some(live) = &mut self.0 else { return false };
         let Some((_, at)) = live.find(address, hash) else { return false };
@@ -201,7 +203,7 @@ impl Shard {
         true
     }
 
-    /// Forgets a record that no search will ask for again.
+    /// Removes a record that no search will ask for again.
     pub(super) fn remove(&mut self, address: Address, hash: u64) {
         let Some(live) = &mut self.0 else { return };
         if let Some((place, _)) = live.find(address, hash) {
@@ -209,7 +211,7 @@ impl Shard {
         }
     }
 
-    /// Keeps a verified record, `image`, of the log's `address`.
+    /// Adds the verified record `image` of the log's `address`.
     pub(super) fn insert(&mut self, address: Address, hash: u64, image: &[u8]) -> Inserted {
         let mut done = Inserted::default();
         let Some(live) = &mut self.0 else { return done };
@@ -245,9 +247,9 @@ impl Live {
         let index = self.buckets * BUCKET_PLACES;
         let marks = self.marks;
         let (front, words) = split(&mut self.memory, self.queues_at);
-        // SAFETY: both ranges lie in `front` one after another (`queues_at` counts them), aligned
-        // because it begins at a page and `index` is a multiple of 16; any content is valid
-        // for integers, and `front` is borrowed exclusively for as long as they are.
+        // SAFETY: `queues_at` counts the index and the marks, so both slices lie in `front` and do
+        // not overlap. `front` begins at a page and `index` is a multiple of 16, so both are
+        // aligned. Any bits are valid integers. The slices keep the exclusive borrow of `front`.
         unsafe {
             let start = front.as_mut_ptr().cast::<u32>();
             Parts {
@@ -263,7 +265,7 @@ impl Live {
         first..first + BUCKET_PLACES
     }
 
-    /// The index place of a record, and where it lies.
+    /// Returns the index place of a record, and its offset in the queues.
     fn find(&mut self, address: Address, hash: u64) -> Option<(usize, usize)> {
         let bucket = self.bucket(hash);
         let tag = tag_of(hash);
@@ -277,20 +279,22 @@ impl Live {
         })
     }
 
-    /// Makes the record at `at` findable.
+    /// Adds the record at `at` to the index.
     fn enter(&mut self, hash: u64, at: usize, done: &mut Inserted) {
         let bucket = self.bucket(hash);
         let index = &mut self.parts().index[bucket];
         let free = index.iter().position(|&word| word == 0);
         let place = free.unwrap_or_else(|| {
-            // Any row of a full bucket: its record stays behind, unknown, until its turn.
+            // If the bucket is full, the record displaces an arbitrary row of it. The displaced
+            // record keeps its words until its queue reaches them.
             done.evicted = true;
             (hash >> 50) as usize % BUCKET_PLACES
         });
         index[place] = index_word(hash, at);
     }
 
-    /// The index place that leads to the record at `at`, unless it was removed or displaced.
+    /// Returns the index place that leads to the record at `at`, and the hash. `None` if the record
+    /// was removed or displaced.
     fn place_of(&mut self, at: usize) -> Option<(usize, u64)> {
         let hash = super::hash(Address::new(address_of(self.parts().words, at)));
         let bucket = self.bucket(hash);
@@ -301,7 +305,7 @@ impl Live {
     }
 
     fn room_in_small(&mut self, len: usize, done: &mut Inserted) -> usize {
-        // Ends: each round takes a record out of the small queue, and an empty one has room
+        // Ends: each round removes a record from the small queue, and an empty queue has room
         // (`suits`).
         loop {
             let words = words_of(&mut self.memory, self.queues_at);
@@ -314,13 +318,13 @@ impl Live {
         }
     }
 
-    /// A record has come to the end of the small queue.
+    /// Moves a record from the end of the small queue to the main queue, or evicts it.
     fn leave_small(&mut self, at: usize, done: &mut Inserted) {
         let Some((place, hash)) = self.place_of(at) else { return };
         let words = self.parts().words;
         let len = record_words(words, at);
         let used = words[at + 3] & USES_MASK != 0;
-        // A main queue that has never been full takes what there is.
+        // While the main queue has free words, it also takes rows that were not used.
         let free = self.main.push(words_of(&mut self.memory, self.queues_at), len);
         if !used && free.is_none() {
             self.evict(place, hash, done);
@@ -336,8 +340,8 @@ impl Live {
 
     fn room_in_main(&mut self, len: usize, done: &mut Inserted) -> usize {
         let mut rounds = 0;
-        // Ends: of the records taken out only a bounded number goes in again, and an empty queue
-        // has room (`suits`).
+        // Ends: at most `ROUNDS_MAX` of the removed records are added again, and an empty queue has
+        // room (`suits`).
         loop {
             let words = words_of(&mut self.memory, self.queues_at);
             if let Some(at) = self.main.push(words, len) {
@@ -349,9 +353,9 @@ impl Live {
             let len = record_words(words, at);
             let goes_round = words[at + 3] & USES_MASK != 0 && is_on(Mechanism::CacheRounds);
             let again = goes_round && rounds < ROUNDS_MAX;
-            // The place may overlap the record's own, but a skipped end's mark can't: an end is
-            // skipped only where the free words wrap, and then this record lies at
-            // their other end.
+            // The record's new place may overlap its old place, which `copy_within` allows. The
+            // mark of a skipped end can't overwrite the record. An end is skipped only if the free
+            // words wrap, and the record then lies at their other end.
             match again.then(|| self.main.push(words, len)).flatten() {
                 Some(to) => {
                     rounds += 1;
@@ -383,7 +387,7 @@ mod tests {
 
     const SHARD_BYTES: usize = 64 << 10;
 
-    /// What lies on disk at an address: link, clock, key, shape with a checksum, value.
+    /// Returns the bytes of a record on disk: link, clock, key, shape with a checksum, and value.
     fn image(address: u64, value_bytes: usize) -> Vec<u8> {
         let shape = Shape::new(TableNumber(3), value_bytes).0 | 0xDEAD_BEEF;
         let clock = 0x1234_5678_0000_0007;
@@ -406,7 +410,7 @@ mod tests {
         shard.insert(at, super::super::hash(at), &image(address, value_bytes))
     }
 
-    /// Looks for a record and holds what is found against what was put in.
+    /// True if the shard has the record. Checks that it equals the inserted record.
     fn has(shard: &mut Shard, address: u64, value_bytes: usize) -> bool {
         let at = Address::new(address);
         let mut into = Vec::new();
@@ -471,8 +475,8 @@ mod tests {
         for address in (1..2000_u64).map(|i| i * 96) {
             insert(&mut shard, address, 64);
         }
-        // The first 600 rows fill the memory. Of the later ones, all but the last 60 passed through
-        // the small queue, and only their marks are left.
+        // The first 600 rows fill the memory. Most later rows passed through the small queue and
+        // left only their marks. The last 60 are still in the queue.
         let again: Vec<u64> = (1850..1900_u64).map(|i| i * 96).collect();
         let returned =
             again.iter().filter(|&&address| insert(&mut shard, address, 64).returned).count();
@@ -481,7 +485,7 @@ mod tests {
             insert(&mut shard, address, 64);
         }
         let kept = again.iter().filter(|&&address| has(&mut shard, address, 64)).count();
-        // A full bucket may have displaced one or two.
+        // A full bucket may have displaced a few rows.
         assert!(kept + 3 >= returned, "{kept} of {returned} outlived a scan");
     }
 

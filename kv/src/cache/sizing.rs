@@ -1,72 +1,74 @@
-//! How much of the memory the cache gets.
+//! Decides how much memory the cache has.
 //!
-//! Log and cache share what index and buffers leave. Training needs memory for the log: its rows
-//! never enter the cache. Peeks need it for the cache: they write nothing to the log. So the log's
-//! growth tells which of both goes on. Copies that compaction makes count as growth too. The cache
-//! looks at the log when a batch looks below the head.
+//! Log and cache share the memory that index and buffers leave. Training needs memory for the log,
+//! because its rows never enter the cache. Peeks need memory for the cache, because they write
+//! nothing to the log. The log's growth therefore shows whether training runs. Copies that
+//! compaction makes count as growth too. The cache checks the log's growth after each batch that
+//! looks for rows below the log's head.
 //!
 //! - While the log grows by less than a shard's memory, the cache doubles each time that peeks have
-//!   looked for as many rows below the head as the cache holds. It cannot fill faster than that.
-//! - Where the log has not grown since the cache looked last, frames that it does not use are the
-//!   cache's as soon as the cache is full.
+//!   looked for as many rows below the head as the cache holds. The cache can't fill faster than
+//!   that.
+//! - If the cache is full and the log has not grown since the last check, the cache takes frames
+//!   that the log does not use.
 //! - Each time that the log has grown by a shard's memory, the cache gives a shard back, down to
-//!   one part in [`LEAST_PART`] of its most. While the log has frames that it does not use, the
-//!   cache keeps its memory.
+//!   one part in [`LEAST_PART`] of its maximum. While the log has unused frames, the cache keeps
+//!   its memory.
 //!
-//! The log always keeps a sixteenth or more of the memory that log and cache share
-//! (`Budget::cache_bytes_max`). When the index grows or a scan begins, the cache shrinks first,
-//! then the log.
+//! The log always keeps at least a sixteenth of the shared memory (`Budget::cache_bytes_max`). When
+//! the index grows or a scan begins, the cache shrinks first, then the log.
 
 use super::{RowCache, SLOTS};
 use crate::log::Log;
 use crate::sync::Ordering;
 use crate::testing::mechanisms::{Mechanism, is_on};
 
-/// The cache keeps one part in this number of its most, so that rows that are peeked at between
-/// updates find a place.
+/// The cache keeps at least one part in this number of its maximum, so that rows peeked at between
+/// updates can be cached.
 const LEAST_PART: usize = 32;
 
-/// A full cache grows by this factor, at most, into frames that the log does not use. Each step
-/// costs the rows whose slots move to new shards, so a young cache takes few steps.
+/// Largest factor by which a full cache grows into unused frames in one step. Each step loses the
+/// rows of moved slots, so a larger factor loses fewer rows while the cache is small.
 const GROWTH: usize = 4;
 
-/// What batches report.
+/// Counts that batches report to the cache.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Demand {
-    /// Peeks at addresses below the head.
+    /// Peeks at addresses below the log's head.
     pub(crate) lookups: u64,
-    /// Insertions that pushed another row out, or found no memory.
+    /// Insertions that evicted another row, or found no open shard.
     pub(crate) evicted: u64,
-    /// The length of a record, to lay shards out for.
+    /// Length of a recent record, which determines the layout of new shards.
     pub(crate) record_bytes: usize,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Sizing {
-    /// Since the cache last changed its size, or the log last grew by a shard's memory.
+    /// The demand since the cache last changed its size, or the log last grew by a shard's memory.
     window: Demand,
-    /// The log's end when it last had grown by a shard's memory; 0 before the first batch.
+    /// The log's tail when it last had grown by a shard's memory. 0 before the first batch.
     tail: u64,
-    /// The log's end when the cache looked last.
+    /// The log's tail at the last check.
     last_tail: u64,
-    /// Shards with slots.
+    /// Number of shards that have slots.
     open: usize,
-    /// Shards that the budget has been charged for and the log has not yet made room for.
+    /// Number of shards that the budget was charged for, but whose memory the log has not freed
+    /// yet.
     pending: usize,
 }
 
-/// How the log has grown.
+/// The log's growth.
 struct Growth {
-    /// By how many shards' memory since it last had grown by one.
+    /// Growth since the last window began, in whole shards' memory.
     shards: usize,
-    /// It has not grown since the cache looked last.
+    /// True if the log has not grown since the last check.
     rests: bool,
 }
 
 impl RowCache {
-    /// Bytes of memory that the cache has.
+    /// Returns the bytes of the cache's open shards.
     pub(crate) fn bytes(&self) -> u64 {
-        // Relaxed: a gauge.
+        // Relaxed: the value is only reported.
         self.open_bytes.load(Ordering::Relaxed)
     }
 
@@ -75,15 +77,16 @@ impl RowCache {
         self.open_bytes.store((open * self.shard_bytes) as u64, Ordering::Relaxed);
     }
 
-    /// Takes note of what a batch met, and now and then moves memory. The caller is not pinned.
-    /// Never waits: while another thread decides, this one's counts are dropped.
+    /// Records a batch's demand, and resizes the cache if needed. The caller must not be pinned.
+    /// Never waits: if another thread is resizing, this batch's counts are dropped.
     pub(crate) fn resize(&self, demand: &Demand, log: &Log) {
         if self.shards.is_empty() {
             return;
         }
         let Some(mut sizing) = self.sizing.try_lock() else { return };
         let growth = self.log_growth(&mut sizing, log);
-        // After the growth, which begins a new window: this batch's peeks belong to it.
+        // Called after `log_growth`, which may begin a new window. This batch's peeks belong to
+        // that window.
         sizing.add(demand);
         if sizing.pending > 0 {
             if log.is_within_allowance() {
@@ -114,7 +117,7 @@ impl RowCache {
         }
     }
 
-    /// Looks at the log's end. Begins a new window where the log has grown by a shard's memory.
+    /// Reads the log's growth. Begins a new window if the log has grown by a shard's memory.
     fn log_growth(&self, sizing: &mut Sizing, log: &Log) -> Growth {
         let tail = log.tail_address();
         if sizing.tail == 0 {
@@ -129,15 +132,15 @@ impl RowCache {
         Growth { shards, rests }
     }
 
-    /// Shards' worth of frames that the log leaves unused.
+    /// Returns the memory of the log's unused frames, in whole shards.
     fn unused_shards(&self, log: &Log) -> usize {
         (log.frames_unused() * self.budget.page_bytes() / self.shard_bytes as u64) as usize
     }
 
-    /// Gives memory back if index or scans have grown into it. The caller is not pinned.
+    /// Gives memory back if the index or scans have grown into it. The caller must not be pinned.
     ///
-    /// The log's writer calls it for all threads that wait for a frame, so no thread waits for the
-    /// log or for the gate while it holds the sizing's lock.
+    /// The log's writer thread calls this for all threads that wait for a frame. A holder of the
+    /// sizing lock must therefore never wait for the log or for the gate.
     pub(crate) fn give_way(&self, log: &Log) {
         if self.budget.cache_bytes_over() == 0 {
             return;
@@ -159,7 +162,7 @@ impl RowCache {
     fn grow(&self, sizing: &mut Sizing, shards: usize, log: &Log) {
         let most = (self.budget.cache_bytes_max() / self.shard_bytes as u64) as usize;
         let shards = shards.min(most.min(self.shards.len()).saturating_sub(sizing.open));
-        // The frames that are left on a full disk are for what gives space back.
+        // On a full disk, the remaining frames are reserved for the work that frees disk space.
         if shards == 0 || log.is_disk_full() {
             return;
         }
@@ -181,7 +184,7 @@ impl RowCache {
             let huge = self.budget.huge_pages();
             let opened = self.shards[number].lock().open(self.shard_bytes, record_bytes, huge);
             if opened.is_err() {
-                // The system has no memory to map: the cache stays as it is.
+                // The system could not map the memory, so the cache stops growing here.
                 self.budget.uncharge_cache(((end - number) * self.shard_bytes) as u64);
                 log.allowance_changed();
                 break;
@@ -203,7 +206,8 @@ impl RowCache {
         log.allowance_changed();
     }
 
-    /// Shares the slots out among the first `open` shards, moving as few as it can.
+    /// Distributes the slots evenly among the first `open` shards, and moves as few slots as
+    /// possible.
     fn deal_slots(&self, open: usize) {
         if open == 0 {
             return;
@@ -214,7 +218,7 @@ impl RowCache {
             (0..open).map(|shard| each + usize::from(shard < larger)).collect();
         let mut homeless = Vec::new();
         for (i, slot) in self.slots.iter().enumerate() {
-            // Relaxed, here and below: see `shard`.
+            // Relaxed, here and below: a stale slot is harmless, as in `shard`.
             match room.get_mut(slot.load(Ordering::Relaxed) as usize) {
                 Some(room) if *room > 0 => *room -= 1,
                 _ => homeless.push(i),
@@ -260,7 +264,7 @@ mod tests {
 
     const BUDGET_BYTES: u64 = 4 << 20;
 
-    /// A log without pages and a cache without memory.
+    /// Returns a log without pages and a cache without memory.
     fn log_and_cache() -> (Log, RowCache) {
         let page_bytes = Budget::page_bytes_for(BUDGET_BYTES);
         let budget = Arc::new(Budget::new(BUDGET_BYTES, page_bytes, Limits::PRODUCT).unwrap());
@@ -273,12 +277,12 @@ mod tests {
         (log, RowCache::new(budget))
     }
 
-    /// What a batch reports that peeked at `lookups` rows and pushed one out.
+    /// Returns the demand of a batch that peeked at `lookups` rows and evicted one row.
     fn peeks(lookups: u64) -> Demand {
         Demand { lookups, evicted: 1, record_bytes: 96 }
     }
 
-    /// A log and a cache that has all it may have.
+    /// Returns a log and a cache of the largest size.
     fn full_cache() -> (Log, RowCache) {
         let (log, cache) = log_and_cache();
         let budget = &cache.budget;
@@ -290,15 +294,15 @@ mod tests {
         (log, cache)
     }
 
-    /// Ends the log's page, so that it grows by at least a shard's memory. The writer need not run:
-    /// frames are free.
+    /// Ends the log's page, so the log grows by at least a shard's memory. Frames are free, so this
+    /// needs no writer thread.
     fn grow_by_a_page(log: &Log) {
         let full = log.allocate(log.page_bytes() as usize).unwrap_err();
         log.turn_page(full, crate::log::TurnFor::Rows).unwrap();
     }
 
-    /// A batch's own peeks fell into the window that the growth before it ended, and the cache
-    /// never opened.
+    /// Shows that the cache opens even if the log grows before each batch. A batch's peeks must
+    /// count in the window that this growth begins.
     #[test]
     fn peeks_between_writes_find_a_place() {
         let (log, cache) = log_and_cache();
@@ -323,7 +327,8 @@ mod tests {
         assert_eq!(cache.bytes(), GROWTH as u64 * least);
     }
 
-    /// Above it, shards had memory and no slot that led to them.
+    /// Shows that the largest cache has a slot for each shard. Without the limit, some shards had
+    /// memory but no slot.
     #[test]
     fn every_shard_of_the_largest_budget_has_a_slot() {
         let budget = Budget::new(4 << 40, 4 << 20, Limits::PRODUCT).unwrap();
@@ -336,7 +341,7 @@ mod tests {
         assert!(dealt.into_iter().eq(0..SLOTS as u32));
     }
 
-    /// A closed cache is not opened for records that it could never take.
+    /// Shows that records that are too long for any shard do not open a closed cache.
     #[test]
     fn records_too_long_for_a_shard_show_no_need_of_one() {
         let page_bytes = Budget::page_bytes_for(BUDGET_BYTES);
@@ -349,8 +354,9 @@ mod tests {
         }
     }
 
-    /// The writer alone must be able to make the cache shrink: turning pages, then a checkpoint's
-    /// settling, then a wait for frames by a thread that never asks the cache.
+    /// Checks that the log's writer thread alone can make the cache shrink. Another thread turns
+    /// pages, waits for a flush as a checkpoint does, and waits for frames. It never calls the
+    /// cache.
     fn the_log_gets_its_frames(log: &Log, cache: &RowCache) {
         let budget = &cache.budget;
         assert!(budget.frames_allowed() < 2, "{} are left", budget.frames_allowed());
@@ -359,7 +365,7 @@ mod tests {
             s.spawn(|| log.run_writer(|| cache.give_way(log)));
             s.spawn(move || {
                 for _ in 0..60 {
-                    // A page without a record.
+                    // Ends the page without adding a record.
                     let full = log.allocate(log.page_bytes() as usize).unwrap_err();
                     log.turn_page(full, crate::log::TurnFor::Rows)?;
                 }
@@ -382,7 +388,8 @@ mod tests {
         assert!(log.frame_bytes() + used <= budget.total_bytes());
     }
 
-    /// A hang: the index leaves the frames their least, and the cache had it.
+    /// Shows that the log does not hang after the index has grown to its limit. The index leaves
+    /// the minimum of frames, but the cache held that memory.
     #[test]
     fn the_cache_gives_way_when_the_index_has_taken_the_last_frames() {
         let (log, cache) = full_cache();
@@ -390,7 +397,7 @@ mod tests {
         the_log_gets_its_frames(&log, &cache);
     }
 
-    /// Tests the sizes with the memory that many scans borrow.
+    /// Shows that the log does not hang while many scans have borrowed memory.
     #[test]
     fn the_cache_gives_way_when_scans_have_borrowed_the_last_frames() {
         let (log, cache) = full_cache();

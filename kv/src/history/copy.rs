@@ -1,17 +1,18 @@
-//! A checkpoint in another directory, which opens there as a bank.
+//! Copies a checkpoint to another directory, which is then a bank.
 //!
 //! **Approach.** The files of a checkpoint never change: segments of the log below its end, images
-//! of its index, its blob. So the copy gets further names (hard links) for those files and costs no
+//! of its index, and its blob. The copy therefore makes hard links to those files, and costs no
 //! space until the bank removes its own names. Two files are copied: the segment in which the
-//! checkpoint's log ends, because the bank continues to write there, and the manifest, because its
-//! lock tells which process reads which bank's checkpoint (`hold`). If the file system makes no
-//! link, as to another drive, all files are copied.
+//! checkpoint's log ends, because the bank continues to write it, and the manifest, because readers
+//! lock it (`hold`) and each bank needs its own lock. If the file system can't link, for example to
+//! another drive, all files are copied.
 //!
-//! **What makes sharing safe** stands in `device::segments`: a bank changes no file that has
-//! another name. While the copy is made, the checkpoint is held, so that neither its directory goes
-//! nor its log, not even in parts.
+//! **What makes sharing safe.** A bank changes no file that has another name (`device::segments`).
+//! The copier holds the checkpoint, so the bank removes neither its directory nor any part of its
+//! log.
 //!
-//! **Crashes.** `BANK` is written last and durably. A directory without it does not open.
+//! **Crashes.** `BANK` is written last and durably. A directory without this file does not open as
+//! a bank.
 
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -35,27 +36,27 @@ use crate::index::image;
 use crate::log::page::check_image;
 use crate::store::{Making, Store, hold_one};
 
-/// What [`Store::copy_checkpoint`] made.
+/// The result of [`Store::copy_checkpoint`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Copied {
-    /// The checkpoint's number, in the copy too.
+    /// The checkpoint's number, which is the same in bank and copy.
     pub checkpoint: u64,
-    /// Bytes of files that bank and copy share.
+    /// Bytes of files that bank and copy share through hard links.
     pub linked_bytes: u64,
-    /// Bytes that were written.
+    /// Bytes that were written to the copy's own files.
     pub copied_bytes: u64,
 }
 
 impl Store {
     /// Copies checkpoint `checkpoint`, or the newest one, of the bank in `dir` to the directory
-    /// `to`, which must not be there or be empty, and which is a bank of its own then. Works
-    /// beside a process that writes the bank, and changes nothing of it.
+    /// `to`, which becomes a bank of its own. `to` must be missing or empty. The call works beside
+    /// a process that writes the bank, and does not change the bank.
     ///
-    /// On one file system, files are shared (hard links): the copy takes seconds and little space
-    /// beyond that of the last segment, until bank and copy have changed so far that each needs
-    /// files of its own. Such a copy is no backup against a bad disk: damage to a shared file
-    /// damages both. On another file system everything is copied.
+    /// On one file system, bank and copy share files through hard links. The copy then takes
+    /// seconds, and little space beyond the last segment. It needs more space later, as bank and
+    /// copy change. Such a copy is no backup against a bad disk: damage to a shared file damages
+    /// both. On another file system all files are copied.
     ///
     /// ```
     /// use embank_kv::{Store, StoreOptions};
@@ -74,19 +75,19 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `NotABank`; `NoSuchCheckpoint`; `UnusableOutput` if something is in `to`; `Locked` if
-    /// another process makes a bank there; `Damaged` or `Truncated` if the manifest or
-    /// something that is written does not verify ([`verify`](crate::inspect::verify) looks at
-    /// what is shared); `DirectoryMoved` if `to` was moved meanwhile; `Io`. What was made is
-    /// removed then.
+    /// `NotABank`; `NoSuchCheckpoint`; `UnusableOutput` if `to` is not empty; `Locked` if another
+    /// process creates a bank in `to`; `Damaged` or `Truncated` if the manifest or a copied part
+    /// does not verify ([`verify`](crate::inspect::verify) checks linked files); `DirectoryMoved`
+    /// if `to` was moved during the call; `Io`. After an error, the call removes the files that it
+    /// created.
     pub fn copy_checkpoint(dir: &Path, checkpoint: Option<u64>, to: &Path) -> Result<Copied> {
-        // Dropped last: a signal ends the process when what was made is removed.
+        // Dropped last: a signal ends the process only after the created files were removed.
         let _interruptible = Interruptible::begin();
         let dir = &open_bank_dir(dir)?;
         let bank_file = BankFile::read_one(dir)?;
         let checkpoints = Checkpoints::look(dir)?;
         let (manifest, _hold) = hold_one(dir, &checkpoints, bank_file, checkpoint)?;
-        // Looked at before anything is made: nothing is left behind in a directory of other files.
+        // Checked before anything is created, so that a directory with other files stays unchanged.
         if let Ok(found) = Directory::open(to) {
             check_empty(&found)?;
         }
@@ -119,7 +120,7 @@ fn check_empty(dir: &Directory) -> Result<()> {
     Ok(())
 }
 
-/// A copy that is being made.
+/// A copy in progress.
 struct Copying<'a> {
     to: &'a Arc<Directory>,
     made: Copied,
@@ -131,7 +132,7 @@ impl Copying<'_> {
         folder.create_dir().map_err(|e| Error::io("create", &folder, e))?;
         let Manifest { segment_bytes, log_begin, log_end, .. } = *manifest;
         let mut first = log_begin - log_begin % segment_bytes;
-        // Ends: with the log.
+        // Ends with the last segment of the log.
         while first < log_end {
             Interruptible::check().map_err(|e| Error::io("copy", &folder, e))?;
             let from = segment_place(dir, first);
@@ -168,19 +169,20 @@ impl Copying<'_> {
         checkpoints.sync()
     }
 
-    /// Gives a file that never changes another name. False if the file system can't.
+    /// Links a file that never changes to another name. Returns false if the file system can't
+    /// link.
     fn link(&mut self, from: &Place, into: &Place) -> Result<bool> {
         if from.hard_link(into).is_err() {
             return Ok(false);
         }
-        // The content was synced with the checkpoint; not every file system counts a new name to
-        // it.
+        // The content was synced with the checkpoint. Some file systems also need a sync for the
+        // new name.
         let file = into.open().and_then(|file| file.sync_all().map(|()| file));
         let found =
             file.and_then(|file| file.metadata()).map_err(|e| Error::io("sync", into, e))?;
         if found.nlink() < 2 {
-            // A file system that does not tell of other names: neither bank would know what is
-            // shared.
+            // The file system does not report the number of names. Neither bank could then tell
+            // that the file is shared, so it is copied.
             into.remove_file().map_err(|e| Error::io("remove", into, e))?;
             return Ok(false);
         }
@@ -188,8 +190,8 @@ impl Copying<'_> {
         Ok(true)
     }
 
-    /// Copies pages of the log to the same place of a new file that begins at log offset `first`,
-    /// and checks them. The content is durable then, the file's name is not.
+    /// Copies pages of the log to the same offsets of a new file, whose first byte has log offset
+    /// `first`. Checks each page. Makes the content durable, but not the file's name.
     fn copy_pages(
         &mut self,
         manifest: &Manifest,

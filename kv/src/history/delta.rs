@@ -1,5 +1,5 @@
-//! What lies between two checkpoints as a file, which takes a copy of the bank from the one to the
-//! other.
+//! Writes the difference between two checkpoints to a file (a delta), and applies such a file to a
+//! copy of the bank.
 //!
 //! ```text
 //! length of the head (4) | head (metadata, see `metadata`)
@@ -8,20 +8,20 @@
 //! pages of the log, in order
 //! ```
 //!
-//! in a checked stream (see `checked_stream`).
+//! The delta is a checked stream (see `checked_stream`).
 //!
-//! **Approach.** A checkpoint's part of the log never changes, and a later checkpoint's is that of
-//! the earlier one, less what compaction has given up at its begin, and more pages at its end. So a
-//! delta is those pages, the images of the index that have come since, blob and manifest; applied,
-//! they make the same checkpoint, to the byte.
+//! **Approach.** A checkpoint's part of the log never changes. A later checkpoint has the same log
+//! with more pages at its end, without the pages that compaction has freed at its begin. A delta
+//! therefore consists of the new pages, the newer images of the index, the blob and the manifest.
+//! Applying it recreates the same checkpoint, byte for byte.
 //!
-//! **Lineage.** Numbers do not identify checkpoints: a copy counts on by itself, and a roll back
-//! gives numbers again. So a delta also names the checkpoint that it follows by its random id. A
-//! bank takes the delta only if its newest checkpoint has that id.
+//! **Lineage.** Numbers do not identify checkpoints: a copy counts on independently, and a rollback
+//! reuses numbers. A delta therefore also contains the random id of the checkpoint that it follows
+//! (its base). A bank accepts the delta only if its newest checkpoint has that id.
 //!
-//! **Crashes.** Pages go beyond the newest checkpoint's end, where nothing lies, and the rest into
-//! a partial checkpoint, which gets its name when all is synced: as when a checkpoint is taken.
-//! Until then the bank is where it was.
+//! **Crashes.** The pages are written beyond the end of the newest checkpoint's log, where no
+//! checkpoint has data. The other parts are written to a partial checkpoint, which gets its name
+//! after all content is synced. A crash before that leaves the bank at its old checkpoint.
 
 use std::ffi::OsStr;
 use std::io;
@@ -52,20 +52,20 @@ use crate::log::page::check_image;
 use crate::store::{Store, check_bank_file, hold_one, log_begins};
 
 const KIND: ([u8; 8], u32) = (*b"EMBKDELT", 2);
-/// Pages that are read at once, in bytes.
+/// Bytes of log pages that one read call reads.
 const BURST_BYTES: u64 = 8 << 20;
 
-/// What [`Store::export_delta`] wrote, or [`Store::apply_delta`] applied.
+/// The result of [`Store::export_delta`] or [`Store::apply_delta`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Delta {
-    /// The checkpoint that it follows.
+    /// The checkpoint that the delta follows.
     pub from: u64,
-    /// The one that it leads to.
+    /// The checkpoint that the delta leads to.
     pub to: u64,
-    /// Bytes of the log in it.
+    /// Bytes of log pages in the delta.
     pub log_bytes: u64,
-    /// Bytes of its file.
+    /// Length of the delta's file in bytes.
     pub file_bytes: u64,
 }
 
@@ -73,9 +73,9 @@ pub struct Delta {
 struct Head {
     base: u64,
     base_id: u64,
-    /// Images of the index, the oldest ones, that the base has too.
+    /// Number of the oldest images of the index that the base has too.
     images_shared: u32,
-    /// The first page that follows.
+    /// Number of the first log page in the delta.
     first_page: u64,
     manifest: Manifest,
 }
@@ -100,7 +100,7 @@ impl Head {
         1 << self.manifest.page_bits
     }
 
-    /// Log addresses of its pages.
+    /// Returns the log addresses of the delta's pages.
     fn pages(&self) -> std::ops::Range<u64> {
         self.first_page << self.manifest.page_bits..self.manifest.log_end
     }
@@ -116,7 +116,8 @@ impl Head {
         check_image(page, identity, || place).map(|_| ())
     }
 
-    /// Why a bank whose newest checkpoint is `newest` can't take the delta; none if it can.
+    /// Returns why a bank with the newest checkpoint `newest` can't take the delta. `None` if it
+    /// can.
     fn misfit(&self, newest: &Manifest) -> Option<String> {
         let to = &self.manifest;
         let base = self.base;
@@ -151,7 +152,7 @@ impl Head {
         None
     }
 
-    /// Whether it can be what led on from `newest`, the checkpoint that it follows.
+    /// True if the delta's contents are consistent with its base `newest`.
     fn is_sound(&self, newest: &Manifest) -> bool {
         let to = &self.manifest;
         let follows = to.is_sound(Limits::PRODUCT)
@@ -169,13 +170,14 @@ impl Head {
 }
 
 impl Store {
-    /// Writes what lies between checkpoints `from` and `to` (or the newest) of the bank in `dir` to
-    /// `file`, which must not be there. Both must be kept: see `checkpoints_kept`. Works beside
-    /// a process that writes the bank, and changes nothing of it.
+    /// Writes the difference between checkpoints `from` and `to` (or the newest) of the bank in
+    /// `dir` to `file`, which must not exist. The bank must still have both checkpoints (see
+    /// `checkpoints_kept`). The call works beside a process that writes the bank, and does not
+    /// change the bank.
     ///
-    /// It holds the log's pages that came in between, what of the index has changed, and the blob.
-    /// A copy of the bank ([`copy_checkpoint`](Self::copy_checkpoint)) that is at `from` takes
-    /// it with [`apply_delta`](Self::apply_delta).
+    /// The file contains the log pages written in between, the changes of the index, and the blob.
+    /// A copy of the bank ([`copy_checkpoint`](Self::copy_checkpoint)) whose newest checkpoint is
+    /// `from` can apply it with [`apply_delta`](Self::apply_delta).
     ///
     /// ```
     /// use embank_kv::{Store, StoreOptions};
@@ -198,9 +200,9 @@ impl Store {
     ///
     /// # Errors
     /// `NotABank`; `NoSuchCheckpoint`; `InvalidArgument` if `from` is not older than `to`;
-    /// `UnusableOutput` if `file` is there; `Damaged` or `Truncated` for what does not verify:
-    /// everything that is written was checked; `DirectoryMoved` if the folder of `file` was
-    /// moved meanwhile; `Io`. No file is left then.
+    /// `UnusableOutput` if `file` exists; `Damaged` or `Truncated` if a part of the bank does not
+    /// verify (the call checks all parts that it writes); `DirectoryMoved` if the folder of `file`
+    /// was moved during the call; `Io`. After an error, no file is left.
     pub fn export_delta(
         dir: &Path,
         from: u64,
@@ -229,33 +231,34 @@ impl Store {
         let file_bytes = export(dir, &checkpoints, &head, &unfinished.place, progress)?;
         let failed = |e| Error::io("make", &file, e);
         file.directory().check_in_place()?;
-        // Fails if another process has made the file meanwhile.
+        // Fails if another process has created the file since the check above.
         let linked = unfinished.place.hard_link(&file).or_else(|e| match e.kind() {
             io::ErrorKind::AlreadyExists => Err(e),
             _ => unfinished.place.rename(&file),
         });
         linked.map_err(failed)?;
         file.directory().sync().map_err(failed).inspect_err(|_| {
-            // Whether the name lasts is open: it goes, so that the call can be made again.
+            // The name may not be durable. It is removed, so that the caller can repeat the call.
             let _ = file.remove_file();
         })?;
         Ok(head.delta(file_bytes))
     }
 
-    /// Takes the bank in `dir`, which no process has open for writing, to the checkpoint that the
-    /// delta in `file` leads to. Keeps the newest `checkpoints_kept` checkpoints; fewer if the bank
-    /// of the delta has used the number of a dropped table again that older checkpoints still have.
-    /// The bank must be a copy whose newest checkpoint is the one that the delta follows. Processes
-    /// that have the bank open to read only stay at their checkpoint until they
-    /// [`refresh`](Self::refresh). Durable on return. After an error or a crash the bank is where
-    /// it was, with one exception: if only the last step failed, which makes the new checkpoint's
-    /// name durable, the bank may be at either checkpoint, both whole.
+    /// Takes the bank in `dir` to the checkpoint that the delta in `file` leads to. No process may
+    /// have the bank open for writing. The bank must be a copy whose newest checkpoint is the one
+    /// that the delta follows. The call keeps the newest `checkpoints_kept` checkpoints. It keeps
+    /// fewer if the delta reuses the number of a dropped table that older checkpoints still have. A
+    /// process that has the bank open read-only stays at its checkpoint until it calls
+    /// [`refresh`](Self::refresh). The new checkpoint is durable on return. After an error or a
+    /// crash, the bank is at its old checkpoint, with one exception. If only the last step failed,
+    /// which makes the new checkpoint's name durable, the bank may be at either checkpoint, and
+    /// both are complete.
     ///
     /// # Errors
-    /// `DeltaMismatch` if it follows another checkpoint, is of another bank or lineage, or was
-    /// applied before; `InvalidOption` for 0 checkpoints; `NotABank`; `NoSuchCheckpoint` if the
-    /// bank has none; `CheckpointInUse` if such an older checkpoint is pinned or being read;
-    /// `Locked` if it is open for writing; `Damaged` or `Truncated` for a delta that does not
+    /// `DeltaMismatch` if the bank has no checkpoint, or if the delta follows another checkpoint,
+    /// is from another bank or lineage, or was applied before; `InvalidOption` for 0 checkpoints;
+    /// `NotABank`; `CheckpointInUse` if a checkpoint that must be removed is pinned or being read;
+    /// `Locked` if the bank is open for writing; `Damaged` or `Truncated` for a delta that does not
     /// verify; `Io`.
     pub fn apply_delta(
         dir: &Path,
@@ -294,16 +297,16 @@ impl Store {
         remove(&checkpoints, &outdated)?;
         partial.complete(&head.manifest)?;
         checkpoints.sync()?;
-        // The delta stands. What fails from here on is done by the next open, checkpoint or delta.
+        // The delta is applied. If this step fails, the next open, checkpoint or delta repeats it.
         let _ = give_back(&checkpoints, checkpoints_kept, device.as_ref());
         Ok(head.delta(file_bytes))
     }
 }
 
-/// The checkpoints that have a table or its records under a number which is another table's in
-/// `to`. The bank that the delta is from let go of them before it used the number again, and this
-/// one may keep more. A reader that went from one of them to `to` would take the one table for the
-/// other.
+/// Returns the older checkpoints that still have a table whose number belongs to a new table in
+/// `to`. The delta's bank removed these checkpoints before it reused the number, but this bank may
+/// keep more. A reader that moved from such a checkpoint to `to` would mistake the new table for
+/// the old one.
 ///
 /// # Errors
 /// `CheckpointInUse` if such a checkpoint is pinned or being read.
@@ -329,7 +332,7 @@ fn with_reused_numbers(
                 tables.into_iter().any(|table| !table.is_gone())
             }
             Err(error @ Error::Io { .. }) => return Err(error),
-            // Damaged: it may have any of them.
+            // A damaged checkpoint may have one of the tables.
             Err(_) => true,
         };
         if has_one {
@@ -358,7 +361,7 @@ fn remove(checkpoints: &Checkpoints, numbers: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// Lets go of checkpoints beyond those to be kept, and of the log that no other names.
+/// Removes checkpoints except the newest `kept`, and frees the log below the oldest remaining one.
 fn give_back(checkpoints: &Checkpoints, kept: usize, device: &dyn Device) -> Result<()> {
     checkpoints.prune(kept, &mut Vec::new())?;
     let begins = log_begins(checkpoints)?.into_iter().map(|(_, begin)| begin);
@@ -371,8 +374,8 @@ fn log_of(dir: &Arc<Directory>, manifest: &Manifest, read_only: bool) -> Result<
     device::open_in(dir, DeviceChoice::Auto, &options)
 }
 
-/// A file that is being written, under a hidden name. Dropped, it is removed if it is still there,
-/// and a signal that ends the process removes it too.
+/// A file that is being written under a hidden name. Dropping it removes the file, and so does a
+/// signal that ends the process.
 struct Unfinished {
     place: Place,
     _hidden: HiddenFile,
@@ -388,12 +391,12 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // By the directory's own handle. What it leaves, `HiddenFile` removes.
+        // Removed through the directory's own handle. If this fails, `HiddenFile` removes the file.
         let _ = self.place.remove_file();
     }
 }
 
-/// Writes a delta. Its content is durable then, its name is not. Returns its length.
+/// Writes a delta and returns its length. Makes the content durable, but not the file's name.
 fn export(
     dir: &Arc<Directory>,
     checkpoints: &Checkpoints,
@@ -441,7 +444,7 @@ fn export(
     Ok(bytes)
 }
 
-/// Writes a stream's content in pieces.
+/// Writes the content of a stream in pieces with lengths.
 fn export_stream(mut input: CheckedReader, out: &mut CheckedWriter) -> Result<()> {
     while let Some(piece) = input.read_some()? {
         out.write(&(piece.len() as u32).to_le_bytes())?;
@@ -451,7 +454,7 @@ fn export_stream(mut input: CheckedReader, out: &mut CheckedWriter) -> Result<()
     out.write(&0_u32.to_le_bytes())
 }
 
-/// Opens a delta and reads its head. Returns the file's length too.
+/// Opens a delta and reads its head. Also returns the file's length.
 fn open(path: &Path) -> Result<(CheckedReader, Head, u64)> {
     let place = Place::of_path_to_open(path).map_err(|e| Error::io("open", path, e))?;
     let file = place.open().map_err(|e| Error::io("open", path, e))?;
@@ -474,8 +477,8 @@ fn open(path: &Path) -> Result<(CheckedReader, Head, u64)> {
     Ok((input, head, file_bytes))
 }
 
-/// Reads all of a delta into a partial checkpoint and the log. All content is durable then, the
-/// checkpoint's name is not.
+/// Reads a delta into a partial checkpoint and the log. Makes all content durable, but not the
+/// checkpoint's name.
 fn import(
     input: &mut CheckedReader,
     head: &Head,
@@ -516,8 +519,8 @@ fn import(
     device.sync()
 }
 
-/// Reads pieces into a file. Its content is durable then, its name is not. Returns the content's
-/// length and the file's.
+/// Reads the pieces of one stream into a file. Makes the content durable, but not the file's name.
+/// Returns the lengths of the content and of the file.
 fn import_stream(
     input: &mut CheckedReader,
     mut out: CheckedWriter,
@@ -525,7 +528,7 @@ fn import_stream(
 ) -> Result<(u64, u64)> {
     let mut bytes = 0;
     let mut piece = Vec::new();
-    // Ends: with the delta at the latest.
+    // Ends at a piece of length 0, or with an error at the end of the delta.
     loop {
         let mut length = [0; 4];
         input.read(&mut length)?;

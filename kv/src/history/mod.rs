@@ -1,5 +1,5 @@
-//! One bank's history as a whole: copies at a checkpoint, deltas between two, going back to an
-//! older one.
+//! Operations on a bank's checkpoints: copy one, export and apply the delta between two, and roll
+//! back to an older one.
 
 pub(crate) mod copy;
 pub(crate) mod delta;

@@ -1,9 +1,9 @@
-//! Going back to an older checkpoint for good.
+//! Takes a bank back to an older checkpoint for good.
 //!
-//! Every newer checkpoint is removed, the newest first, each name gone for good before the next: so
-//! after a crash at any instant the bank is at the last one that is left, which is complete. The
-//! log is not touched here. What lies beyond the checkpoint belongs to nothing then, and the next
-//! open cuts it off, as it does after a crash.
+//! Every newer checkpoint is removed, the newest first. Each removal is durable before the next one
+//! begins. After a crash, the bank is therefore at the newest checkpoint that is left, which is
+//! complete. The rollback does not touch the log. The next open cuts off the log beyond the
+//! checkpoint, as it does after a crash.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,15 +18,14 @@ use crate::files::directory::Directory;
 use crate::store::{Store, check_bank_file, check_last_page};
 
 impl Store {
-    /// Takes the bank in `dir`, which no process has open, back to checkpoint `number`, one of
-    /// those that are kept. All newer checkpoints are removed, and the next open is at this one.
-    /// There is no way back. Returns the numbers of the removed checkpoints, the newest first;
-    /// later checkpoints get these numbers again.
+    /// Takes the bank in `dir` back to its checkpoint `number`. No process may have the bank open.
+    /// All newer checkpoints are removed for good, and the next open is at this one. Returns the
+    /// numbers of the removed checkpoints, the newest first. Later checkpoints reuse these numbers.
     ///
-    /// First makes sure that the checkpoint opens: its manifest, index and blob are read, and its
-    /// last page; pages further down are not ([`verify`](crate::inspect::verify) reads those).
-    /// After an error before the first removal nothing has changed; after a crash or an error
-    /// later, the bank is at some checkpoint from `number` on, and the call can be made again.
+    /// The call first checks that the checkpoint opens: it reads the manifest, the index, the blob
+    /// and the log's last page. It does not read other pages ([`verify`](crate::inspect::verify)
+    /// does). An error before the first removal changes nothing. After a crash or a later error,
+    /// the bank is at some checkpoint from `number` on, and the call can be repeated.
     ///
     /// ```
     /// use embank_kv::{Store, StoreOptions};
@@ -60,7 +59,7 @@ impl Store {
         }
         check_that_it_opens(dir, bank_file, &checkpoints, number)?;
         let newer = there.iter().rev().copied().take_while(|&newer| newer > number);
-        // All of them are locked before the first goes.
+        // All newer checkpoints are locked before the first one is removed.
         let unread = newer.map(|newer| match checkpoints.unread(newer)? {
             Some(unread) => Ok((newer, unread)),
             None => {
@@ -74,8 +73,8 @@ impl Store {
         for (newer, unread) in unread {
             checkpoints.check_in_place()?;
             match checkpoints.remove(newer, unread, &mut gone) {
-                // It is taken back. Files that can't be removed count for nothing, and the next
-                // open tries again.
+                // The checkpoint is taken back. The next open tries again to remove its remaining
+                // files.
                 Err(_) if gone.last() == Some(&newer) => {}
                 removed => removed?,
             }
@@ -95,7 +94,7 @@ fn check_that_it_opens(
     let images = checkpoints.images(&manifest)?;
     let mut buckets = images.read()?;
     let mut entries = Vec::new();
-    // Ends: with the index.
+    // Ends with the last bucket of the index.
     while buckets.next_bucket(&mut entries)?.is_some() {
         entries.clear();
     }
