@@ -1,20 +1,20 @@
 //! A full disk: pages that can't be written stay in memory until there is room.
 //!
-//! **Problem.** A write that fails for want of room loses no row: the page is still in its frame. A
-//! store that stopped for good would lose every row since the last checkpoint.
+//! **Problem.** A write that fails on a full disk loses no row: the page is still in its frame in
+//! memory. A store that stopped for good would lose every row since the last checkpoint.
 //!
-//! **Approach.** The writer thread keeps the page and goes to sleep. The rows in memory can be read
-//! and changed in place. A call that needs a frame, or a page on the device, asks for one more
-//! attempt and waits for its outcome. If that attempt fails too, the call fails with
-//! [`Error::DiskFull`]. The first attempt that succeeds ends the state. An attempt writes the page
-//! again at the same offset.
+//! **Approach.** The writer thread keeps the page and sleeps. Calls can still read the rows in
+//! memory and change them in place. A call that needs a frame, or a page on the device, requests
+//! one more attempt and waits for its outcome. If that attempt fails too, the call fails with
+//! [`Error::DiskFull`]. An attempt writes the page again at the same offset. The first attempt that
+//! succeeds ends the full-disk state.
 //!
-//! Each request has a number. An attempt answers all requests that were made before it began. So a
-//! call fails only by an attempt that began after the call had asked.
+//! Each request has a number. An attempt answers all requests that were made before it began. A
+//! call therefore fails only if an attempt failed that began after the call's request.
 //!
-//! Compaction gives space back, and it needs pages for that. So while the disk is full, calls leave
-//! some frames free ([`TurnFor::frames_left`]). A disk that fills up while memory is full leaves no
-//! frame free.
+//! Compaction frees disk space, and it needs frames for that. While the disk is full, other calls
+//! therefore leave some frames free ([`TurnFor::frames_left`]). If the disk fills up while memory
+//! is full, no frame is free.
 
 use std::path::PathBuf;
 
@@ -22,20 +22,21 @@ use super::{FREE_FRAMES_WANTED, Log, State};
 use crate::error::{Error, Result};
 use crate::sync::{Ordering, Planted, planted};
 
-/// What a page is turned for.
+/// The purpose of a page turn, which decides how many frames it must leave free on a full disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TurnFor {
-    /// Rows of a caller that can repeat the call.
+    /// Rows of a call that the caller can repeat.
     Rows,
-    /// A batch that completes: an update that has changed rows, the end of a lease, a deletion.
+    /// A batch that must complete: an update that has changed rows, the end of a lease, or a
+    /// deletion.
     Ending,
-    /// Compaction or a checkpoint, which give space back.
+    /// Compaction or a checkpoint, which free disk space.
     Space,
 }
 
 impl TurnFor {
-    /// Frames that a page turn leaves while the disk is full. The rows of a page that compaction
-    /// moves fill at most two pages.
+    /// Returns the frames that a page turn must leave free while the disk is full. Compaction needs
+    /// at most two pages for the rows that it moves out of one page.
     pub(super) fn frames_left(self) -> u64 {
         match self {
             TurnFor::Rows => 4,
@@ -50,9 +51,9 @@ impl TurnFor {
 pub(super) struct FullDisk {
     /// The file that can't be written, and the system's reason. `None` while there is room.
     refused: Option<(PathBuf, String)>,
-    /// Requests for an attempt so far.
+    /// Number of requests so far.
     asked: u64,
-    /// Requests that a failed attempt has answered.
+    /// Number of the last request that a failed attempt has answered.
     failed: u64,
 }
 
@@ -72,23 +73,23 @@ impl FullDisk {
     }
 }
 
-/// The request of one waiting call.
+/// The number of a waiting call's request. `None` before the call's first wait.
 #[derive(Debug, Default)]
 pub(super) struct Request(Option<u64>);
 
 impl State {
-    /// Frames that the writer keeps free. On a full disk it keeps more, so that a page turn for
-    /// rows finds a frame beyond those that it must leave.
+    /// Returns the number of frames that the writer keeps free. On a full disk it keeps more, so a
+    /// page turn for rows finds a frame beyond those that it must leave free.
     pub(super) fn frames_wanted(&self) -> u64 {
         let left = if self.disk.is_full() { TurnFor::Rows.frames_left() } else { 0 };
         FREE_FRAMES_WANTED + left
     }
 
-    /// A call that waits for the writer calls this each time before it sleeps. On a full disk, its
-    /// first call asks for an attempt.
+    /// Must be called each time before a call sleeps to wait for the writer. On a full disk, the
+    /// call's first use requests an attempt.
     ///
     /// # Errors
-    /// `DiskFull` if the attempt that it asked for has failed.
+    /// `DiskFull` if the requested attempt has failed.
     pub(super) fn check_disk(&mut self, request: &mut Request) -> Result<()> {
         let disk = &mut self.disk;
         match request.0 {
@@ -105,14 +106,15 @@ impl State {
 }
 
 impl Log {
-    /// The requests that the attempt that begins now answers; `None` if the disk is full and no
-    /// call has asked.
+    /// Returns the number of the last request that a new attempt answers. `None` if the disk is
+    /// full and no call has requested an attempt.
     pub(super) fn begin_attempt(&self) -> Option<u64> {
         let state = self.state.lock();
         state.disk.may_write().then_some(state.disk.asked)
     }
 
-    /// Ends an attempt that failed. False if not for want of room.
+    /// Records a failed attempt that answers requests up to `answered`. Returns false if the error
+    /// is not about a full disk.
     pub(super) fn note_refused(&self, error: &Error, answered: u64) -> bool {
         let Some(refused) = error.for_want_of_room() else { return false };
         let mut state = self.state.lock();
@@ -123,18 +125,18 @@ impl Log {
         self.page_flushed.notify_all();
         drop(state);
         if is_news {
-            // A writer that waits for compaction looks again. It is not woken after each attempt,
-            // because it asks for attempts itself.
+            // A writer that waits for compaction checks the disk again. It is woken only here and
+            // not after each attempt, because it requests attempts itself.
             self.compactor.raise();
         }
         true
     }
 
-    /// A page has been written.
+    /// Ends the full-disk state after a page has been written.
     pub(super) fn note_written(&self, state: &mut State) {
         if state.disk.refused.take().is_some() {
             self.is_full.store(false, Ordering::Relaxed);
-            // Now every waiting call may take the frames that calls had to leave free.
+            // Every waiting call may now take the frames that it had to leave free.
             if !planted(Planted::RoomUntold) {
                 self.frame_freed.notify_all();
             }
@@ -147,15 +149,15 @@ impl Log {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// If the disk is full, has the writer try once more.
+    /// If the disk is full, makes the writer try once more and waits for the outcome.
     ///
     /// # Errors
-    /// `DiskFull` if that fails; `Poisoned`.
+    /// `DiskFull` if the attempt fails. `Poisoned` if the log has stopped.
     pub(crate) fn try_to_write(&self) -> Result<()> {
         let mut state = self.state.lock();
         let mut request = Request::default();
-        // Ends: the writer succeeds, finds the disk full, or poisons the log; it wakes all waiting
-        // calls then.
+        // Ends: the writer succeeds, fails on the full disk, or poisons the log, and then wakes all
+        // waiting calls.
         while state.disk.is_full() {
             self.check_poison()?;
             state.check_disk(&mut request)?;

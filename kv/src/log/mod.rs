@@ -1,4 +1,4 @@
-//! The hybrid log: one growing address space, its newest part in memory.
+//! The hybrid log: one growing address space whose newest part is in memory.
 //!
 //! ```text
 //! begin            head              read_only            tail
@@ -7,27 +7,27 @@
 //! ```
 //!
 //! Records at or above `read_only` change in place. Records between `head` and `read_only` are in
-//! memory but settled: their pages are written to disk, and an update copies the row to the tail.
-//! Records below `head` are only on disk. (After FASTER, SIGMOD 2018.)
+//! memory but settled (no longer changed): their pages are written to disk, and an update copies
+//! the row to the tail. Records below `head` are only on disk. (After FASTER, SIGMOD 2018.)
 //!
 //! **Turning a page.** Threads take space at the tail by fetch-and-add on one word, which holds
-//! page and offset. The thread that crosses the page's end notes how much of the page is used and
-//! reports the page full. Its caller unpins and calls `turn_page`, which waits for a free frame if
-//! it must. The writer thread (`writer`) keeps frames free. It moves `read_only` and `head`, waits
-//! for a `barrier` so that no thread acts on the old values, writes settled pages, and frees the
-//! frames of evicted pages. A checkpoint's `cut` ends the tail's page and moves `read_only` to the
-//! tail, while no thread is pinned.
+//! page and offset. The thread that crosses the page's end stores how many bytes of the page are
+//! used, and reports the page full. Its caller unpins and calls `turn_page`, which waits until a
+//! frame is free. The writer thread (`writer`) keeps frames free. It moves `read_only` and `head`,
+//! waits for a `barrier` so that no thread acts on the old values, writes settled pages, and frees
+//! the frames of evicted pages. A checkpoint's `cut` ends the tail's page and moves `read_only` to
+//! the tail, while no thread is pinned.
 //!
 //! **Invariants.**
-//! 1. `head <= flushed <= read_only <= tail`, `settled <= read_only` and `begin <= flushed`; each
-//!    only grows. (`begin` passes the head if the whole log is in memory. No row lies below
-//!    `begin`: compaction has moved the rows to the tail, and an index entry or a link to an
-//!    address below leads nowhere.)
+//! 1. `head <= flushed <= read_only <= tail`, `settled <= read_only` and `begin <= flushed`. All of
+//!    them only grow. `begin` passes `head` if the whole log is in memory. No row lies below
+//!    `begin`, because compaction has moved the rows to the tail. A reader ignores index entries
+//!    and links that lead below `begin`.
 //! 2. A thread uses the `head` and `read_only` that it loaded after it pinned. Until it has
 //!    unpinned, no frame at or above that head is reused, and no page at or above that read-only
 //!    boundary is written.
-//! 3. When a page is written, every record in it is complete, and no record changes any more except
-//!    for its clock word.
+//! 3. When a page is written, every record in it is complete, and later only the record's clock
+//!    word changes.
 
 mod full_disk;
 pub(crate) mod page;
@@ -57,40 +57,42 @@ pub(crate) use full_disk::TurnFor;
 use full_disk::{FullDisk, Request};
 use page::PAGE_HEADER_BYTES;
 
-/// Frames that the writer keeps free, so that turning a page seldom waits.
+/// Number of frames that the writer keeps free, so that a page turn rarely waits.
 const FREE_FRAMES_WANTED: u64 = 2;
 
-/// A page is at its last call (`retention`) this many pages before its eviction: one page is filled
-/// during the last call, and the copies may turn another.
+/// A page is at its last call (`retention`) during this many page turns before its eviction. One
+/// page is filled during the last call, and the copies of retained rows may fill another.
 const LAST_CALL_PAGES: u64 = 2;
 
-/// Pages that are settled at once if the log has reached its quota and no page is on the device.
+/// Number of pages that are settled at once if the log has reached its quota and no page is on the
+/// device.
 const SETTLED_EARLY_PAGES: u64 = 4;
 
 /// A store warns when one part in `ADDRESSES_LOW_PART` of the log's addresses is left.
 const ADDRESSES_LOW_PART: u64 = 16;
 
-/// The last page of the address space, which stays empty: the address of its start and its number
-/// must fit a manifest.
+/// Returns the number of the address space's last page. That page stays empty, so the log's end is
+/// an address and a page number that a manifest can hold.
 pub(crate) fn last_page(page_bits: u32) -> u64 {
     (ADDRESS_LIMIT >> page_bits).min(u64::from(u32::MAX)) - 1
 }
 
-/// The tail's page has no room: unpin, call [`Log::turn_page`] with this, and try again.
+/// The tail's page has no room. The caller must unpin, call [`Log::turn_page`] with this value, and
+/// try again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PageFull(u64);
 
-/// The log of a store. See the module's essay.
+/// The log of a store.
 #[derive(Debug)]
 pub(crate) struct Log {
     page_bits: u32,
     lineage: Lineage,
-    /// Page number in the upper half, offset in the lower; the offset runs past the page when
-    /// full.
+    /// Page number in the upper half, offset in the lower half. An offset beyond the page's end
+    /// means that the page is full.
     tail: AtomicU64,
     read_only: AtomicU64,
-    /// All records below are known to be complete, up to the read-only boundary. At least
-    /// `flushed`.
+    /// All records below this address are complete and no longer change, except for their clock
+    /// words. Use [`settled`](Self::settled), because `flushed` may be higher.
     settled: AtomicU64,
     flushed: AtomicU64,
     head: AtomicU64,
@@ -99,16 +101,16 @@ pub(crate) struct Log {
     /// For a page in memory, at `page % shifts.len()`: the number to add (wrapping) to an address
     /// in the page to get its offset in `frames`.
     shifts: Box<[AtomicU64]>,
-    /// Bytes in use of a full page, at the same place.
+    /// For a full page in memory, at the same index: the bytes in use.
     used_bytes: Box<[AtomicU32]>,
     state: Mutex<State>,
     writer_wake: Condvar,
     frame_freed: Condvar,
     page_flushed: Condvar,
     poison: OnceLock<Stopped>,
-    /// True if the disk is full, as `state` knows it; can be read without the lock.
+    /// Copy of `state.disk.is_full()` that can be read without the lock.
     is_full: AtomicBool,
-    /// Raised when a page has been written, because compaction may then have work.
+    /// Raised after a page has been written, because compaction may then have work.
     compactor: Arc<Signal>,
     lookahead: Told,
     pub(crate) device: Arc<dyn Device>,
@@ -116,7 +118,7 @@ pub(crate) struct Log {
     counters: Arc<Counters>,
 }
 
-/// Whom the log informs when its boundaries have moved.
+/// The function that the log calls after its boundaries have moved.
 #[derive(Default)]
 struct Told(OnceLock<Box<dyn Fn() + Send + Sync>>);
 
@@ -126,16 +128,16 @@ impl std::fmt::Debug for Told {
     }
 }
 
-/// Why a log takes no writes.
+/// Why a log accepts no writes.
 #[derive(Debug)]
 enum Stopped {
-    /// A write failed: for this reason.
+    /// A write failed for this reason.
     Failed(String),
-    /// The log was opened to read only, in this directory.
+    /// The bank in this directory is open read-only.
     ReadOnly(PathBuf),
 }
 
-/// A frame that belongs to no page yet. Dropping it frees it.
+/// A frame that belongs to no page yet. Dropping this frees the frame.
 #[must_use]
 pub(crate) struct ReservedFrame<'a> {
     log: &'a Log,
@@ -153,7 +155,7 @@ impl Drop for ReservedFrame<'_> {
     }
 }
 
-/// Where a log lies when it is opened.
+/// Page size and boundaries of a log when it is opened.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extent {
     pub(crate) page_bits: u32,
@@ -167,14 +169,15 @@ struct State {
     free: Vec<u32>,
     retired: Vec<u32>,
     never_used: u32,
-    /// Pages below this number are settled and written, however young they are.
+    /// Pages below this number are settled and written, even if they are young.
     settle_below: u64,
     disk: FullDisk,
     shutdown: bool,
 }
 
 impl State {
-    /// A frame for a page, if one is free; see [`TurnFor::frames_left`].
+    /// Takes a frame for a page. `None` if no frame is free, or if the turn must leave the free
+    /// ones (see [`TurnFor::frames_left`]).
     fn take_frame(&mut self, budget: &Budget, turn_for: TurnFor) -> Option<u32> {
         if budget.frames() > budget.frames_allowed() {
             return None;
@@ -198,7 +201,8 @@ impl State {
 }
 
 impl Log {
-    /// A log whose pages are on the device, of which the tail page is the next one.
+    /// Opens a log whose pages below the tail page are on the device, and begins the tail page in
+    /// memory.
     pub(crate) fn new(
         budget: Arc<Budget>,
         device: Arc<dyn Device>,
@@ -243,14 +247,14 @@ impl Log {
         Ok(log)
     }
 
-    /// Only the first call has an effect.
+    /// Sets the function to call after the boundaries have moved. Only the first call has an
+    /// effect.
     pub(crate) fn when_boundaries_move(&self, told: Box<dyn Fn() + Send + Sync>) {
-        // A later call changes nothing.
         let _ = self.lookahead.0.set(told);
     }
 
-    /// Which opening wrote each page. This opening writes all pages from the end that the log had
-    /// when it began.
+    /// Returns which opening of the bank wrote each page. This opening writes all pages from the
+    /// log's former end on.
     pub(crate) fn lineage(&self) -> &Lineage {
         &self.lineage
     }
@@ -271,14 +275,14 @@ impl Log {
         self.frames().place(Address::new(page << self.page_bits))
     }
 
-    /// All records below are complete, and no record there changes any more except for its clock
-    /// word.
+    /// All records below the returned address are complete, and later only their clock words
+    /// change.
     fn settled(&self) -> u64 {
         // Acquire: pairs with the writer's Release stores, each after a barrier.
         self.settled.load(Ordering::Acquire).max(self.flushed())
     }
 
-    /// The end of the pages that are at their last call. These pages are settled.
+    /// Returns the end of the pages that are at their last call. All of them are settled.
     pub(crate) fn last_call(&self) -> u64 {
         let pages = (self.tail.load(Ordering::Relaxed) >> 32) + 1;
         let end = (pages + FREE_FRAMES_WANTED + LAST_CALL_PAGES)
@@ -286,13 +290,13 @@ impl Log {
         (end << self.page_bits).min(self.settled())
     }
 
-    /// Calls `visit` for the records from one on to the end of its page, or until `visit` returns
-    /// false. Returns the address of the next record, or of the next page.
+    /// Calls `visit` for each record from address `from` to the end of the page, or until `visit`
+    /// returns false. Returns the address of the next record or page.
     ///
     /// # Safety
-    /// `from` is the start of a page or of a record, or the end of a page's last record. It is at
-    /// or above the `head` of this view, and below a [`last_call`](Self::last_call), so it is
-    /// settled. The thread is still pinned as it was when it took the view.
+    /// `from` is the start of a page or record, or the end of a page's last record. It is at or
+    /// above the `head` of `view`, and below a result of [`last_call`](Self::last_call), so it is
+    /// settled. The thread has stayed pinned since it took the view.
     pub(crate) unsafe fn visit_settled(
         &self,
         view: View<'_>,
@@ -301,15 +305,15 @@ impl Log {
     ) -> u64 {
         let page = from >> self.page_bits;
         debug_assert!(view.head <= from && from < self.settled());
-        // Stored by the thread that filled the page; the barrier before `settled` was moved has
-        // waited for that thread.
+        // Relaxed: the thread that filled the page stored the value, and the barrier before
+        // `settled` moved has waited for that thread.
         let used = u64::from(self.used_bytes[self.slot(page)].load(Ordering::Relaxed));
         let start = page << self.page_bits;
         let mut offset = (from - start).max(PAGE_HEADER_BYTES);
         while offset + HEADER_BYTES as u64 <= used {
             let address = Address::new(start + offset);
-            // SAFETY: in memory by this function's contract; all of a settled page's records have
-            // their headers.
+            // SAFETY: the contract of this function says that the record is in memory. All records
+            // of a settled page have their headers.
             let record = unsafe { view.record(address) };
             offset += record.shape().record_bytes() as u64;
             if !visit(record) {
@@ -319,53 +323,52 @@ impl Log {
         start + self.page_bytes()
     }
 
-    /// The boundaries for a thread that has just pinned.
+    /// Returns the boundaries for a thread that has just pinned.
     #[inline]
     pub(crate) fn view(&self) -> View<'_> {
         // Acquire: pairs with the writer's Release stores. `head` is loaded first, because it never
-        // passes the read-only boundary that is loaded after it. `begin` pairs with `set_begin`: a
-        // thread that sees it and then looks into the index finds there the rows that were moved
-        // from below it.
+        // passes the read-only boundary that is loaded after it. `begin` pairs with `set_begin`. A
+        // thread that sees the new `begin` also finds the rows that compaction moved in the index.
         let begin = self.begin.load(Ordering::Acquire);
         let head = self.head.load(Ordering::Acquire);
         let read_only = self.read_only.load(Ordering::Acquire);
-        // If the whole log is in memory, `begin` passes the head. Addresses between them lead
-        // nowhere and are not read.
+        // If the whole log is in memory, `begin` passes `head`. No row lies between them.
         View { begin, head: head.max(begin), read_only, frames: self.frames() }
     }
 
-    /// The log's beginning: no row lies below.
+    /// Returns the log's beginning. No row lies below it.
     pub(crate) fn begin(&self) -> u64 {
         self.begin.load(Ordering::Acquire)
     }
 
     /// Moves the log's beginning up to an address below which no row is left. Only compaction calls
-    /// it.
+    /// this.
     pub(crate) fn set_begin(&self, begin: u64) {
         debug_assert!(self.begin() <= begin && begin <= self.flushed());
-        // Release: pairs with `view`; the moves come before.
+        // Release: pairs with the Acquire load in `view`. Compaction's moves come before this
+        // store.
         self.begin.store(begin, Ordering::Release);
     }
 
-    /// Everything below is on the device, not necessarily synced.
+    /// Returns an address below which all pages are on the device, not necessarily synced.
     pub(crate) fn flushed(&self) -> u64 {
         self.flushed.load(Ordering::Acquire)
     }
 
-    /// Space at the tail for a record. The caller is pinned and writes the record's header before
-    /// it unpins.
+    /// Allocates space for a record at the tail. The caller must be pinned and must write the
+    /// record's header before it unpins.
     #[inline]
     pub(crate) fn allocate(&self, bytes: usize) -> std::result::Result<Address, PageFull> {
         let bytes = bytes as u64;
         let page_bytes = self.page_bytes();
-        // Relaxed: this load only avoids the addition on a full page, so the word stays far from
+        // Relaxed: this load only avoids the addition on a full page, so that the offset can't
         // overflow.
         let seen = self.tail.load(Ordering::Relaxed);
         if seen & 0xFFFF_FFFF > page_bytes {
             return Err(PageFull(seen >> 32));
         }
-        // Acquire: sees the page's frame (Release in `begin_page`; additions continue its
-        // sequence).
+        // Acquire: pairs with the Release store in `begin_page` and so sees the page's frame.
+        // Additions by other threads continue its release sequence.
         let old = self.tail.fetch_add(bytes, Ordering::Acquire);
         let page = old >> 32;
         let offset = old & 0xFFFF_FFFF;
@@ -373,15 +376,15 @@ impl Log {
             return Ok(Address::new((page << self.page_bits) + offset));
         }
         if offset <= page_bytes {
-            // This thread crossed the end. The writer reads the value after a barrier, so Relaxed
-            // is enough.
+            // This thread crossed the page's end. Relaxed: the writer thread reads the value after
+            // a barrier.
             self.used_bytes[self.slot(page)].store(offset as u32, Ordering::Relaxed);
         }
         Err(PageFull(page))
     }
 
-    /// Opens the page after a full one. Waits for a frame if all are in use. The caller is not
-    /// pinned.
+    /// Begins the page after a full one. Waits for a frame if all are in use. The caller must not
+    /// be pinned.
     ///
     /// # Errors
     /// `Poisoned` after a failed write; `DiskFull`; `Exhausted` at the end of the address space.
@@ -392,8 +395,8 @@ impl Log {
         let mut state = self.state.lock();
         let mut waiting = None;
         let mut request = Request::default();
-        // Ends: the writer frees a frame, finds the disk full, or poisons the log; it wakes all
-        // waiting calls then.
+        // Ends: the writer frees a frame, finds the disk full, or poisons the log, and then wakes
+        // all waiting calls.
         loop {
             self.check_poison()?;
             let turned = self.tail.load(Ordering::Relaxed) >> 32 != full.0;
@@ -404,7 +407,7 @@ impl Log {
             if let Some(frame) = state.take_frame(&self.budget, turn_for) {
                 self.begin_page(next, frame);
                 self.writer_wake.notify_one();
-                // Another thread has turned the page during the wait.
+                // Wakes the threads that waited to turn the same page.
                 self.frame_freed.notify_all();
                 break;
             }
@@ -419,7 +422,7 @@ impl Log {
         Ok(())
     }
 
-    /// Refuses a page behind the last one of the address space.
+    /// Fails for a page beyond the last one of the address space.
     fn check_page(&self, page: u64) -> Result<()> {
         if page > last_page(self.page_bits) {
             return Err(Error::Exhausted(
@@ -430,12 +433,12 @@ impl Log {
         Ok(())
     }
 
-    /// Bytes of log that can still be appended.
+    /// Returns the bytes of log that can still be appended.
     pub(crate) fn address_left_bytes(&self) -> u64 {
         (last_page(self.page_bits) << self.page_bits).saturating_sub(self.tail_address())
     }
 
-    /// A warning if no more than a sixteenth of the addresses is left.
+    /// Returns a warning if at most one part in `ADDRESSES_LOW_PART` of the addresses is left.
     pub(crate) fn address_warning(&self) -> Option<String> {
         let left = self.address_left_bytes();
         let all = last_page(self.page_bits) << self.page_bits;
@@ -452,15 +455,15 @@ impl Log {
         let shift = frame_start.wrapping_sub(page << self.page_bits);
         self.shifts[self.slot(page)].store(shift, Ordering::Relaxed);
         let is_last = page == last_page(self.page_bits);
-        // A checkpoint ends the tail's page and begins the next one. The last page has no next one,
-        // so no record may lie in it.
+        // A checkpoint ends the tail's page and begins the next one. The last page has no
+        // successor, so it must have no records.
         let offset = if is_last { self.page_bytes() + 1 } else { PAGE_HEADER_BYTES };
-        // Release: publishes the frame to `allocate`.
+        // Release: publishes the page's frame to `allocate`.
         self.tail.store(page << 32 | offset, Ordering::Release);
     }
 
-    /// Sets a frame aside for [`cut`](Self::cut). Waits for one if all are in use. The caller is
-    /// not pinned.
+    /// Reserves a frame for [`cut`](Self::cut). Waits for a frame if all are in use. The caller
+    /// must not be pinned.
     ///
     /// # Errors
     /// `Poisoned` after a failed write; `DiskFull`.
@@ -468,13 +471,14 @@ impl Log {
         debug_assert!(!crate::epoch::is_pinned());
         let mut state = self.state.lock();
         let mut request = Request::default();
-        // Ends: as in `turn_page`.
+        // Ends: the writer frees a frame, finds the disk full, or poisons the log, and then wakes
+        // all waiting calls.
         loop {
             self.check_poison()?;
             state.check_disk(&mut request)?;
             self.retire_free_frames(&mut state);
-            // On a full disk, only after an attempt has succeeded: a cut that can't be written
-            // would use up a frame.
+            // On a full disk, an attempt to write must succeed first. A cut that can't be written
+            // would waste a frame.
             if !state.disk.is_full()
                 && let Some(frame) = state.take_frame(&self.budget, TurnFor::Space)
             {
@@ -485,15 +489,16 @@ impl Log {
         }
     }
 
-    /// Ends the tail's page and settles everything written so far, which lies below the returned
-    /// address. Does not wait. Must be called while no thread is pinned.
+    /// Ends the tail's page, settles all earlier records, and returns the new tail address. Does
+    /// not wait. Must be called while no thread is pinned.
     ///
     /// # Errors
-    /// `Exhausted` at the end of the address space: a defect, as `turn_page` leaves a page for
-    /// this.
+    /// `Exhausted` at the end of the address space. This would be a bug, because `turn_page` leaves
+    /// the last page for a cut.
     pub(crate) fn cut(&self, mut reserved: ReservedFrame<'_>) -> Result<Address> {
         let mut end = {
-            // A thread that found the page full before the pause may be about to turn it.
+            // The lock is needed, because a thread that found the page full before the pause may be
+            // about to turn it.
             let _state = self.state.lock();
             let tail = self.tail.load(Ordering::Acquire);
             let page = tail >> 32;
@@ -513,26 +518,27 @@ impl Log {
         };
         drop(reserved);
         end <<= self.page_bits;
-        // No thread acts on the old boundary, so the pages below can be written at once. This is no
-        // plain store, because the writer may be about to move the boundary less far.
+        // No thread acts on the old boundary, so the pages below can be written at once.
+        // `fetch_max` is needed because the writer may be about to store a lower boundary.
         self.read_only.fetch_max(end, Ordering::Release);
-        // The writer thread writes the pages that the cut has settled, and batches may turn pages
-        // again.
+        // The writer thread can write the pages that the cut has settled, and batches can turn
+        // pages again.
         let _state = self.state.lock();
         self.frame_freed.notify_all();
         self.writer_wake.notify_one();
         Ok(Address::new(end))
     }
 
-    /// Waits until everything below `end`, which is settled, is on the device, not yet synced.
+    /// Waits until all pages below the settled address `end` are on the device, not necessarily
+    /// synced.
     ///
     /// # Errors
     /// `Poisoned` after a failed write; `DiskFull`.
     pub(crate) fn await_flushed(&self, end: Address) -> Result<()> {
         let mut state = self.state.lock();
         let mut request = Request::default();
-        // Ends: the writer gets there, finds the disk full, or poisons the log; it wakes all
-        // waiting calls then.
+        // Ends: the writer gets there, finds the disk full, or poisons the log, and then wakes all
+        // waiting calls.
         while self.flushed() < end.raw() {
             self.check_poison()?;
             state.check_disk(&mut request)?;
@@ -542,8 +548,8 @@ impl Log {
         Ok(())
     }
 
-    /// Lets the writer settle the oldest pages of the mutable region early, so that compaction can
-    /// read them. Returns false if there is only the tail's page. Does not wait.
+    /// Makes the writer settle the oldest pages of the mutable region early, so that compaction can
+    /// read them. Returns false if the tail's page is the only unwritten page. Does not wait.
     pub(crate) fn settle_oldest(&self) -> bool {
         let tail = self.tail.load(Ordering::Relaxed) >> 32;
         let flushed = self.flushed() >> self.page_bits;
@@ -555,7 +561,7 @@ impl Log {
         flushed < tail
     }
 
-    /// The error of an earlier failed write, or that of a log that is open to read only.
+    /// Returns the error of an earlier failed write, or the error of a log that is open read-only.
     pub(crate) fn check_poison(&self) -> Result<()> {
         match self.poison.get() {
             None => Ok(()),
@@ -564,7 +570,7 @@ impl Log {
         }
     }
 
-    /// Refuses all writes from the beginning: the bank in `dir` is opened to read only.
+    /// Makes the log refuse all writes, because the bank in `dir` is open read-only.
     pub(crate) fn seal(&self, dir: &Path) {
         let _ = self.poison.set(Stopped::ReadOnly(dir.to_owned()));
     }
@@ -593,20 +599,20 @@ impl Log {
         self.writer_wake.notify_all();
     }
 
-    /// Waits until no more frames are in use than the budget allows: free frames go back to the
-    /// system, and the writer evicts pages for the others. Called, unpinned, by a thread that
-    /// borrows from the budget.
+    /// Waits until the log uses no more frames than the budget allows. Free frames go back to the
+    /// system, and the writer evicts pages. Called by a thread that borrows memory from the budget,
+    /// which must not be pinned.
     ///
     /// # Errors
     /// `Poisoned` after a failed write; `DiskFull`.
     pub(crate) fn give_way(&self) -> Result<()> {
         let mut state = self.state.lock();
         let mut request = Request::default();
-        // Ends: the writer evicts pages down to what is allowed, finds the disk full, or poisons
-        // the log; it wakes all waiting calls then.
+        // Ends: the writer evicts enough pages, finds the disk full, or poisons the log, and then
+        // wakes all waiting calls.
         loop {
             self.retire_free_frames(&mut state);
-            // A log that is open to read only has one frame, and no thread that could evict it.
+            // A log that is open read-only has one frame, and no thread that could evict it.
             if self.is_within_allowance() || self.is_sealed() {
                 return Ok(());
             }
@@ -617,20 +623,20 @@ impl Log {
         }
     }
 
-    /// Frames of the allowance that the log does not need so far.
+    /// Returns the number of allowed frames that the log has not needed so far.
     pub(crate) fn frames_unused(&self) -> u64 {
-        // One frame is being filled and two are kept free.
+        // One frame is the tail's page and two are kept free.
         self.budget.frames_allowed().saturating_sub(self.budget.frames() + 3)
     }
 
-    /// True if the log takes no more memory than the budget allows.
+    /// True if the log uses no more frames than the budget allows.
     pub(crate) fn is_within_allowance(&self) -> bool {
         self.budget.frames() <= self.budget.frames_allowed()
     }
 
-    /// The budget's allowance has changed. Free frames beyond it go back to the system at once, the
-    /// writer evicts pages for the others, and threads that wait for a frame look again. Does not
-    /// wait.
+    /// Must be called after the budget's allowance has changed. Returns free frames beyond it to
+    /// the system, wakes the writer to evict more pages, and wakes threads that wait for a frame.
+    /// Does not wait.
     pub(crate) fn allowance_changed(&self) {
         let mut state = self.state.lock();
         self.retire_free_frames(&mut state);
@@ -647,8 +653,8 @@ impl Log {
     }
 
     fn retire(&self, state: &mut State, frame: u32) {
-        // SAFETY: no thread refers to the frame: its page was evicted behind a barrier, or never
-        // begun, and the frame is on no list.
+        // SAFETY: no thread refers to the frame, because its page was evicted behind a barrier or
+        // never begun. The frame is on no list.
         unsafe {
             let offset = (frame as usize) << self.page_bits;
             self.frames.release(offset, self.page_bytes() as usize);
@@ -657,13 +663,13 @@ impl Log {
         state.retired.push(frame);
     }
 
-    /// Bytes of memory that frames take now.
+    /// Returns the bytes of memory of all frames in use.
     pub(crate) fn frame_bytes(&self) -> u64 {
         self.budget.frames() << self.page_bits
     }
 
-    /// Returns an address at or above which no record lies. Must be called after a barrier; holds
-    /// for the records that were appended before it.
+    /// Returns an address above all records. Must be called after a barrier. Covers only records
+    /// that were appended before the barrier.
     pub(crate) fn records_end(&self) -> u64 {
         let tail = self.tail_address();
         let in_page = self.page_bytes() - 1;

@@ -1,4 +1,4 @@
-//! A page of the log on disk: a header with its checksum, records back to back, zeros to the end.
+//! A page of the log on disk: a header with a checksum, then records back to back, then zeros.
 //!
 //! ```text
 //! bytes 0..4   magic "EPG1"        4..8   CRC-32C of the whole page, these four bytes taken as zero
@@ -7,9 +7,9 @@
 //! bytes 32..40 salt (see `lineage`)  40..64 zero
 //! ```
 //!
-//! The page's checksum covers every byte, for readers of whole pages. Each record has a checksum of
-//! its own, for readers of single rows (`record`). The header's place stays free in memory too, so
-//! that an address has the same offset in memory and on disk.
+//! The page's checksum covers every byte, for readers of whole pages. Each record has its own
+//! checksum, for readers of single rows (`record`). In memory the header's bytes stay unused, so an
+//! address has the same offset in memory and on disk.
 
 use std::path::PathBuf;
 
@@ -17,11 +17,11 @@ use crate::error::{Error, Result};
 use crate::record::address::Address;
 use crate::record::layout::{HEADER_BYTES, RecordRef};
 
-/// Bytes at a page's start that hold no record.
+/// Bytes of the header at a page's start.
 pub(crate) const PAGE_HEADER_BYTES: u64 = 64;
 const MAGIC: [u8; 4] = *b"EPG1";
 
-/// The values that identify a page of this bank.
+/// The values in a header that identify a page of a bank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PageIdentity {
     pub(crate) page: u64,
@@ -31,7 +31,7 @@ pub(crate) struct PageIdentity {
 }
 
 impl PageIdentity {
-    /// The seed of the checksums of the page's records.
+    /// Returns the seed of the checksums of the page's records.
     pub(crate) fn origin(self) -> u64 {
         self.bank ^ self.salt
     }
@@ -56,8 +56,8 @@ pub(crate) unsafe fn for_each_record(
 ) {
     let mut offset = PAGE_HEADER_BYTES;
     while offset + HEADER_BYTES as u64 <= used_bytes {
-        // SAFETY: `offset` is at a record's header, within the frame, by this function's contract;
-        // records are multiples of 8 bytes and frames are page-aligned.
+        // SAFETY: `offset` is at a record's header within the frame, by the contract of this
+        // function. Record lengths are multiples of 8 bytes and frames are page-aligned.
         let record = unsafe {
             RecordRef::new(page.add(offset as usize).cast(), Address::new(start + offset))
         };
@@ -66,10 +66,11 @@ pub(crate) unsafe fn for_each_record(
     }
 }
 
-/// Writes a page's image into `image`, which is as long as a page.
+/// Writes a page's form on disk into `image`, which is as long as a page.
 ///
 /// # Safety
-/// That of `for_each_record`; and no thread changes the values of the page's records any more.
+/// The duties of `for_each_record`. In addition, no thread may change the values of the page's
+/// records any more.
 pub(crate) unsafe fn write_image(
     page: *const u8,
     start: u64,
@@ -77,7 +78,7 @@ pub(crate) unsafe fn write_image(
     identity: PageIdentity,
     image: &mut [u8],
 ) {
-    // SAFETY: the caller's duty covers that of `for_each_record`.
+    // SAFETY: the contract of this function includes that of `for_each_record`.
     unsafe {
         for_each_record(page, start, used_bytes, |offset, record| {
             record.write_image(identity.origin(), &mut image[offset as usize..]);
@@ -94,10 +95,11 @@ pub(crate) unsafe fn write_image(
     image[4..8].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Checks a whole page as read from `path` at `offset`; returns the bytes in use.
+/// Checks a whole page that was read from disk, and returns the bytes in use. `place` gives its
+/// path and offset for an error.
 ///
 /// # Errors
-/// `Damaged`, saying what does not fit.
+/// `Damaged` with a description of the fault.
 pub(crate) fn check_image(
     image: &[u8],
     identity: PageIdentity,
@@ -148,10 +150,10 @@ mod tests {
     const IDENTITY: PageIdentity = PageIdentity { page: 3, bank: 0xB0_0B5E, salt: 0x5A17 };
     const START: u64 = 3 * PAGE_BYTES as u64;
 
-    /// A page in memory with records of values of 8, 16, 24, ... bytes, and the bytes that they
+    /// Returns a page in memory with records of values of 8, 16, 24, ... bytes, and its bytes in
     /// use.
     fn page() -> (Vec<AtomicU64>, u64) {
-        // What an earlier use of the frame left.
+        // A reused frame has bytes of an earlier page.
         let words: Vec<_> = (0..PAGE_BYTES / 8).map(|_| AtomicU64::new(u64::MAX)).collect();
         let mut offset = PAGE_HEADER_BYTES;
         for key in 1..=20 {
@@ -169,7 +171,7 @@ mod tests {
     fn image() -> (Vec<u8>, u64) {
         let (words, used_bytes) = page();
         let mut image = vec![0xFF; PAGE_BYTES];
-        // SAFETY: the page is whole, and no other thread has it.
+        // SAFETY: the page is complete, and no other thread uses it.
         unsafe { write_image(words.as_ptr().cast(), START, used_bytes, IDENTITY, &mut image) };
         (image, used_bytes)
     }

@@ -32,13 +32,13 @@ fn what_a_scan_gives_back_wakes_who_waits_for_a_frame() {
     }
     let (tell, told) = channel();
     std::thread::scope(|s| {
-        // In the writer's place, which is busy. The lock comes back once the other waits for a
-        // frame.
+        // This thread takes the place of a busy writer thread. The wait ends when the other thread
+        // waits for a frame.
         let mut state = log.state.lock();
         s.spawn(|| tell.send(fill()));
         log.writer_wake.wait(&mut state);
         drop(state);
-        // As a scan's end does.
+        // The end of a scan makes these two calls.
         budget.take_back(2 * lent);
         log.allowance_changed();
         let turned = told.recv_timeout(Duration::from_secs(60));

@@ -1,15 +1,15 @@
-//! What a batch sees of the log while it is pinned.
+//! The log's boundaries and frames, as a pinned batch uses them.
 
 use crate::record::address::Address;
 use crate::record::layout::RecordRef;
 use crate::sync::AtomicU64;
 use crate::sync::Ordering;
 
-/// Where pages in memory lie.
+/// Maps addresses of pages in memory to pointers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Frames<'a> {
     pub(crate) base: *mut u8,
-    /// See [`Log::shifts`]; their number is a power of two.
+    /// See [`Log::shifts`]. The length is a power of two.
     pub(crate) shifts: &'a [AtomicU64],
     pub(crate) page_bits: u32,
 }
@@ -19,43 +19,45 @@ impl Frames<'_> {
     pub(crate) fn place(self, address: Address) -> *mut u8 {
         let address = address.raw();
         let slot = (address >> self.page_bits) as usize & (self.shifts.len() - 1);
-        // SAFETY: masked by their number less one, which is not zero (`Log::new`).
+        // SAFETY: the mask is the length minus 1. The length is a power of two and not zero
+        // (`Log::new`).
         let shift = unsafe { self.shifts.get_unchecked(slot) };
-        // Relaxed: a thread that has an address in this page got it after the Release store of the
-        // tail in `begin_page`, through the page's allocations and the index.
+        // Relaxed: a thread with an address in this page received it, through allocation and index,
+        // after the Release store of the tail in `begin_page`.
         let shift = shift.load(Ordering::Relaxed);
         self.base.wrapping_add(address.wrapping_add(shift) as usize)
     }
 }
 
-/// The state that holds for a thread from its pin to its unpin: the boundaries, and where frames
-/// lie. One copy serves a whole batch, so no key pays for reading the log's fields.
+/// The boundaries and frames that are valid for a thread from its pin to its unpin. One copy serves
+/// a whole batch, so the batch does not read the log's fields for each key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
-    /// Entries and links that lead below it lead nowhere.
+    /// A reader ignores index entries and links to addresses below this one.
     pub(crate) begin: u64,
-    /// Rows at or above this address are in memory. Not below `begin`.
+    /// Rows at or above this address are in memory. Never below `begin`.
     pub(crate) head: u64,
     pub(crate) read_only: u64,
     pub(crate) frames: Frames<'a>,
 }
 
 impl<'a> View<'a> {
-    /// Where an address lies if it is in memory.
+    /// Returns the pointer to an address in memory.
     #[inline]
     pub(crate) fn place(self, address: Address) -> *mut u8 {
         self.frames.place(address)
     }
 
-    /// The record at an address in memory.
+    /// Returns the record at an address in memory.
     ///
     /// # Safety
-    /// The thread is still pinned as it was when it took this view, `address` lies at or above its
-    /// `head`, and a record's header has been written there (the address came from the index, a
-    /// record's link, or `allocate`).
+    /// The thread has stayed pinned since it took this view, and `address` is at or above its
+    /// `head`. A record's header has been written there: the address came from the index, a
+    /// record's link, or `allocate`.
     #[inline]
     pub(crate) unsafe fn record(self, address: Address) -> RecordRef<'a> {
-        // SAFETY: within the page's frame, which stays by invariant 2; the header is written.
+        // SAFETY: the contract says that the header is written. Invariant 2 of the log keeps the
+        // page's frame.
         unsafe { RecordRef::new(self.place(address).cast(), address) }
     }
 

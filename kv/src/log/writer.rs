@@ -1,17 +1,17 @@
 //! The thread that settles, writes and evicts pages.
 //!
-//! **Every thread that waits for the log waits for this thread**, and for no other: for a frame in
-//! `turn_page` (a batch in the middle of a chunk, compaction, a checkpoint before it holds the
-//! batches) or in `give_way`, and for a written page in `await_flushed`. Frames are missing for one
-//! of two reasons. Either pages fill them, and this thread evicts pages. Or the budget has no frame
-//! left, because the index or a scan took memory that the row cache still has. Then this thread
-//! makes the cache shrink before it plans. No waiting thread could do that, because all of them may
-//! be waiting at once.
+//! **Every thread that waits for the log waits for this thread only.** It waits in one of three
+//! functions. A batch, compaction or checkpoint waits for a frame in `turn_page`, a borrower of
+//! memory waits in `give_way`, and `await_flushed` waits for a written page. Frames are missing for
+//! one of two reasons. Either pages fill them, and this thread evicts pages. Or the budget has no
+//! frame left, because the index or a scan took memory that the row cache still has. Then this
+//! thread makes the cache shrink before it plans. No waiting thread could do that, because all of
+//! them may be waiting at once.
 //!
 //! No wake-up is lost. A waiting thread wakes the writer under the state's lock, after the charge
-//! that made it wait. The writer looks at the cache's share under that lock before it sleeps. A
-//! charge after the writer went to sleep either finds no thread waiting, or wakes the writer under
-//! that lock: at the end of the batch (`make_room`), or by a wait of its own (`Scan::new`).
+//! that made it wait. The writer checks the cache's share under that lock before it sleeps. A
+//! charge while the writer sleeps either finds no thread waiting, or leads to a wake-up under that
+//! lock: at the end of the batch (`make_room`), or when the borrower itself waits (`Scan::new`).
 
 use std::time::Instant;
 
@@ -23,11 +23,13 @@ use crate::error::{Error, Result};
 use crate::record::clock::ClockWord;
 use crate::sync::{MutexGuard, Ordering, Planted, planted};
 
-/// Pages of the mutable region for `frames` allowed frames. The read-only region has an eighth of
-/// the frames, and at least the pages that writing needs and those at their last call.
+/// Returns the number of pages of the mutable region for `frames_allowed` frames. The read-only
+/// region has an eighth of the frames, and at least enough pages for writing and for pages at their
+/// last call.
 ///
-/// An announced row that leaves memory soon passes through the read-only region. The region must be
-/// long enough for the thread that keeps such rows to reach it between two bursts of reads.
+/// A row that lookahead announced and that is about to leave memory passes through the read-only
+/// region. The region must be long enough for the thread that keeps such rows to find it between
+/// two bursts of reads.
 fn mutable_pages(frames_allowed: u64) -> u64 {
     // The free frames come from the old end of the read-only region.
     let last_call = (FREE_FRAMES_WANTED + 2 * LAST_CALL_PAGES).min(frames_allowed / 4);
@@ -43,8 +45,8 @@ struct Plan {
 }
 
 impl Log {
-    /// The loop of the writer thread; returns at shutdown. `give_way` takes from the row cache the
-    /// memory that it has beyond its share.
+    /// Runs the writer thread until shutdown. `give_way` makes the row cache release the memory
+    /// that it has beyond its share.
     pub(crate) fn run_writer(&self, give_way: impl Fn()) {
         /// If a device panics, the guard wakes the threads that wait for this one.
         struct PoisonOnPanic<'a>(&'a Log);
@@ -59,7 +61,7 @@ impl Log {
         let mut image = AlignedBuffer::zeroed(self.page_bytes() as usize);
         while let Some(plan) = self.next_plan(&give_way) {
             self.move_boundaries(&plan);
-            // `None` on a full disk, until a call asks for an attempt.
+            // On a full disk, this is `None` until a call requests an attempt.
             let Some(requests) = self.begin_attempt() else { continue };
             if let Err(error) = self.write_settled(&mut image)
                 && !self.note_refused(&error, requests)
@@ -87,7 +89,8 @@ impl Log {
                 let read_only = page(self.read_only.load(Ordering::Relaxed));
                 let may_write = state.disk.may_write();
                 if !may_write {
-                    // No row is settled early, because a later change of it would need a page.
+                    // On a full disk no page is settled early, because a later change of its rows
+                    // would need another page.
                     plan.read_only = read_only;
                 }
                 if plan.read_only > read_only
@@ -109,7 +112,7 @@ impl Log {
             .max(state.settle_below)
             .max(self.read_only.load(Ordering::Relaxed) >> self.page_bits)
             .min(tail);
-        // Frames that a page turn could take once no more frames are in use than allowed.
+        // Evicts as many pages as needed for `frames_wanted` free frames within the allowance.
         let in_use = self.budget.frames() - state.free.len() as u64;
         let evict = (in_use + state.frames_wanted()).saturating_sub(allowed);
         let head = self.head.load(Ordering::Relaxed) >> self.page_bits;
@@ -117,19 +120,20 @@ impl Log {
         Plan { read_only, head: (head + evict).min(flushed) }
     }
 
-    /// Moves both boundaries, waits until no thread acts on the old ones, and frees the evicted
-    /// frames.
+    /// Moves both boundaries, waits until no thread acts on the old ones, and frees the frames of
+    /// evicted pages.
     fn move_boundaries(&self, plan: &Plan) {
         let old_head = self.head.load(Ordering::Relaxed) >> self.page_bits;
-        // Release: pairs with `view`. The barrier makes the old boundaries safe until then, not the
-        // ordering. A cut may have moved the read-only boundary further in between.
+        // Release: pairs with the Acquire loads in `view`. The barrier, not this ordering, protects
+        // threads that use the old boundaries. A cut may have moved the read-only boundary further
+        // in between.
         self.read_only.fetch_max(plan.read_only << self.page_bits, Ordering::Release);
         self.head.store(plan.head << self.page_bits, Ordering::Release);
         if !planted(Planted::MoveAtOnce) {
             epoch::barrier();
         }
-        // No thread can still fill or change a record below the boundary. Release: pairs with
-        // `settled`.
+        // After the barrier no thread can fill or change a record below the boundary. Release:
+        // pairs with the Acquire load in `settled`.
         self.settled.store(plan.read_only << self.page_bits, Ordering::Release);
         for page in old_head..plan.head {
             self.count_wasted(page);
@@ -140,15 +144,15 @@ impl Log {
         }
     }
 
-    /// Counts the rows that lookahead brought in and that left memory before their first use.
+    /// Counts the rows that lookahead brought in and that no operation used before their eviction.
     fn count_wasted(&self, page: u64) {
         if !self.counters.promoted_waiting() {
             return;
         }
         let used = u64::from(self.used_bytes[self.slot(page)].load(Ordering::Relaxed));
         let mut wasted = 0;
-        // SAFETY: the page left memory's reach at the barrier and its frame is not yet free; it was
-        // full, so every record in its used part is complete.
+        // SAFETY: after the barrier no thread reaches the page, and its frame is not freed yet. The
+        // page was full, so every record in its used part is complete.
         unsafe {
             let frame = self.frame_pointer(page);
             page::for_each_record(frame, page << self.page_bits, used, |_, record| {
@@ -173,27 +177,27 @@ impl Log {
         self.frame_freed.notify_all();
     }
 
-    /// True if batches could fill memory before pages `page..end` are written, if they append as
-    /// fast as the drive writes: fewer frames than these pages hold no unwritten page.
+    /// True if batches that append as fast as the drive writes could fill memory before pages
+    /// `page..end` are written. This is so if fewer frames than these pages have no unwritten page.
     fn is_urgent(&self, state: &State, page: u64, end: u64) -> bool {
         let unwritten = (self.tail.load(Ordering::Relaxed) >> 32) + 1 - page;
         let left = self.budget.frames_allowed().saturating_sub(unwritten + FREE_FRAMES_WANTED);
         state.shutdown || left <= end - page
     }
 
-    /// True if frames can be freed, or the cache must shrink: a thread that waits for that need not
-    /// wait for all settled pages.
+    /// True if frames can be freed or the cache must shrink. A thread that waits for this should
+    /// not wait until all settled pages are written.
     fn has_to_give_way(&self, state: &State) -> bool {
         let head = self.head.load(Ordering::Relaxed) >> self.page_bits;
         self.plan(state).head > head || self.budget.cache_bytes_over() > 0
     }
 
-    /// Writes settled pages that are not on the device yet, until there is other work. A checkpoint
-    /// settles all of memory at once. To leave processor and drive to the batches, the writer rests
-    /// after each page for as long as the page took, while there is room in memory.
+    /// Writes settled pages to the device until there is other work. A checkpoint settles all of
+    /// memory at once. While memory has room, the writer therefore rests after each page for as
+    /// long as the page took, and leaves processor and drive to the batches.
     fn write_settled(&self, image: &mut AlignedBuffer) -> Result<()> {
-        // Acquire: pairs with the boundary's Release, of a cut too, which saw all batches out
-        // before.
+        // Acquire: pairs with the Release of the boundary by this thread or by a cut. A cut runs
+        // after all batches have unpinned.
         let end = self.read_only.load(Ordering::Acquire) >> self.page_bits;
         let mut page = self.flushed.load(Ordering::Relaxed) >> self.page_bits;
         let mut tail = self.tail.load(Ordering::Relaxed);
@@ -201,10 +205,10 @@ impl Log {
             let began = Instant::now();
             let start = page << self.page_bits;
             let used = u64::from(self.used_bytes[self.slot(page)].load(Ordering::Relaxed));
-            // SAFETY: the page lies below the read-only boundary, and no thread acts on an older
-            // boundary: a barrier has passed since this thread moved it, or it was moved while no
-            // thread was pinned (`Log::cut`). So its records are complete and their values don't
-            // change. It is above the head, which only this thread moves.
+            // SAFETY: the page lies below the read-only boundary. No thread acts on an older
+            // boundary: a barrier has passed since this thread moved it, or `Log::cut` moved it
+            // while no thread was pinned. The records are therefore complete and their values don't
+            // change. The page is above the head, which only this thread moves.
             unsafe {
                 let identity = self.lineage.page(page);
                 page::write_image(self.frame_pointer(page), start, used, identity, image);
@@ -212,7 +216,8 @@ impl Log {
             self.device.write(start, image)?;
             self.counters.disk_write_bytes.add(image.len() as u64);
             page += 1;
-            // Release: pairs with `flushed`; under the lock so that no waiter misses the wake.
+            // Release: pairs with the Acquire load in `flushed`. The store is made under the lock,
+            // so no waiting call misses the wake-up.
             let mut state = self.state.lock();
             self.flushed.store(page << self.page_bits, Ordering::Release);
             self.note_written(&mut state);
@@ -220,14 +225,14 @@ impl Log {
                 self.page_flushed.notify_all();
             }
             if self.has_to_give_way(&state) {
-                // The next plan follows at once and continues with the pages after it.
+                // The next plan follows at once and continues with the following pages.
                 drop(state);
                 self.compactor.raise();
                 return Ok(());
             }
             let tail_before = std::mem::replace(&mut tail, self.tail.load(Ordering::Relaxed));
             if page < end && tail != tail_before && !self.is_urgent(&state, page, end) {
-                // A thread that turns a page ends it.
+                // A thread that turns a page ends this rest early.
                 self.writer_wake.wait_for(&mut state, began.elapsed());
             }
             drop(state);
