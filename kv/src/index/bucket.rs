@@ -1,4 +1,4 @@
-//! A cache line of the index: seven slots and a meta word.
+//! A bucket of the index: one cache line with seven slots and a meta word.
 //!
 //! ```text
 //! meta    63       62       61 .. 56    55 .. 54    53 .......... 32   31 ........... 0
@@ -6,10 +6,10 @@
 //! ```
 //!
 //! *Depth*: the number of low hash bits that this bucket's keys share. A lookup that expected
-//! another depth continues at the bucket that this depth leads to. *Version* changes with every
-//! split. *Overflow*: the number of the next bucket of the chain, 0 for none. An overflow bucket
-//! uses only that last field. *Changed*: in which of two eras, the present one and the one before,
-//! entries changed (see `cut`).
+//! another depth continues at the bucket that this depth leads to. *Version*: changes with every
+//! split. *Overflow*: the number of the chain's next bucket, 0 for none. An overflow bucket uses
+//! only this field. *Changed*: one bit for the present era and one for the era before, set if
+//! entries changed in it (see `cut`).
 //!
 //! | locked | splitting | slots |
 //! |---|---|---|
@@ -55,8 +55,9 @@ impl Bucket {
         &self.meta
     }
 
-    /// The slots that may lead to a probe's key: bit `i` for slot `i`. Each slot is read once, at
-    /// some moment of the call, so the caller loads a slot again before it uses it.
+    /// Returns the slots that may lead to the probe's key, with bit `i` for slot `i`. Each slot is
+    /// read once, at some moment of the call. The caller must load a slot again before it uses the
+    /// slot.
     #[inline]
     pub(super) fn matching(&self, probe: Probe) -> u32 {
         #[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
@@ -69,12 +70,12 @@ impl Bucket {
         }
     }
 
-    /// The plain form of `matching`, for other processors and as the reference in tests.
+    /// A portable form of `matching`, for other processors and as the reference in tests.
     #[cfg(any(test, miri, embank_shuttle, embank_tsan, not(target_arch = "x86_64")))]
     pub(super) fn matching_by_slot(&self, probe: Probe) -> u32 {
         let mut matching = 0;
         for (i, slot) in self.slots.iter().enumerate() {
-            // Relaxed: see `matching`.
+            // Relaxed: the caller loads the slot again.
             let entry = Entry(slot.load(crate::sync::Ordering::Relaxed));
             matching |= u32::from(entry.matches(probe)) << i;
         }
@@ -112,7 +113,7 @@ impl Meta {
         Meta(self.0 & !OVERFLOW_MASK | u64::from(number))
     }
 
-    /// True if entries changed in era 0 or 1.
+    /// True if entries changed in `era`, which is 0 or 1.
     pub(super) fn changed_in(self, era: u64) -> bool {
         self.0 >> (CHANGED_SHIFT + era as u32) & 1 != 0
     }
@@ -142,8 +143,9 @@ impl Meta {
         Meta(self.0 & !(LOCKED | SPLITTING))
     }
 
-    /// True if no entry moved between two looks: equal depth and version, and no split under way.
-    /// The lock bit and a new overflow bucket do not matter, because inserts move no entry.
+    /// True if no entry moved between the two loads: depth and version are equal, and no split is
+    /// in progress. The lock bit and a new overflow bucket do not matter, because inserts move no
+    /// entry.
     pub(super) fn same_layout_as(self, other: Meta) -> bool {
         const SAME: u64 = SPLITTING | 63 << DEPTH_SHIFT | VERSION_MASK << VERSION_SHIFT;
         self.0 & SAME == other.0 & SAME

@@ -1,32 +1,33 @@
-//! The index as of one moment, written while everybody goes on changing it.
+//! Writes the index as of one moment while other threads continue to change it.
 //!
-//! **Problem.** A checkpoint needs the index exactly as it was when batches were held. To copy all
-//! of it takes hundreds of milliseconds for 100 million rows, and most of it has not changed since
-//! the checkpoint before.
+//! **Problem.** A checkpoint needs the index exactly as it was while batches were paused. Copying
+//! all of it takes hundreds of milliseconds for 100 million rows, and most of it has not changed
+//! since the previous checkpoint.
 //!
-//! **Approach.** A *cut* divides time into eras, numbered 0 and 1 in turn. Each bucket has a bit
-//! for each era: its entries changed in that era. A thread that changes a bucket, under its lock,
-//! sets the bit of the present era. While batches are held, the cut only changes the era. Then,
-//! while batches run again, the writer of the image visits all buckets. A bucket without the old
-//! era's bit has not changed since the previous cut, and one look is enough. A bucket with the bit
-//! is locked, copied, and its bit cleared. A batch that wants to change a bucket with the old era's
-//! bit first *saves* its content for the writer, and clears the bit itself. So every bucket that
-//! changed in the old era is written exactly once, as it was at the cut.
+//! **Approach.** A *cut* divides time into eras, numbered 0 and 1 in turn. Each bucket has one bit
+//! for each era, which means that its entries changed in that era. A thread that changes a bucket
+//! sets the present era's bit under the bucket's lock. While batches are paused, the cut only
+//! changes the era. After that, batches run again and the writer of the image visits all buckets. A
+//! bucket without the old era's bit has not changed since the previous cut, and the writer skips
+//! it. The writer locks and copies a bucket with the bit, and clears the bit. A batch that wants to
+//! change a bucket with the old era's bit first *saves* its content for the writer, and clears the
+//! bit itself. Every bucket that changed in the old era is therefore written exactly once, as it
+//! was at the cut.
 //!
 //! For a *whole* image, all buckets are marked as changed before the cut.
 //!
 //! **Invariants.**
-//! 1. Within an era, the old era's bits are only cleared, under the bucket's lock. A bucket without
-//!    the bit need not be looked at again.
+//! 1. Within an era, the old era's bits are only cleared, under the bucket's lock. The writer need
+//!    not check a bucket without the bit again.
 //! 2. The era changes only while no thread is pinned, and a thread that changes the index is
-//!    pinned. So no thread works in two eras at once.
+//!    pinned. A thread therefore never works in two eras at once.
 //! 3. Buckets that splits add after the cut have only the new era's bit, and the image does not
 //!    include them.
 //!
-//! **Memory.** What is saved is fetched many times a second. Should the image's disk not keep up,
-//! batches wait between two stretches of work (`wait_for_image`), with nothing pinned and no bucket
-//! locked. What one stretch of each thread saves, up to 50 KiB, or more where it splits buckets,
-//! comes on top of what the budget counts.
+//! **Memory.** The writer fetches the saved buckets many times a second. If the image's disk is too
+//! slow, batches wait in `wait_for_image`, with no pin and no bucket lock. Between two such points,
+//! each thread may save up to 50 KiB, or more if it splits buckets. The budget does not count these
+//! bytes.
 
 use std::fs::File;
 
@@ -39,19 +40,20 @@ use crate::error::Result;
 use crate::files::directory::Place;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Condvar, Mutex, Ordering, Planted, planted};
 
-/// Buckets that the writer of an image goes through before it fetches what was saved.
+/// Number of buckets that the image's writer visits before it fetches the saved buckets.
 const BUCKETS_PER_TURN: u64 = 64;
-/// Buckets that are looked at, to learn how many have changed.
+/// Approximate number of buckets that `changed_part` samples.
 const SAMPLE: u64 = 4096;
 
-/// The eras, and the buckets that were saved before their change.
+/// The eras, and the buckets that batches saved before they changed them.
 #[derive(Debug)]
 pub(super) struct Eras {
     /// The present era, 0 or 1. Changes while no thread is pinned.
     now: AtomicU64,
-    /// An image is being written: what the old era's buckets held must be saved.
+    /// True while an image is being written. Buckets with the old era's bit must then be saved
+    /// before they change.
     capturing: AtomicBool,
-    /// Buckets as they were at the cut, as they go into the image.
+    /// Saved buckets as of the cut, in the image's encoding.
     saved: Mutex<Vec<u8>>,
     fetched: Condvar,
     /// Batches wait while more than this many bytes are saved.
@@ -71,14 +73,14 @@ impl Eras {
 
     fn now(&self) -> u64 {
         // Relaxed: the era changes only while no thread is pinned. The caller is pinned, or is the
-        // thread that changes it.
+        // thread that changes the era.
         self.now.load(Ordering::Relaxed)
     }
 }
 
 impl LockedBucket<'_> {
-    /// To be called before the bucket's entries change: notes that they do, and saves what they
-    /// were if an image still has to have that.
+    /// Must be called before the bucket's entries change. Marks the bucket as changed, and saves
+    /// its present content if the image that is being written still needs it.
     pub(super) fn will_change(&mut self) {
         let eras = &self.index.eras;
         let now = eras.now();
@@ -93,9 +95,9 @@ impl LockedBucket<'_> {
     #[cold]
     fn save(&self) {
         let eras = &self.index.eras;
-        // Under the lock: an image that fails ends under it, and what is saved after that would be
-        // taken for the next one's. Without an image that is being written, the last one
-        // failed, and the next one will be whole.
+        // The flag is read under the lock, because a failing image clears it under the lock.
+        // Otherwise a bucket that is saved later would go into the next image. If no image is being
+        // written, the last one failed, and the next one will be whole.
         let mut saved = eras.saved.lock();
         if eras.capturing.load(Ordering::Relaxed) {
             let entries = self.chain().flat_map(Bucket::slots);
@@ -110,7 +112,8 @@ impl LockedBucket<'_> {
 }
 
 impl Index {
-    /// The meta word of a bucket that this era's split fills.
+    /// Returns the meta word, marked as changed in the present era, for a bucket that a split
+    /// fills.
     pub(super) fn changed_now(&self, meta: Meta) -> Meta {
         meta.with_changed_in(self.eras.now(), true)
     }
@@ -127,7 +130,7 @@ impl Index {
         }
     }
 
-    /// Which part of the buckets has changed since the last cut, by a sample.
+    /// Returns the share of buckets that changed since the last cut, estimated from a sample.
     pub(crate) fn changed_part(&self) -> f64 {
         let era = self.eras.now();
         let mut looked = 0u64;
@@ -141,11 +144,11 @@ impl Index {
         changed as f64 / looked as f64
     }
 
-    /// Makes the next cut's image a whole one: every bucket counts as changed. By the thread that
-    /// makes the cut.
+    /// Marks every bucket as changed, so the next cut's image is whole. Must be called by the
+    /// thread that makes the cut.
     pub(crate) fn mark_all_changed(&self) {
         let era = self.eras.now();
-        // Those that a split adds behind this are marked by it.
+        // A split marks the buckets that it adds after this loop has read the count.
         for number in 0..self.bucket_count() {
             if !Meta(self.bucket(number).meta().load(Ordering::Relaxed)).changed_in(era) {
                 let mut locked = self.lock_number(number);
@@ -154,12 +157,12 @@ impl Index {
         }
     }
 
-    /// Fixes the state that the next image shows. Must be called while no thread is pinned; the
-    /// image may be written while batches run again.
+    /// Fixes the state that the next image shows. Must be called while no thread is pinned. The
+    /// image can be written while batches run again.
     pub(crate) fn cut(&self) -> Cut<'_> {
         let old = self.eras.now();
         let (level, split) = self.state();
-        // Relaxed: the end of the pause publishes both to every thread that pins after it.
+        // Relaxed: the end of the pause publishes both stores to every thread that pins later.
         self.eras.now.store(1 - old, Ordering::Relaxed);
         self.eras.capturing.store(true, Ordering::Relaxed);
         Cut { index: self, old, level, split, overflow: self.overflow_count() }
@@ -170,8 +173,8 @@ impl Index {
         self.eras.saved.lock().len()
     }
 
-    /// Waits, if too much is saved for the image that is being written, until it has been fetched.
-    /// Called between two stretches of work: nothing pinned, no bucket locked.
+    /// If too many saved bytes wait for the image's writer, waits until they are fetched. The
+    /// caller must not be pinned or hold a bucket's lock.
     #[inline]
     pub(crate) fn wait_for_image(&self) {
         if self.eras.capturing.load(Ordering::Relaxed) {
@@ -182,8 +185,8 @@ impl Index {
     #[cold]
     fn wait_while_capturing(&self) {
         let mut saved = self.eras.saved.lock();
-        // Ends: the image's writer fetches the saved buckets after each group of buckets, and when
-        // it ends for any reason.
+        // Ends: the image's writer fetches the saved buckets after each group of buckets. It also
+        // wakes all waiting threads when it ends for any reason.
         while saved.len() > self.eras.saved_bytes_max && self.eras.capturing.load(Ordering::Relaxed)
         {
             self.eras.fetched.wait(&mut saved);
@@ -191,11 +194,11 @@ impl Index {
     }
 }
 
-/// A moment of the index, to be written.
+/// The state of the index at one moment, ready to be written.
 #[must_use]
 pub(crate) struct Cut<'a> {
     index: &'a Index,
-    /// The era that ended with it.
+    /// The era that the cut ended.
     old: u64,
     level: u32,
     split: u64,
@@ -203,8 +206,8 @@ pub(crate) struct Cut<'a> {
 }
 
 impl Cut<'_> {
-    /// Writes the image. Returns the file, not yet synced, and its length in bytes. After an error
-    /// the next image must be a whole one.
+    /// Writes the image. Returns the file, not yet synced, and its length in bytes. After an error,
+    /// the next image must be whole.
     pub(crate) fn write(
         self,
         path: &Place,
@@ -219,7 +222,7 @@ impl Cut<'_> {
         let count = head.bucket_count();
         for start in (0..count).step_by(BUCKETS_PER_TURN as usize) {
             for number in start..count.min(start + BUCKETS_PER_TURN) {
-                // Acquire: the thread that cleared the bit had saved the bucket before.
+                // Acquire: a thread that cleared the bit saved the bucket before.
                 let meta = Meta(index.bucket(number).meta().load(Ordering::Acquire));
                 if meta.changed_in(self.old) {
                     self.copy(number, &mut encoded);
@@ -231,14 +234,14 @@ impl Cut<'_> {
                 bytes.clear();
             }
         }
-        // Buckets that were saved since the last round. No more are saved now, because no bucket
-        // has the old era's bit.
+        // Fetches the buckets saved since the last round. No more can follow, because no bucket has
+        // the old era's bit.
         self.fetch(&mut fetched);
         out.write(&fetched)?;
         out.finish()
     }
 
-    /// Copies a bucket that has not been saved meanwhile.
+    /// Copies a bucket if no batch has saved it since the caller checked its bit.
     fn copy(&self, number: u64, encoded: &mut Vec<u8>) {
         let locked = self.index.lock_number(number);
         if locked.meta.changed_in(self.old) || planted(Planted::CopyUnchecked) {

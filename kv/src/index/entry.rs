@@ -1,26 +1,26 @@
-//! One slot of a bucket: an address, and the known bits of the hash.
+//! A slot of a bucket: a record's address, and the known bits of its hash.
 //!
 //! ```text
 //!  63 .............. 47    46     45 .............. 0
 //!  tag with terminator  chained    address / 8
 //! ```
 //!
-//! *Chained* says that other records may follow the head of this entry's chain. Without it the head
-//! is the whole chain. Compaction can then tell a row from a superseded record by the address
-//! alone. It need not look at newer records, which may be on disk: one random read for each dead
-//! record would cost more than copying.
+//! *Chained* means that other records may follow the head of this entry's chain. If the bit is
+//! clear, the head is the whole chain. Compaction can then tell a current row from a superseded
+//! record by the address alone. It need not look at newer records, which may be on disk. One random
+//! read for each superseded record would cost more than copying.
 //!
-//! The tag holds the hash bits that follow those of the bucket, lowest first, closed by a 1 bit
-//! above the highest known one: `1tttttttttttttttt` knows 16 bits, `00000000000000001` knows none.
-//! When the bucket splits, the lowest bit of the tag says to which side the entry goes, and the tag
-//! shifts down by one. So an entry moves without a look at its record, which may be on disk. A tag
+//! The tag holds the hash bits that follow the bits of the bucket's number, lowest first. A 1 bit
+//! above the highest known bit ends the tag: `1tttttttttttttttt` knows 16 bits, `00000000000000001`
+//! knows none. When the bucket splits, the lowest tag bit selects the entry's side, and the tag
+//! shifts down by one. A split therefore does not read the record, which may be on disk. A tag
 //! loses one bit in each split, and gets all bits back when its record is next written.
 //!
-//! For an entry without known bits, the split reads the records if all of them are in memory: they
-//! tell the side and the bits. If one is on disk, the entry goes to both sides, which is always
-//! right, because a lookup compares whole keys. Such entries are rare in an index with enough
-//! memory: a row must stay untouched through 16 doublings. They are common in a bank that was made
-//! with too little memory, so that keys share slots, and is opened with more.
+//! For an entry without known bits, the split reads the chain's records if all of them are in
+//! memory. Their hashes give the side and new tag bits. If a record is on disk, the entry goes to
+//! both sides. This is always correct, because a lookup compares whole keys. With enough memory
+//! such entries are rare: a row must stay untouched through 16 doublings. They are common in a bank
+//! that was created with too little memory, so that keys share slots, and is opened with more.
 
 use crate::record::address::Address;
 
@@ -28,20 +28,20 @@ const ADDRESS_BITS: u32 = 46;
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
 const CHAINED: u64 = 1 << ADDRESS_BITS;
 pub(super) const TAG_SHIFT: u32 = ADDRESS_BITS + 1;
-/// Hash bits that a fresh entry knows.
+/// Number of hash bits that a new entry knows.
 pub(super) const TAG_BITS: u32 = 16;
 const TAG_FULL: u64 = 1 << TAG_BITS;
-/// A bit that is set in a probe and in no tag.
+/// A bit that is set in every probe and in no tag.
 const PROBE_TOP: u64 = TAG_FULL << 1;
 
-/// Addresses stay below this: 512 TiB of log, six days of writing 1 GB every second.
+/// All addresses are below this limit of 512 TiB. Writing 1 GB each second reaches it in six days.
 pub(crate) const ADDRESS_LIMIT: u64 = 1 << (ADDRESS_BITS + 3);
 
-/// A slot's content. 0 is empty.
+/// The content of a slot. 0 means an empty slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry(pub(crate) u64);
 
-/// A hash as the entries of a bucket of a given depth see it.
+/// The 16 hash bits to compare with the tags of a bucket of a given depth.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Probe(u64);
 
@@ -51,7 +51,7 @@ impl Probe {
         Probe((hash >> depth) & (TAG_FULL - 1) | PROBE_TOP)
     }
 
-    /// The bits, 18 of them.
+    /// Returns the probe's 18 bits.
     #[cfg(all(target_arch = "x86_64", not(any(miri, embank_shuttle, embank_tsan))))]
     #[inline]
     pub(super) fn bits(self) -> i32 {
@@ -61,7 +61,8 @@ impl Probe {
 
 impl Entry {
     pub(crate) const EMPTY: Entry = Entry(0);
-    /// In no slot: `Index::first_match` returns it if the search continues in an overflow bucket.
+    /// `Index::first_match` returns this if the search continues in an overflow bucket. No slot
+    /// holds it.
     pub(crate) const BEYOND: Entry = Entry(1);
 
     pub(crate) fn new(probe: Probe, address: Address) -> Self {
@@ -86,14 +87,14 @@ impl Entry {
         Address::new((self.0 & ADDRESS_MASK) << 3)
     }
 
-    /// The entry with a new head before its chain.
+    /// Returns the entry with a new head in front of its chain.
     pub(crate) fn chained_to(self, address: Address) -> Self {
         debug_assert!(!address.is_none() && address.raw() < ADDRESS_LIMIT);
         Entry(self.0 & !ADDRESS_MASK | address.raw() >> 3 | CHAINED)
     }
 
-    /// True if the entry leads only to its head, and the head's key belongs to the entry's bucket.
-    /// An entry without tag bits may be a copy that a split has left.
+    /// True if the head is the whole chain and its key belongs to the entry's bucket. An entry
+    /// without tag bits may be a split's copy in the wrong bucket.
     pub(crate) fn stands_alone(self) -> bool {
         !self.is_chained() && !self.knows_nothing()
     }
@@ -103,12 +104,12 @@ impl Entry {
         self.tag() == 1
     }
 
-    /// True if records may follow the chain's head.
+    /// True if other records may follow the chain's head.
     pub(crate) fn is_chained(self) -> bool {
         self.0 & CHAINED != 0
     }
 
-    /// True for a value that a slot may hold: an address, and a tag with its terminator.
+    /// True if a slot may hold this value: it has an address, and a tag with its terminator.
     pub(crate) fn is_sound(self) -> bool {
         !self.address().is_none() && self.tag() != 0
     }
@@ -126,35 +127,37 @@ impl Entry {
         63 - tag.leading_zeros()
     }
 
-    /// True if a key of this hash may be in the entry's chain: the lowest bit in which tag and hash
-    /// differ is not below the terminator. Written without a branch, for seven slots in a row.
+    /// True if a key of this hash may be in the entry's chain. This is so if the lowest bit in
+    /// which tag and hash differ is not below the terminator. Written without a branch, because
+    /// lookups compare seven slots in a row.
     #[inline]
     pub(crate) fn matches(self, probe: Probe) -> bool {
         let tag = self.tag();
-        // The probe has a bit above any tag's, so this is not 0.
+        // Never 0, because the probe has a bit that is above every tag.
         let differ = tag ^ probe.0;
-        // All ones up to the lowest differing bit: below `tag` just when that bit is below the
-        // terminator. Subtracting 1 on both sides keeps an empty slot, tag 0, from matching.
+        // `up_to_lowest` is all ones up to the lowest differing bit. It is at most `tag` exactly if
+        // that bit is below the terminator. Subtracting 1 keeps an empty slot, whose tag is 0, from
+        // matching.
         let up_to_lowest = differ ^ (differ - 1);
         tag.wrapping_sub(1) < up_to_lowest
     }
 
-    /// How many leading known bits agree with the hash.
+    /// Returns how many of the tag's lowest known bits agree with the hash.
     pub(crate) fn agreement(self, probe: Probe) -> u32 {
         let tag = self.tag();
         (tag ^ probe.0).trailing_zeros().min(Self::known_bits(tag))
     }
 
-    /// The entry with its tag cut to its lowest `bits` known bits, so that it matches more hashes.
+    /// Returns the entry with only the lowest `bits` known bits, so that it matches more hashes.
     pub(crate) fn widened(self, bits: u32) -> Self {
         let tag = self.tag();
         debug_assert!(bits <= Self::known_bits(tag));
         self.with_tag(tag & ((1 << bits) - 1) | 1 << bits)
     }
 
-    /// The entry with the tag bits on which all of the `hashes` agree that belong to bucket
-    /// `number` at this depth; empty if no hash belongs to it. `hashes` must be those of all
-    /// records that the entry leads to.
+    /// Returns the entry for bucket `number` at this depth, with the tag bits on which all hashes
+    /// of that bucket agree. Empty if no hash belongs to the bucket. `hashes` must contain the
+    /// hashes of all records that the entry leads to.
     pub(crate) fn narrowed(
         self,
         number: u64,
@@ -169,7 +172,8 @@ impl Entry {
         self.with_tag(tag)
     }
 
-    /// The side to which the entry goes when its bucket splits: the lower, the upper, or both.
+    /// Returns the entries for the lower and the upper bucket when its bucket splits. An entry
+    /// without tag bits goes to both.
     pub(crate) fn split(self) -> (Option<Entry>, Option<Entry>) {
         let tag = self.tag();
         if tag == 1 {
@@ -200,7 +204,7 @@ mod tests {
             assert!(here.matches(Probe::new(hash, depth + 1)));
             assert_eq!(here.address(), Address::new(64));
         }
-        // 16 bits are used up: the entry goes both ways and matches every hash.
+        // All 16 bits are used up: the entry goes to both sides and matches every hash.
         assert_eq!(here.split(), (Some(here), Some(here)));
         assert!(here.matches(Probe::new(!hash, 19)));
     }
@@ -211,7 +215,7 @@ mod tests {
         for tag in (0..2 * TAG_FULL).chain([0, 1, TAG_FULL, TAG_FULL | 1]) {
             state = state.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(17) ^ tag;
             let entry = Entry(tag << TAG_SHIFT | 8);
-            // Once any hash, once one that agrees with the tag as far as it goes.
+            // One arbitrary hash, and one that agrees with all known bits of the tag.
             for hash in [state, state & !(TAG_FULL - 1) | tag & (TAG_FULL - 1)] {
                 let known = tag.checked_ilog2();
                 let expected = known.is_some_and(|bits| (tag ^ hash) & ((1 << bits) - 1) == 0);

@@ -1,4 +1,4 @@
-//! Growing the index: the batch that inserts rows splits one bucket at a time.
+//! Grows the index: the batch that inserts rows splits one bucket at a time.
 
 use super::bucket::{Bucket, Meta, SLOTS};
 use super::entry::Entry;
@@ -8,24 +8,23 @@ use crate::record::address::Address;
 use crate::sync::{Backoff, Ordering, Planted, planted};
 
 /// Used slots per primary bucket at which the next bucket is split. At 5, a sixth of the buckets
-/// have an overflow bucket and an entry costs 14 to 15 bytes (the tests measure it).
+/// have an overflow bucket, and an entry costs 14 to 15 bytes (measured by the tests).
 const LOAD: u64 = 5;
-/// Most splits of one call, so that no batch pays for many other batches' inserts.
+/// Most splits of one call, so that a batch does not pay for the inserts of many other batches.
 const SPLITS_PER_CALL: usize = 4096;
-/// Most attempts of a split to lock its bucket, without yielding the processor; then the next call
-/// continues. The thread that holds the lock may have been taken off its processor.
+/// Most attempts of a split to lock its bucket. The attempts do not yield the processor, and the
+/// lock holder may not be running. After the last one, the split is left to the next call.
 const LOCK_TRIES: usize = 7;
-/// Most records of a chain that a split reads to learn on which side they belong.
+/// Most records of a chain that a split reads to find their sides.
 const RECORDS_SEEN_MAX: usize = 32;
-/// Overflow buckets are charged for ahead of need, in units down to this part of a full unit. An
-/// insert that finds no overflow bucket shares a slot for good; a split that finds none only comes
-/// later.
+/// Overflow buckets are charged ahead, by at least this part of a full unit. An insert without an
+/// overflow bucket must share a slot for good, but a split without memory only comes later.
 const HEADROOM_PART_OF_UNIT: u64 = 4;
-/// The smallest unit is this part of a page. A page may still be filled while frames shrink for the
-/// row cache or a scan and the index is refused.
+/// Overflow buckets are charged ahead by at least this part of a page. While frames shrink for the
+/// row cache or a scan, the budget refuses the index, and a page may still be filled.
 const HEADROOM_PART_OF_PAGE: u64 = 16;
 
-/// The state of the one thread that grows the index.
+/// The state of the thread that splits buckets.
 #[derive(Debug, Default)]
 pub(super) struct Growth {
     charged_bytes: u64,
@@ -35,18 +34,18 @@ pub(super) struct Growth {
     hashes: Vec<u64>,
 }
 
-/// The two buckets into which a split turns one.
+/// The two buckets of a split: the split bucket and the new one.
 #[derive(Debug, Clone, Copy)]
 struct Sides {
     split: u64,
     upper: u64,
-    /// Number of hash bits that tell both from other buckets.
+    /// Depth of both buckets after the split, in hash bits.
     depth: u32,
 }
 
 impl Growth {
-    /// Lists the entries of a locked bucket by the side to which each goes. Returns the number of
-    /// entries, and how many of them know no tag bit.
+    /// Divides the entries of a locked bucket between the two sides. Returns the number of entries,
+    /// and the number of those that know no tag bit.
     fn divide(
         &mut self,
         locked: &LockedBucket<'_>,
@@ -83,27 +82,28 @@ impl Growth {
     }
 }
 
-/// Overflow buckets. Number 0 means none and is never taken.
+/// The overflow buckets. Number 0 means "no bucket" and is never taken.
 #[derive(Debug, Default)]
 pub(super) struct OverflowPool {
-    /// The highest number ever taken.
+    /// The highest number taken so far.
     taken: u32,
     charged_bytes: u64,
     free: Vec<u32>,
 }
 
-/// What a split can learn about a record.
+/// The information that a split can get about a record without reading the disk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Look {
-    /// It is in memory: its hash, and the record that follows it in its chain.
+    /// The record is in memory: its hash, and the address of the chain's next record.
     Record(u64, Address),
-    /// It lies below the log's beginning, so the chain has ended.
+    /// The address is below the log's beginning, so the chain has ended.
     Nowhere,
-    /// It is on disk.
+    /// The record is on disk.
     Unseen,
 }
 
-/// Lists the hashes of an entry's records. False if one is on disk, or there are too many.
+/// Lists the hashes of an entry's records. Returns false if a record is on disk, or if there are
+/// more than `RECORDS_SEEN_MAX`.
 fn hashes_of(entry: Entry, look: &impl Fn(Address) -> Look, hashes: &mut Vec<u64>) -> bool {
     hashes.clear();
     let mut address = entry.address();
@@ -126,17 +126,17 @@ fn overflow_buckets_for(entries: usize) -> usize {
 }
 
 impl Index {
-    /// True if there are more entries than the buckets are meant for.
+    /// True if the index has more entries than its buckets should hold.
     pub(crate) fn wants_growth(&self) -> bool {
-        // Entries without tag bits don't count: a split copies them to both sides, so growing would
-        // never end.
+        // Entries without tag bits don't count: a split copies them to both sides, so counting them
+        // would make the index grow forever.
         self.divisible_count() > self.bucket_count() * LOAD
     }
 
-    /// Splits buckets until the load is right again, for a bounded time. Called after inserts. Does
-    /// nothing while another thread splits, and stops if the budget has no memory; the next call
-    /// continues. Until then keys go to overflow buckets, and share slots when those are used up
-    /// (see `insert`). Returns true if it has split a bucket. `look` tells the hash and the
+    /// Splits buckets until the load is at its target, at most `SPLITS_PER_CALL`. Called after
+    /// inserts. Does nothing while another thread splits. Stops if the budget has no memory, and
+    /// the next call continues. Until then, new keys go to overflow buckets, and then share slots
+    /// (see `insert`). Returns true if it has split a bucket. `look` returns the hash and the
     /// previous address of a record in memory.
     pub(crate) fn grow(&self, budget: &Budget, look: impl Fn(Address) -> Look) -> bool {
         if !self.wants_growth() {
@@ -152,7 +152,7 @@ impl Index {
         true
     }
 
-    /// Charges memory for this many primary buckets. False if the budget has no memory.
+    /// Charges memory for this many primary buckets. Returns false if the budget has no memory.
     pub(super) fn reserve_buckets(
         &self,
         budget: &Budget,
@@ -170,7 +170,7 @@ impl Index {
         true
     }
 
-    /// An overflow bucket with empty slots. `None` if the budget has no memory for it.
+    /// Takes an overflow bucket with empty slots. `None` if the budget has no memory for it.
     pub(super) fn take_overflow(&self, budget: &Budget) -> Option<u32> {
         let mut pool = self.pool.lock();
         if let Some(number) = pool.free.pop() {
@@ -184,7 +184,7 @@ impl Index {
         Some(pool.taken)
     }
 
-    /// Charges for another unit of overflow buckets.
+    /// Charges one more unit of overflow buckets. Returns false if the budget has no memory.
     fn charge_overflow(&self, budget: &Budget, pool: &mut OverflowPool) -> bool {
         let next = pool.charged_bytes + self.granule_bytes;
         let charged =
@@ -204,7 +204,7 @@ impl Index {
         while pool.charged_bytes < used + headroom && self.charge_overflow(budget, &mut pool) {}
     }
 
-    /// Overflow buckets in use.
+    /// Returns the number of overflow buckets in use.
     pub(super) fn overflow_count(&self) -> u64 {
         let pool = self.pool.lock();
         u64::from(pool.taken) - pool.free.len() as u64
@@ -221,8 +221,8 @@ impl Index {
         self.pool.lock().free.extend_from_slice(numbers);
     }
 
-    /// Splits the bucket at the split pointer. False if there is no memory for it, or its lock is
-    /// held.
+    /// Splits the bucket at the split pointer. Returns false if there is no memory, or if another
+    /// thread holds the bucket's lock.
     fn split_next(
         &self,
         budget: &Budget,
@@ -257,7 +257,8 @@ impl Index {
             numbers.push(number);
         }
         locked.will_change();
-        // A copied entry adds to the counts what the later removal of either copy takes off.
+        // An entry that was copied to both sides must count twice, because both copies are removed
+        // later.
         if !planted(Planted::SplitUncounted) {
             let entries = (low.len() + high.len()) as u64;
             let blank_after: u64 = low.iter().chain(&*high).map(|&entry| blank(entry)).sum();
@@ -266,8 +267,8 @@ impl Index {
                 blank_after.wrapping_sub(blank_before),
             );
         }
-        // From here on entries move. Each slot store below is a Release after this one: a lookup
-        // that reads a moved slot also sees this bit, or the version that follows it.
+        // From here on entries move. Each slot store below is a Release store after this one. A
+        // lookup that reads a moved slot therefore also sees this bit, or the version after it.
         if !planted(Planted::SplitUntold) {
             bucket.meta().store(locked.meta.splitting().0, Ordering::Relaxed);
         }
@@ -275,7 +276,8 @@ impl Index {
         let (high_numbers, unused) = rest.split_at(overflow_buckets_for(high.len()));
         let target = self.bucket(upper);
         let high_head = self.fill(target, high, high_numbers);
-        // Release: the bucket is complete before the lower bucket's depth leads a thread to it.
+        // Release: the bucket must be complete before the lower bucket's new depth leads other
+        // threads to it.
         let meta = self.changed_now(Meta::new(level + 1, 0, high_head));
         target.meta().store(meta.0, Ordering::Release);
         let low_head = self.fill(bucket, low, low_numbers);
@@ -291,7 +293,7 @@ impl Index {
         true
     }
 
-    /// Lists a chain's overflow buckets; returns how many.
+    /// Lists a chain's overflow buckets and returns their number.
     fn overflow_numbers(&self, head: u32, numbers: &mut Vec<u32>) -> usize {
         numbers.clear();
         let mut next = head;
@@ -302,8 +304,8 @@ impl Index {
         numbers.len()
     }
 
-    /// Lays entries out over a bucket and its overflow buckets, with empty slots after them.
-    /// Returns the number to link in the bucket's meta word, which the caller sets.
+    /// Stores entries in a bucket and its overflow buckets, followed by empty slots. Returns the
+    /// overflow number for the bucket's meta word, which the caller stores.
     pub(super) fn fill(&self, bucket: &Bucket, entries: &[Entry], numbers: &[u32]) -> u32 {
         debug_assert_eq!(numbers.len(), overflow_buckets_for(entries.len()));
         let mut entries = entries.iter().map(|entry| entry.0).chain(std::iter::repeat(0));
@@ -322,7 +324,8 @@ impl Index {
         numbers.first().copied().unwrap_or(0)
     }
 
-    /// Sets a bucket's content while no other thread uses the index. False if memory is lacking.
+    /// Sets a bucket's content while no other thread uses the index. Returns false if the budget
+    /// has no memory.
     pub(super) fn load_bucket(
         &self,
         budget: &Budget,

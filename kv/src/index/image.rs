@@ -1,4 +1,4 @@
-//! The index as a checkpoint holds it: a whole image, and deltas of what changed after it.
+//! A checkpoint's form of the index: a whole image, and deltas with later changes.
 //!
 //! ```text
 //! level (4) | zero (4) | split pointer (8) | overflow buckets (8) | checkpoint of the image before (8), 0 for none
@@ -6,11 +6,12 @@
 //! all ones (8)
 //! ```
 //!
-//! It lies in a checked stream (see `checked_stream`). A *whole* image has every bucket of the
-//! index, a *delta* has those that changed since the image before it. A checkpoint names a whole
-//! image and the deltas that follow it; the newest of them that has a bucket counts. A bucket's
-//! depth follows from its number and the level and split pointer of the newest image: a bucket that
-//! was split later is in a later delta. Loading lays the overflow buckets out again.
+//! An image is a checked stream (see `checked_stream`). A *whole* image has every bucket of the
+//! index. A *delta* has the buckets that changed since the image before it. A checkpoint names a
+//! whole image and the deltas that follow it. The newest image with a bucket gives the bucket's
+//! content. A bucket's depth follows from its number and from the newest image's level and split
+//! pointer, because a bucket that was split later is in a later delta. Loading assigns overflow
+//! buckets anew.
 
 use std::fs::File;
 
@@ -26,38 +27,38 @@ use crate::memory::budget::Budget;
 
 const COUNT_BITS: u32 = 20;
 const END: u64 = u64::MAX;
-/// Buckets that are read before they are laid out. Those of a delta lie far apart in memory, and
-/// this fetches several at once.
+/// Number of buckets read before they are stored. A delta's buckets lie far apart in memory, so
+/// their cache lines are prefetched together.
 const LOADED_AT_ONCE: usize = 32;
 
-/// Magic number and version of the stream of an image.
+/// Magic number and version of an image's stream.
 pub(crate) const KIND: ([u8; 8], u32) = (*b"EMBKINDX", 4);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ImageKind {
-    /// Every bucket.
+    /// The image has every bucket.
     Whole,
-    /// The buckets that changed since the image of this checkpoint.
+    /// The image has the buckets that changed since the image of this checkpoint.
     Since(u64),
 }
 
-/// The numbers of an image that describe the index as a whole.
+/// The head of an image, which describes the index as a whole.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ImageHead {
     pub(super) kind: ImageKind,
     pub(super) level: u32,
     pub(super) split: u64,
-    /// Overflow buckets in use: they decide how much memory loading takes.
+    /// Number of overflow buckets in use, which determines how much memory loading takes.
     pub(super) overflow: u64,
 }
 
 impl ImageHead {
-    /// Primary buckets of the index.
+    /// Returns the number of primary buckets of the index.
     pub(super) fn bucket_count(&self) -> u64 {
         (1 << self.level) + self.split
     }
 
-    /// The number of buckets that its image must have, if that is known.
+    /// Returns the number of buckets that the image must have. `None` for a delta.
     fn due(&self) -> Option<u64> {
         (self.kind == ImageKind::Whole).then(|| self.bucket_count())
     }
@@ -85,7 +86,7 @@ impl ImageHead {
     }
 }
 
-/// Writes one image.
+/// Writes one image to a file.
 pub(super) struct ImageWriter(CheckedWriter);
 
 impl ImageWriter {
@@ -102,7 +103,7 @@ impl ImageWriter {
         Ok(ImageWriter(out))
     }
 
-    /// Appends a bucket as it goes into an image.
+    /// Appends a bucket in the image's encoding to `into`.
     pub(super) fn encode(number: u64, entries: impl Iterator<Item = Entry>, into: &mut Vec<u8>) {
         let head = into.len();
         into.extend_from_slice(&[0; 8]);
@@ -118,17 +119,17 @@ impl ImageWriter {
         self.0.write(encoded)
     }
 
-    /// Returns the file, not yet synced, and its length in bytes.
+    /// Ends the image. Returns the file, not yet synced, and its length in bytes.
     pub(super) fn finish(mut self) -> Result<(File, u64)> {
         self.0.write(&END.to_le_bytes())?;
         self.0.finish()
     }
 }
 
-/// The images that make up a checkpoint's index.
+/// The images of a checkpoint's index.
 #[derive(Debug)]
 pub(crate) struct Images {
-    /// The newest first; the last one is whole.
+    /// The files, newest first. The last one is a whole image.
     files: Vec<(File, Place, CheckpointIdentity)>,
     log_begin: u64,
     log_end: u64,
@@ -136,8 +137,8 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// `files`: the whole image and the deltas that follow it, oldest first. Entries that lead
-    /// below `log_begin` lead nowhere, and no entry may lead to `log_end` or beyond.
+    /// Opens the whole image and the deltas that follow it, given in `files`, oldest first. Readers
+    /// skip entries below `log_begin`. An entry at or beyond `log_end` is damage.
     pub(crate) fn open(
         files: impl DoubleEndedIterator<Item = (Place, CheckpointIdentity)>,
         log_begin: u64,
@@ -152,7 +153,7 @@ impl Images {
         Ok(Images { files, log_begin, log_end, limits })
     }
 
-    /// Goes through all buckets from the beginning; one reader at a time.
+    /// Begins to read all buckets. Only one reader may exist at a time.
     pub(crate) fn read(&self) -> Result<BucketReader<'_>> {
         let (input, newest) = self.newest()?;
         let mut reader = BucketReader {
@@ -169,14 +170,15 @@ impl Images {
         Ok(reader)
     }
 
-    /// Bytes in which a reader notes which buckets it has seen: a bit for each.
+    /// Returns the bytes of memory that a reader needs to note which buckets it has seen, one bit
+    /// each.
     pub(crate) fn reader_bytes(&self) -> Result<u64> {
         Ok(self.newest()?.1.bucket_count().div_ceil(8))
     }
 
-    /// The newest image, and its numbers. Each bucket is in some file, with 8 bytes at least. So a
-    /// header that claims more buckets than the files can hold is damage, and no memory is asked
-    /// for it.
+    /// Opens the newest image and reads its head. Each bucket takes at least 8 bytes of some file.
+    /// A head that claims more buckets than fit in the files is therefore damage, and no memory is
+    /// allocated for it.
     fn newest(&self) -> Result<(CheckedReader, ImageHead)> {
         let mut input = self.reader(0)?;
         let head = ImageHead::read(&mut input, self.limits)?;
@@ -199,19 +201,19 @@ impl Images {
 }
 
 impl ImageHead {
-    /// Bytes of buckets and of overflow buckets that loading takes.
+    /// Returns the bytes of primary buckets and of overflow buckets that loading takes.
     fn memory_bytes(&self) -> (u64, u64) {
         let bytes = |buckets: u64| buckets.saturating_mul(BUCKET_BYTES as u64);
-        // The first overflow bucket is not used, and one is charged for ahead.
+        // Overflow bucket 0 is never used, and one more is charged ahead.
         (bytes(self.bucket_count()), bytes(self.overflow.saturating_add(2)))
     }
 }
 
 impl Images {
-    /// The budget for loading this index.
+    /// Makes the budget for loading this index.
     ///
     /// # Errors
-    /// `BudgetTooSmall` with the bytes that pages, index and a scan need.
+    /// `BudgetTooSmall`, which names the bytes that pages, index and a scan need.
     pub(crate) fn budget(&self, total_bytes: u64, page_bytes: u64) -> Result<Budget> {
         let limits = self.limits;
         Budget::new(total_bytes, page_bytes, limits).map_err(|refused| match self.read() {
@@ -224,26 +226,26 @@ impl Images {
     }
 }
 
-/// Reads a checkpoint's index, each bucket once, in no particular order.
+/// Reads each bucket of a checkpoint's index once, in no particular order.
 pub(crate) struct BucketReader<'a> {
     images: &'a Images,
     newest: ImageHead,
     input: CheckedReader,
     file: usize,
-    /// Buckets that are left in the present file, if it is a whole image.
+    /// For a whole image, the number of its buckets that have not been read.
     due: Option<u64>,
-    /// A bit for each bucket that has been read.
+    /// One bit for each bucket that has been read.
     read: Vec<u64>,
-    /// Buckets that have not been read.
+    /// Number of buckets that have not been read.
     left: u64,
     bytes: Vec<u8>,
 }
 
 impl BucketReader<'_> {
-    /// Appends the entries of the next bucket's chain; returns its number and its depth. `None`
+    /// Appends the entries of the next bucket, and returns the bucket's number and depth. `None`
     /// after the last bucket.
     pub(crate) fn next_bucket(&mut self, entries: &mut Vec<Entry>) -> Result<Option<(u64, u32)>> {
-        // Ends: each round reads further.
+        // Ends: each round reads on in the files.
         while self.file < self.images.files.len() {
             let mut head = [0; 8];
             self.input.read(&mut head)?;
@@ -296,7 +298,7 @@ impl BucketReader<'_> {
         Ok(None)
     }
 
-    /// True if the last bucket came from an image that has only some of them, far apart.
+    /// True if the last bucket came from a delta, whose buckets lie far apart in the index.
     fn is_in_delta(&self) -> bool {
         self.file + 1 < self.images.files.len()
     }
@@ -331,7 +333,8 @@ impl Index {
     /// Loads a checkpoint's index.
     ///
     /// # Errors
-    /// Damage, a file cut short, or a budget that can't hold the index.
+    /// `Damaged` or `Truncated` if an image does not verify; `BudgetTooSmall` if the budget can't
+    /// hold the index; `Io`.
     pub(crate) fn load(images: &Images, budget: &Budget) -> Result<Self> {
         let index = Self::unallocated(budget)?;
         let mut reader = images.read()?;
@@ -347,7 +350,7 @@ impl Index {
         }
         let mut batch = Vec::with_capacity(LOADED_AT_ONCE);
         let mut chains = Vec::new();
-        // Ends: with the images.
+        // Ends with the last image.
         while let Some(first) = reader.next_bucket(&mut chains)? {
             let mut next = Some(first);
             while let Some((bucket, depth)) = next {

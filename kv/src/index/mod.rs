@@ -1,31 +1,31 @@
-//! The index: from a key's hash to its newest record. A linear hash table that grows one bucket at
-//! a time.
+//! The index: maps a key's hash to the key's newest record. A linear hash table that grows one
+//! bucket at a time.
 //!
-//! **Problem.** No user knows the number of keys in advance. The index must stay at 16 bytes a row
-//! from a thousand rows to a billion, inside one memory budget with everything else, without a
-//! pause to rehash, and without reading rows that are on disk.
+//! **Problem.** No user knows the number of keys in advance. The index must take 16 bytes a row
+//! from a thousand rows to a billion. It shares one memory budget with all other parts. It must not
+//! pause to rehash, and must not read rows that are on disk.
 //!
-//! **Approach.** *Linear hashing* (Litwin 1980): a level L and a split pointer s say that the
-//! buckets below s have already been split for the next level. After every few inserts one more
-//! bucket is split. So the load stays constant, memory grows 64 bytes at a time, and no operation
-//! waits for a doubling. A bucket is one cache line: seven slots and a meta word. Full buckets
-//! chain to overflow buckets. *Sliding tags* (see `entry`): a slot keeps the 16 hash bits that
-//! follow those of its bucket, so a split reads no record. Several keys may share a slot. Their
+//! **Approach.** *Linear hashing* (Litwin 1980): the buckets below the split pointer s have already
+//! been split for the level after level L. After every few inserts, one more bucket is split. The
+//! load therefore stays constant, memory grows 64 bytes at a time, and no operation waits for a
+//! doubling. A bucket is one cache line: seven slots and a meta word. Full buckets chain to
+//! overflow buckets. *Sliding tags* (see `entry`): a slot keeps the 16 hash bits that follow the
+//! bits of its bucket's number, so a split reads no record. Several keys may share a slot. Their
 //! records are then chained by their previous addresses, newest first.
 //!
 //! **Concurrency.** A lookup takes no latch and writes nothing. It reads the meta word, the slots
-//! and, if it found no match, the meta word again; a changed version shows that the bucket was
+//! and, if it found no match, the meta word again. A changed version shows that the bucket was
 //! split in between. Operations that change a row in place never change the index. A change of a
 //! slot (a new key, or a record that moved to the tail) takes the bucket's lock bit for a few
-//! instructions. FASTER's latch-free two-phase insert takes no lock, but it can't tell apart tags
-//! of different length, and no bucket can be split during it.
+//! instructions. FASTER's latch-free two-phase insert takes no lock. But it can't distinguish tags
+//! of different lengths, and no bucket can be split during it.
 //!
 //! **Invariants.**
 //! 1. A key's records are in the chain of exactly one slot of its bucket, newest first. A slot's
 //!    known tag bits agree with every key of its chain.
-//! 2. A slot changes only under its bucket's lock. An insert compares the matching slots with those
-//!    that its caller searched, so no key is added twice.
-//! 3. Before the entries of a locked bucket change, `will_change` notes the bucket for the next
+//! 2. A slot changes only under its bucket's lock. An insert compares the matching slots with the
+//!    slots that its caller searched, so no key is added twice.
+//! 3. Before the entries of a locked bucket change, `will_change` records the bucket for the next
 //!    checkpoint (`cut`).
 //! 4. A bucket's depth only grows, its version changes with every split, and entries move between
 //!    buckets only while `SPLITTING` is set.
@@ -55,10 +55,11 @@ pub(crate) use grow::Look;
 use grow::{Growth, OverflowPool};
 
 const BUCKET_BYTES: usize = 64;
-/// Level of an empty index: its buckets take 16 KiB.
+/// Level of an empty index: 2^8 buckets, which take 16 KiB.
 pub(crate) const INITIAL_LEVEL: u32 = 8;
 
-/// The slots of a bucket that may lead to a key, in slot order; rarely more than one.
+/// The entries of a bucket's slots that may lead to a key, in slot order. There is rarely more than
+/// one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Candidates {
     first: Option<Entry>,
@@ -84,8 +85,8 @@ impl Candidates {
     }
 }
 
-/// The state of the index at one look: what finding a bucket needs. One copy serves a whole batch.
-/// A bucket that was split since shows it by its depth.
+/// A copy of the index's level and split pointer, which a thread needs to find buckets. One copy
+/// serves a whole batch. If a bucket was split later, its depth shows that.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outline<'a> {
     index: &'a Index,
@@ -94,7 +95,7 @@ pub(crate) struct Outline<'a> {
 }
 
 impl<'a> Outline<'a> {
-    /// Where a hash's bucket should be, and its depth.
+    /// Returns the expected number and depth of a hash's bucket.
     #[inline]
     fn guess(self, hash: u64) -> (u64, u32) {
         let narrow = low_bits(hash, self.level);
@@ -103,18 +104,20 @@ impl<'a> Outline<'a> {
         (if deeper { wide } else { narrow }, self.level + u32::from(deeper))
     }
 
-    /// The hash's bucket with a meta word that is right for it, however old the outline is.
-    /// Bounded: each step goes at least one bit deeper, of 64.
+    /// Returns the hash's bucket and its meta word, even if the outline is old. Bounded: each step
+    /// goes at least one bit deeper, of 64.
     ///
-    /// A bucket may have been split several times since. The first of these splits that sends the
-    /// hash elsewhere tells where it went, and that bucket exists. The bucket for the hash at the
-    /// present depth need not exist, because the other bucket is split at times of its own.
+    /// The bucket may have been split several times since the outline was copied. Each step finds
+    /// the first of these splits that moved the hash elsewhere. The bucket that this split filled
+    /// exists. The hash's bucket at the present depth may not exist, because the filled bucket has
+    /// its own later splits.
     #[inline]
     fn find_bucket(self, hash: u64) -> (u64, &'a Bucket, Meta) {
         let (mut i, mut depth) = self.guess(hash);
         loop {
             let bucket = self.index.bucket(i);
-            // Acquire: sees the slots as of this version (Release in `unlock`).
+            // Acquire: pairs with the Release store in `unlock`, and so sees the slots of this
+            // version.
             let meta = Meta(bucket.meta().load(Ordering::Acquire));
             if low_bits(hash, meta.depth()) == i {
                 return (i, bucket, meta);
@@ -124,34 +127,34 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// Brings a hash's bucket into the second-level cache.
+    /// Prefetches a hash's bucket into the second-level cache.
     #[inline]
     pub(crate) fn prefetch(self, hash: u64) {
         self.prefetch_into::<false>(hash);
     }
 
-    /// Brings a hash's bucket into the first-level cache if `NEAR`, else into the second-level
+    /// Prefetches a hash's bucket into the first-level cache if `NEAR`, else into the second-level
     /// cache.
     #[inline]
     pub(crate) fn prefetch_into<const NEAR: bool>(self, hash: u64) {
         crate::memory::cpu_hint::line_into::<NEAR, _>(self.index.bucket(self.guess(hash).0));
     }
 
-    /// The first slot of the hash's bucket that may lead to it. Ignores a split that is under way:
-    /// the result is a hint, which the caller confirms by the record's key. `EMPTY` if no slot
+    /// Returns the first entry of the hash's bucket that may lead to the hash. Ignores a split in
+    /// progress: the result is a hint, and the caller compares the record's key. `EMPTY` if no slot
     /// matches. `BEYOND` if the search continues in an overflow bucket, which the call prefetches.
     #[inline]
     pub(crate) fn first_match(self, hash: u64) -> Entry {
         let (number, depth) = self.guess(hash);
         let bucket = self.index.bucket(number);
-        // Acquire: sees the slots as of this version (Release in `unlock`).
+        // Acquire: pairs with the Release store in `unlock`, and so sees the slots of this version.
         let meta = Meta(bucket.meta().load(Ordering::Acquire));
         let matching = bucket.matching(Probe::new(hash, depth));
         if matching == 0 || meta.depth() != depth {
             return self.index.first_match_slowly(hash);
         }
         // Acquire: sees the record that the Release store of this slot published. If the slot has
-        // changed since, its record either lacks the key or is as good.
+        // changed since the comparison, the caller notices a wrong record by its key.
         Entry(bucket.slot(matching.trailing_zeros() as usize).load(Ordering::Acquire))
     }
 }
@@ -159,53 +162,53 @@ impl<'a> Outline<'a> {
 /// The result of an insert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inserted {
-    /// The index leads to the record.
+    /// The index now leads to the record.
     Yes,
-    /// Another thread changed the matching slots after the search, or the new record is not newer
-    /// than theirs. The caller searches again and writes a new record.
+    /// Another thread changed the matching slots after the search, or the new record is older than
+    /// a record in them. The caller searches again and writes a new record.
     Changed,
 }
 
-/// The index of a store. See the module's essay.
+/// The index of a store.
 #[derive(Debug)]
 pub(crate) struct Index {
     buckets: Region,
     overflow: Region,
-    /// Level in the upper 8 bits, split pointer below.
+    /// The level in the upper 8 bits, the split pointer in the lower 56.
     state: AtomicU64,
-    /// Slots in use. Slots change only through `set_slot` and through splits, and both count.
+    /// Number of slots in use. Only `set_slot` and splits change slots, and both count.
     entries: AtomicU64,
-    /// Slots in use whose entry knows no tag bit. A split makes two of each, so more buckets do
-    /// not lower their number per bucket.
+    /// Number of slots in use whose entry knows no tag bit. A split copies such an entry to both
+    /// buckets, so splits do not lower the number of such entries per bucket.
     blank_entries: AtomicU64,
-    /// Held by the one thread that splits buckets.
+    /// Locked by the thread that splits buckets.
     growth: Mutex<Growth>,
     pool: Mutex<OverflowPool>,
     eras: Eras,
-    /// Bytes in which memory is charged to the budget.
+    /// Unit in which memory is charged to the budget, in bytes.
     granule_bytes: u64,
 }
 
-/// A bucket's lock bit, held.
+/// Holds the lock bit of a bucket.
 struct LockedBucket<'a> {
     index: &'a Index,
     number: u64,
     bucket: &'a Bucket,
-    /// What unlocking leaves in the meta word.
+    /// The meta word to store when the lock is released.
     meta: Meta,
 }
 
-/// The slots of a locked bucket that a new record could take.
+/// The slots of a locked bucket that an insert could use.
 struct Survey<'a> {
-    /// All entries that match the record's tag in the bits that they know.
+    /// All entries whose known bits match the hash.
     matching: Candidates,
-    /// The matching entry whose tag agrees in most bits.
+    /// The matching entry whose tag agrees with the hash in the most bits.
     first: Option<(&'a AtomicU64, Entry)>,
     empty: Option<&'a AtomicU64>,
-    /// Of the entries that do not match and lead to older records, the one whose tag agrees in
-    /// most bits, and their number.
+    /// Among the other entries that lead to older records: the number of agreeing tag bits, slot
+    /// and entry with the most such bits.
     closest: Option<(u32, &'a AtomicU64, Entry)>,
-    /// The last bucket of the chain.
+    /// The last bucket of the overflow chain.
     last: &'a Bucket,
 }
 
@@ -241,12 +244,12 @@ impl<'a> Survey<'a> {
 
 impl<'a> LockedBucket<'a> {
     fn unlock(self, meta: Meta) {
-        // Release: pairs with the Acquire of the next lock and of lookups.
+        // Release: pairs with the Acquire loads of the next lock and of lookups.
         self.bucket.meta().store(meta.unlocked().0, Ordering::Release);
         std::mem::forget(self);
     }
 
-    /// The bucket and its overflow buckets.
+    /// Returns the bucket and its overflow buckets.
     fn chain(&self) -> impl Iterator<Item = &'a Bucket> + use<'a> {
         self.index.chain(self.bucket, self.meta)
     }
@@ -258,7 +261,7 @@ impl Drop for LockedBucket<'_> {
     }
 }
 
-/// 1 for a slot whose entry knows no tag bit.
+/// Returns 1 if the entry knows no tag bit, else 0.
 fn blank(entry: Entry) -> u64 {
     u64::from(entry.knows_nothing())
 }
@@ -296,7 +299,8 @@ impl Index {
     }
 
     fn state(&self) -> (u32, u64) {
-        // Acquire: sees the buckets that the Release store in `set_state` counts in.
+        // Acquire: pairs with the Release store in `set_state`, and so sees the buckets that the
+        // state counts.
         let state = self.state.load(Ordering::Acquire);
         ((state >> 56) as u32, state & ((1 << 56) - 1))
     }
@@ -305,25 +309,25 @@ impl Index {
         self.state.store(u64::from(level) << 56 | split, Ordering::Release);
     }
 
-    /// Primary buckets in use.
+    /// Returns the number of primary buckets.
     pub(crate) fn bucket_count(&self) -> u64 {
         let (level, split) = self.state();
         (1 << level) + split
     }
 
-    /// Slots in use; a row needs one, or shares one.
+    /// Returns the number of slots in use. A row has its own slot, or shares one.
     pub(crate) fn entry_count(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Slots in use that a split of their bucket sends to one side only.
+    /// Returns the number of slots in use whose entry a split moves to one side only.
     fn divisible_count(&self) -> u64 {
-        // Relaxed: both counts may miss changes that are under way. A bucket is then split a little
-        // sooner or later.
+        // Relaxed: the counts may miss concurrent changes. A bucket is then split slightly earlier
+        // or later.
         self.entry_count().saturating_sub(self.blank_entries.load(Ordering::Relaxed))
     }
 
-    /// Changes a slot of a locked bucket and the counts.
+    /// Changes a slot of a locked bucket and updates the counts.
     fn set_slot(&self, slot: &AtomicU64, old: Entry, new: Entry) {
         // Release: publishes the record; pairs with the Acquire loads of slots.
         slot.store(new.0, Ordering::Release);
@@ -331,9 +335,9 @@ impl Index {
         self.count(in_use(new).wrapping_sub(in_use(old)), blank(new).wrapping_sub(blank(old)));
     }
 
-    /// Adds to the counts, wrapping.
+    /// Adds to the counts with wrapping, so a negative change is possible.
     fn count(&self, entries: u64, blank: u64) {
-        // Relaxed: no other data depends on the order of these counts.
+        // Relaxed: no other data depends on the order of these additions.
         if entries != 0 {
             self.entries.fetch_add(entries, Ordering::Relaxed);
         }
@@ -345,14 +349,15 @@ impl Index {
     #[inline]
     fn bucket(&self, i: u64) -> &Bucket {
         debug_assert!((i as usize + 1) * BUCKET_BYTES <= self.buckets.len());
-        // SAFETY: `i` is below the bucket count, which never exceeds the region (`grow`); a bucket
-        // is eight atomics, valid for any content; the region outlives `self`.
+        // SAFETY: `i` is below the bucket count, and `grow` keeps all buckets inside the region. A
+        // bucket is eight atomics, which any content is valid for. The region outlives `self`.
         unsafe { &*self.buckets.as_ptr().cast::<Bucket>().add(i as usize) }
     }
 
     fn overflow_bucket(&self, number: u32) -> &Bucket {
         debug_assert!((number as usize + 1) * BUCKET_BYTES <= self.overflow.len());
-        // SAFETY: as in `bucket`; numbers come from the pool, which stays inside the region.
+        // SAFETY: the number comes from the pool, which stays inside the region. A bucket is eight
+        // atomics, which any content is valid for. The region outlives `self`.
         unsafe { &*self.overflow.as_ptr().cast::<Bucket>().add(number as usize) }
     }
 
@@ -360,8 +365,8 @@ impl Index {
         let mut next = meta.overflow();
         let mut first = Some(bucket);
         // Ends: overflow numbers form a list without cycles. A reader that races with a split may
-        // follow a wrong link, but only to buckets of the pool. Each further step reads memory that
-        // the split leaves as a proper list.
+        // follow a wrong link, but only to buckets of the pool. After the split it reads a proper
+        // list again.
         std::iter::from_fn(move || {
             if let Some(bucket) = first.take() {
                 return Some(bucket);
@@ -370,20 +375,20 @@ impl Index {
                 return None;
             }
             let bucket = self.overflow_bucket(next);
-            // Acquire: sees the slots written before this link.
+            // Acquire: sees the slots that were written before this link.
             next = Meta(bucket.meta().load(Ordering::Acquire)).overflow();
             Some(bucket)
         })
     }
 
-    /// The index as it stands now.
+    /// Copies the present level and split pointer.
     #[inline]
     pub(crate) fn outline(&self) -> Outline<'_> {
         let (level, split) = self.state();
         Outline { index: self, level, split }
     }
 
-    /// Removes all tag bits from all entries, as many splits do.
+    /// Removes all tag bits from all entries, as many splits would.
     #[cfg(test)]
     pub(crate) fn forget_tags(&self) {
         for number in 0..self.bucket_count() {
@@ -398,7 +403,7 @@ impl Index {
         }
     }
 
-    /// Counts the slots in use, and those whose entry knows no tag bit, by reading all of them.
+    /// Counts the slots in use, and the slots whose entry knows no tag bit, by reading all of them.
     #[cfg(test)]
     pub(crate) fn recount(&self) -> (u64, u64) {
         let mut entries = 0;
@@ -414,13 +419,13 @@ impl Index {
         (entries, blank_entries)
     }
 
-    /// The counts that `recount` should find.
+    /// Returns the counts that `recount` should find.
     #[cfg(test)]
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.entry_count(), self.blank_entries.load(Ordering::Relaxed))
     }
 
-    /// The hash's bucket with a meta word that is good for it.
+    /// Returns the hash's bucket with its number and meta word.
     #[inline]
     fn find_bucket(&self, hash: u64) -> (u64, &Bucket, Meta) {
         self.outline().find_bucket(hash)
@@ -430,7 +435,7 @@ impl Index {
     fn first_match_slowly(&self, hash: u64) -> Entry {
         let (_, bucket, meta) = self.find_bucket(hash);
         let probe = Probe::new(hash, meta.depth());
-        // Acquire: sees the slots as of this version (Release in `unlock`).
+        // Acquire: pairs with the Release store in `unlock`, and so sees the slots of this version.
         let slots = bucket.slots().iter().map(|slot| Entry(slot.load(Ordering::Acquire)));
         match { slots }.find(|entry| entry.matches(probe)) {
             Some(entry) => entry,
@@ -449,13 +454,14 @@ impl Index {
         self.chain(bucket, meta)
             .take(MAX_CHAIN)
             .flat_map(Bucket::slots)
-            // Acquire: as in `first_match`.
+            // Acquire: sees the record that the slot's Release store published.
             .map(|slot| Entry(slot.load(Ordering::Acquire)))
             .find(|entry| entry.matches(probe))
             .unwrap_or(Entry::EMPTY)
     }
 
-    /// Every slot that may lead to the hash, at one moment between splits.
+    /// Lists every entry that may lead to the hash, as of one moment at which the bucket was not
+    /// being split.
     pub(crate) fn candidates(&self, hash: u64, found: &mut Candidates) {
         let mut backoff = Backoff::new();
         loop {
@@ -470,8 +476,9 @@ impl Index {
                         found.push(entry);
                     }
                 }
-                // Acquire fence: the slots were read before the second look at the meta word. If
-                // any of them came from a split, that split's `SPLITTING` or version shows here.
+                // Acquire fence: orders the loads of the slots before the second load of the meta
+                // word. If a split stored one of these slots, its `SPLITTING` bit or version shows
+                // here.
                 fence(Ordering::Acquire);
                 let after = Meta(bucket.meta().load(Ordering::Relaxed));
                 if after.same_layout_as(meta) || planted(Planted::LookupOnce) {
@@ -502,8 +509,8 @@ impl Index {
         if meta.is_locked() {
             return None;
         }
-        // Acquire: sees everything that the last holder did. The depth can't have changed: the
-        // whole word was compared.
+        // Acquire: sees all stores of the last lock holder. The depth can't have changed, because
+        // the whole word was compared.
         bucket
             .meta()
             .compare_exchange(meta.0, meta.locked().0, Ordering::Acquire, Ordering::Relaxed)
@@ -511,15 +518,15 @@ impl Index {
             .map(|_| LockedBucket { index: self, number, bucket, meta })
     }
 
-    /// Exchanges the head of the slot that holds `old` for `new`. False if no slot of the hash's
-    /// bucket holds exactly `old`. With `alone`, no record follows `new`, and the slot gets a full
-    /// tag again.
+    /// Replaces the head address in the slot that holds `old` by `new`. Returns false if no slot of
+    /// the hash's bucket holds exactly `old`. If `alone`, no record follows `new`, and the slot
+    /// gets a full tag again.
     pub(crate) fn replace(&self, hash: u64, old: Entry, new: Address, alone: bool) -> bool {
         self.replace_if(hash, old, new, alone, || true)
     }
 
-    /// As `replace`, but only if `still` returns true while the hash's bucket is locked. Of this
-    /// call and an insert of the same key, into any slot, the later one sees everything that the
+    /// Like `replace`, but only if `still` returns true while the hash's bucket is locked. If this
+    /// call and an insert of the same key run at once, the later one sees everything that the
     /// earlier one saw.
     pub(crate) fn replace_if(
         &self,
@@ -547,8 +554,8 @@ impl Index {
         slot.is_some()
     }
 
-    /// Adds a key with the record at `new`, which is complete except for its previous address;
-    /// `link` sets that. The chains of the `searched` slots do not hold the key.
+    /// Adds a key with the record at `new`. The record must be complete except for its previous
+    /// address, which `link` sets. The chains of the `searched` slots must not contain the key.
     pub(crate) fn insert(
         &self,
         budget: &Budget,
@@ -565,15 +572,16 @@ impl Index {
         }
         locked.will_change();
         let fresh = Entry::new(probe, new);
-        // Each store below is a Release (`set_slot`) that publishes the record, `link`'s write
-        // included.
+        // Each `set_slot` below is a Release store that publishes the record, including the write
+        // by `link`.
         let same_tag = first.filter(|(_, entry)| entry.agreement(probe) == TAG_BITS);
         if let Some((slot, entry)) = same_tag {
             link(entry.address());
             self.set_slot(slot, entry, entry.chained_to(new));
             return Inserted::Yes;
         }
-        // A match by a short tag is most likely another key. A slot of its own keeps chains short.
+        // An entry that matches by a short tag most likely belongs to another key. A separate slot
+        // keeps chains short.
         if let Some(slot) = empty {
             link(Address::NONE);
             self.set_slot(slot, Entry::EMPTY, fresh);
@@ -590,15 +598,15 @@ impl Index {
             }
             return Inserted::Yes;
         }
-        // There is no memory for another slot. The record shares one that matches, or the one whose
-        // tag agrees in most bits.
+        // No memory is left for another slot. The record shares a slot that matches, or the slot
+        // whose tag agrees in the most bits.
         if let Some((slot, entry)) = first {
             link(entry.address());
             self.set_slot(slot, entry, entry.chained_to(new));
             return Inserted::Yes;
         }
-        // Links lead to older records. Heads that the caller searched are older than its record;
-        // other heads may be newer.
+        // A link must lead to an older record. A head that the caller searched is older than the
+        // new record, but other heads may be newer.
         let Some((bits, slot, entry)) = closest else { return Inserted::Changed };
         link(entry.address());
         self.set_slot(slot, entry, entry.widened(bits).chained_to(new));
@@ -606,8 +614,8 @@ impl Index {
     }
 }
 
-/// Most overflow buckets that a lookup follows. The load needs far fewer; this bounds a lookup that
-/// races with a split.
+/// Most overflow buckets that a lookup follows. A valid chain is far shorter. The limit bounds a
+/// lookup that races with a split.
 const MAX_CHAIN: usize = 1 << 16;
 
 const _: () = assert!(size_of::<Bucket>() == BUCKET_BYTES && SLOTS == 7);

@@ -1,11 +1,11 @@
-//! Taking entries out of the index: rows that were deleted, and what leads below the log's
+//! Removes entries from the index: those of deleted rows, and those that lead below the log's
 //! beginning.
 //!
-//! An entry whose head lies below `begin` leads nowhere: compaction has moved every row from there,
-//! and lookups take it for the end of its chain (`engine::batch`). So it does no harm but take a
-//! slot. Most such entries are removed by compaction as it meets their tombstones. What is left are
-//! copies that a split made of an entry without tag bits; compaction sweeps the whole index for
-//! them, some buckets for each page.
+//! An entry whose head lies below `begin` leads to no row: compaction has moved every row from
+//! there, and lookups treat it as the end of its chain (`engine::batch`). The entry only wastes a
+//! slot. Compaction removes most such entries when it meets the tombstones of their rows. The rest
+//! are copies of entries without tag bits that splits made. To remove them, compaction sweeps the
+//! whole index, a few buckets for each page.
 
 use super::Index;
 use super::bucket::{Bucket, Meta};
@@ -13,7 +13,7 @@ use super::entry::Entry;
 use crate::sync::Ordering;
 
 impl Index {
-    /// Empties the slot that holds `entry`. False if none does any more.
+    /// Empties the slot that holds `entry`. Returns false if no slot holds it.
     pub(crate) fn remove(&self, hash: u64, entry: Entry) -> bool {
         let mut locked = self.lock(hash);
         let slot = locked
@@ -27,9 +27,9 @@ impl Index {
         slot.is_some()
     }
 
-    /// Removes entries that lead below `begin` from `count` buckets, from bucket `from` on; returns
-    /// the bucket to go on from, 0 after the last. The caller is pinned, so that no checkpoint
-    /// writes the index meanwhile.
+    /// Removes entries that lead below `begin` from `count` buckets, starting at bucket `from`.
+    /// Returns the bucket to continue at, or 0 after the last one. The caller must be pinned, so
+    /// that no cut happens during the call.
     pub(crate) fn purge(&self, begin: u64, from: u64, count: u64) -> u64 {
         let buckets = self.bucket_count();
         let end = buckets.min(from + count);
@@ -39,9 +39,10 @@ impl Index {
                 let entry = Entry(slot.load(Ordering::Relaxed));
                 !entry.is_empty() && entry.address().raw() < begin
             };
-            // Acquire: sees the slots as of this version.
+            // Acquire: pairs with the Release store in `unlock`, and so sees the slots of this
+            // version.
             let meta = Meta(bucket.meta().load(Ordering::Acquire));
-            // A look without the lock; what it misses in a race, the next round finds.
+            // Reads without the lock. If a race hides an entry, the next sweep finds it.
             if !self
                 .chain(bucket, meta)
                 .take(super::MAX_CHAIN)

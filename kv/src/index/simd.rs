@@ -1,9 +1,9 @@
-//! Seven tags compared at once, with what every x86-64 processor has.
+//! Compares the seven tags of a bucket at once, with instructions that every x86-64 processor has.
 //!
-//! The loads are assembly because other threads store into the slots: to the compiler they are
-//! opaque, to the processor they are aligned loads whose 8-byte halves do not tear, as good as the
-//! relaxed loads of the plain form. Tags and probes have 18 bits at most, so 32-bit lanes hold
-//! them, signs included.
+//! The loads are assembly, because other threads store into the slots, and the compiler assumes
+//! that ordinary loads do not race with stores. The processor does not tear the 8-byte halves of an
+//! aligned load, so each half is equivalent to a relaxed load. Tags and probes have at most 18
+//! bits, so they fit 32-bit signed lanes.
 
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -15,22 +15,23 @@ use std::arch::x86_64::{
 use super::bucket::{Bucket, SLOTS};
 use super::entry::{Probe, TAG_SHIFT};
 
-/// See [`Bucket::matching`].
+/// Implements [`Bucket::matching`].
 #[inline]
 pub(super) fn matching(bucket: &Bucket, probe: Probe) -> u32 {
     let (a, b, c, d) = load(bucket);
     let low = matching_four(tags(a, b), probe);
     let high = matching_four(tags(c, d), probe);
-    // The eighth word is the meta word.
+    // The eighth lane is the meta word, which the mask removes.
     (low | high << 4) & ((1 << SLOTS) - 1)
 }
 
-/// The bucket's eight words, two and two.
+/// Loads the bucket's eight words, two in each register.
 #[inline]
 fn load(bucket: &Bucket) -> (__m128i, __m128i, __m128i, __m128i) {
     let (a, b, c, d);
-    // SAFETY: reads the 64 bytes of a live bucket, which is aligned to 64. Not `pure`, so it is
-    // neither repeated nor moved across the Acquire load before it.
+    // SAFETY: reads the 64 bytes of a live bucket, which is aligned to 64 bytes. The assembly is
+    // not `pure`, so the compiler neither repeats it nor moves it before the Acquire load of the
+    // caller.
     unsafe {
         asm!(
             "movdqa {a}, [{bucket}]",
@@ -48,19 +49,19 @@ fn load(bucket: &Bucket) -> (__m128i, __m128i, __m128i, __m128i) {
     (a, b, c, d)
 }
 
-/// The tags of four slots, in 32-bit lanes.
+/// Returns the tags of four slots in 32-bit lanes.
 #[inline]
 fn tags(two: __m128i, two_more: __m128i) -> __m128i {
     // SAFETY: SSE2 is part of x86-64.
     unsafe {
         let two = _mm_castsi128_ps(_mm_srli_epi64::<{ TAG_SHIFT as i32 }>(two));
         let two_more = _mm_castsi128_ps(_mm_srli_epi64::<{ TAG_SHIFT as i32 }>(two_more));
-        // The lower halves of each 64-bit lane.
+        // Selects the lower half of each 64-bit lane.
         _mm_castps_si128(_mm_shuffle_ps::<0b10_00_10_00>(two, two_more))
     }
 }
 
-/// As `Entry::matches`, four times.
+/// Does the comparison of `Entry::matches` for four tags.
 #[inline]
 fn matching_four(tags: __m128i, probe: Probe) -> u32 {
     // SAFETY: SSE2 is part of x86-64.
@@ -69,7 +70,7 @@ fn matching_four(tags: __m128i, probe: Probe) -> u32 {
         let differ = _mm_xor_si128(tags, _mm_set1_epi32(probe.bits()));
         let up_to_lowest = _mm_xor_si128(differ, _mm_add_epi32(differ, minus_one));
         let below = _mm_cmpgt_epi32(up_to_lowest, _mm_add_epi32(tags, minus_one));
-        // An empty slot's tag is 0 and matches nothing.
+        // A tag of 0 belongs to an empty slot and matches nothing.
         let full = _mm_cmpgt_epi32(tags, _mm_setzero_si128());
         _mm_movemask_ps(_mm_castsi128_ps(_mm_and_si128(below, full))) as u32
     }
@@ -91,7 +92,8 @@ mod tests {
             let bucket = Bucket::default();
             let probe = Probe::new(random(), 0);
             for i in 0..SLOTS {
-                // Empty, any tag, or the probe's own cut to some length.
+                // The slot is empty, has an arbitrary tag, or has the probe's bits cut to some
+                // length.
                 let tag = match random() % 4 {
                     0 => 0,
                     1 => random() & 0x1_FFFF,
