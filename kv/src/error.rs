@@ -1,4 +1,4 @@
-//! What can go wrong, and what the caller can do about it.
+//! The errors of the store, and how the caller can react to them.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,27 +12,27 @@ use crate::files::lock_holders::LockHolders;
 /// The result of a fallible store call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What to do where the system refuses a thread, for the errors of all crates.
+/// Advice for a refused thread, for the messages of all crates.
 #[doc(hidden)]
 pub const THREADS_ADVICE: &str = "the process is at a limit of threads (or of memory for them): raise that of its \
                                   container (`docker run --pids-limit`, pids.max) or of its user (`ulimit -u`), or run \
                                   fewer threads beside it";
 
-/// Every way in which the store refuses or fails. A missing row is an outcome, not an error.
+/// Every refusal and failure of the store. A missing row is an outcome, not an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A system call on a file failed. The store stops taking writes after a failed write.
+    /// A system call on a file failed. After a failed write, the store accepts no more writes.
     #[error("{operation} {path}: {source}")]
     Io {
-        /// What was attempted: "open", "read", "write", "sync", ...
+        /// The operation: "open", "read", "write", "sync", ...
         operation: &'static str,
-        /// The file or directory.
+        /// The file or directory of the operation.
         path: PathBuf,
         /// The system's own error.
         source: io::Error,
     },
-    /// A file ended before the bytes that a checkpoint names.
+    /// A file is shorter than a checkpoint says.
     #[error(
         "{path} is cut short: {expected} bytes are wanted at offset {offset}, {found} are there; \
          restore the file from a copy, or open an older checkpoint"
@@ -40,7 +40,7 @@ pub enum Error {
     Truncated {
         /// The file.
         path: PathBuf,
-        /// Where the read began, in bytes.
+        /// Offset where the read began, in bytes.
         offset: u64,
         /// Bytes wanted.
         expected: u64,
@@ -54,33 +54,33 @@ pub enum Error {
         path: PathBuf,
         /// Byte offset of the damaged structure in that file.
         offset: u64,
-        /// What was checked, expected and found.
+        /// The checked property, with the expected and the found value.
         what: String,
     },
-    /// The bank is open for writing already, in this process or another.
+    /// This process or another one already has the bank open for writing.
     #[error(
         "bank {path:?} is open for writing in {holders}; close it there, or open it here read-only"
     )]
     Locked {
         /// The bank's directory.
         path: PathBuf,
-        /// The processes that have it open.
+        /// The processes that have the bank open.
         holders: LockHolders,
     },
-    /// The path of a bank's directory, or of a folder that is written to, leads elsewhere than when
-    /// it was opened.
+    /// The path of a bank's directory, or of a folder that a call writes to, now leads to another
+    /// directory, or to none.
     #[error(
         "{path} was {} while it was in use, so nothing is written or removed there. Put the directory back and call \
          again; or, if it is a bank, close it and open it where it lies now",
         if *replaced { "replaced by another directory" } else { "moved or removed" }
     )]
     DirectoryMoved {
-        /// The directory, as its path was when the bank was opened.
+        /// The directory's path when it was opened.
         path: PathBuf,
-        /// True if another directory lies there now; false if none does.
+        /// True if another directory has the path now. False if the path leads nowhere.
         replaced: bool,
     },
-    /// The bank was opened to read only.
+    /// The bank was opened read-only.
     #[error(
         "{path} was opened read-only, so nothing can be written, got for training or compacted; open it for \
          writing instead (in one process at a time)"
@@ -97,29 +97,29 @@ pub enum Error {
     BeingRead {
         /// The directory of the checkpoints.
         path: PathBuf,
-        /// The checkpoint.
+        /// The checkpoint's number.
         checkpoint: u64,
-        /// The processes that read it.
+        /// The processes that read the checkpoint.
         readers: LockHolders,
     },
-    /// A delta does not lead on from where the bank is.
+    /// A delta does not follow the bank's newest checkpoint.
     #[error("{path} can't be applied here: {what}")]
     DeltaMismatch {
-        /// The delta.
+        /// The delta's file.
         path: PathBuf,
-        /// What it follows, and where the bank is.
+        /// The checkpoint that the delta follows, and the bank's newest checkpoint.
         what: String,
     },
-    /// The memory budget can't hold what it must.
+    /// The memory budget is too small for a necessary part.
     #[error(
         "a memory budget of {budget_bytes} bytes is too small: {what} needs at least {needed_bytes} bytes"
     )]
     BudgetTooSmall {
         /// The budget given, in bytes.
         budget_bytes: u64,
-        /// The smallest budget that would do, in bytes.
+        /// The smallest sufficient budget, in bytes.
         needed_bytes: u64,
-        /// What needs it.
+        /// The part that needs the memory.
         what: String,
     },
     /// The system refuses the address space that a memory budget reserves.
@@ -129,7 +129,7 @@ pub enum Error {
          space (`ulimit -v`; under vm.overcommit_memory=2, vm.overcommit_ratio)"
     )]
     AddressSpaceRefused {
-        /// What the refused part would take, in bytes.
+        /// Length of the refused part, in bytes.
         bytes: u64,
         /// The system's own error.
         source: io::Error,
@@ -137,14 +137,14 @@ pub enum Error {
     /// The system refuses a thread that the bank needs.
     #[error("the {thread} thread of bank {path:?} can't be started: {source}; {THREADS_ADVICE}")]
     ThreadRefused {
-        /// Which thread: "writer", "compactor" or "lookahead".
+        /// The thread's name: "writer", "compactor" or "lookahead".
         thread: &'static str,
         /// The bank's directory.
         path: PathBuf,
         /// The system's own error.
         source: io::Error,
     },
-    /// The log may not grow, and compaction can't make room.
+    /// The log has reached its quota, and compaction can't free space.
     #[error(
         "the disk quota of {quota_bytes} bytes is used up: the log takes {log_bytes} bytes, its rows {live_bytes} of \
          them; the log is held{}",
@@ -153,19 +153,18 @@ pub enum Error {
     QuotaExceeded {
         /// The quota, in bytes.
         quota_bytes: u64,
-        /// What the log takes, in bytes.
+        /// Bytes that the log takes.
         log_bytes: u64,
-        /// What the current rows take of it, in bytes.
+        /// Bytes that the current rows take in the log.
         live_bytes: u64,
-        /// What lies before the current rows and is held for scans and kept checkpoints alone, in
-        /// bytes.
+        /// Bytes before the current rows that only scans and kept checkpoints hold.
         held_bytes: u64,
-        /// What holds it, the largest holder first.
+        /// The holders of the log's space, the largest first.
         holders: Vec<SpaceHolder>,
     },
-    /// The disk has no room for what the call has to write. The store goes on: rows in memory can
-    /// be read and changed, and the call can be made again when there is room. A batch may be
-    /// done in part.
+    /// The disk has no room for the bytes that the call must write. Calls can still read and change
+    /// rows in memory, and the caller can repeat the call when there is room. A batch may be partly
+    /// done.
     #[error(
         "the disk of {path} is full ({reason}). No row is lost: remove files from that disk, delete rows, drop tables or \
          compact, and call again"
@@ -173,38 +172,38 @@ pub enum Error {
     DiskFull {
         /// The file that could not be written, or the folder of the log.
         path: PathBuf,
-        /// The system's reason, or what the room that is left is kept for.
+        /// The system's reason, or the purpose that the remaining room is reserved for.
         reason: String,
     },
-    /// A call waited for compaction to make room on disk, and the check that the program gave to
-    /// [`check_while_waiting`](crate::check_while_waiting) ended the wait. Part of the batch may be
-    /// done.
+    /// A call waited for compaction to free disk space, and the program's check
+    /// ([`check_while_waiting`](crate::check_while_waiting)) ended the wait. Part of the batch may
+    /// be done.
     #[error(
         "the program ended the wait for disk space after {waited:?}; part of the batch may be done"
     )]
     Interrupted {
-        /// The duration of the wait.
+        /// How long the call waited.
         waited: Duration,
     },
-    /// The directory holds no bank.
+    /// The directory is not a bank.
     #[error("{path} is not a bank: {why}")]
     NotABank {
         /// The directory.
         path: PathBuf,
-        /// What is there instead, and what to do.
+        /// The reason, and what the caller can do.
         why: String,
     },
-    /// The bank has no checkpoint of that number, or none at all.
+    /// The bank has no checkpoint of that number, or no checkpoint at all.
     #[error("{path} has no checkpoint {}", no_checkpoint(*number, kept))]
     NoSuchCheckpoint {
         /// The directory of the bank.
         path: PathBuf,
-        /// The number asked for; `None` if the call wanted the newest one.
+        /// The requested number. `None` if the call wanted the newest checkpoint.
         number: Option<u64>,
-        /// The checkpoints that are there.
+        /// The numbers of the bank's checkpoints.
         kept: Vec<u64>,
     },
-    /// A checkpoint that has to be removed is pinned or being read.
+    /// A checkpoint that the call must remove is pinned or being read.
     #[error(
         "checkpoint {checkpoint} in {path} is pinned or being read, and {why}: unpin it, close what reads it or have \
          that refresh, then call again"
@@ -212,21 +211,21 @@ pub enum Error {
     CheckpointInUse {
         /// The directory of the checkpoints.
         path: PathBuf,
-        /// The checkpoint.
+        /// The checkpoint's number.
         checkpoint: u64,
-        /// Why it has to be removed.
+        /// Why the call must remove the checkpoint.
         why: &'static str,
     },
-    /// What the call reads was changed or removed while it read. The text says whether to call
-    /// again.
+    /// The data was changed or removed while the call read it. The text says whether to repeat the
+    /// call.
     #[error("{0}")]
     ChangedMeanwhile(String),
-    /// An option is out of its range, or does not fit the bank or another option.
+    /// An option is out of its range, or does not match the bank or another option.
     #[error("{option} {problem}")]
     InvalidOption {
-        /// The option, as its field is called.
+        /// The name of the option's field.
         option: &'static str,
-        /// What it must be, and what was given.
+        /// The allowed values, and the given value.
         problem: String,
     },
     /// A file or directory can't be written under this name.
@@ -234,7 +233,7 @@ pub enum Error {
     UnusableOutput {
         /// The path.
         path: PathBuf,
-        /// What has the name, and what to do.
+        /// What has the name already, and what the caller can do.
         why: String,
     },
     /// The call is for another kind of store or table.
@@ -242,67 +241,67 @@ pub enum Error {
     WrongKind {
         /// The store or table, with its name.
         of: String,
-        /// Its kind, and the kind that the call is for.
+        /// The kind of the store or table, and the kind that the call needs.
         why: String,
     },
     /// A name, a descriptor or a value is too long.
     #[error("{what} of {bytes} bytes is longer than the {bytes_max} bytes that {limit}")]
     TooLong {
-        /// What is too long, and of which table.
+        /// The text or value that is too long, and its table.
         what: String,
         /// Its length in bytes.
         bytes: usize,
         /// The largest length in bytes.
         bytes_max: usize,
-        /// What limits the length, and what to do.
+        /// What limits the length, and what the caller can do.
         limit: &'static str,
     },
-    /// All numbers or addresses of a kind are taken.
+    /// All numbers or addresses of a kind are in use.
     #[error("{0}")]
     Exhausted(String),
-    /// The call is wrong as it is written, and no variant above stands for it: a batch of 2^32
-    /// keys, text that is no state of a store, a transfer that breaks the contract of a
-    /// [`Device`](crate::device::Device), a checkpoint taken by an operation's callback, a
-    /// delta from a newer to an older checkpoint, a bank to salvage without any manifest.
+    /// The call itself is wrong, and no other variant fits. Examples: a batch of 2^32 keys; text
+    /// that is not the state of a store; a transfer that breaks the contract of a
+    /// [`Device`](crate::device::Device); a checkpoint taken by an operation's callback; a delta
+    /// from a newer to an older checkpoint; a bank to salvage without any manifest.
     #[error("{0}")]
     InvalidArgument(String),
-    /// A table of that name exists with another layout.
+    /// A table of that name exists with a different layout.
     #[error("table {name:?} exists with {found}; it was asked for with {expected}")]
     TableMismatch {
-        /// The table.
+        /// The table's name.
         name: String,
-        /// What the caller asked for.
+        /// The layout that the caller asked for.
         expected: String,
-        /// What the bank holds.
+        /// The layout in the bank.
         found: String,
     },
     /// No table has this name or number.
     #[error("there is no table {0} in this bank")]
     NoSuchTable(String),
-    /// An earlier write failed; nothing more is written until the bank is reopened.
+    /// An earlier write failed. The store writes nothing more until the bank is reopened.
     #[error(
         "the store stopped taking writes after an earlier failure ({reason}); the last checkpoint \
          is good: mend the cause and reopen the bank"
     )]
     Poisoned {
-        /// The first failure.
+        /// The message of the first failure.
         reason: String,
     },
-    /// The store's own counts do not fit each other, which is a mistake in Embank.
+    /// The store's own counts contradict each other, which is a bug in Embank.
     #[error(
         "the store contradicts itself, which is a mistake in Embank and should be reported: {what}. The last \
          checkpoint stands; reopen the bank to go on from it"
     )]
     Inconsistent {
-        /// What does not fit.
+        /// The contradiction.
         what: String,
     },
-    /// The device was asked for by name and can't be had here.
+    /// The program chose a device that this system does not provide.
     #[error("{device} can't be used here: {reason}; use DeviceChoice::Auto to fall back")]
     DeviceUnavailable {
-        /// The device.
+        /// The device's name.
         device: &'static str,
-        /// Why.
+        /// Why the device can't be used.
         reason: String,
     },
 }
@@ -318,8 +317,8 @@ pub fn no_checkpoint(number: Option<u64>, kept: &[u64]) -> String {
 }
 
 impl Error {
-    /// A checkpoint that is not among the `kept` ones; `number` is `None` where the newest one was
-    /// wanted.
+    /// Returns the error for a checkpoint that is not among the `kept` ones. `number` is `None` if
+    /// the caller wanted the newest one.
     pub(crate) fn no_such_checkpoint(
         path: impl Into<PathBuf>,
         number: Option<u64>,
@@ -328,7 +327,7 @@ impl Error {
         Self::NoSuchCheckpoint { path: path.into(), number, kept }
     }
 
-    /// An option with what it must be.
+    /// Returns the error for an option. `problem` names the allowed values.
     pub(crate) fn option(option: &'static str, problem: impl Into<String>) -> Self {
         Self::InvalidOption { option, problem: problem.into() }
     }
@@ -337,8 +336,8 @@ impl Error {
         Error::Io { operation, path: path.into(), source }
     }
 
-    /// The file and the system's reason, if a file could not be written for want of room. A failed
-    /// sync is another matter: what was written before may be lost by then.
+    /// Returns the file and the system's reason if a write failed because the disk or a quota is
+    /// full. `None` after a failed sync, because earlier writes may then be lost.
     pub(crate) fn for_want_of_room(&self) -> Option<(PathBuf, String)> {
         let Error::Io { operation, path, source } = self else { return None };
         let is_full =

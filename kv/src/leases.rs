@@ -1,12 +1,12 @@
-//! The leases: batches that got rows for training and have not been answered.
+//! The leases: batches that got rows for training and have not been answered yet.
 //!
-//! **Problem.** A Get's counts come down with its answer. If no answer comes, because a thread
-//! hangs or a worker died with its lease in a list, the counts stand for ever, and no thread can
-//! tell whose they are.
+//! **Problem.** A get adds 1 to each row's count, and its answer subtracts it. If no answer comes,
+//! because a thread hangs or a worker with a lease died, the counts stay up forever. No thread can
+//! tell whose counts they are.
 //!
-//! **Approach.** Each batch that holds counts is one entry of a registry, with its keys. A waiting
-//! thread may declare the old entries expired and give their counts back. The entry's state decides
-//! which thread does so:
+//! **Approach.** A registry has one entry for each batch that holds counts, with the batch's keys.
+//! A waiting thread may declare old entries expired and give their counts back. The entry's state
+//! decides which thread does so:
 //!
 //! | state | meaning | what ends it |
 //! |---|---|---|
@@ -14,13 +14,13 @@
 //! | answering | the owner brings the counts down, with or without an update | the entry is removed when that is done |
 //! | expired | an expirer brings the counts down, or has done so | no thread changes it |
 //!
-//! Both ways out of *held* are one compare-and-swap of the same word, so of an owner and any number
-//! of expirers exactly one succeeds, and only that one touches the counts: they come down once. An
-//! owner that comes too late learns so before it has changed a row. An entry is removed once: from
-//! *held* by its expirer, under the shard's lock, else by its owner.
+//! Both ways out of *held* are one compare-and-swap of the same word. Among the owner and all
+//! expirers, exactly one therefore succeeds, and only that one gives the counts back. An owner that
+//! comes too late learns this before it has changed a row. An entry is removed once: from *held* by
+//! its expirer, under the shard's lock, else by its owner.
 //!
-//! An entry costs an allocation and two short locks of a shard that threads seldom share, for a
-//! batch of any length.
+//! For a batch of any length, an entry costs one allocation and two short locks of a shard, which
+//! threads rarely share.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,7 +33,7 @@ const HELD: u32 = 0;
 const ANSWERING: u32 = 1;
 const EXPIRED: u32 = 2;
 
-/// The batches of a table that hold counts; `T` is what is to be known of each.
+/// The batches of a table that hold counts. `T` describes a batch, for example its keys.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ pub struct Leases<T> {
     shards: Box<[Shard<T>]>,
 }
 
-/// Alone on its cache lines.
+/// A part of the registry. Aligned so that no two shards share a cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shard<T>(Mutex<Slots<T>>);
@@ -69,7 +69,7 @@ impl<T> Slots<T> {
     }
 }
 
-/// One batch that holds counts.
+/// A batch that holds counts.
 #[derive(Debug)]
 pub struct Leased<T> {
     state: AtomicU32,
@@ -80,24 +80,24 @@ pub struct Leased<T> {
 }
 
 impl<T> Leased<T> {
-    /// What it was registered with.
+    /// Returns the description that the batch was registered with.
     pub fn what(&self) -> &T {
         &self.what
     }
 
-    /// When it was taken.
+    /// Returns when the lease was taken.
     pub fn taken(&self) -> Instant {
         self.taken
     }
 
-    /// For the owner, once: from now on the entry does not expire, and the owner brings the counts
-    /// down. False if it has expired: then the owner must leave the counts alone.
+    /// Called once by the owner before it gives the counts back. The lease can't expire after this.
+    /// False if the lease has already expired: the owner must then leave the counts alone.
     #[must_use]
     pub fn begin_answer(&self) -> bool {
         self.leave_held(ANSWERING)
     }
 
-    /// Whether it can still be answered.
+    /// True if the owner can still begin an answer.
     #[must_use]
     pub fn is_held(&self) -> bool {
         // Acquire: pairs with the Release half of `leave_held`.
@@ -107,7 +107,7 @@ impl<T> Leased<T> {
     /// True if the lease has expired.
     #[must_use]
     pub fn is_expired(&self) -> bool {
-        // Acquire: as in `is_held`.
+        // Acquire: pairs with the Release half of `leave_held`.
         self.state.load(Ordering::Acquire) == EXPIRED
     }
 
@@ -117,18 +117,18 @@ impl<T> Leased<T> {
             self.state.store(to, Ordering::Release);
             return held;
         }
-        // AcqRel: what the loser does then comes after what the winner did before. Acquire:
-        // `is_held`'s.
+        // AcqRel: the loser's later actions come after the winner's earlier ones. Acquire on
+        // failure: as in `is_held`.
         self.state.compare_exchange(HELD, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
-/// What [`Leases::expire`] did.
+/// The result of [`Leases::expire`].
 #[derive(Debug)]
 pub struct Expired<T> {
-    /// Those that expired by this call: the caller has to bring their counts down.
+    /// The leases that expired in this call. The caller must give their counts back.
     pub leases: Vec<Arc<Leased<T>>>,
-    /// When the oldest of the others was taken.
+    /// When the oldest lease that is still held was taken.
     pub oldest_left: Option<Instant>,
 }
 
@@ -140,8 +140,8 @@ impl<T> Default for Leases<T> {
 }
 
 impl<T> Leases<T> {
-    /// Registers a batch whose counts are up. Threads with different `thread` numbers get out of
-    /// each other's way.
+    /// Registers a batch whose counts are up. Threads with different `thread` numbers rarely wait
+    /// for each other.
     pub fn register(&self, what: T, taken: Instant, thread: usize) -> Arc<Leased<T>> {
         let shard = thread % SHARDS;
         let mut slots = self.shards[shard].0.lock();
@@ -155,15 +155,16 @@ impl<T> Leases<T> {
         lease
     }
 
-    /// For the owner, after an answer that [began](Leased::begin_answer): the counts are down.
-    /// Nothing happens if the lease has expired.
+    /// Removes a lease. Called by the owner after it [began](Leased::begin_answer) an answer and
+    /// gave the counts back. Does nothing if the lease has expired.
     pub fn end(&self, lease: &Leased<T>) {
         if !lease.is_expired() {
             self.shards[lease.shard as usize].0.lock().take(lease.slot);
         }
     }
 
-    /// Declares all that were taken at `before` or earlier, and are not being answered, expired.
+    /// Declares all leases expired that were taken at `before` or earlier and are not being
+    /// answered.
     #[must_use]
     pub fn expire(&self, before: Instant) -> Expired<T> {
         let mut expired = Expired { leases: Vec::new(), oldest_left: None };
@@ -186,7 +187,7 @@ impl<T> Leases<T> {
         expired
     }
 
-    /// Those that hold counts now, the oldest first.
+    /// Returns the leases that hold counts now, the oldest first.
     #[must_use]
     pub fn held(&self) -> Vec<Arc<Leased<T>>> {
         let mut held = Vec::new();
@@ -199,8 +200,8 @@ impl<T> Leases<T> {
 }
 
 impl<T> Leases<T> {
-    /// Those that were registered with this `thread` number and hold counts now, and perhaps some
-    /// of other threads.
+    /// Returns the leases with this `thread` number that hold counts now. May also return leases of
+    /// other threads.
     #[must_use]
     pub fn of_thread(&self, thread: usize) -> Vec<Arc<Leased<T>>> {
         self.shards[thread % SHARDS].0.lock().slots.iter().flatten().cloned().collect()

@@ -1,15 +1,15 @@
-//! Limits that the opening of a store passes on to its parts.
+//! Limits that the opening of a store passes to its parts.
 
 use crate::index::INITIAL_LEVEL;
 use crate::memory::budget::{BUDGET_BYTES_MIN, PAGE_BYTES_MIN};
 
-/// Limits that are values, so that a model can open a small store (`testing::models`). Every bank
-/// of a program has those of [`PRODUCT`](Self::PRODUCT).
+/// Limits that a model can lower to open a small store (`testing::models`). Every bank of a program
+/// uses [`PRODUCT`](Self::PRODUCT).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Length of the smallest page, in bytes.
+    /// Smallest page size in bytes.
     pub(crate) page_bytes_min: u64,
-    /// The smallest memory budget, in bytes.
+    /// Smallest memory budget in bytes.
     pub(crate) budget_bytes_min: u64,
     /// Level of an empty index, which has `1 << initial_level` buckets.
     pub(crate) initial_level: u32,

@@ -1,14 +1,14 @@
-//! Tells when no thread can still see an old state.
+//! Epochs: a way to wait until no thread still uses an old state.
 //!
-//! Every batch pins the epoch once and works on memory only while pinned. While pinned it never
-//! waits for the disk or for another pin, and never parks for longer than a mutex is held for a few
-//! instructions. So once all threads that were pinned at a change have unpinned, every thread sees
-//! the change. `barrier` waits for that after a boundary (read-only, head) has moved or a pause
-//! flag is set.
+//! Every batch pins the epoch once and works on memory only while pinned. While pinned, it never
+//! waits for the disk or for another thread's pin, and waits for a mutex only if that is held for a
+//! few instructions. `barrier` waits until all threads that were pinned when it was called have
+//! unpinned. Every thread then sees the change made before the call: a moved boundary (read-only,
+//! head), or the pause flag.
 //!
-//! Two ways to do it, chosen once a process: `slots`, whose pins cost next to nothing, where the
-//! kernel has `membarrier(2)` (Linux 4.14), and `portable`, by `crossbeam-epoch`, elsewhere. A
-//! build with debug assertions takes the portable way where the environment has
+//! There are two implementations, and each process chooses one. `slots` has nearly free pins and
+//! needs `membarrier(2)` (Linux 4.14). `portable` uses `crossbeam-epoch` where the kernel has no
+//! `membarrier`. A build with debug assertions uses `portable` if the environment has
 //! `EMBANK_PINS=portable`, for tests.
 
 mod portable;
@@ -19,8 +19,8 @@ use std::sync::atomic::AtomicU8;
 use crate::process::fork;
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering, Planted, planted};
 
-/// Keeps what this thread sees in place until it is dropped: frames, settled pages, the gate's
-/// state.
+/// While this exists, everything that the thread has seen stays valid: frames, settled pages and
+/// the gate's state.
 #[must_use]
 pub(crate) enum Pin {
     Slot(#[expect(dead_code, reason = "held for its drop")] slots::Pin),
@@ -40,27 +40,27 @@ fn pin_anew() -> Pin {
     if by_slots() { Pin::Slot(slots::pin_anew()) } else { Pin::Portable(portable::pin()) }
 }
 
-/// Whether this thread is pinned.
+/// True if this thread is pinned.
 pub(crate) fn is_pinned() -> bool {
     if by_slots() { slots::is_pinned() } else { portable::is_pinned() }
 }
 
-/// Waits until every thread that is pinned now has unpinned. The caller must not be pinned.
+/// Waits until every thread that is pinned at the call has unpinned. The caller must not be pinned.
 ///
-/// It ends because a pinned thread only computes.
+/// Ends because a pinned thread only computes.
 pub(crate) fn barrier() {
     debug_assert!(!is_pinned());
     if by_slots() { slots::barrier() } else { portable::barrier() }
 }
 
-/// Whether this process pins by `slots`.
+/// True if this process uses `slots`.
 fn by_slots() -> bool {
     const UNKNOWN: u8 = 0;
     const SLOTS: u8 = 1;
     const PORTABLE: u8 = 2;
-    // No `OnceLock`: another thread may hold its lock at a fork.
+    // An atomic instead of a `OnceLock`, whose lock another thread might hold during a fork.
     static WAY: AtomicU8 = AtomicU8::new(UNKNOWN);
-    // Relaxed: the number says all, and the first exchange decides for all threads.
+    // Relaxed: no other data depends on the number. The first exchange decides for all threads.
     let way = match WAY.load(Ordering::Relaxed) {
         UNKNOWN => {
             let way = if choose_slots() { SLOTS } else { PORTABLE };
@@ -74,7 +74,7 @@ fn by_slots() -> bool {
 
 #[cold]
 fn choose_slots() -> bool {
-    // Without the handler at a fork, pins of the parent's threads would hold a child up.
+    // Without the fork handler, a child would wait for pins of threads that only its parent has.
     let watched = fork::watch(fork::Owner::Pins, renew_in_child).is_ok();
     if cfg!(debug_assertions)
         && std::env::var_os("EMBANK_PINS").is_some_and(|way| way == "portable")
@@ -84,14 +84,14 @@ fn choose_slots() -> bool {
     watched && slots::available()
 }
 
-/// Called in a forked child, which has no other thread.
+/// Called in a forked child, which has only this thread.
 fn renew_in_child() {
     #[cfg(not(embank_shuttle))]
     slots::renew_in_child();
     portable::renew_in_child();
 }
 
-/// Lets batches in, or holds them while a checkpoint fixes the state.
+/// Lets batches in, or holds them back while a checkpoint fixes the state.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     paused: AtomicBool,
@@ -100,13 +100,13 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Pins the epoch for one stretch of work in memory, after any pause has ended.
+    /// Waits until no pause is set, and pins the epoch for one stretch of work in memory.
     #[inline]
     pub(crate) fn enter(&self) -> Pin {
         loop {
             let pin = pin();
-            // Acquire: pairs with the Release of `resume`. A pause set after this load waits for
-            // the pin to go (`pause` ends with a barrier).
+            // Acquire: pairs with the Release store in `resume`. A pause that is set after this
+            // load waits for this pin, because `pause` ends with a barrier.
             if !self.paused.load(Ordering::Acquire) {
                 return pin;
             }
@@ -123,8 +123,8 @@ impl Gate {
         }
     }
 
-    /// Holds all batches; returns when no batch is in memory. The hold ends when the result is
-    /// dropped.
+    /// Holds back all batches, and returns when no batch works in memory. Dropping the result lets
+    /// them continue.
     pub(crate) fn pause(&self) -> Pause<'_> {
         self.paused.store(true, Ordering::SeqCst);
         let pause = Pause(self);
@@ -135,14 +135,15 @@ impl Gate {
     }
 }
 
-/// While this lives, no batch works in memory.
+/// While this exists, no batch works in memory.
 #[must_use]
 pub(crate) struct Pause<'a>(&'a Gate);
 
 impl Drop for Pause<'_> {
     fn drop(&mut self) {
         let _waiting = self.0.waiting.lock();
-        // Release: what was done during the pause comes before what the resumed batches do.
+        // Release: pairs with the Acquire load in `enter`. Resumed batches see the changes made
+        // during the pause.
         self.0.paused.store(false, Ordering::Release);
         self.0.resumed.notify_all();
     }
@@ -182,11 +183,11 @@ mod tests {
         });
     }
 
-    /// A thread that pins after a barrier sees what was stored before it, and the barrier waits for
-    /// the threads that may not. So a writer changes a cell only when no thread can still be
-    /// reading it.
+    /// Checks that a thread that pins after a barrier sees earlier stores, and that the barrier
+    /// waits for all other pinned threads. A writer can therefore change a cell only when no thread
+    /// is reading it.
     fn a_barrier_separates<P>(rounds: u64, pin: impl Fn() -> P + Sync, barrier: impl Fn()) {
-        // The cell that readers use; the other one is the writer's own.
+        // The cell that readers use. The writer changes only the other one.
         let current = AtomicU64::new(0);
         let cells = [AtomicU64::new(0), AtomicU64::new(0)];
         let stop = AtomicBool::new(false);
@@ -249,7 +250,8 @@ mod tests {
         assert!(!is_pinned());
     }
 
-    /// Forks while another thread is pinned, and runs a barrier in the child, which an alarm ends.
+    /// Forks while another thread is pinned, and runs a barrier in the child. An alarm ends the
+    /// child if the barrier hangs.
     #[cfg(all(target_os = "linux", not(miri)))]
     fn a_child_passes_its_barrier<P>(pin: impl Fn() -> P + Send + 'static, barrier: impl Fn()) {
         let (tell, told) = std::sync::mpsc::channel();
@@ -261,25 +263,24 @@ mod tests {
             drop(pin);
         });
         told.recv().unwrap();
-        // SAFETY: the child only runs a barrier and ends; the alarm ends it if the barrier does
-        // not.
+        // SAFETY: the child only runs a barrier and exits. The alarm ends it if the barrier hangs.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: asks for a signal.
+            // SAFETY: `alarm` only requests a signal.
             unsafe { libc::alarm(20) };
             barrier();
-            // SAFETY: ends the process without the parent's unfinished state.
+            // SAFETY: `_exit` ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(0) };
         }
         let mut status = 0;
-        // SAFETY: waits for this test's own child.
+        // SAFETY: waits for this test's own child, and `status` is valid for writes.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         end.send(()).unwrap();
         pinned.join().unwrap();
         assert_eq!(status, 0, "killed by signal {}", status & 127);
     }
 
-    /// A child once waited for ever for the pins of threads that only its parent had.
+    /// Shows that a child's barrier does not wait for pins of threads that only the parent has.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
     fn a_child_is_not_held_by_pins_of_threads_it_does_not_have() {
@@ -289,7 +290,7 @@ mod tests {
         }
     }
 
-    /// On the portable way that lasted longer than on the other.
+    /// Shows the same for `portable` pins.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
     fn a_child_is_not_held_by_portable_pins_of_threads_it_does_not_have() {
@@ -297,8 +298,8 @@ mod tests {
         a_child_passes_its_barrier(portable::pin, portable::barrier);
     }
 
-    /// A refusal after the first success was once a panic, although the kernel may only lack memory
-    /// for a moment.
+    /// Shows that a barrier succeeds after the kernel has refused its fence for a while. The kernel
+    /// may only lack memory for a moment.
     #[cfg(all(target_os = "linux", not(any(miri, embank_shuttle))))]
     #[test]
     fn a_barrier_outlasts_a_fence_that_is_refused_for_a_while() {
@@ -309,13 +310,14 @@ mod tests {
         refusing::all(10);
         slots::barrier();
         assert_eq!(refusing::left(), 0);
-        // The slower command takes the place of the one that stays refused.
+        // If the quick command stays refused, the slower one takes its place.
         refusing::quick(u32::MAX);
         slots::barrier();
         refusing::quick(0);
     }
 
-    /// A thread whose locals are being destroyed pins by a slot that it gives back.
+    /// Shows that a thread can pin while its thread-local variables are being destroyed, with a
+    /// slot that it gives back.
     #[test]
     fn pins_nest_in_a_thread_that_is_ending() {
         struct AtTheEnd(std::sync::mpsc::Sender<[bool; 3]>);
@@ -338,7 +340,8 @@ mod tests {
         }
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            // Registered before this crate's locals, so destroyed after them.
+            // Registered before this crate's thread-local variables, and therefore destroyed after
+            // them.
             AT_THE_END.set(Some(AtTheEnd(tell)));
             drop(Gate::default().enter());
         })
@@ -356,7 +359,7 @@ mod tests {
         if !slots::available() {
             return;
         }
-        // Far more threads than there could be slots without reuse.
+        // These are far more threads than slots that could exist without reuse.
         for _ in 0..if cfg!(miri) { 3 } else { 2_000 } {
             std::thread::spawn(|| drop(slots_pin())).join().unwrap();
         }

@@ -1,14 +1,14 @@
-//! Pins by `crossbeam-epoch`, where the kernel has no `membarrier`.
+//! Pins by `crossbeam-epoch`, for kernels without `membarrier`.
 //!
-//! `crossbeam-epoch` gives the guarantee in the form "a deferred function runs after every guard
-//! that was live when it was deferred is gone". It moves its epoch when a thread collects and
-//! offers nothing to wait on, so the barrier collects again and again, ever more slowly.
+//! `crossbeam-epoch` runs a deferred function after every guard that was live at the deferral is
+//! gone. It advances its epoch only when a thread collects, and offers nothing to wait on. The
+//! barrier therefore collects repeatedly, with growing pauses.
 //!
-//! **Fork.** In a child, the package's own collector would wait for pins of threads that only the
-//! parent has. So a child gets a collector of its own: the handler at the fork forgets the parent's
-//! (`renew_in_child`), and a thread registers again when it finds a collector that is not its own.
-//! A pin that the forking thread holds then does not hold up the child's barriers. It pins a store
-//! of the parent, which the child can't use.
+//! **Fork.** In a child, the parent's collector would wait for pins of threads that only the parent
+//! has. A child therefore gets its own collector. The fork handler forgets the parent's
+//! (`renew_in_child`), and a thread registers again when its collector is not the current one. A
+//! pin that the forking thread holds does not delay the child's barriers. It protects a store of
+//! the parent, which the child can't use.
 
 use std::cell::RefCell;
 use std::mem;
@@ -22,10 +22,10 @@ use crate::sync::{AtomicBool, Ordering, rest};
 
 pub(super) use crossbeam_epoch::Guard;
 
-/// This process's collector, made at the first pin and never freed.
+/// This process's collector, created at the first pin and never freed.
 static COLLECTOR: AtomicPtr<Collector> = AtomicPtr::new(ptr::null_mut());
 
-/// A thread's registration.
+/// A thread's registration with a collector.
 struct Participant {
     collector: &'static Collector,
     handle: LocalHandle,
@@ -36,9 +36,9 @@ std::thread_local! {
 }
 
 fn collector() -> &'static Collector {
-    // Acquire: pairs with the Release of `make`, which built it.
+    // Acquire: pairs with the Release in `make`, which built the collector.
     let made = COLLECTOR.load(Ordering::Acquire);
-    // SAFETY: null, or made by `make` and never freed.
+    // SAFETY: the pointer is null, or was made by `make` and is never freed.
     unsafe { made.as_ref() }.unwrap_or_else(|| make())
 }
 
@@ -46,20 +46,22 @@ fn collector() -> &'static Collector {
 fn make() -> &'static Collector {
     let made = Box::into_raw(Box::new(Collector::new()));
     let null = ptr::null_mut();
-    // Release: pairs with the Acquire in `collector`. Acquire on failure: as there.
+    // Release: pairs with the Acquire in `collector`. Acquire on failure: pairs with the Release of
+    // the thread that won.
     match COLLECTOR.compare_exchange(null, made, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: just made, and never freed from here on.
+        // SAFETY: the pointer was made above and is never freed.
         Ok(_) => unsafe { &*made },
         Err(other) => {
-            // SAFETY: made above; no other thread has seen it.
+            // SAFETY: the pointer was made above, and no other thread has seen it.
             drop(unsafe { Box::from_raw(made) });
-            // SAFETY: not null, and never freed.
+            // SAFETY: the pointer is not null, was made by another call of `make`, and is never
+            // freed.
             unsafe { &*other }
         }
     }
 }
 
-/// Called in a forked child, which has no other thread.
+/// Called in a forked child, which has only this thread.
 pub(super) fn renew_in_child() {
     // Relaxed: the child has one thread.
     COLLECTOR.store(ptr::null_mut(), Ordering::Relaxed);
@@ -70,13 +72,13 @@ pub(super) fn pin() -> Guard {
     let pin_own = |own: &RefCell<Option<Participant>>| {
         let mut own = own.borrow_mut();
         if !own.as_ref().is_some_and(|own| ptr::eq(own.collector, collector)) {
-            // The parent's collector stays as it was at the fork: there may be pins of this thread
-            // on it.
+            // The registration with the parent's collector is not dropped, because this thread may
+            // have pins there.
             mem::forget(own.replace(Participant { collector, handle: collector.register() }));
         }
         own.as_ref().expect("set above").handle.pin()
     };
-    // A thread that is ending has no registration any more, and takes one for this pin.
+    // A thread that is ending has no registration, and registers for this pin alone.
     OWN.try_with(pin_own).unwrap_or_else(|_| collector.register().pin())
 }
 
@@ -89,13 +91,14 @@ pub(super) fn is_pinned() -> bool {
     OWN.try_with(pinned).unwrap_or(false)
 }
 
-/// See [`super::barrier`].
+/// Implements [`super::barrier`].
 pub(super) fn barrier() {
     let passed = Arc::new(AtomicBool::new(false));
     {
         let passed = Arc::clone(&passed);
         let guard = pin();
-        // Release: pairs with the Acquire below; what the unpinned threads did comes before.
+        // Release: pairs with the Acquire below, and publishes the actions of the threads that have
+        // unpinned.
         guard.defer(move || passed.store(true, Ordering::Release));
         guard.flush();
     }

@@ -1,32 +1,31 @@
-//! Pins that cost two plain stores: the barrier pays instead.
+//! Pins that cost two plain stores, because the barrier does the expensive work.
 //!
-//! **Problem.** A thread that pins must announce it before it looks at shared state, which takes a
-//! full fence (or a locked instruction) between a store and a load. For a batch that costs nothing.
-//! Between single operations it keeps the processor from starting the cache misses of the next
-//! operation while those of the last one are under way. Reads of one key each then take three times
-//! as long.
+//! **Problem.** A thread must announce its pin before it reads shared state. This takes a full
+//! fence, or a locked instruction, between a store and a load. For a batch the cost is negligible.
+//! Between single operations, the fence keeps the processor from starting the next operation's
+//! cache misses during the last one's. Reads of one key each then take three times as long.
 //!
-//! **Approach.** An asymmetric fence (as in Linux's RCU for user space and folly's hazard
-//! pointers). A pin is a plain store of the era into the thread's own slot, kept in place by a
-//! compiler fence. The barrier, which runs a few times a second, makes every running thread of the
-//! process execute a full fence by `membarrier(2)` and then waits for the slots that it finds
-//! pinned in an older era.
+//! **Approach.** The fence is asymmetric, as in Linux's RCU for user space and folly's hazard
+//! pointers. A pin is a plain store of the era into the thread's own slot, kept in place by a
+//! compiler fence. The barrier runs a few times a second. It increments the era and makes every
+//! running thread of the process execute a full fence by `membarrier(2)`. It then waits for the
+//! slots that are pinned in an older era.
 //!
-//! **Why it is right.** Let a barrier follow a change (a moved boundary, a pause), and a thread
-//! pin. Either the thread's store to its slot came before the fence that `membarrier` made it
-//! execute: then the barrier sees the slot and waits, unless it holds this era or a newer one; the
-//! thread read that era with Acquire from the addition that followed the change, and so sees the
-//! change. Or the store came after that fence: then so did every later load of the thread, which
-//! sees the change.
+//! **Why it is right.** Consider a change (a moved boundary, a pause) followed by a barrier, and a
+//! thread that pins. In the first case, the thread's store to its slot came before the fence that
+//! `membarrier` made it execute. The barrier then sees the slot and waits, unless the slot has this
+//! era or a newer one. A thread that stored this era loaded it with Acquire from the increment
+//! after the change, and so sees the change. In the second case, the store came after that fence.
+//! So did every later load of the thread, and these loads see the change.
 //!
-//! **Threads.** A thread takes a slot at its first pin and gives it back when it ends. Pins nest:
-//! the outermost unpin counts. (A callback that enters any store's gate again may still wait for a
-//! pause that waits for its own batch; `Operation` forbids it.)
+//! **Threads.** A thread takes a slot at its first pin and gives it back when it ends. Pins nest,
+//! and only the outermost unpin counts. (A callback that enters any store's gate may wait for a
+//! pause that waits for the callback's own batch. `Operation` forbids such callbacks.)
 //!
-//! **Fork.** A child has one thread and a copy of its parent's slots. The handler at the fork frees
-//! the slots of the threads that the child does not have (`renew_in_child`); otherwise the child's
-//! barriers would wait for them. A handler must not take a lock, so slots are taken and given back
-//! by atomics alone.
+//! **Fork.** A child has one thread and a copy of its parent's slots. The fork handler
+//! (`renew_in_child`) frees the slots of the threads that the child does not have, because the
+//! child's barriers would wait for them. A fork handler must not take a lock, so threads take and
+//! return slots by atomics alone.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -37,23 +36,23 @@ use crate::sync::{
     AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence, global, rest, thread_local,
 };
 
-/// Slots are made in blocks of this many, and never given back to the system. A word has a bit for
-/// each.
+/// Slots in a block. Blocks are never freed. One word has a bit for each slot of a block.
 const BLOCK_SLOTS: usize = u64::BITS as usize;
-/// Bounds the threads of a process that use stores at one time to 65,536.
+/// Limits the threads of a process that use stores at one time to 65,536.
 const BLOCKS_MAX: usize = 1024;
 
-/// What a thread has pinned. Two cache lines of its own; only `era` is read by other threads.
+/// A thread's pin. Aligned to two cache lines of its own. Other threads read only `era`.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Slot {
-    /// The era of the thread's pin, 0 while it is not pinned.
+    /// The era of the thread's pin. 0 while the thread is not pinned.
     era: AtomicU64,
-    /// How many pins the thread has.
+    /// Number of nested pins of the thread.
     depth: AtomicUsize,
-    /// Its place in the list.
+    /// The slot's number over all blocks.
     number: AtomicUsize,
-    /// It serves one outermost pin and is then given back: its thread is ending.
+    /// True if the slot belongs to an ending thread. It then serves one outermost pin and is given
+    /// back.
     late: AtomicBool,
 }
 
@@ -62,27 +61,29 @@ impl Slot {
     #[cold]
     fn take(late: bool) -> &'static Slot {
         for block in 0..BLOCKS_MAX {
-            // Made before one of its slots is taken: a block that is not there has none behind it.
+            // A block is created before one of its slots is taken. No block exists after a missing
+            // one.
             let slots = BLOCKS[block].get_or_make();
             let with_next = |taken: u64| {
                 let free = taken.trailing_ones();
                 (free < u64::BITS).then(|| taken | 1 << free)
             };
-            // Acquire: pairs with the Release of `give_back`, so that one owner comes after the
-            // other.
+            // Acquire: pairs with the Release in `give_back`, and orders the new owner after the
+            // old one.
             let before = TAKEN[block].fetch_update(Ordering::Acquire, Ordering::Relaxed, with_next);
             let Ok(before) = before else { continue };
             let place = before.trailing_ones() as usize;
             let slot = &slots[place];
-            // Relaxed, except for the era: the thread's own.
+            // Relaxed, here and below: only this thread uses these fields.
             slot.number.store(block * BLOCK_SLOTS + place, Ordering::Relaxed);
-            // A thread that ended in the midst of a pin, by `exit` in a callback, has left its
-            // mark.
+            // Reset, because a thread may have ended during a pin, by `exit` in a callback.
             slot.depth.store(0, Ordering::Relaxed);
             slot.late.store(late, Ordering::Relaxed);
-            // Release: pairs with the Acquire in `barrier`, which must see what that thread did.
+            // Release: pairs with the Acquire in `barrier`, which must see the former owner's
+            // actions.
             slot.era.store(0, Ordering::Release);
-            // Relaxed: the barrier's fence orders this before the era of a pin, as in the essay.
+            // Relaxed: the barrier's fence orders this store before the era of a later pin, as the
+            // essay explains.
             COUNT.fetch_max(block * BLOCK_SLOTS + place + 1, Ordering::Relaxed);
             return slot;
         }
@@ -92,22 +93,24 @@ impl Slot {
     #[cold]
     fn give_back(&self) {
         let number = self.number.load(Ordering::Relaxed);
-        // Release: pairs with the Acquire of `take`. The bit is set, so this clears it alone.
+        // Release: pairs with the Acquire in `take`. The slot's bit is set, so the subtraction
+        // clears only that bit.
         TAKEN[number / BLOCK_SLOTS].fetch_sub(1 << (number % BLOCK_SLOTS), Ordering::Release);
     }
 
     #[inline]
     pub(super) fn pin(&'static self) -> Pin {
-        // Relaxed: the thread's own. `take` orders one owner after the other.
+        // Relaxed: only this thread uses the field, and `take` orders successive owners.
         let depth = self.depth.load(Ordering::Relaxed);
         self.depth.store(depth + 1, Ordering::Relaxed);
         if depth == 0 {
-            // Acquire: see the essay.
+            // Acquire: pairs with the increment in `barrier`, as the essay explains.
             let era = ERA.load(Ordering::Acquire);
-            // Release: a barrier that meets this pin in place of the last one's end must see what
-            // was done under the last one, too.
+            // Release: pairs with the Acquire in `barrier`. A barrier that reads this era instead
+            // of the former 0 must also see the actions of the former pin.
             self.era.store(era, Ordering::Release);
-            // The store above stays before every later load; the barrier's fence does the rest.
+            // Keeps the store above before every later load in the compiled code. The barrier's
+            // fence does this for the processor.
             compiler_fence(Ordering::SeqCst);
         }
         Pin { slot: self, thread: PhantomData }
@@ -118,7 +121,8 @@ impl Slot {
         let depth = self.depth.load(Ordering::Relaxed) - 1;
         self.depth.store(depth, Ordering::Relaxed);
         if depth == 0 {
-            // Release: what was done under the pin comes before what follows the barrier.
+            // Release: pairs with the Acquire in `barrier`. Orders the pin's actions before
+            // everything after the barrier.
             self.era.store(0, Ordering::Release);
             if self.late.load(Ordering::Relaxed) {
                 let _ = OWN.try_with(|own| own.set(None));
@@ -128,7 +132,8 @@ impl Slot {
     }
 }
 
-/// Slots that are made together. No `OnceLock`: a thread of the parent may hold its lock at a fork.
+/// A block of slots. An atomic instead of a `OnceLock`, whose lock another thread might hold during
+/// a fork.
 struct Block(AtomicPtr<[Slot; BLOCK_SLOTS]>);
 
 impl Block {
@@ -137,8 +142,8 @@ impl Block {
     }
 
     fn get(&self) -> Option<&[Slot; BLOCK_SLOTS]> {
-        // Acquire: pairs with the Release of `make`, which built the slots.
-        // SAFETY: null, or made by `make` and freed with this.
+        // Acquire: pairs with the Release in `make`, which built the slots.
+        // SAFETY: the pointer is null, or was made by `make` and is freed together with `self`.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
@@ -150,14 +155,16 @@ impl Block {
     fn make(&self) -> &[Slot; BLOCK_SLOTS] {
         let made = Box::into_raw(Box::new(std::array::from_fn(|_| Slot::default())));
         let null = ptr::null_mut();
-        // Release: pairs with the Acquire of `get`. Acquire on failure: as there.
+        // Release: pairs with the Acquire in `get`. Acquire on failure: pairs with the Release of
+        // the thread that won.
         match self.0.compare_exchange(null, made, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: just made, and freed with this.
+            // SAFETY: the pointer was made above, and is freed together with `self`.
             Ok(_) => unsafe { &*made },
             Err(other) => {
-                // SAFETY: made above; no other thread has seen it.
+                // SAFETY: the pointer was made above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(made) });
-                // SAFETY: not null, and freed with this.
+                // SAFETY: the pointer is not null, was made by another call of `make`, and is freed
+                // together with `self`.
                 unsafe { &*other }
             }
         }
@@ -165,11 +172,11 @@ impl Block {
 }
 
 impl Drop for Block {
-    /// At the end of a model's schedule.
+    /// Runs only at the end of a model's schedule. In a program, the blocks are statics.
     fn drop(&mut self) {
         let made = *self.0.get_mut();
         if !made.is_null() {
-            // SAFETY: made by `make`, and nothing refers to this any more.
+            // SAFETY: the pointer was made by `make`, and `self` is borrowed exclusively.
             drop(unsafe { Box::from_raw(made) });
         }
     }
@@ -178,13 +185,13 @@ impl Drop for Block {
 global! {
     static ERA: AtomicU64 = AtomicU64::new(1);
     static BLOCKS: [Block; BLOCKS_MAX] = [const { Block::new() }; BLOCKS_MAX];
-    /// Which slots of each block threads have, a bit each.
+    /// For each block, one bit for each slot that a thread has taken.
     static TAKEN: [AtomicU64; BLOCKS_MAX] = [const { AtomicU64::new(0) }; BLOCKS_MAX];
-    /// No slot from this number on has ever been taken.
+    /// All slots that were ever taken have a number below this one.
     static COUNT: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// A slot that has been taken once.
+/// Returns a slot that has been taken at least once.
 fn slot(number: usize) -> &'static Slot {
     let block = BLOCKS[number / BLOCK_SLOTS].get().expect("its block was made before it was taken");
     &block[number % BLOCK_SLOTS]
@@ -195,25 +202,26 @@ struct Owner(&'static Slot);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // It has nothing to destroy, so it is there; but in a model.
+        // In a program this always succeeds, because `OWN` needs no destruction. In a model it may
+        // fail.
         let _ = OWN.try_with(|own| own.set(None));
         self.0.give_back();
     }
 }
 
 thread_local! {
-    /// This thread's slot once it has one. Nothing to initialise and nothing to drop: a pin finds
-    /// it with one load.
+    /// This thread's slot, if it has one. The cell needs no initialisation and no drop, so a pin
+    /// finds the slot with one load.
     static OWN: Cell<Option<&'static Slot>> = const { Cell::new(None) };
     static OWNER: Owner = Owner(Slot::take(false));
 }
 
-/// A pin of this thread, until it is dropped.
+/// A pin of this thread. Dropping it unpins.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Pin {
     slot: &'static Slot,
-    /// It belongs to its thread.
+    /// Makes the pin `!Send`, because its slot belongs to this thread.
     thread: PhantomData<*const ()>,
 }
 
@@ -224,14 +232,14 @@ impl Drop for Pin {
     }
 }
 
-/// This thread's slot, unless it has none yet or is ending.
+/// Returns this thread's slot. `None` if the thread has no slot yet, or is ending.
 #[inline]
 pub(super) fn own() -> Option<&'static Slot> {
     OWN.try_with(Cell::get).ok().flatten()
 }
 
-/// A thread's first pin; or an outermost pin of a thread that is ending, whose own slot is gone:
-/// that pin gets a slot for itself.
+/// Pins a thread that has no slot. A new thread takes a slot until it ends. A thread that is ending
+/// takes a slot for this pin alone.
 pub(super) fn pin_anew() -> Pin {
     let slot = OWNER.try_with(|owner| owner.0).unwrap_or_else(|_| Slot::take(true));
     let _ = OWN.try_with(|own| own.set(Some(slot)));
@@ -242,17 +250,17 @@ pub(super) fn is_pinned() -> bool {
     own().is_some_and(|slot| slot.depth.load(Ordering::Relaxed) > 0)
 }
 
-/// See [`super::barrier`].
+/// Implements [`super::barrier`].
 pub(super) fn barrier() {
-    // Release (part of SeqCst): publishes the caller's change to the threads that pin in this era.
+    // Release (part of SeqCst): publishes the caller's change to threads that pin in the new era.
     let era = ERA.fetch_add(1, Ordering::SeqCst) + 1;
     fence(Ordering::SeqCst);
     membarrier::fence_all_threads();
-    // Relaxed: see `take`.
+    // Relaxed: the fence above orders this load, see `take`.
     let slots = COUNT.load(Ordering::Relaxed);
     for number in 0..slots {
         let mut round = 0;
-        // Ends: a pinned thread only computes. Acquire: pairs with the Release in `unpin`.
+        // Ends: a pinned thread only computes. Acquire: pairs with the Release stores of `era`.
         while matches!(slot(number).era.load(Ordering::Acquire), pinned if pinned != 0 && pinned < era)
         {
             rest(&mut round);
@@ -260,11 +268,10 @@ pub(super) fn barrier() {
     }
 }
 
-/// Called in a forked child, which has no other thread: frees the slots of all threads but this
-/// one.
+/// Called in a forked child, which has only this thread. Frees the slots of all other threads.
 #[cfg(not(embank_shuttle))]
 pub(super) fn renew_in_child() {
-    // Relaxed, all of it: the child has one thread.
+    // Relaxed, here and below: the child has only this thread.
     let own = own().map(|slot| slot.number.load(Ordering::Relaxed));
     for number in (0..COUNT.load(Ordering::Relaxed)).filter(|&number| Some(number) != own) {
         slot(number).era.store(0, Ordering::Relaxed);
@@ -272,7 +279,7 @@ pub(super) fn renew_in_child() {
     for (block, taken) in TAKEN.iter().enumerate() {
         let kept =
             own.filter(|own| own / BLOCK_SLOTS == block).map_or(0, |own| 1 << (own % BLOCK_SLOTS));
-        // A store to a page would copy it for the child.
+        // Stored only if different, because a store would copy the shared page for the child.
         if taken.load(Ordering::Relaxed) != kept {
             taken.store(kept, Ordering::Relaxed);
         }
@@ -284,7 +291,7 @@ pub(super) fn slot_count() -> usize {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Whether this kernel makes other threads execute a fence on demand.
+/// True if this kernel can make other threads execute a fence.
 pub(super) fn available() -> bool {
     membarrier::register()
 }
@@ -298,7 +305,7 @@ mod membarrier {
     const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-    /// Rounds of calls, a millisecond apart, before the kernel's refusal counts as final.
+    /// Number of attempts, 1 ms apart, after which a refusal by the kernel counts as final.
     const ROUNDS_MAX: u32 = 1000;
 
     fn call(command: libc::c_int) -> bool {
@@ -306,7 +313,7 @@ mod membarrier {
         if refusing::takes(command) {
             return false;
         }
-        // SAFETY: membarrier takes three integers and touches no memory of ours.
+        // SAFETY: membarrier takes three integers and accesses no memory of the process.
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
     }
 
@@ -314,15 +321,14 @@ mod membarrier {
         call(REGISTER_PRIVATE_EXPEDITED)
     }
 
-    /// Makes all running threads of this process execute a fence.
+    /// Makes all running threads of this process execute a full fence.
     ///
-    /// The quick command can fail later although the registration was granted: the kernel may have
-    /// no memory for it for a moment. `GLOBAL` needs no memory and takes some milliseconds.
-    /// Kernels with processors that run without a tick (`nohz_full`) refuse it, so both are
-    /// tried again.
+    /// The quick command can fail even after a successful registration, because the kernel may lack
+    /// memory for a moment. `GLOBAL` needs no memory and takes some milliseconds, but kernels with
+    /// `nohz_full` processors refuse it. Both commands are therefore repeated.
     pub(super) fn fence_all_threads() {
         for _ in 0..ROUNDS_MAX {
-            // A process that was made by fork may have to register again.
+            // A forked process may have to register again.
             let quick = || call(PRIVATE_EXPEDITED) || (register() && call(PRIVATE_EXPEDITED));
             if quick() || call(GLOBAL) {
                 return;
@@ -336,27 +342,28 @@ mod membarrier {
         );
     }
 
-    /// Lets a test have calls refused.
+    /// Lets a test refuse calls.
     #[cfg(test)]
     pub(in crate::epoch) mod refusing {
         use std::cell::Cell;
 
         std::thread_local! {
-            /// The commands to refuse to this thread, and how many calls.
+            /// The commands that this thread's calls are refused, and the number of calls left to
+            /// refuse.
             static REFUSED: Cell<(libc::c_int, u32)> = const { Cell::new((0, 0)) };
         }
 
-        /// Refuses all commands to this thread, this many times.
+        /// Refuses this thread's next `calls` calls of any command.
         pub(in crate::epoch) fn all(calls: u32) {
             REFUSED.set((!0, calls));
         }
 
-        /// Refuses this thread the quick command, this many times.
+        /// Refuses this thread's next `calls` calls of the quick command.
         pub(in crate::epoch) fn quick(calls: u32) {
             REFUSED.set((super::PRIVATE_EXPEDITED, calls));
         }
 
-        /// How many calls are still to be refused.
+        /// Returns the number of calls left to refuse.
         pub(in crate::epoch) fn left() -> u32 {
             REFUSED.get().1
         }
@@ -375,7 +382,7 @@ pub(super) use membarrier::refusing;
 
 #[cfg(not(all(target_os = "linux", not(any(miri, embank_shuttle)))))]
 mod membarrier {
-    /// In a model all that happens is one sequence, with nothing for a fence to order.
+    /// In a model, all actions form one sequence, so a fence has nothing to order.
     pub(super) fn register() -> bool {
         cfg!(embank_shuttle)
     }

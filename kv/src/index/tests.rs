@@ -1,4 +1,4 @@
-//! The index alone, with a log that only remembers whose record lies where.
+//! Tests of the index alone, with a log that stores only each record's key and previous address.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -19,10 +19,10 @@ fn hash(table: TableNumber, key: u64) -> u64 {
     KeyHash::new(7).of(table, key)
 }
 
-/// Bytes between records: none lies at address 0.
+/// Address of record n is n times this. Record numbers begin at 1, so no record lies at address 0.
 const STRIDE: u64 = 64;
 
-/// Records by number; number 0 stands for no record.
+/// Records by number. Number 0 stands for no record.
 struct Records {
     keys: Vec<AtomicU64>,
     previous: Vec<AtomicU64>,
@@ -77,7 +77,7 @@ impl Indexed {
         assert_eq!(self.index.counts(), self.index.recount());
     }
 
-    /// The key's slot and its newest record.
+    /// Returns the key's entry and the address of its newest record.
     fn find(&self, key: u64, candidates: &mut Candidates) -> Option<(Entry, Address)> {
         self.index.candidates(hash(TABLE, key), candidates);
         for entry in candidates.iter() {
@@ -110,7 +110,7 @@ impl Indexed {
         address
     }
 
-    /// A new record for a key that is there.
+    /// Appends a new record for an existing key.
     fn move_to_tail(&self, key: u64) -> Address {
         let address = self.records.append(key);
         let mut searched = Candidates::default();
@@ -126,7 +126,8 @@ impl Indexed {
     }
 }
 
-/// Inserts and moves keys as a `HashMap` does; every key is found at its newest record throughout.
+/// Inserts and moves keys in an index and in a `HashMap`. Checks that the index finds each key at
+/// its newest record.
 fn compare_with_a_map(budget_bytes: u64, rows: u64) -> Indexed {
     let indexed = Indexed::new(budget_bytes, rows as usize * 2);
     let mut map = HashMap::new();
@@ -154,7 +155,7 @@ fn keys_are_found_at_their_newest_record_while_the_index_grows() {
     let Indexed { index, budget, .. } = compare_with_a_map(64 << 20, rows);
     assert!(index.entry_count() <= index.bucket_count() * 5);
     assert!(budget.index_bytes() <= 16 * rows + 2 * index.granule_bytes + (16 << 10));
-    // Hash bits that are known keep most keys apart: few share a slot.
+    // The known hash bits keep most keys apart, so few keys share a slot.
     assert!(index.entry_count() * 100 > rows * 97, "{} entries", index.entry_count());
 }
 
@@ -189,7 +190,8 @@ fn a_key_is_in_the_chain_of_one_slot() {
                 address = records.previous(address);
             }
             for key in keys {
-                // A superseded record may lie in a chain that its key has left by a split.
+                // A superseded record may lie in the chain of a bucket that its key has left in a
+                // split.
                 let probe = Probe::new(hash(TABLE, key), meta.depth());
                 if low_bits(hash(TABLE, key), meta.depth()) == i && entry.matches(probe) {
                     slots_of[key as usize] += 1;
@@ -200,8 +202,8 @@ fn a_key_is_in_the_chain_of_one_slot() {
     assert!(slots_of.iter().all(|&slots| slots == 1));
 }
 
-/// A record that took long to be published was linked to newer ones, in front of a chain that then
-/// did not go back.
+/// Shows that a record that is published late is never linked to a newer record. Before the fix,
+/// such a link made a chain lead to a higher address.
 #[test]
 fn no_record_is_linked_to_a_newer_one() {
     let rows = if cfg!(miri) { 300 } else { 40_000 };
@@ -216,7 +218,7 @@ fn no_record_is_linked_to_a_newer_one() {
     let mut refused = 0;
     for (key, &record) in (rows..).zip(&records) {
         let hash = hash(TABLE, key);
-        // What was searched before the record was begun.
+        // The search ends before the record is inserted.
         indexed.index.candidates(hash, &mut searched);
         let older = searched.iter().all(|entry| entry.address() < record);
         let mut previous = Address::NONE;
@@ -238,7 +240,7 @@ fn a_lookup_never_misses_a_key_while_buckets_split() {
         s.spawn(|| {
             for key in 0..rows {
                 indexed.insert(key);
-                // Release: the reader that sees this count also finds the key.
+                // Release: a reader that sees this count also finds the key.
                 inserted.store(key + 1, Ordering::Release);
                 if key % 5 == 0 {
                     indexed.move_to_tail(key / 2);
@@ -300,7 +302,7 @@ fn threads_that_insert_the_same_keys_insert_each_once() {
     assert_eq!(wins.load(Ordering::Relaxed), rows);
 }
 
-/// All entries, in no order.
+/// Returns all entries, sorted.
 fn entries(index: &Index) -> Vec<u64> {
     let mut all = Vec::new();
     for i in 0..index.bucket_count() {
@@ -313,11 +315,11 @@ fn entries(index: &Index) -> Vec<u64> {
     all
 }
 
-/// A folder of images, each adding to the one before.
+/// A folder of images: a whole one, and deltas that each add to the image before.
 struct Album {
     dir: tempfile::TempDir,
     written: u64,
-    /// The images since the last whole one.
+    /// The last whole image and the images after it.
     images: Vec<u64>,
 }
 
@@ -330,7 +332,7 @@ impl Album {
         Place::of_path(&self.dir.path().join(number.to_string())).unwrap()
     }
 
-    /// Writes the image of the cut that `cut` makes; returns its length in bytes.
+    /// Writes the image of the cut that `cut` makes, and returns its length in bytes.
     fn add<'a>(&mut self, whole: bool, cut: impl FnOnce() -> Cut<'a>) -> u64 {
         let kind = if whole { ImageKind::Whole } else { ImageKind::Since(self.written) };
         if whole {
@@ -371,7 +373,7 @@ fn an_image_round_trips() {
         assert_eq!(entries(&again), entries(&index));
         assert_eq!(again.entry_count(), entries(&index).len() as u64);
         assert!(budget_again.index_bytes() <= before.index_bytes());
-        // The one that was loaded goes on growing.
+        // The loaded index can still grow.
         let indexed = Indexed { index: again, budget: budget_again, records };
         let mut searched = Candidates::default();
         for key in 0..rows {
@@ -399,7 +401,7 @@ fn an_image_and_its_deltas_are_the_index() {
             let key = hash(TABLE, i + 1000 * round) % there;
             indexed.move_to_tail(key);
             if i % 8 == 0 {
-                // Deleted and made again.
+                // Deletes the key and inserts it again.
                 let mut searched = Candidates::default();
                 let (entry, _) = indexed.find(key, &mut searched).unwrap();
                 if entry.stands_alone() {
@@ -415,7 +417,7 @@ fn an_image_and_its_deltas_are_the_index() {
         let again = album.load(&budget(64 << 20));
         assert_eq!(again.state(), indexed.index.state(), "round {round}");
         assert_eq!(entries(&again), entries(&indexed.index), "round {round}");
-        // Of a cut right after it, nothing is left to write.
+        // A second cut directly after the first has nothing to write.
         let bytes = album.add(false, || indexed.index.cut());
         assert!(bytes < 200, "round {round}: {bytes} bytes");
         assert_eq!(entries(&album.load(&budget(64 << 20))), entries(&indexed.index));
@@ -444,7 +446,8 @@ fn an_image_shows_the_moment_of_its_cut_whatever_changes_meanwhile() {
             album.add(whole, || {
                 expected = entries(&indexed.index);
                 let cut = indexed.index.cut();
-                // What was moved before the image is begun, it finds saved.
+                // These buckets change before the image is begun, so their old content must be
+                // saved.
                 for key in 0..20 {
                     indexed.move_to_tail(key);
                 }
@@ -490,7 +493,7 @@ fn after_an_image_that_failed_a_whole_one_is_right() {
     let of = CheckpointIdentity { bank: 7, checkpoint: 9, id: 70 };
     let nowhere = album.path(0).directory().place("nowhere/9");
     assert!(indexed.index.cut().write(&nowhere, of, ImageKind::Since(1)).is_err());
-    // Some are changed again, some not, and one image more fails.
+    // Changes some of the buckets again and leaves others, and lets another image fail.
     for key in rows / 5..rows / 2 {
         indexed.move_to_tail(key);
     }
@@ -504,8 +507,8 @@ fn after_an_image_that_failed_a_whole_one_is_right() {
     assert_eq!(entries(&album.load(&budget(16 << 20))), entries(&indexed.index));
 }
 
-/// A bucket that was in a whole image twice, once as of another moment, was loaded as whichever
-/// came first.
+/// Shows that a whole image with a bucket twice, or without a bucket, is damage. Before the fix,
+/// loading took whichever copy came first.
 #[test]
 fn a_whole_image_with_a_bucket_twice_or_none_is_damaged() {
     let dir = tempfile::tempdir().unwrap();
@@ -545,7 +548,7 @@ fn images_that_do_not_belong_together_are_damaged() {
     };
     assert_eq!(load(&album, 0, last.raw() + 8).unwrap(), 100);
     assert!(matches!(load(&album, 0, last.raw()), Err(Error::Damaged { .. })));
-    // Entries that lead below the log's beginning lead nowhere.
+    // Loading skips entries that lead below the log's beginning.
     assert_eq!(load(&album, last.raw(), last.raw() + 8).unwrap(), 1);
     for key in 100..if cfg!(miri) { 1600 } else { 2000 } {
         indexed.insert(key);
@@ -554,7 +557,8 @@ fn images_that_do_not_belong_together_are_damaged() {
     indexed.move_to_tail(0);
     album.add(false, || indexed.index.cut());
     assert_eq!(load(&album, 0, u64::MAX).unwrap(), indexed.index.entry_count());
-    // The middle one is missing, the whole one is missing, one follows the whole one twice.
+    // These lists lack the delta in the middle, lack the whole image, repeat the whole image, or
+    // have the wrong order.
     for wrong in [vec![1, 3], vec![2, 3], vec![1, 1], vec![3, 2]] {
         album.images = wrong.clone();
         let loaded = load(&album, 0, u64::MAX);
@@ -562,15 +566,15 @@ fn images_that_do_not_belong_together_are_damaged() {
     }
 }
 
-/// A lookup that was held up while the bucket of its key's hash was split twice, and the bucket
-/// that the key had gone to not yet, looked for the key where there was no bucket, and never came
-/// back. (A model found it.)
+/// Shows that a lookup finds the bucket even if it was split twice since the outline was copied,
+/// and the bucket that its hash moved to was not split. Before the fix, such a lookup read a bucket
+/// that did not exist, and never ended. (A model found this.)
 #[test]
 fn a_look_from_before_several_splits_finds_the_bucket() {
     let indexed = Indexed::new(64 << 20, 4000);
     let before = indexed.index.outline();
     let mut keys = 0;
-    // Until the first bucket has been split twice, the others only once.
+    // Splits the first bucket twice, and the others once.
     while indexed.index.bucket_count() <= 2 << INITIAL_LEVEL {
         indexed.insert(keys);
         keys += 1;
@@ -584,9 +588,9 @@ fn a_look_from_before_several_splits_finds_the_bucket() {
     }
 }
 
-/// A split copied entries without tag bits and did not count the copies. When they were removed,
-/// the count went below zero, and the index then grew without rows. Counting alone would have it
-/// grow for ever: each split makes as many copies as it divides.
+/// Shows that a split counts the entries without tag bits that it copies, and that such entries do
+/// not make the index grow. Without the counting, the count went below zero when copies were
+/// removed. If the copies made the index grow, each split would add as many entries as it divides.
 #[test]
 fn copies_that_splits_make_are_counted_and_do_not_make_the_index_grow() {
     let rows: u64 = if cfg!(miri) { 400 } else { 20_000 };
@@ -602,7 +606,7 @@ fn copies_that_splits_make_are_counted_and_do_not_make_the_index_grow() {
         indexed.index.grow(&indexed.budget, |_| Look::Unseen);
     }
     assert_eq!(indexed.index.bucket_count(), buckets, "splits gain nothing");
-    // With three times as many rows more, the buckets treble, and nearly every old entry is copied.
+    // Three times as many new rows treble the buckets, so nearly every old entry is copied.
     for key in rows..4 * rows {
         let mut searched = Candidates::default();
         let address = indexed.records.append(key);
@@ -629,7 +633,8 @@ fn copies_that_splits_make_are_counted_and_do_not_make_the_index_grow() {
     assert!(!indexed.index.wants_growth());
 }
 
-/// Entries without tag bits went to both sides of every split, though their records lay in memory.
+/// Shows that a split moves an entry without tag bits to one side only, if its records are in
+/// memory.
 #[test]
 fn a_split_sends_an_entry_to_its_side_if_its_records_are_in_memory() {
     let rows: u64 = if cfg!(miri) { 400 } else { 20_000 };
@@ -639,7 +644,7 @@ fn a_split_sends_an_entry_to_its_side_if_its_records_are_in_memory() {
     }
     let before = indexed.index.entry_count();
     indexed.index.forget_tags();
-    // Chains of several records, too.
+    // Some entries get chains of several records.
     let mut searched = Candidates::default();
     for key in rows..rows + rows / 10 {
         let entry = {
@@ -661,7 +666,7 @@ fn a_split_sends_an_entry_to_its_side_if_its_records_are_in_memory() {
         indexed.index.grow(&indexed.budget, |address| indexed.look(address));
     }
     indexed.assert_counts();
-    // Only chains whose records belong on both sides were copied.
+    // A split may copy only chains whose records belong on both sides.
     let after = indexed.index.entry_count() - rows;
     assert!(after <= before + rows / 10, "{before} entries became {after}");
     for key in (0..rows).chain(2 * rows..3 * rows) {
