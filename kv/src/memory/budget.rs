@@ -1,44 +1,44 @@
-//! Shares the memory budget of a store: the index, the buffers and loans take what they need, and
-//! the log's frames take the rest.
+//! The memory budget of a store. The index, the buffers and loans take what they need, and the
+//! log's frames take the rest.
 //!
-//! **The index grows at the frames' cost.** No batch waits for that. A slack of at least one page
-//! stays free of frames (`slack_bytes`). When the index needs a unit of memory, it takes the unit
-//! from the slack, which lowers the number of allowed frames. The log's writer thread then evicts
-//! pages until the slack is complete again. The log turns no page before that. The rows of one page
-//! need less than half a page of index. The slack therefore lasts until the next page turn, even if
-//! the disk holds up the writer thread.
+//! **The index grows by taking memory from the frames.** No batch waits for that. The frames leave
+//! a slack of at least one page free (`slack_bytes`). When the index needs a unit of memory, it
+//! takes the unit from the slack, which lowers the number of allowed frames. The log's writer
+//! thread then evicts pages until the slack is complete again. The log turns no page before that.
+//! The rows of one page need less than half a page of index. The slack therefore lasts until the
+//! next page turn, even if the disk delays the writer thread.
 //!
-//! The slack may still be too small. This happens in three cases: batches of many threads insert at
-//! once, a unit is as long as a page, or the row cache or a scan has just charged more than a page.
-//! The budget then refuses the index, which asks again after the next batch (`Index::grow`).
+//! The slack can be too small in three cases: batches of many threads insert at once, a unit is as
+//! long as a page, or the row cache or a scan has just charged more than a page. The budget then
+//! refuses the index, which asks again after the next batch (`Index::grow`).
 //!
 //! **The process stays inside the budget at every instant.** Frames and index are counted under one
 //! lock. The row cache and scans charge without that lock. Each may therefore miss one unit that
-//! the index charges at the same time, and the slack has room for that. The one exception is the
-//! memory that each thread saves in one stretch of work while a checkpoint's image is written
-//! (`index::cut`), about 50 KiB.
+//! the index charges at the same time, and the slack has room for that. There is one exception: the
+//! buckets that a thread saves while a checkpoint's image is written (`index::cut`), about 50 KiB
+//! for each thread.
 //!
 //! **The index stops growing** when the frames are down to their minimum. Rows then share index
 //! entries and chains get longer, which costs disk reads and never a wrong answer
 //! (`Index::insert`). Superseded records stay in a shared chain until compaction removes them. A
 //! bank with far too small a budget therefore gets slower over time.
 //!
-//! **The row cache** takes its memory from the frames and returns it (`cache::sizing`). A sixteenth
-//! of what cache and frames share always stays with the frames. The index and scans charge without
-//! regard to the cache. Until the cache has released that memory, the log may have no free frame. A
-//! thread that waits for a frame therefore wakes the writer thread, which first makes the cache
-//! release memory (`log::writer`).
+//! **The row cache** takes its memory from the frames and returns it (`cache::sizing`). At least a
+//! sixteenth of the memory that cache and frames share stays with the frames. The index and scans
+//! charge without regard to the cache. Until the cache has released that memory, the log may have
+//! no free frame. A thread that waits for a frame therefore wakes the writer thread, which first
+//! makes the cache release memory (`log::writer`).
 
 use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::memory::region::HUGE_PAGE_BYTES;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
-/// Minimum number of frames of the log. It turns its pages with one frame that fills, two that are
-/// written, two free ones and one in reserve. The seventh page stays unused while the index takes
-/// memory before the log has released a frame.
+/// Minimum number of frames of the log. A log that turns its pages has one frame that fills, two
+/// that are being written, two free ones and one in reserve. The seventh frame stays unused while
+/// the index takes memory before the log has released a frame.
 const FRAMES_MIN: u64 = 7;
-/// Pages that a scan borrows: one to read into, one for its bits.
+/// Pages that a scan borrows: one to read into, one for the bits that mark its rows.
 pub(crate) const SCAN_PAGES: u64 = 2;
 /// Length of the smallest page of a bank, in bytes.
 pub(crate) const PAGE_BYTES_MIN: u64 = 8 << 10;
@@ -49,74 +49,74 @@ pub(crate) const PAGE_BYTES_MAX: u64 = 4 << 20;
 const HUGE_PAGES_FROM_BYTES: u64 = 128 << 20;
 /// The smallest memory budget of a store, in bytes.
 pub const BUDGET_BYTES_MIN: u64 = 256 << 10;
-/// An error that asks for a larger budget names a multiple of this number of bytes.
+/// Unit of the budget that an error suggests, in bytes.
 const BUDGET_STEP_BYTES: u64 = 256 << 10;
 /// The largest unit, in bytes, in which the index is charged without huge pages.
 const INDEX_UNIT_BYTES: u64 = 4096;
-/// Pages of the smallest length that the minimum budget has beside the log's pages: 32 KiB
-/// together. They hold the buckets of an empty index, 16 KiB, and the bytes by which the read
-/// buffers are rounded up.
+/// Pages of the smallest length that the minimum budget has in addition to the log's pages: 32 KiB
+/// together. They hold the buckets of an empty index (16 KiB) and the rounding of the read buffers.
 const SPARE_PAGES: u64 = 4;
 
-/// The memory budget of a store, and how much of it each part has.
+/// The memory budget of a store, and the memory that each part has taken.
 #[derive(Debug)]
 pub(crate) struct Budget {
     total_bytes: u64,
     page_bytes: u64,
     limits: Limits,
     buffer_bytes: u64,
-    /// Bytes that the frames leave free. The index takes from them before frames are released.
+    /// Bytes that the frames leave free for the index.
     slack_bytes: u64,
-    /// Frames of the log that have memory. Changed only under `taking`.
+    /// Number of frames that have memory. Changed only under `taking`.
     frames: AtomicU64,
-    /// Bytes that the index has. Changed only under `taking`.
+    /// Bytes that the index has taken. Changed only under `taking`.
     index_bytes: AtomicU64,
     cache_bytes: AtomicU64,
     /// Bytes lent to scans and prefetches; the frames release them.
     lent_bytes: AtomicU64,
-    /// Held while memory is taken for a frame or for the index, so that each taker sees what the
-    /// other has taken.
+    /// Held while memory is taken for a frame or for the index, so that each sees the other's
+    /// memory.
     taking: Mutex<()>,
 }
 
 impl Budget {
-    /// The default page size for a budget: a 128th of it, or a 64th below 128 KiB; a power of two
-    /// from 8 KiB to 4 MiB. The page is small because some pages never hold rows: two are free, one
-    /// is being written and one is in compaction. The page is not smaller because it must hold long
-    /// rows.
+    /// Returns the default page size for a budget: a 128th of it, or at least a 64th of it up to
+    /// 128 KiB, rounded down to a power of two from 8 KiB to 4 MiB. Pages are small, because some
+    /// frames never hold rows: two are free, one is being written and one is in compaction. They
+    /// are not smaller, because a page must hold long rows.
     pub(crate) fn page_bytes_for(total_bytes: u64) -> u64 {
         let wanted = (total_bytes / 128).max((total_bytes / 64).min(128 << 10));
         1 << wanted.clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX).ilog2()
     }
 
-    /// Bytes of read buffers for a budget: a 32nd of it, or a 16th up to 1 MiB; at most 8 MiB.
+    /// Returns the bytes of read buffers for a budget: a 32nd of it, or a 16th up to 1 MiB. At most
+    /// 8 MiB.
     pub(crate) fn read_buffer_bytes_for(total_bytes: u64) -> u64 {
         let wanted = (total_bytes / 32).max((total_bytes / 16).min(1 << 20));
         wanted.min(8 << 20).next_multiple_of(4096)
     }
 
-    /// Bytes of compaction's read buffer: a page, and space to align a record of nearly that
-    /// length.
+    /// Returns the bytes of compaction's read buffer: a page, and room to align a record of nearly
+    /// that length.
     pub(crate) fn compaction_buffer_bytes_for(page_bytes: u64) -> u64 {
         page_bytes + 4096
     }
 
-    /// Bytes of buckets that may be saved for a checkpoint's image: a quarter of a page waits, and
-    /// a quarter is being written.
+    /// Returns the bytes that saved buckets of a checkpoint's image may take: a quarter of a page
+    /// waits, and a quarter is being written.
     fn saved_bytes_for(page_bytes: u64) -> u64 {
         page_bytes / 2
     }
 
-    /// Batches wait when this number of bytes of saved buckets has not been written to a
-    /// checkpoint's image.
+    /// Returns the limit of saved buckets, in bytes. Above it, batches wait until the image's
+    /// writer has written some.
     pub(crate) fn saved_bytes_max(&self) -> usize {
         Self::saved_bytes_for(self.page_bytes) as usize / 2
     }
 
-    /// The smallest budget for a log with pages of this size, without an index.
+    /// Returns the smallest budget for a log with pages of this size, without an index.
     fn least_without_index(page_bytes: u64, limits: Limits) -> u64 {
-        // Frames, compaction's read buffer, buckets saved for checkpoints, and one page of index. A
-        // 15th more is enough for the read buffers, which take a 16th of the total.
+        // The frames and one page of index, compaction's read buffer, and saved buckets. A 15th
+        // more covers the read buffers, which take a 16th of the total.
         let pages = (FRAMES_MIN + 2) * page_bytes
             + Self::compaction_buffer_bytes_for(page_bytes)
             + Self::saved_bytes_for(page_bytes);
@@ -147,14 +147,14 @@ impl Budget {
         })
     }
 
-    /// Bytes of slack: one page, or two huge pages if the budget uses them and they are longer. The
-    /// two are one unit for buckets and one for overflow buckets.
+    /// Returns the bytes of slack: one page, or two huge pages if the budget uses them and they are
+    /// longer. One huge page is a unit for buckets, the other a unit for overflow buckets.
     fn slack_bytes_for(total_bytes: u64, page_bytes: u64) -> u64 {
         let units = if uses_huge_pages(total_bytes) { 2 * HUGE_PAGE_BYTES as u64 } else { 0 };
         units.max(page_bytes)
     }
 
-    /// The slack in pages, rounded up.
+    /// Returns the slack in pages, rounded up.
     fn slack_pages(&self) -> u64 {
         self.slack_bytes.div_ceil(self.page_bytes)
     }
@@ -184,13 +184,12 @@ impl Budget {
         (self.total_bytes - self.buffer_bytes).saturating_sub(taken) / self.page_bytes
     }
 
-    /// Frames of the log that have memory.
+    /// Returns the number of frames that have memory.
     pub(crate) fn frames(&self) -> u64 {
         self.frames.load(Ordering::Relaxed)
     }
 
-    /// Takes memory for one more frame of the log. Returns false if the log has all frames that it
-    /// may have.
+    /// Takes memory for one more frame. Returns false if the log has all allowed frames.
     pub(crate) fn try_take_frame(&self) -> bool {
         let _taking = self.taking.lock();
         let fits = self.frames() < self.frames_allowed();
@@ -206,12 +205,13 @@ impl Budget {
         self.frames.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// True if frames or row cache have more memory than the index and the loans leave them.
+    /// True if the frames or the row cache have more memory than the index and the loans leave
+    /// them.
     pub(crate) fn is_over(&self) -> bool {
         self.frames() > self.frames_allowed() || self.cache_bytes_over() > 0
     }
 
-    /// Number of pages of the log that may be in memory now.
+    /// Returns the number of frames that the log may have now.
     pub(crate) fn frames_allowed(&self) -> u64 {
         self.frames_beside(
             self.index_bytes() + self.cache_bytes() + self.lent_bytes.load(Ordering::Relaxed),
@@ -223,9 +223,10 @@ impl Budget {
         self.cache_bytes.load(Ordering::Relaxed)
     }
 
-    /// The most bytes that the row cache may have, with the present index and loans.
+    /// Returns the largest size that the row cache may have with the present index and loans, in
+    /// bytes.
     pub(crate) fn cache_bytes_max(&self) -> u64 {
-        // The frames keep the memory for one scan, so that a scan need not wait for the cache.
+        // Memory for one scan stays with the frames, so that a scan need not wait for the cache.
         let lent = self.lent_bytes.load(Ordering::Relaxed).max(SCAN_PAGES * self.page_bytes);
         let taken = self.index_bytes() + lent;
         let shared = (self.total_bytes - self.buffer_bytes).saturating_sub(taken);
@@ -233,18 +234,19 @@ impl Budget {
         shared.saturating_sub(frames * self.page_bytes)
     }
 
-    /// Bytes that the row cache must release, because the index or a loan has taken memory since.
+    /// Returns the bytes that the row cache must release, because the index or a loan has taken
+    /// memory.
     pub(crate) fn cache_bytes_over(&self) -> u64 {
         self.cache_bytes().saturating_sub(self.cache_bytes_max())
     }
 
-    /// Takes memory from the frames for the row cache. Returns false if the cache would have more
-    /// than its maximum. One thread at a time calls this.
+    /// Takes memory from the frames for the row cache. Returns false if the cache would exceed its
+    /// maximum. Only one thread at a time may call this.
     pub(crate) fn try_charge_cache(&self, bytes: u64) -> bool {
         let fits = self.cache_bytes() + bytes <= self.cache_bytes_max();
         if fits {
-            // Charged only if it fits: a thread that waits for a frame would see too few frames in
-            // between, and might never look again.
+            // Not charged and then undone: in between, a thread that waits for a frame would see
+            // too few frames, and might never check again.
             self.cache_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         fits
@@ -255,28 +257,28 @@ impl Budget {
         self.cache_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// The largest value that `frames_allowed` can have: that without index, cache and loans.
+    /// Returns the largest possible result of `frames_allowed`: without index, cache and loans.
     pub(crate) fn frames_max(&self) -> u64 {
         self.frames_beside(0)
     }
 
-    /// Frames that the index always leaves to the rows: a quarter of the budget, plus the slack.
+    /// Returns the number of frames that the index always leaves to the log: a quarter of the
+    /// budget plus the slack.
     fn frames_kept(&self) -> u64 {
         let slack = self.slack_pages();
         (FRAMES_MIN - 1 + slack).max(self.total_bytes / 4 / self.page_bytes + slack)
     }
 
-    /// The most bytes that the index may have.
+    /// Returns the largest size of the index in bytes.
     pub(crate) fn index_bytes_max(&self) -> u64 {
         let frames = self.frames_kept() * self.page_bytes;
         (self.total_bytes - self.buffer_bytes).saturating_sub(frames)
     }
 
-    /// Lends memory of the frames to a scan.
+    /// Lends memory of the frames to a scan, which must return it by `take_back`.
     ///
     /// # Errors
-    /// `BudgetTooSmall` if the memory that is left would be too little for the log to turn its
-    /// pages.
+    /// `BudgetTooSmall` if the log would have too little memory left to turn its pages.
     pub(crate) fn lend(&self, bytes: u64) -> Result<()> {
         self.lend_for(bytes, "scanning, with the scans and prefetches that are under way,")
     }
@@ -288,8 +290,8 @@ impl Budget {
         let charge = |lent: u64| Some(lent + bytes);
         let within = |lent| charge(lent).filter(|&lent| lent <= most);
         self.lent_bytes.fetch_update(order, order, within).map(|_| ()).map_err(|lent| {
-            // Both kinds of buckets are assumed to have half of the index, since each half is
-            // rounded up to a unit.
+            // Buckets and overflow buckets are assumed to have half of the index each, because each
+            // part is rounded up to a unit.
             let half = self.index_bytes().div_ceil(2);
             let lent_bytes = lent + bytes;
             let needs = Needs { buckets_bytes: half, overflow_bytes: half, lent_bytes };
@@ -301,7 +303,7 @@ impl Budget {
         })
     }
 
-    /// The most bytes that may be lent at one time.
+    /// Returns the most bytes that may be lent at one time.
     fn lent_bytes_max(&self) -> u64 {
         (self.frames_kept() + 1 - FRAMES_MIN - self.slack_pages()) * self.page_bytes
     }
@@ -311,18 +313,18 @@ impl Budget {
         self.lent_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// True if the budget is large enough for huge pages as a unit.
+    /// True if the budget is large enough to use huge pages.
     pub(crate) fn huge_pages(&self) -> bool {
         uses_huge_pages(self.total_bytes)
     }
 
-    /// The unit in which the index is charged, in bytes.
+    /// Returns the unit in which the index is charged, in bytes.
     pub(crate) fn index_unit_bytes(&self) -> u64 {
         index_unit_bytes_for(self.total_bytes, self.page_bytes)
     }
 
-    /// Takes memory for the index. Returns false if the index has its maximum, or if frames have
-    /// not been released yet. The caller then makes the log release frames
+    /// Takes memory for the index. Returns false if the index would exceed its maximum, or if the
+    /// log has not released enough frames yet. The caller then makes the log release frames
     /// ([`is_over`](Self::is_over)).
     pub(crate) fn try_charge_index(&self, bytes: u64) -> bool {
         let _taking = self.taking.lock();
@@ -337,9 +339,9 @@ impl Budget {
         fits
     }
 
-    /// The smallest budget that meets `needs`, in steps of 256 KiB or of a 4096th of the index. The
-    /// function tries each step with the checks that a bank makes, so a bank with the returned
-    /// budget is not refused.
+    /// Returns the smallest budget that meets `needs`, in steps of 256 KiB or of a 4096th of the
+    /// index. Each step is tested with the checks of an opening bank, so a bank with the returned
+    /// budget opens.
     fn least(page_bytes: u64, needs: Needs, limits: Limits) -> u64 {
         let fits = |total: u64| {
             Self::new(total, page_bytes, limits).is_ok_and(|budget| {
@@ -347,8 +349,8 @@ impl Budget {
                     && needs.lent_bytes <= budget.lent_bytes_max()
             })
         };
-        // A damaged file may claim any size of its index; this limit is above every real size.
-        // `new` accepts every budget from `least_without_index` on.
+        // A damaged file may claim any index size. This limit is above every real size. `new`
+        // accepts every budget from `least_without_index` on.
         let needs = Needs {
             buckets_bytes: needs.buckets_bytes.min(1 << 55),
             overflow_bytes: needs.overflow_bytes.min(1 << 55),
@@ -358,16 +360,16 @@ impl Budget {
         let step = (index_bytes / 4096).max(1).next_multiple_of(BUDGET_STEP_BYTES);
         let least = Self::least_without_index(page_bytes, limits).max(index_bytes);
         let mut total = least.next_multiple_of(BUDGET_STEP_BYTES);
-        // Ends: each round raises the budget. A large enough budget holds the loans in a quarter of
-        // its bytes and the index in half.
+        // Ends: each round raises the budget. A quarter of a large enough budget holds the loans,
+        // and half of it holds the index.
         while !fits(total) {
             total += step;
         }
         total
     }
 
-    /// The error for a budget that can't hold a bank with pages of this size, with an index of
-    /// these bytes of buckets and of overflow buckets, and with the pages of one scan.
+    /// Returns the error for a budget that is too small for a bank: its log with pages of this
+    /// size, an index with these bytes of buckets and overflow buckets, and one scan.
     pub(crate) fn too_small(
         total_bytes: u64,
         page_bytes: u64,
@@ -393,7 +395,7 @@ impl Budget {
     }
 }
 
-/// The memory, beside the log's, that a budget must hold.
+/// The memory that a budget must provide in addition to the log's.
 #[derive(Debug, Clone, Copy)]
 struct Needs {
     buckets_bytes: u64,
@@ -403,8 +405,8 @@ struct Needs {
 }
 
 impl Needs {
-    /// Bytes that the index is charged: buckets and overflow buckets, each in whole units of `unit`
-    /// bytes.
+    /// Returns the bytes charged for the index: buckets and overflow buckets, each in whole units
+    /// of `unit` bytes.
     fn index_bytes(self, unit: u64) -> u64 {
         self.buckets_bytes.next_multiple_of(unit) + self.overflow_bytes.next_multiple_of(unit)
     }
@@ -414,8 +416,8 @@ fn uses_huge_pages(total_bytes: u64) -> bool {
     total_bytes >= HUGE_PAGES_FROM_BYTES
 }
 
-/// The unit in which the index is charged, in bytes. Without huge pages it is at most a page long,
-/// because the index takes it from the slack, which is one page.
+/// Returns the unit in which the index is charged, in bytes. Without huge pages it is at most a
+/// page, because the index takes it from the slack, which is one page.
 fn index_unit_bytes_for(total_bytes: u64, page_bytes: u64) -> u64 {
     if uses_huge_pages(total_bytes) {
         HUGE_PAGE_BYTES as u64
@@ -448,8 +450,9 @@ mod tests {
         assert!(budget.index_bytes() <= budget.index_bytes_max());
     }
 
-    /// Regression test: the index was charged before the frames were released, and every batch then
-    /// waited for them.
+    /// Shows that the index takes only memory that is free, and is refused until the frames are
+    /// released. Before the fix, the index was charged first, and every batch waited for the
+    /// frames.
     #[test]
     fn the_index_takes_what_is_free_and_no_more_until_frames_give_way() {
         for (total_bytes, page_bytes) in

@@ -1,5 +1,5 @@
-//! The memory limit of the process's control group, and the default memory budget, which follows
-//! from it.
+//! The memory limit of the process's control group, and the default memory budget that follows from
+//! it.
 //!
 //! **Problem.** The memory limit of a container is the limit of a control group. The kernel kills a
 //! process of the group if the group exceeds the limit. Many containers have less memory than a
@@ -27,8 +27,9 @@ use crate::memory::budget::BUDGET_BYTES_MIN;
 
 /// The default memory budget where no memory limit is set, in bytes.
 const DEFAULT_BUDGET_BYTES_MAX: u64 = 1 << 30;
-/// With a memory limit, the default memory budget is at most this part of it. The program that
-/// opens the bank needs the rest. `docs/architecture.md` says what a bank needs beside its budget.
+/// With a memory limit, the default memory budget is one part in this number of it. The program
+/// that opens the bank needs the rest. `docs/architecture.md` says what a bank needs beside its
+/// budget.
 const DEFAULT_BUDGET_PART: u64 = 4;
 /// The smallest default memory budget. Twice the minimum of a store, because a bank of the crate
 /// `embank` also has its lookahead queue in the budget.
@@ -37,11 +38,11 @@ const DEFAULT_BUDGET_BYTES_MIN: u64 = 2 * BUDGET_BYTES_MIN;
 /// where no limit is set.
 const LIMIT_BYTES_MAX: u64 = 1 << 60;
 
-/// The memory budget in bytes of a bank that is opened without one. It is 1 GiB, or a quarter of
-/// the memory limit of the process's control group if that is less. It is at least 512 KiB, with
-/// which a bank opens.
+/// Returns the memory budget in bytes of a bank that is opened without one: 1 GiB, or a quarter of
+/// the memory limit of the process's control group if that is less. At least 512 KiB, with which a
+/// bank opens.
 ///
-/// Each call reads the limit again, so the result follows a limit that changes.
+/// Each call reads the limit again, so the result follows changes of the limit.
 ///
 /// ```
 /// let bytes = embank_kv::default_memory_budget_bytes();
@@ -58,8 +59,8 @@ fn default_below(limit_bytes: Option<u64>) -> u64 {
     wanted.clamp(DEFAULT_BUDGET_BYTES_MIN, DEFAULT_BUDGET_BYTES_MAX)
 }
 
-/// A warning if a memory budget is above the memory limit of the process's control group. `None` if
-/// the budget is within the limit, or if no limit is set.
+/// Returns a warning if a memory budget is above the memory limit of the process's control group.
+/// `None` if the budget is within the limit, or if no limit is set.
 ///
 /// ```
 /// assert_eq!(embank_kv::memory_budget_warning(1 << 20), None);
@@ -78,7 +79,7 @@ fn warning_for(budget_bytes: u64, limit_bytes: Option<u64>) -> Option<String> {
     ))
 }
 
-/// The memory limit of the process's control group in bytes; `None` if no limit is set.
+/// Returns the memory limit of the process's control group in bytes. `None` if no limit is set.
 fn memory_limit_bytes() -> Option<u64> {
     match std::env::var_os("EMBANK_SYSTEM_ROOT") {
         Some(root) => memory_limit_below(Path::new(&root)),
@@ -86,7 +87,7 @@ fn memory_limit_bytes() -> Option<u64> {
     }
 }
 
-/// The limit that [`memory_limit_bytes`] returns, read with `root` as the root directory.
+/// Returns the result of [`memory_limit_bytes`], read with `root` as the root directory.
 fn memory_limit_below(root: &Path) -> Option<u64> {
     let groups = fs::read(root.join("proc/self/cgroup")).ok()?;
     let mounts = fs::read(root.join("proc/self/mountinfo")).ok()?;
@@ -103,7 +104,7 @@ enum Version {
 }
 
 impl Version {
-    /// Name of the file with the limit of a group.
+    /// Returns the name of the file with a group's limit.
     fn limit_file(self) -> &'static str {
         match self {
             Version::One => "memory.limit_in_bytes",
@@ -186,7 +187,7 @@ fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|&byte| byte == b'\n')
 }
 
-/// Decodes a word of `mountinfo`, in which a backslash and three octal digits stand for a byte.
+/// Decodes a word of `mountinfo`, in which a backslash and three octal digits encode a byte.
 fn unescaped(word: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;
@@ -209,7 +210,7 @@ fn unescaped(word: &[u8]) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// The limit in a file of a group. `None` if the file does not exist or sets no limit.
+/// Returns the limit in a group's file. `None` if the file does not exist or sets no limit.
 fn limit_of(file: &Path) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     text.trim().parse().ok().filter(|&limit| limit < LIMIT_BYTES_MAX)
@@ -296,8 +297,9 @@ mod tests {
         assert_eq!(limit(groups, &mounts, &[one, two]), Some(256));
     }
 
-    /// The top of the mount is the container's group. The process's path may be a path of the host,
-    /// or lead out of the container's namespace.
+    /// Shows that the limit at the top of the mount counts if the process's path is a path of the
+    /// host, or leads out of the container's namespace. The top of the mount is then the
+    /// container's group.
     #[test]
     fn the_top_of_the_mount_counts_where_the_path_is_another_namespaces() {
         let files = [
@@ -317,7 +319,8 @@ mod tests {
         assert_eq!(limit("0::/docker/f00/inner\n", &bound, &inner), Some(256));
     }
 
-    /// A second mount may show another part of the hierarchy.
+    /// Shows that the limit is read from the mount that contains the group, if a second mount shows
+    /// another part of the hierarchy.
     #[test]
     fn the_mount_that_has_the_group_is_asked() {
         let mounts = format!("34 24 0:30 /elsewhere /mnt rw - cgroup2 cgroup2 rw\n{TWO}");
@@ -349,7 +352,7 @@ mod tests {
         assert_eq!(memory_limit_below(tree(&[]).path()), None);
         assert_eq!(memory_limit_below(tree(&[("proc/self/cgroup", "0::/\n"), file]).path()), None);
         assert_eq!(memory_limit_below(tree(&[("proc/self/mountinfo", TWO), file]).path()), None);
-        // A folder can't be read as a file, not even by root.
+        // Not even root can read a folder as a file.
         assert_eq!(limit("0::/\n", TWO, &[("sys/fs/cgroup/memory.max/folder", "")]), None);
         let root = tree(&[("proc/self/mountinfo", TWO), file]);
         fs::create_dir(root.path().join("proc/self/cgroup")).unwrap();

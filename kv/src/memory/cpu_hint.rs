@@ -1,11 +1,11 @@
-//! The prefetch hint that brings memory into the cache before a batch touches it.
+//! Prefetch hints, which bring memory into the processor's cache before a batch uses it.
 //!
-//! A prefetch brings a line into the first-level or into the second-level cache. Which of the two
-//! is faster depends on the processor; the difference is up to a third (docs/benchmarks.md). On
-//! AMD's processors, prefetches into the first level fill its few miss buffers, and each further
-//! prefetch waits. Intel's processors have more of these buffers, and each line of a row that must
-//! come from the second level costs a wait. A prefetch for writing is no faster on either, so
-//! writers use the same hints as readers.
+//! A prefetch brings a line into the first-level or the second-level cache. The processor
+//! determines which of the two is faster, by up to a third (docs/benchmarks.md). On AMD's
+//! processors, prefetches into the first level fill its few miss buffers, and each further prefetch
+//! waits. Intel's processors have more of these buffers, and each line of a row that must come from
+//! the second level costs a wait. On both, a prefetch for writing is no faster, so writers use the
+//! same hints as readers.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -14,10 +14,11 @@ static FOUND: AtomicU8 = AtomicU8::new(0);
 const NEAR: u8 = 1;
 const FAR: u8 = 2;
 
-/// True if rows are fetched into the first-level cache on this processor, false if into the second.
+/// True if this processor should prefetch rows into the first-level cache. False for the
+/// second-level cache.
 #[inline]
 pub(crate) fn is_near_faster() -> bool {
-    // Relaxed: every thread that computes the value finds the same one.
+    // Relaxed: every thread computes the same value.
     match FOUND.load(Ordering::Relaxed) {
         0 => look(),
         found => found == NEAR,
@@ -34,7 +35,7 @@ fn look() -> bool {
 fn is_amd() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        // The vendor's name, in the order of its three registers.
+        // The vendor's name, in the order of the three registers that hold it.
         let vendor = std::arch::x86_64::__cpuid(0);
         [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes) == [*b"Auth", *b"enti", *b"cAMD"]
     }
@@ -47,8 +48,7 @@ fn is_amd() -> bool {
 #[inline]
 pub(crate) fn line_into<const NEAR: bool, T>(place: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch reads no memory and accepts every address; its only effect is on the
-    // cache.
+    // SAFETY: a prefetch accesses no memory and accepts every address. It only changes the cache.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
         if NEAR {
@@ -61,8 +61,8 @@ pub(crate) fn line_into<const NEAR: bool, T>(place: *const T) {
     let _ = place;
 }
 
-/// Prefetches the cache line of `place` into the second-level cache, for memory that the batch
-/// touches later.
+/// Prefetches the cache line of `place` into the second-level cache, for memory that the batch uses
+/// later.
 #[inline]
 pub(crate) fn line<T>(place: *const T) {
     line_into::<false, T>(place);

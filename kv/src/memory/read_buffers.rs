@@ -1,5 +1,5 @@
-//! The pool of read buffers. Its few buffers are counted in the memory budget, and batches take
-//! them in turn.
+//! The pool of read buffers. The memory budget counts its few buffers, and batches take them in
+//! turn.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,7 +7,7 @@ use crate::device::{AlignedBuffer, BLOCK_BYTES};
 use crate::record::layout::{VALUE_BYTES_MAX, record_bytes};
 use crate::sync::{Condvar, Mutex};
 
-/// The pool of read buffers. Each buffer is allocated when it is first needed.
+/// The pool of read buffers. A buffer is allocated when it is first needed.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     bytes_each: usize,
@@ -22,9 +22,9 @@ struct State {
 }
 
 impl Buffers {
-    /// A pool of `total_bytes` bytes. It has up to four buffers, so that threads can read at the
-    /// same time. Each buffer has room for the longest record of a page. If the pages are too long
-    /// for four such buffers, the pool has fewer.
+    /// Makes a pool of `total_bytes` bytes with up to four buffers, so that threads can read at the
+    /// same time. Each buffer has room for the longest record of a page. If pages are too long for
+    /// four such buffers, the pool has fewer.
     pub(crate) fn new(total_bytes: usize, page_bytes: usize) -> Self {
         let wanted = match total_bytes {
             0x10_0000.. => 4,
@@ -40,13 +40,13 @@ impl Buffers {
         }
     }
 
-    /// Length of one buffer in bytes.
+    /// Returns the length of one buffer in bytes.
     pub(crate) fn bytes_each(&self) -> usize {
         self.bytes_each
     }
 
     /// Takes a buffer, and waits until one is free. The caller must not be pinned and must not hold
-    /// another buffer. Every holder of a buffer can therefore go on and return it.
+    /// another buffer. A holder of a buffer can therefore always continue and return it.
     pub(crate) fn take(&self) -> Buffer<'_> {
         let mut state = self.state.lock();
         loop {
@@ -71,7 +71,7 @@ pub(crate) struct Buffer<'a> {
 }
 
 impl Buffer<'_> {
-    /// The buffer as a type that a device can stream into.
+    /// Returns the buffer as a type that a device can stream into.
     pub(crate) fn memory(&mut self) -> &mut AlignedBuffer {
         self.buffer.as_mut().expect("there until dropped")
     }

@@ -7,11 +7,11 @@ use system::Map;
 
 use crate::error::Result;
 
-/// Length of a huge page in bytes. A budget below 128 MiB does not use them: 2 MiB would be too
-/// coarse a unit.
+/// Length of a huge page in bytes. A budget below 128 MiB uses no huge pages, because 2 MiB would
+/// be too coarse a unit.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Zeroed memory. Parts that were never touched take no memory; `release` returns touched parts to
+/// Zeroed memory. Parts that were never touched take no memory. `release` returns touched parts to
 /// the system.
 #[derive(Debug)]
 pub(crate) struct Region {
@@ -32,8 +32,7 @@ impl Region {
         self.map.len()
     }
 
-    /// Returns the memory of a range to the system: all system pages that lie completely in the
-    /// range.
+    /// Returns the memory of all system pages that lie completely in the range to the system.
     ///
     /// # Safety
     /// No thread may refer to the range, and its content must not be needed any more.
@@ -52,7 +51,7 @@ mod system {
 
     /// Length of a page of the operating system, in bytes.
     fn page_bytes() -> usize {
-        // SAFETY: `sysconf` takes no pointer and only returns a number.
+        // SAFETY: `sysconf` takes no pointer and returns a number.
         let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         usize::try_from(bytes).expect("the system reports a page size")
     }
@@ -69,9 +68,9 @@ mod system {
                 .map_anon()
                 .map(MmapRaw::from)
                 .map_err(|source| Error::AddressSpaceRefused { bytes: bytes as u64, source })?;
-            // The result is ignored: a kernel without transparent huge pages refuses the advice and
-            // works without them. The opposite advice matters where the kernel uses huge pages by
-            // default: it would round a small budget up.
+            // The result is ignored, because a kernel without transparent huge pages refuses the
+            // advice and works without it. The opposite advice is given too: where the kernel uses
+            // huge pages by default, they would round a small budget up.
             let _ = map.advise(if huge_pages { Advice::HugePage } else { Advice::NoHugePage });
             Ok(Map(map))
         }
@@ -87,14 +86,14 @@ mod system {
         /// # Safety
         /// The range must lie inside the map, and no thread may refer to it.
         pub(crate) unsafe fn release(&self, offset: usize, bytes: usize) {
-            // The system would release a whole page of which the range has only a part. A page has
-            // 64 KiB on some machines.
+            // Only whole system pages are released. For a page that is partly in the range, the
+            // system would release all of it. A page has 64 KiB on some machines.
             let page_bytes = page_bytes();
             let end = (offset + bytes) / page_bytes * page_bytes;
             let offset = offset.next_multiple_of(page_bytes);
             let Some(bytes) = end.checked_sub(offset).filter(|&bytes| bytes > 0) else { return };
-            // SAFETY: the caller keeps this function's contract. If the call fails, the memory goes
-            // back later, with the map.
+            // SAFETY: the caller fulfils the contract of this function. If the call fails, the
+            // memory goes back with the map.
             let _ =
                 unsafe { self.0.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, bytes) };
         }
@@ -108,16 +107,16 @@ mod heap {
 
     use crate::error::Result;
 
-    /// Memory from the allocator, aligned to 4096 bytes as a page is.
+    /// Memory from the allocator, aligned to a page of 4096 bytes.
     #[derive(Debug)]
     pub(crate) struct Map {
         start: *mut u8,
         layout: Layout,
     }
 
-    // SAFETY: plain memory. The callers synchronise access to it, as they do for a map.
+    // SAFETY: the map is plain memory, and its users synchronise their accesses.
     unsafe impl Send for Map {}
-    // SAFETY: plain memory. The callers synchronise access to it, as they do for a map.
+    // SAFETY: the map is plain memory, and its users synchronise their accesses.
     unsafe impl Sync for Map {}
 
     impl Map {
@@ -142,15 +141,15 @@ mod heap {
         /// # Safety
         /// The range must lie inside the map, and no thread may refer to it.
         pub(crate) unsafe fn release(&self, offset: usize, bytes: usize) {
-            // SAFETY: the range lies inside the allocation and is not referred to, by this
-            // function's contract.
+            // SAFETY: the contract of this function says that the range lies inside the allocation,
+            // and that no thread refers to it.
             unsafe { self.start.add(offset).write_bytes(0, bytes) };
         }
     }
 
     impl Drop for Map {
         fn drop(&mut self) {
-            // SAFETY: allocated in `reserve` with this layout.
+            // SAFETY: `reserve` allocated the memory with this layout.
             unsafe { dealloc(self.start, self.layout) };
         }
     }
@@ -160,12 +159,13 @@ mod heap {
 mod tests {
     use super::*;
 
-    /// Regression test: `release` zeroed whole system pages of which the range had only a part.
+    /// Shows that `release` leaves the bytes beside the range unchanged. Before the fix, it zeroed
+    /// system pages that were only partly in the range.
     #[test]
     fn what_lies_beside_a_released_range_stays() {
         const PART: usize = 512;
         let region = Region::reserve(1 << 20, false).unwrap();
-        // SAFETY: the region is that long, and this test is its only user.
+        // SAFETY: the region has this length, and this test is its only user.
         let bytes = unsafe { std::slice::from_raw_parts_mut(region.as_ptr(), region.len()) };
         bytes.fill(7);
         for start in [0, PART, (256 << 10) + PART, region.len() - PART] {

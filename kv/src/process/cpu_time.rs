@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// The processor time of the calling thread since it started; zero if the system does not report
-/// it.
+/// Returns the processor time of the calling thread since it started. Zero if the system does not
+/// report it.
 pub(crate) fn of_this_thread() -> Duration {
     if cfg!(miri) {
         return Duration::ZERO;
     }
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer leads to a local `timespec`, which the call fills or leaves as it is.
+    // SAFETY: the pointer leads to a local `timespec`, which the call may write.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32)
 }
@@ -25,7 +25,7 @@ mod tests {
         while of_this_thread() == before {
             sum = std::hint::black_box(sum + 1);
         }
-        // The other thread uses this much processor time while this thread waits for it.
+        // The other thread uses this processor time while this thread waits.
         const ENOUGH: Duration = Duration::from_millis(50);
         let before = of_this_thread();
         let others = std::thread::spawn(|| {

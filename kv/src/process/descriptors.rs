@@ -3,17 +3,17 @@
 //! **Problem.** A system call that opens a file returns the lowest free descriptor. If a daemon has
 //! closed standard input, output and error, the next three files get these numbers. Libraries
 //! continue to write messages to descriptor 2, and would write them into a segment or a checkpoint.
-//! Daemons may later call `dup2` onto descriptor 1, which would close a file of the bank.
+//! A daemon may later call `dup2` onto descriptor 1, which would close a file of the bank.
 //!
 //! **Approach.** Every descriptor that this crate opens comes from [`opened`] or, for a ring, from
 //! [`with_streams`]. While a file is opened, `/dev/null` fills the free descriptors below 3. The
-//! file therefore never has one of them, not even for a moment in which another thread could write
-//! to it. The filled descriptors are closed afterwards. A file that gets a low descriptor
-//! nevertheless is moved to a higher one (`F_DUPFD_CLOEXEC`).
+//! file therefore never has such a descriptor, not even for a moment in which another thread could
+//! write to it. The fillers are closed afterwards. A file that gets a low descriptor nevertheless
+//! is moved to a higher one (`F_DUPFD_CLOEXEC`).
 //!
-//! **Limits.** While one thread opens a file of a bank, another thread of the program may put its
-//! own file in the place of a closed stream. That file may then be closed. If another thread closes
-//! a stream at that moment, the bank's file may have the low descriptor until it is moved.
+//! **Limits.** While one thread opens a bank's file, another thread of the program may open its own
+//! file in place of a closed stream. That file may then be closed. If another thread closes a
+//! stream at that moment, the bank's file may have the low descriptor until it is moved.
 
 use std::fs::File;
 use std::io;
@@ -24,11 +24,11 @@ use std::thread;
 
 use rustix::io::{fcntl_dupfd_cloexec, fcntl_getfd};
 
-/// The lowest descriptor that is no standard stream.
+/// The lowest descriptor that is not a standard stream.
 const LOWEST: i32 = 3;
 
-/// Limit of the attempts to lock `FILLED`. If a thread of the parent had the lock at a fork, the
-/// child never gets it. The child then opens files without filling the streams.
+/// Most attempts to lock `FILLED`. If a thread of the parent held the lock during a fork, the child
+/// can never take it. The child then opens files without filling the streams.
 const ATTEMPTS_MAX: u32 = 10_000;
 
 /// The descriptors that fill the closed streams while files are opened.
@@ -52,7 +52,7 @@ fn lock() -> Option<MutexGuard<'static, Filled>> {
     None
 }
 
-/// One opening of a file. `relies` is true if it needs the streams to be filled, and false if the
+/// The opening of a file. `relies` is true if the opening needs filled streams, and false if the
 /// streams are open.
 struct Opening {
     relies: bool,
@@ -104,11 +104,11 @@ fn streams_are_open() -> bool {
         && fcntl_getfd(io::stderr()).is_ok()
 }
 
-/// Returns what `open` opens, with a descriptor of 3 or above. `open` must not lock the file
-/// (`flock`): a descriptor that is moved is a copy, and the lock belongs to both.
+/// Returns the result of `open`, with a descriptor of 3 or above. `open` must not lock the file
+/// (`flock`): a moved descriptor is a copy, and the lock belongs to both.
 ///
 /// # Errors
-/// The errors of `open`; `EMFILE` if the process has no descriptor left.
+/// The errors of `open`. `EMFILE` if the process has no descriptor left.
 pub(crate) fn opened(open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
     let opened = with_streams(open)?;
     if opened.as_raw_fd() >= LOWEST {

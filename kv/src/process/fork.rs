@@ -2,7 +2,7 @@
 //!
 //! **Problem.** A child has one thread and a copy of its parent's memory and descriptors. The copy
 //! includes pins and locks of threads that the child does not have. It also includes descriptors of
-//! locked files, which keep a file locked while the child lives.
+//! locked files, which keep the files locked while the child lives.
 //!
 //! **Approach.** The system runs `in_child` in the child before `fork` returns. `in_child` calls
 //! one function for each owner of shared state, which resets that state by stores to atomics, and
@@ -12,13 +12,13 @@
 //! signal handlers. A thread of the parent may hold any lock at the fork, including a lock inside
 //! another lock's implementation.
 //!
-//! **Limit.** The standard library of a Rust program has a lock that its threads take when they
-//! begin and end (for the message on a stack overflow). A child that is forked while a thread has
-//! this lock can start no thread, and can therefore open no store. Programs of Python and C do not
-//! have that lock.
+//! **Limit.** The standard library of a Rust program has a lock that threads take when they begin
+//! and end (for the message on a stack overflow). If a thread holds this lock during a fork, the
+//! child can start no thread, and can therefore open no store. Programs of Python and C do not have
+//! that lock.
 //!
-//! `vfork`, `posix_spawn` and plain `clone` run no handlers. The first two end in `exec`, which
-//! closes the locked descriptors.
+//! `vfork`, `posix_spawn` and plain `clone` run no handlers. The first two are followed by `exec`,
+//! which closes the locked descriptors.
 
 #[cfg(not(any(miri, embank_shuttle)))]
 pub(crate) use handlers::{await_end, begun, watch};
@@ -42,16 +42,16 @@ mod handlers {
 
     use super::Owner;
 
-    /// Time between two checks whether forks have ended.
+    /// Time between two checks for the end of running forks.
     const ROUND: Duration = Duration::from_micros(100);
-    /// Limit of the checks: about one second.
+    /// Most checks for the end of forks: about one second.
     const ROUNDS_MAX: u32 = 10_000;
 
-    /// Number of forks of this process that have begun, and number of those that have ended.
+    /// Number of forks of this process that have begun, and number of forks that have ended.
     static BEGUN: AtomicU64 = AtomicU64::new(0);
     static ENDED: AtomicU64 = AtomicU64::new(0);
 
-    /// The function of each owner that resets its state in a child, in the order of `Owner`. Null
+    /// For each owner, in the order of `Owner`: the function that resets its state in a child. Null
     /// if the owner has no state yet.
     static RENEW: [AtomicPtr<()>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
 
@@ -64,7 +64,7 @@ mod handlers {
     }
 
     extern "C" fn in_child() {
-        // The child has no thread that is in a fork, so all forks count as ended.
+        // The child has no thread inside a fork, so all forks count as ended.
         ENDED.store(BEGUN.load(Ordering::SeqCst), Ordering::SeqCst);
         for renew in &RENEW {
             let renew = renew.load(Ordering::Acquire);
@@ -76,12 +76,12 @@ mod handlers {
         }
     }
 
-    /// The number of forks that have begun.
+    /// Returns the number of forks that have begun.
     pub(crate) fn begun() -> u64 {
         BEGUN.load(Ordering::SeqCst)
     }
 
-    /// Waits at most one second until no fork is running; a fork of a large process takes
+    /// Waits until no fork is running, at most one second. A fork of a large process takes
     /// milliseconds. Returns the number of forks that have ended. If `begun` later returns the same
     /// number, no fork happened in between.
     pub(crate) fn await_end() -> u64 {
@@ -95,18 +95,18 @@ mod handlers {
         ENDED.load(Ordering::SeqCst)
     }
 
-    /// Makes the handlers run at every fork from now on, and `renew` in every child. `renew` must
-    /// keep the rule of this module.
+    /// Makes the handlers run at every later fork, and `renew` in every child. `renew` must follow
+    /// the rule of this module.
     pub(crate) fn watch(owner: Owner, renew: fn()) -> io::Result<()> {
         static WATCHED: AtomicBool = AtomicBool::new(false);
         // Release: pairs with the Acquire in `in_child`.
         RENEW[owner as usize].store(renew as *mut (), Ordering::Release);
-        // Acquire: pairs with the Release below. Two threads may both register the handlers:
-        // running them twice does no harm.
+        // Acquire: pairs with the Release below. If two threads both register the handlers, the
+        // handlers run twice, which does no harm.
         if WATCHED.load(Ordering::Acquire) {
             return Ok(());
         }
-        // SAFETY: the handlers live as long as this program, and keep the rule of this module.
+        // SAFETY: the handlers live as long as the program, and follow the rule of this module.
         match unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) } {
             0 => {
                 WATCHED.store(true, Ordering::Release);
@@ -117,7 +117,7 @@ mod handlers {
     }
 }
 
-/// For models and Miri, which do not fork.
+/// Replaces the handlers in models and under Miri, which do not fork.
 #[cfg(any(miri, embank_shuttle))]
 mod without {
     pub(crate) fn begun() -> u64 {

@@ -7,19 +7,19 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Time between two checks of a waiting call. Ctrl-C ends a wait within this time, and a check
-/// costs only a few microseconds.
+/// Time between two checks of a waiting call. Ctrl-C ends a wait within this time. A check costs
+/// only a few microseconds.
 const CHECKED_EVERY: Duration = Duration::from_millis(100);
 
 static CHECK: OnceLock<fn() -> bool> = OnceLock::new();
 
-/// Sets the function that a call runs every 100 ms while it waits, in the waiting thread. Two kinds
-/// of calls wait: a get that waits for its rows, and a call that waits for disk space.
+/// Sets the function that a waiting call runs every 100 ms in its thread. Two kinds of calls wait:
+/// a get that waits for its rows, and a call that waits for disk space.
 ///
 /// If the function returns true, the call fails with
 /// [`Error::Interrupted`](crate::Error::Interrupted). A get then holds no row. A call that ends
-/// leases completes instead, without further waits. The function must not call a store, because the
-/// waiting call may hold the store's locks.
+/// leases does not fail: it completes without further waits. The function must not call a store,
+/// because the waiting call may hold the store's locks.
 ///
 /// The function is used for all stores of the process. Only the first call of `check_while_waiting`
 /// has an effect.
@@ -32,11 +32,11 @@ static CHECK: OnceLock<fn() -> bool> = OnceLock::new();
 /// embank_kv::check_while_waiting(|| STOPPED.load(Ordering::SeqCst));
 /// ```
 pub fn check_while_waiting(check: fn() -> bool) {
-    // The error of a second call is ignored: only the first call has an effect.
+    // The error of a second call is ignored, as documented.
     let _ = CHECK.set(check);
 }
 
-/// The checks of one wait. A wait that is woken often is not checked more often.
+/// The checks of one wait. Frequent wake-ups do not make them more frequent.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Checks {
@@ -51,8 +51,8 @@ impl Checks {
         Self { check: CHECK.get().copied(), next: Instant::now() + CHECKED_EVERY }
     }
 
-    /// The time at which the wait must end or check: `deadline`, or the next check if that is
-    /// earlier.
+    /// Returns the time at which the wait must end or check: `deadline`, or the next check if that
+    /// is earlier.
     #[must_use]
     pub fn until(&self, deadline: Instant) -> Instant {
         match self.check {
@@ -61,8 +61,8 @@ impl Checks {
         }
     }
 
-    /// Returns the check if it is due. The caller must run it without a lock, because it may take
-    /// long.
+    /// Returns the check function if a check is due. The caller must run it without holding a lock,
+    /// because it may take long.
     pub fn due(&mut self) -> Option<fn() -> bool> {
         let now = Instant::now();
         if now < self.next {

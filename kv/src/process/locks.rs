@@ -1,14 +1,14 @@
 //! Locks that also work in a child made by `fork`.
 //!
 //! `parking_lot` keeps the waiting threads of all locks of the process in one table, which refers
-//! to memory of those threads. A forked child has a copy of that table with threads that it does
-//! not have. New threads of the child get that memory, and may then wait for each other for ever.
-//! The locks of the standard library keep their whole state inside the lock. The types of this
-//! module use those locks and have the interface of `parking_lot`: a panic leaves a lock usable,
+//! to memory of those threads. A forked child has a copy of that table, with threads that it does
+//! not have. New threads of the child may get that memory, and may then wait for each other
+//! forever. The locks of the standard library keep their whole state inside the lock. The types of
+//! this module wrap those locks in the interface of `parking_lot`: a panic leaves a lock usable,
 //! and a wait takes the guard by reference.
 //!
-//! **Fairness.** A released mutex of the standard library goes to the next thread that asks. A
-//! thread that locks it again at once would therefore win against a waiting thread, which must wake
+//! **Fairness.** The standard library gives a released mutex to the next thread that asks. A thread
+//! that locks the mutex again at once would therefore win against a waiting thread, which must wake
 //! up first. To prevent this, an unlock yields the processor until a waiting thread has had the
 //! lock. It does so at most once in 500 microseconds. `parking_lot` has a similar rule.
 
@@ -18,13 +18,12 @@ use std::sync::{self, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Limit of the yields of an unlock. After these the thread continues, even if no waiting thread
-/// has had the lock.
+/// Most yields of an unlock. The thread then continues, even if no waiting thread has had the lock.
 const YIELDS_MAX: u32 = 100;
 /// Time after which an unlock yields to waiting threads again.
 const FAIR_AFTER: Duration = Duration::from_micros(500);
 
-/// A value behind a lock. Locking works also after a panic of a thread that held the lock.
+/// A value behind a lock. The lock also works after a thread has panicked while holding it.
 ///
 /// ```
 /// let mutex = embank_kv::locks::Mutex::new(1);
@@ -34,14 +33,15 @@ const FAIR_AFTER: Duration = Duration::from_micros(500);
 #[derive(Debug, Default)]
 pub struct Mutex<T> {
     locked: sync::Mutex<Locked<T>>,
-    /// Number of threads that wait for the lock, without threads that wake up from a [`Condvar`].
+    /// Number of threads that wait for the lock. Threads that wake up from a [`Condvar`] are not
+    /// counted.
     waiting: AtomicU32,
 }
 
 #[derive(Debug, Default)]
 struct Locked<T> {
     value: T,
-    /// Time at which an unlock yields next; `None` before the first yield.
+    /// Time from which an unlock yields again. `None` before the first yield.
     fair_at: Option<Instant>,
 }
 
@@ -76,7 +76,7 @@ impl<T> Mutex<T> {
         MutexGuard { mutex: self, guard: Some(guard) }
     }
 
-    /// Takes the lock; `None` if another thread has it.
+    /// Takes the lock if it is free. `None` if another thread has it.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let guard = match self.locked.try_lock() {
@@ -87,7 +87,7 @@ impl<T> Mutex<T> {
         Some(MutexGuard { mutex: self, guard: Some(guard) })
     }
 
-    /// The value. Needs no lock, because the caller has the only reference.
+    /// Returns the value. Needs no lock, because the caller has the only reference.
     pub fn get_mut(&mut self) -> &mut T {
         &mut self.locked.get_mut().unwrap_or_else(PoisonError::into_inner).value
     }
@@ -99,7 +99,7 @@ impl<T> Mutex<T> {
 }
 
 impl<T> Mutex<T> {
-    /// Yields until a waiting thread has had the lock. The caller has just released it.
+    /// Yields until a waiting thread has had the lock, which the caller has just released.
     #[cold]
     fn yield_to_waiting(&self) {
         // Relaxed: only a hint.
@@ -117,7 +117,7 @@ impl<T> Mutex<T> {
 impl<T> MutexGuard<'_, T> {
     /// Unlocks the mutex, runs `work`, and locks the mutex again.
     pub fn unlocked<U>(guard: &mut Self, work: impl FnOnce() -> U) -> U {
-        /// Locks the mutex again when dropped, also after a panic of `work`.
+        /// Locks the mutex again when dropped, even if `work` panics.
         struct Relock<'g, 'a, T>(&'g mut MutexGuard<'a, T>);
         impl<T> Drop for Relock<'_, '_, T> {
             fn drop(&mut self) {
@@ -232,8 +232,8 @@ impl Condvar {
     }
 }
 
-/// A value behind a lock that readers share. Locking works also after a panic of a thread that held
-/// the lock. A thread must not take the lock while it holds it.
+/// A value behind a lock that readers share. The lock also works after a thread has panicked while
+/// holding it. A thread must not take the lock again while it holds it.
 #[derive(Debug, Default)]
 pub struct RwLock<T>(sync::RwLock<T>);
 
@@ -287,7 +287,8 @@ mod tests {
         assert_eq!((mutex.into_inner(), lock.into_inner()), (2, 2));
     }
 
-    /// The standard library's mutex alone may never give the lock to the waiting thread.
+    /// Shows that a thread that locks repeatedly does not keep the lock from a waiting thread. With
+    /// the standard library's mutex alone, this may fail.
     #[test]
     fn a_thread_that_locks_again_and_again_lets_others_have_the_lock() {
         let mutex = Mutex::new(0);
@@ -314,8 +315,8 @@ mod tests {
         thread::scope(|scope| {
             let mut guard = mutex.lock();
             scope.spawn(|| *mutex.lock() += 1);
-            // Ends: the thread waits for the lock after some time, and a bump then gives it the
-            // lock.
+            // Ends: the other thread waits for the lock at some time, and the next bump gives it
+            // the lock.
             while *guard == 0 {
                 MutexGuard::bump(&mut guard);
                 thread::yield_now();

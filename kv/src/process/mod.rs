@@ -2,9 +2,9 @@
 //!
 //! # Where to look
 //!
-//! - `fork`: what a forked child resets.
+//! - `fork`: resets shared state in a forked child.
 //! - `locks`: locks that work after a fork.
-//! - `interrupt`: how the program ends a wait.
+//! - `interrupt`: lets the program end a wait.
 //! - `descriptors`: keeps files away from the standard streams.
 //! - `thread_start`, `cpu_time`, `new_id`: threads, processor time, random ids.
 

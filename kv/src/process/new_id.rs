@@ -2,12 +2,12 @@
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Returns a random number, not 0. It is very unlikely that another bank, checkpoint or opening has
-/// it.
+/// Returns a random number other than 0. Another bank, checkpoint or opening is very unlikely to
+/// have it.
 ///
-/// The number comes from the system's random source. Early in a machine's start that source may not
-/// be ready. The number then comes from the seed of the standard library's hash maps and the
-/// process id, because a forked child has its parent's seed.
+/// The number comes from the system's random source. Soon after a machine's start, that source may
+/// not be ready. The number then comes from the seed of the standard library's hash maps and the
+/// process id. The process id is included because a forked child has its parent's seed.
 pub(crate) fn new_id() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     let mut bytes = [0; 8];

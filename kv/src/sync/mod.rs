@@ -1,10 +1,10 @@
-//! The only place that names atomics, locks, threads and thread locals, so that a model checker can
+//! Names all atomics, locks, threads and thread locals of the crate, so that a model checker can
 //! replace them.
 //!
-//! `native` is what the store runs with: atomics and threads of the standard library, and the locks
-//! of `process::locks`. With `--cfg embank_shuttle`, `modelled` has the same names. Every operation
-//! of `modelled` is a point at which the checker (shuttle) may switch to another thread: see
-//! `models`. Devices other than memory use the system's own types and are not modelled. `planted`
+//! The store uses `native`: atomics and threads of the standard library, and the locks of
+//! `process::locks`. With `--cfg embank_shuttle`, it uses `modelled`, which has the same names. At
+//! every operation of `modelled`, the checker (shuttle) may switch to another thread (see
+//! `models`). Devices other than memory use the system's own types and are not modelled. `planted`
 //! lists the bugs that the models must find.
 
 #[cfg(embank_shuttle)]

@@ -1,13 +1,13 @@
-//! The names of `native`, for the model checker shuttle. Before each operation the scheduler may
+//! The names of `native`, for the model checker shuttle. At each operation, the scheduler may
 //! switch to another thread.
 //!
-//! **Atomics** are those of the standard library in a wrapper of the same size. Index and log use
-//! raw memory as atomics, for which shuttle's larger atomics do not fit. All threads of a model are
-//! coroutines of one system thread. All operations therefore happen in one sequence, whatever order
-//! is asked for: weaker memory orders are not modelled.
+//! **Atomics** are the standard library's, in a wrapper of the same size. Index and log use raw
+//! memory as atomics, and shuttle's larger atomics do not fit there. All threads of a model are
+//! coroutines of one system thread. All operations therefore happen in one sequence, and weaker
+//! memory orders are not modelled.
 //!
 //! **Locks** are shuttle's, with the interface of `process::locks`. A wait with a deadline never
-//! reaches its deadline, so a lost wake-up shows as a deadlock. A rest for some time ends at once.
+//! reaches it, so a lost wake-up shows as a deadlock. A rest for some time ends at once.
 //!
 //! **Statics** and thread locals are made again for each schedule.
 
@@ -30,14 +30,14 @@ std::thread_local! {
 /// Lets the scheduler choose the thread that runs next.
 fn point() {
     if !QUIET.get() {
-        // Any operation of shuttle is such a point. `yield_now` would mean that this thread can't
-        // continue.
+        // Any operation of shuttle is such a point. `yield_now` is not used, because it would mean
+        // that this thread can't continue.
         POINT.with(|point| point.load(Ordering::SeqCst));
     }
 }
 
-/// Runs `work` without choices of the scheduler at atomics. For what comes before and after the
-/// threads of a model, so that the choices fall where they matter.
+/// Runs `work` without scheduler choices at atomics. Used before and after the threads of a model,
+/// so that the choices concentrate on the threads.
 pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
@@ -49,7 +49,7 @@ pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Does nothing, since all operations happen in one sequence.
+/// Does nothing, because all operations happen in one sequence.
 pub(crate) fn fence(_: Ordering) {}
 
 macro_rules! atomic {
@@ -161,7 +161,7 @@ atomic_number!(AtomicU32, u32);
 atomic_number!(AtomicU64, u64);
 atomic_number!(AtomicUsize, usize);
 
-/// Declares statics that live for one schedule.
+/// Declares statics that live for one schedule of a model.
 macro_rules! global {
     ($($(#[$attribute:meta])* static $name:ident: $type:ty = $value:expr;)*) => {
         $(shuttle::lazy_static! { $(#[$attribute])* static ref $name: $type = $value; })*
@@ -280,7 +280,7 @@ impl<T> RwLock<T> {
     }
 }
 
-/// A loop that waits for another thread.
+/// Replaces the waiting loop of `native`.
 pub(crate) struct Backoff;
 
 impl Backoff {

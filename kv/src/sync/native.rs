@@ -9,7 +9,7 @@ pub(crate) use std::{thread, thread_local};
 
 pub(crate) use crate::process::locks::{Condvar, Mutex, MutexGuard, RwLock};
 
-/// An atomic for statistics: it orders no other memory, and no thread's next step depends on it.
+/// An atomic for statistics. It orders no other memory, and no thread's next step depends on it.
 pub(crate) type CountingU64 = AtomicU64;
 
 /// Declares statics of the process.
@@ -20,11 +20,11 @@ macro_rules! global {
 }
 pub(crate) use global;
 
-/// Waits for a few instructions of another thread: first spins, then yields the processor.
+/// Waits for a few instructions of another thread: spins first, then yields the processor.
 ///
 /// Every such wait ends. A thread holds a lock bit of this crate for a bounded number of
-/// instructions, and never while it waits for the disk or for another lock bit. While it holds one,
-/// it may take a mutex that is held for an equally short time.
+/// instructions, and never while it waits for the disk or for another lock bit. Meanwhile it may
+/// only take a mutex that is held for an equally short time.
 pub(crate) struct Backoff(u32);
 
 impl Backoff {
@@ -44,7 +44,7 @@ impl Backoff {
     }
 }
 
-/// Waits for a pinned thread, longer with each round, because that thread may have lost its
+/// Waits for a pinned thread. Later rounds wait longer, because that thread may have lost its
 /// processor.
 pub(crate) fn rest(round: &mut u32) {
     *round += 1;

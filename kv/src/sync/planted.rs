@@ -7,27 +7,28 @@
 /// A bug: a step that is left out or done wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Planted {
-    /// A record's or bucket's lock is taken by a load and a store in place of a compare-and-swap.
+    /// A record's or bucket's lock is taken by a load and a store instead of a compare-and-swap.
     #[cfg(embank_shuttle)]
     ExchangeUncompared,
     /// A reader without the lock checks only the generation, as the public MLKV code does.
     ReadThroughLock,
     /// A get raises the count without checking the bound under the row's lock.
     AcquireUnchecked,
-    /// A release wakes waiting threads and is not counted: a thread that is about to wait misses
-    /// it.
+    /// A release wakes waiting threads without being counted, so a thread that is about to wait
+    /// misses it.
     ReleaseUncounted,
-    /// An expiring lease and its owner load and store its state in place of a compare-and-swap.
+    /// An expirer and the lease's owner load and store the lease's state instead of a
+    /// compare-and-swap.
     ExpiryUncompared,
-    /// An insert does not check that the slots are still those that it searched.
+    /// An insert does not check that the matching slots are still the searched ones.
     InsertUnchecked,
     /// A lookup does not check the bucket's meta word again.
     LookupOnce,
-    /// A split does not announce that entries are moving.
+    /// A split does not set the bit that announces moving entries.
     SplitUntold,
-    /// A split does not count the copies that it makes of entries without tag bits.
+    /// A split does not count its copies of entries without tag bits.
     SplitUncounted,
-    /// A split sends an entry without tag bits to the side of its chain's head only.
+    /// A split moves an entry without tag bits only to the side of its chain's head.
     SplitByHead,
     /// A thread that turns a page does not check whether another thread has turned it.
     TurnTwice,
@@ -35,7 +36,7 @@ pub(crate) enum Planted {
     MoveAtOnce,
     /// The writer thread does not wake threads that wait for a page to be written.
     FlushUntold,
-    /// Calls that wait on a full disk are not woken by the write that succeeds.
+    /// The successful write on a full disk does not wake the waiting calls.
     RoomUntold,
     /// A checkpoint's pause does not wait for pinned threads.
     PauseAtOnce,
