@@ -24,7 +24,7 @@ pub struct StoreOptions {
     /// Default: 256 MiB. Copies share whole files. If the file system can't punch holes, disk space
     /// is freed in whole files. A bank keeps the size that it was created with.
     pub segment_size_bytes: Option<u64>,
-    /// True if the open creates a missing bank. Default: true. With false, a mistyped path or a
+    /// True if opening a missing bank creates it. Default: true. With false, a mistyped path or a
     /// file system that is not mounted is an error.
     pub create: bool,
     /// How disk space is freed. Default: only when [`Store::compact`](crate::Store::compact) is

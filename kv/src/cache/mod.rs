@@ -1,4 +1,4 @@
-//! The read cache: copies in memory of rows on disk. Peeks fill it.
+//! The read cache: copies in memory of rows on disk. Peeks (reads that change nothing) fill it.
 //!
 //! **Problem.** Evaluation and serving only read. They must not write the log, so they can't bring
 //! a row to its tail. Without a cache, each read of a hot row on disk would read the disk again.
@@ -96,8 +96,8 @@ impl RowCache {
         }
     }
 
-    /// Prefetches the row at an address into the processor's cache. Call `prefetch_index` some time
-    /// before.
+    /// Prefetches the row at an address into the processor's cache. The caller has called
+    /// `prefetch_index` some time before.
     pub(crate) fn prefetch_row(&self, address: Address) {
         let hash = hash(address);
         if let Some(shard) = self.shard(hash) {

@@ -4,7 +4,7 @@ use crate::record::layout::HEADER_BYTES;
 
 /// Words of a record before its value.
 pub(super) const HEADER_WORDS: usize = HEADER_BYTES / 8;
-/// The header word with the record's length. It is never 0 in a record.
+/// Index of the header word that holds the record's length. This word is never 0 in a record.
 const SHAPE_WORD: usize = 3;
 
 /// The range of a shard's words that holds the records of one queue.
@@ -59,7 +59,7 @@ impl Ring {
 
     /// Removes the oldest record and returns its place. Its words stay valid until the next `push`.
     pub(super) fn pop(&mut self, words: &[u64]) -> Option<usize> {
-        // Ends after at most two rounds: only one skipped end can precede a record.
+        // The loop ends after at most two rounds: only one skipped end can precede a record.
         while self.head < self.tail {
             let offset = self.offset(self.head);
             let rest = self.capacity - offset;

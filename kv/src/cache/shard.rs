@@ -12,10 +12,10 @@
 //! therefore displaces no row of the main queue. A hit moves nothing: it increments a 2-bit counter
 //! in a line that it reads anyway.
 //!
-//! A record is stored in its form on disk, except for parts of the header words 1 and 3. Its
-//! checksum has been verified, its flags have no meaning on disk, and its generation is needed only
-//! as a hint (`retention`). The bits of these three hold the record's address and use count. A
-//! cached row therefore costs its record, 6 bytes of index and 2 bytes of mark.
+//! A record is stored in its form on disk, except for parts of the header words 1 and 3. These
+//! parts are the checksum, which has been verified, the flags, which have no meaning on disk, and
+//! the generation, which is only a hint for `retention`. Their bits hold the record's address and
+//! use count. A cached row therefore costs its record, 6 bytes of index and 2 bytes of mark.
 
 use super::ring::{Ring, record_words};
 use crate::error::Result;
@@ -26,7 +26,7 @@ use crate::testing::mechanisms::{Mechanism, is_on};
 // A shard stores records as words and returns them as the little-endian bytes on disk.
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// Index words of a bucket, which fills one cache line.
+/// Number of index words in a bucket, which fills one cache line.
 const BUCKET_PLACES: usize = 16;
 /// Low bits of an index word: the record's offset in the queues, in words, plus 1. The upper bits
 /// are a tag from the hash. A word of 0 is free.
@@ -38,8 +38,8 @@ pub(super) const SHARD_BYTES_MAX: usize = 1 << (PLACE_BITS + 2);
 const USES_MAX: u64 = 3;
 const USES_SHIFT: u32 = 16;
 const USES_MASK: u64 = 3 << USES_SHIFT;
-/// Number of rows that one eviction may return to the queue's start. Bounds the work of an
-/// eviction.
+/// Number of rows that one eviction may return to the queue's start. The limit bounds the work of
+/// an eviction.
 const ROUNDS_MAX: usize = 32;
 /// The small queue has one part in `SMALL_PART` of the memory for rows.
 const SMALL_PART: usize = 10;
@@ -305,8 +305,8 @@ impl Live {
     }
 
     fn room_in_small(&mut self, len: usize, done: &mut Inserted) -> usize {
-        // Ends: each round removes a record from the small queue, and an empty queue has room
-        // (`suits`).
+        // The loop ends: each round removes a record from the small queue, and an empty queue has
+        // room (`suits`).
         loop {
             let words = words_of(&mut self.memory, self.queues_at);
             if let Some(at) = self.small.push(words, len) {
@@ -340,8 +340,8 @@ impl Live {
 
     fn room_in_main(&mut self, len: usize, done: &mut Inserted) -> usize {
         let mut rounds = 0;
-        // Ends: at most `ROUNDS_MAX` of the removed records are added again, and an empty queue has
-        // room (`suits`).
+        // The loop ends: at most `ROUNDS_MAX` of the removed records are added again, and an empty
+        // queue has room (`suits`).
         loop {
             let words = words_of(&mut self.memory, self.queues_at);
             if let Some(at) = self.main.push(words, len) {

@@ -85,8 +85,8 @@ impl RowCache {
         }
         let Some(mut sizing) = self.sizing.try_lock() else { return };
         let growth = self.log_growth(&mut sizing, log);
-        // Called after `log_growth`, which may begin a new window. This batch's peeks belong to
-        // that window.
+        // `log_growth` may begin a new window. The demand is added afterwards, because this batch's
+        // peeks belong to the new window.
         sizing.add(demand);
         if sizing.pending > 0 {
             if log.is_within_allowance() {

@@ -1,4 +1,4 @@
-//! Opens the directory of a bank, and makes it durable when it is created.
+//! Opens the directory of a bank, and creates it so that its name survives a crash.
 
 use crate::checkpoint::bank_file::BankFile;
 use crate::error::{Error, Result};

@@ -32,8 +32,8 @@ impl BankLock {
         let _dir = match FileLock::try_exclusive(handle) {
             Ok(lock) => Some(lock),
             Err(TryLockError::WouldBlock) => return Err(locked(dir, dir.path())),
-            // Network file systems lock only files that are open for writing. The lock on `LOCK`
-            // must do.
+            // Network file systems lock only files that are open for writing. The lock on `LOCK` is
+            // then the only one.
             Err(TryLockError::Error(_)) => None,
         };
         Ok(BankLock { file: lock_file(dir)?, _dir })

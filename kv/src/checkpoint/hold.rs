@@ -28,8 +28,8 @@ use crate::files::directory::FileIdentity;
 use crate::files::lock::{FileLock, LockableFile};
 use crate::files::lock_holders::LockHolders;
 
-/// Attempts of a reader to lock the newest checkpoint. An attempt fails if the writer has removed
-/// that checkpoint since it was listed, and so has completed a newer one.
+/// Most attempts of a reader to lock the newest checkpoint. An attempt fails if the writer has
+/// removed that checkpoint since it was listed, and so has completed a newer one.
 const ATTEMPTS_MAX: u32 = 1000;
 
 /// Keeps a checkpoint and all of its files on disk until it is dropped.

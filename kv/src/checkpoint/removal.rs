@@ -32,8 +32,8 @@ use crate::checkpoint::{Checkpoints, PARTIAL};
 use crate::error::{Error, Result};
 use crate::files::directory::Place;
 
-/// Extension of a mark. The checkpoint of that number counts as removed, even if its directory
-/// exists.
+/// File extension of a mark, an empty file. The checkpoint of that number counts as removed, even
+/// if its directory exists.
 const REMOVED: &str = "removed";
 
 /// Number of possible names for the `.partial` directory of one checkpoint. Later names are used
@@ -111,7 +111,7 @@ impl Checkpoints {
     /// Returns the first number above `newest` that has no mark of a removed checkpoint.
     pub(crate) fn number_after(&self, newest: u64) -> Result<u64> {
         let mut number = newest + 1;
-        // Ends at the latest at the first number above all marks.
+        // The loop ends at the latest at the first number above all marks.
         loop {
             let mark = self.mark_of(number);
             if mark.stat_if_there().map_err(|e| Error::io("stat", &mark, e))?.is_none() {

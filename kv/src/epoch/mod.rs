@@ -47,18 +47,19 @@ pub(crate) fn is_pinned() -> bool {
 
 /// Waits until every thread that is pinned at the call has unpinned. The caller must not be pinned.
 ///
-/// Ends because a pinned thread only computes.
+/// The wait ends, because a pinned thread only computes.
 pub(crate) fn barrier() {
     debug_assert!(!is_pinned());
     if by_slots() { slots::barrier() } else { portable::barrier() }
 }
 
-/// True if this process uses `slots`.
+/// True if this process pins by `slots`.
 fn by_slots() -> bool {
     const UNKNOWN: u8 = 0;
     const SLOTS: u8 = 1;
     const PORTABLE: u8 = 2;
-    // An atomic instead of a `OnceLock`, whose lock another thread might hold during a fork.
+    // This is an atomic and not a `OnceLock`, because another thread might hold the lock of a
+    // `OnceLock` during a fork.
     static WAY: AtomicU8 = AtomicU8::new(UNKNOWN);
     // Relaxed: no other data depends on the number. The first exchange decides for all threads.
     let way = match WAY.load(Ordering::Relaxed) {
@@ -84,7 +85,7 @@ fn choose_slots() -> bool {
     watched && slots::available()
 }
 
-/// Called in a forked child, which has only this thread.
+/// Runs in a forked child, which has only this thread.
 fn renew_in_child() {
     #[cfg(not(embank_shuttle))]
     slots::renew_in_child();
@@ -105,8 +106,8 @@ impl Gate {
     pub(crate) fn enter(&self) -> Pin {
         loop {
             let pin = pin();
-            // Acquire: pairs with the Release store in `resume`. A pause that is set after this
-            // load waits for this pin, because `pause` ends with a barrier.
+            // Acquire: pairs with the Release store in `Pause::drop`. A pause that is set after
+            // this load waits for this pin, because `pause` ends with a barrier.
             if !self.paused.load(Ordering::Acquire) {
                 return pin;
             }
@@ -290,7 +291,8 @@ mod tests {
         }
     }
 
-    /// Shows the same for `portable` pins.
+    /// Shows that a child's barrier by `portable` does not wait for pins of threads that only the
+    /// parent has.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
     fn a_child_is_not_held_by_portable_pins_of_threads_it_does_not_have() {
@@ -310,7 +312,7 @@ mod tests {
         refusing::all(10);
         slots::barrier();
         assert_eq!(refusing::left(), 0);
-        // If the quick command stays refused, the slower one takes its place.
+        // If the quick command (`PRIVATE_EXPEDITED`) stays refused, the slower one takes its place.
         refusing::quick(u32::MAX);
         slots::barrier();
         refusing::quick(0);
@@ -340,8 +342,8 @@ mod tests {
         }
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            // Registered before this crate's thread-local variables, and therefore destroyed after
-            // them.
+            // This variable is registered before this crate's thread-local variables, and is
+            // therefore destroyed after them.
             AT_THE_END.set(Some(AtTheEnd(tell)));
             drop(Gate::default().enter());
         })

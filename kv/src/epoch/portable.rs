@@ -61,7 +61,7 @@ fn make() -> &'static Collector {
     }
 }
 
-/// Called in a forked child, which has only this thread.
+/// Runs in a forked child, which has only this thread.
 pub(super) fn renew_in_child() {
     // Relaxed: the child has one thread.
     COLLECTOR.store(ptr::null_mut(), Ordering::Relaxed);

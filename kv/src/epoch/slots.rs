@@ -38,10 +38,10 @@ use crate::sync::{
 
 /// Slots in a block. Blocks are never freed. One word has a bit for each slot of a block.
 const BLOCK_SLOTS: usize = u64::BITS as usize;
-/// Limits the threads of a process that use stores at one time to 65,536.
+/// Most blocks of a process. At most 65,536 threads can therefore use stores at one time.
 const BLOCKS_MAX: usize = 1024;
 
-/// A thread's pin. Aligned to two cache lines of its own. Other threads read only `era`.
+/// The pin of one thread. A slot has two cache lines of its own, and other threads read only `era`.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Slot {
@@ -76,7 +76,8 @@ impl Slot {
             let slot = &slots[place];
             // Relaxed, here and below: only this thread uses these fields.
             slot.number.store(block * BLOCK_SLOTS + place, Ordering::Relaxed);
-            // Reset, because a thread may have ended during a pin, by `exit` in a callback.
+            // The count is reset, because a thread may have ended during a pin, by `exit` in a
+            // callback.
             slot.depth.store(0, Ordering::Relaxed);
             slot.late.store(late, Ordering::Relaxed);
             // Release: pairs with the Acquire in `barrier`, which must see the former owner's
@@ -132,8 +133,8 @@ impl Slot {
     }
 }
 
-/// A block of slots. An atomic instead of a `OnceLock`, whose lock another thread might hold during
-/// a fork.
+/// A block of slots. The field is an atomic and not a `OnceLock`, because another thread might hold
+/// the lock of a `OnceLock` during a fork.
 struct Block(AtomicPtr<[Slot; BLOCK_SLOTS]>);
 
 impl Block {
@@ -172,7 +173,7 @@ impl Block {
 }
 
 impl Drop for Block {
-    /// Runs only at the end of a model's schedule. In a program, the blocks are statics.
+    /// This runs only at the end of a model's schedule. In a program, the blocks are statics.
     fn drop(&mut self) {
         let made = *self.0.get_mut();
         if !made.is_null() {
@@ -260,7 +261,8 @@ pub(super) fn barrier() {
     let slots = COUNT.load(Ordering::Relaxed);
     for number in 0..slots {
         let mut round = 0;
-        // Ends: a pinned thread only computes. Acquire: pairs with the Release stores of `era`.
+        // The loop ends: a pinned thread only computes. Acquire: pairs with the Release stores of
+        // `era`.
         while matches!(slot(number).era.load(Ordering::Acquire), pinned if pinned != 0 && pinned < era)
         {
             rest(&mut round);
@@ -268,7 +270,7 @@ pub(super) fn barrier() {
     }
 }
 
-/// Called in a forked child, which has only this thread. Frees the slots of all other threads.
+/// Frees the slots of all other threads. Runs in a forked child, which has only this thread.
 #[cfg(not(embank_shuttle))]
 pub(super) fn renew_in_child() {
     // Relaxed, here and below: the child has only this thread.
@@ -279,7 +281,7 @@ pub(super) fn renew_in_child() {
     for (block, taken) in TAKEN.iter().enumerate() {
         let kept =
             own.filter(|own| own / BLOCK_SLOTS == block).map_or(0, |own| 1 << (own % BLOCK_SLOTS));
-        // Stored only if different, because a store would copy the shared page for the child.
+        // An equal value is not stored, because a store would copy the shared page for the child.
         if taken.load(Ordering::Relaxed) != kept {
             taken.store(kept, Ordering::Relaxed);
         }
@@ -323,9 +325,10 @@ mod membarrier {
 
     /// Makes all running threads of this process execute a full fence.
     ///
-    /// The quick command can fail even after a successful registration, because the kernel may lack
-    /// memory for a moment. `GLOBAL` needs no memory and takes some milliseconds, but kernels with
-    /// `nohz_full` processors refuse it. Both commands are therefore repeated.
+    /// The quick command (`PRIVATE_EXPEDITED`) can fail even after a successful registration,
+    /// because the kernel may lack memory for a moment. `GLOBAL` needs no memory and takes some
+    /// milliseconds, but kernels with `nohz_full` processors refuse it. Both commands are therefore
+    /// repeated.
     pub(super) fn fence_all_threads() {
         for _ in 0..ROUNDS_MAX {
             // A forked process may have to register again.
@@ -348,7 +351,7 @@ mod membarrier {
         use std::cell::Cell;
 
         std::thread_local! {
-            /// The commands that this thread's calls are refused, and the number of calls left to
+            /// The commands to refuse in calls by this thread, and the number of calls left to
             /// refuse.
             static REFUSED: Cell<(libc::c_int, u32)> = const { Cell::new((0, 0)) };
         }
@@ -358,7 +361,7 @@ mod membarrier {
             REFUSED.set((!0, calls));
         }
 
-        /// Refuses this thread's next `calls` calls of the quick command.
+        /// Refuses this thread's next `calls` calls of the quick command (`PRIVATE_EXPEDITED`).
         pub(in crate::epoch) fn quick(calls: u32) {
             REFUSED.set((super::PRIVATE_EXPEDITED, calls));
         }

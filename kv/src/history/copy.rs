@@ -81,13 +81,15 @@ impl Store {
     /// if `to` was moved during the call; `Io`. After an error, the call removes the files that it
     /// created.
     pub fn copy_checkpoint(dir: &Path, checkpoint: Option<u64>, to: &Path) -> Result<Copied> {
-        // Dropped last: a signal ends the process only after the created files were removed.
+        // Declared first and so dropped last: a signal ends the process only after the created
+        // files were removed.
         let _interruptible = Interruptible::begin();
         let dir = &open_bank_dir(dir)?;
         let bank_file = BankFile::read_one(dir)?;
         let checkpoints = Checkpoints::look(dir)?;
         let (manifest, _hold) = hold_one(dir, &checkpoints, bank_file, checkpoint)?;
-        // Checked before anything is created, so that a directory with other files stays unchanged.
+        // This check comes before anything is created, so a directory with other files stays
+        // unchanged.
         if let Ok(found) = Directory::open(to) {
             check_empty(&found)?;
         }
@@ -132,7 +134,7 @@ impl Copying<'_> {
         folder.create_dir().map_err(|e| Error::io("create", &folder, e))?;
         let Manifest { segment_bytes, log_begin, log_end, .. } = *manifest;
         let mut first = log_begin - log_begin % segment_bytes;
-        // Ends with the last segment of the log.
+        // The loop ends with the last segment of the log.
         while first < log_end {
             Interruptible::check().map_err(|e| Error::io("copy", &folder, e))?;
             let from = segment_place(dir, first);

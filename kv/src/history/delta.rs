@@ -8,7 +8,7 @@
 //! pages of the log, in order
 //! ```
 //!
-//! The delta is a checked stream (see `checked_stream`).
+//! The file is a checked stream, in which each chunk has a checksum (see `checked_stream`).
 //!
 //! **Approach.** A checkpoint's part of the log never changes. A later checkpoint has the same log
 //! with more pages at its end, without the pages that compaction has freed at its begin. A delta
@@ -391,7 +391,8 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // Removed through the directory's own handle. If this fails, `HiddenFile` removes the file.
+        // The directory's own handle is used, because the path may have changed. If this fails,
+        // `HiddenFile` removes the file.
         let _ = self.place.remove_file();
     }
 }
@@ -528,7 +529,7 @@ fn import_stream(
 ) -> Result<(u64, u64)> {
     let mut bytes = 0;
     let mut piece = Vec::new();
-    // Ends at a piece of length 0, or with an error at the end of the delta.
+    // The loop ends at a piece of length 0, or with an error at the end of the delta.
     loop {
         let mut length = [0; 4];
         input.read(&mut length)?;

@@ -94,7 +94,7 @@ fn check_that_it_opens(
     let images = checkpoints.images(&manifest)?;
     let mut buckets = images.read()?;
     let mut entries = Vec::new();
-    // Ends with the last bucket of the index.
+    // The loop ends with the last bucket of the index.
     while buckets.next_bucket(&mut entries)?.is_some() {
         entries.clear();
     }

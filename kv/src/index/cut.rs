@@ -185,8 +185,8 @@ impl Index {
     #[cold]
     fn wait_while_capturing(&self) {
         let mut saved = self.eras.saved.lock();
-        // Ends: the image's writer fetches the saved buckets after each group of buckets. It also
-        // wakes all waiting threads when it ends for any reason.
+        // The loop ends: the image's writer fetches the saved buckets after each group of buckets.
+        // It also wakes all waiting threads when it ends for any reason.
         while saved.len() > self.eras.saved_bytes_max && self.eras.capturing.load(Ordering::Relaxed)
         {
             self.eras.fetched.wait(&mut saved);
@@ -234,8 +234,8 @@ impl Cut<'_> {
                 bytes.clear();
             }
         }
-        // Fetches the buckets saved since the last round. No more can follow, because no bucket has
-        // the old era's bit.
+        // This fetches the buckets saved since the last round. No more can follow, because no
+        // bucket has the old era's bit.
         self.fetch(&mut fetched);
         out.write(&fetched)?;
         out.finish()

@@ -128,16 +128,16 @@ impl Entry {
     }
 
     /// True if a key of this hash may be in the entry's chain. This is so if the lowest bit in
-    /// which tag and hash differ is not below the terminator. Written without a branch, because
+    /// which tag and hash differ is not below the terminator. The test has no branch, because
     /// lookups compare seven slots in a row.
     #[inline]
     pub(crate) fn matches(self, probe: Probe) -> bool {
         let tag = self.tag();
-        // Never 0, because the probe has a bit that is above every tag.
+        // `differ` is never 0, because the probe has a bit that is above every tag.
         let differ = tag ^ probe.0;
-        // `up_to_lowest` is all ones up to the lowest differing bit. It is at most `tag` exactly if
-        // that bit is below the terminator. Subtracting 1 keeps an empty slot, whose tag is 0, from
-        // matching.
+        // `up_to_lowest` is all ones up to the lowest differing bit. It is less than `tag` exactly
+        // if that bit is below the terminator. Subtracting 1 keeps an empty slot, whose tag is 0,
+        // from matching.
         let up_to_lowest = differ ^ (differ - 1);
         tag.wrapping_sub(1) < up_to_lowest
     }
@@ -215,7 +215,7 @@ mod tests {
         for tag in (0..2 * TAG_FULL).chain([0, 1, TAG_FULL, TAG_FULL | 1]) {
             state = state.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(17) ^ tag;
             let entry = Entry(tag << TAG_SHIFT | 8);
-            // One arbitrary hash, and one that agrees with all known bits of the tag.
+            // Tests an arbitrary hash, and one that agrees with all known bits of the tag.
             for hash in [state, state & !(TAG_FULL - 1) | tag & (TAG_FULL - 1)] {
                 let known = tag.checked_ilog2();
                 let expected = known.is_some_and(|bits| (tag ^ hash) & ((1 << bits) - 1) == 0);

@@ -17,11 +17,13 @@ const SPLITS_PER_CALL: usize = 4096;
 const LOCK_TRIES: usize = 7;
 /// Most records of a chain that a split reads to find their sides.
 const RECORDS_SEEN_MAX: usize = 32;
-/// Overflow buckets are charged ahead, by at least this part of a full unit. An insert without an
-/// overflow bucket must share a slot for good, but a split without memory only comes later.
+/// Overflow buckets are charged ahead by at least one part in this number of a full unit. An insert
+/// without an overflow bucket must share a slot for good, but a split without memory only comes
+/// later.
 const HEADROOM_PART_OF_UNIT: u64 = 4;
-/// Overflow buckets are charged ahead by at least this part of a page. While frames shrink for the
-/// row cache or a scan, the budget refuses the index, and a page may still be filled.
+/// Overflow buckets are charged ahead by at least one part in this number of a page. While frames
+/// shrink for the row cache or a scan, the budget refuses the index, and a page may still be
+/// filled.
 const HEADROOM_PART_OF_PAGE: u64 = 16;
 
 /// The state of the thread that splits buckets.

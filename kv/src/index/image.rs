@@ -6,12 +6,12 @@
 //! all ones (8)
 //! ```
 //!
-//! An image is a checked stream (see `checked_stream`). A *whole* image has every bucket of the
-//! index. A *delta* has the buckets that changed since the image before it. A checkpoint names a
-//! whole image and the deltas that follow it. The newest image with a bucket gives the bucket's
-//! content. A bucket's depth follows from its number and from the newest image's level and split
-//! pointer, because a bucket that was split later is in a later delta. Loading assigns overflow
-//! buckets anew.
+//! An image is a checked stream, which has checksums (see `checked_stream`). A *whole* image has
+//! every bucket of the index. A *delta* has the buckets that changed since the image before it. A
+//! checkpoint names a whole image and the deltas that follow it. The newest image with a bucket
+//! gives the bucket's content. A bucket's depth follows from its number and from the newest image's
+//! level and split pointer, because a bucket that was split later is in a later delta. Loading
+//! assigns overflow buckets anew.
 
 use std::fs::File;
 
@@ -245,7 +245,7 @@ impl BucketReader<'_> {
     /// Appends the entries of the next bucket, and returns the bucket's number and depth. `None`
     /// after the last bucket.
     pub(crate) fn next_bucket(&mut self, entries: &mut Vec<Entry>) -> Result<Option<(u64, u32)>> {
-        // Ends: each round reads on in the files.
+        // The loop ends: each round reads on in the files.
         while self.file < self.images.files.len() {
             let mut head = [0; 8];
             self.input.read(&mut head)?;
@@ -350,7 +350,7 @@ impl Index {
         }
         let mut batch = Vec::with_capacity(LOADED_AT_ONCE);
         let mut chains = Vec::new();
-        // Ends with the last image.
+        // The loop ends with the last image.
         while let Some(first) = reader.next_bucket(&mut chains)? {
             let mut next = Some(first);
             while let Some((bucket, depth)) = next {

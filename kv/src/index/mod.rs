@@ -95,7 +95,7 @@ pub(crate) struct Outline<'a> {
 }
 
 impl<'a> Outline<'a> {
-    /// Returns the expected number and depth of a hash's bucket.
+    /// Returns the expected number and the expected depth of a hash's bucket.
     #[inline]
     fn guess(self, hash: u64) -> (u64, u32) {
         let narrow = low_bits(hash, self.level);
@@ -104,8 +104,8 @@ impl<'a> Outline<'a> {
         (if deeper { wide } else { narrow }, self.level + u32::from(deeper))
     }
 
-    /// Returns the hash's bucket and its meta word, even if the outline is old. Bounded: each step
-    /// goes at least one bit deeper, of 64.
+    /// Returns the hash's bucket and its meta word, even if the outline is old. The search is
+    /// bounded: each step goes at least one bit deeper, and a hash has 64 bits.
     ///
     /// The bucket may have been split several times since the outline was copied. Each step finds
     /// the first of these splits that moved the hash elsewhere. The bucket that this split filled
@@ -350,23 +350,23 @@ impl Index {
     fn bucket(&self, i: u64) -> &Bucket {
         debug_assert!((i as usize + 1) * BUCKET_BYTES <= self.buckets.len());
         // SAFETY: `i` is below the bucket count, and `grow` keeps all buckets inside the region. A
-        // bucket is eight atomics, which any content is valid for. The region outlives `self`.
+        // bucket is eight atomics, for which any content is valid. The region outlives `self`.
         unsafe { &*self.buckets.as_ptr().cast::<Bucket>().add(i as usize) }
     }
 
     fn overflow_bucket(&self, number: u32) -> &Bucket {
         debug_assert!((number as usize + 1) * BUCKET_BYTES <= self.overflow.len());
         // SAFETY: the number comes from the pool, which stays inside the region. A bucket is eight
-        // atomics, which any content is valid for. The region outlives `self`.
+        // atomics, for which any content is valid. The region outlives `self`.
         unsafe { &*self.overflow.as_ptr().cast::<Bucket>().add(number as usize) }
     }
 
     fn chain<'a>(&'a self, bucket: &'a Bucket, meta: Meta) -> impl Iterator<Item = &'a Bucket> {
         let mut next = meta.overflow();
         let mut first = Some(bucket);
-        // Ends: overflow numbers form a list without cycles. A reader that races with a split may
-        // follow a wrong link, but only to buckets of the pool. After the split it reads a proper
-        // list again.
+        // The loop ends: overflow numbers form a list without cycles. A reader that races with a
+        // split may follow a wrong link, but only to buckets of the pool. After the split it reads
+        // a proper list again.
         std::iter::from_fn(move || {
             if let Some(bucket) = first.take() {
                 return Some(bucket);
@@ -509,8 +509,8 @@ impl Index {
         if meta.is_locked() {
             return None;
         }
-        // Acquire: sees all stores of the last lock holder. The depth can't have changed, because
-        // the whole word was compared.
+        // Acquire: sees all stores of the last lock holder. The compare-and-swap compares the whole
+        // word, so the depth has not changed.
         bucket
             .meta()
             .compare_exchange(meta.0, meta.locked().0, Ordering::Acquire, Ordering::Relaxed)

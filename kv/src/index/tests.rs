@@ -373,7 +373,7 @@ fn an_image_round_trips() {
         assert_eq!(entries(&again), entries(&index));
         assert_eq!(again.entry_count(), entries(&index).len() as u64);
         assert!(budget_again.index_bytes() <= before.index_bytes());
-        // The loaded index can still grow.
+        // The loaded index must still be able to grow.
         let indexed = Indexed { index: again, budget: budget_again, records };
         let mut searched = Candidates::default();
         for key in 0..rows {

@@ -156,8 +156,8 @@ impl Log {
     pub(crate) fn try_to_write(&self) -> Result<()> {
         let mut state = self.state.lock();
         let mut request = Request::default();
-        // Ends: the writer succeeds, fails on the full disk, or poisons the log, and then wakes all
-        // waiting calls.
+        // The loop ends: the writer succeeds, fails on the full disk, or poisons the log, and then
+        // wakes all waiting calls.
         while state.disk.is_full() {
             self.check_poison()?;
             state.check_disk(&mut request)?;

@@ -60,8 +60,9 @@ use page::PAGE_HEADER_BYTES;
 /// Number of frames that the writer keeps free, so that a page turn rarely waits.
 const FREE_FRAMES_WANTED: u64 = 2;
 
-/// A page is at its last call (`retention`) during this many page turns before its eviction. One
-/// page is filled during the last call, and the copies of retained rows may fill another.
+/// A page is at its last call during this many page turns before its eviction: `retention` then
+/// copies its frequently used rows. One page is filled during the last call, and the copies may
+/// fill another.
 const LAST_CALL_PAGES: u64 = 2;
 
 /// Number of pages that are settled at once if the log has reached its quota and no page is on the
@@ -328,7 +329,8 @@ impl Log {
     pub(crate) fn view(&self) -> View<'_> {
         // Acquire: pairs with the writer's Release stores. `head` is loaded first, because it never
         // passes the read-only boundary that is loaded after it. `begin` pairs with `set_begin`. A
-        // thread that sees the new `begin` also finds the rows that compaction moved in the index.
+        // thread that sees the new `begin` also finds in the index the rows that compaction has
+        // moved.
         let begin = self.begin.load(Ordering::Acquire);
         let head = self.head.load(Ordering::Acquire);
         let read_only = self.read_only.load(Ordering::Acquire);
@@ -395,8 +397,8 @@ impl Log {
         let mut state = self.state.lock();
         let mut waiting = None;
         let mut request = Request::default();
-        // Ends: the writer frees a frame, finds the disk full, or poisons the log, and then wakes
-        // all waiting calls.
+        // The loop ends: the writer frees a frame, finds the disk full, or poisons the log, and
+        // then wakes all waiting calls.
         loop {
             self.check_poison()?;
             let turned = self.tail.load(Ordering::Relaxed) >> 32 != full.0;
@@ -471,8 +473,8 @@ impl Log {
         debug_assert!(!crate::epoch::is_pinned());
         let mut state = self.state.lock();
         let mut request = Request::default();
-        // Ends: the writer frees a frame, finds the disk full, or poisons the log, and then wakes
-        // all waiting calls.
+        // The loop ends: the writer frees a frame, finds the disk full, or poisons the log, and
+        // then wakes all waiting calls.
         loop {
             self.check_poison()?;
             state.check_disk(&mut request)?;
@@ -537,8 +539,8 @@ impl Log {
     pub(crate) fn await_flushed(&self, end: Address) -> Result<()> {
         let mut state = self.state.lock();
         let mut request = Request::default();
-        // Ends: the writer gets there, finds the disk full, or poisons the log, and then wakes all
-        // waiting calls.
+        // The loop ends: the writer gets there, finds the disk full, or poisons the log, and then
+        // wakes all waiting calls.
         while self.flushed() < end.raw() {
             self.check_poison()?;
             state.check_disk(&mut request)?;
@@ -600,16 +602,16 @@ impl Log {
     }
 
     /// Waits until the log uses no more frames than the budget allows. Free frames go back to the
-    /// system, and the writer evicts pages. Called by a thread that borrows memory from the budget,
-    /// which must not be pinned.
+    /// system, and the writer evicts pages. The caller borrows memory from the budget, and must not
+    /// be pinned.
     ///
     /// # Errors
     /// `Poisoned` after a failed write; `DiskFull`.
     pub(crate) fn give_way(&self) -> Result<()> {
         let mut state = self.state.lock();
         let mut request = Request::default();
-        // Ends: the writer evicts enough pages, finds the disk full, or poisons the log, and then
-        // wakes all waiting calls.
+        // The loop ends: the writer evicts enough pages, finds the disk full, or poisons the log,
+        // and then wakes all waiting calls.
         loop {
             self.retire_free_frames(&mut state);
             // A log that is open read-only has one frame, and no thread that could evict it.
@@ -668,8 +670,8 @@ impl Log {
         self.budget.frames() << self.page_bits
     }
 
-    /// Returns an address above all records. Must be called after a barrier. Covers only records
-    /// that were appended before the barrier.
+    /// Returns an address above all records that were appended before the last barrier. Must be
+    /// called after that barrier.
     pub(crate) fn records_end(&self) -> u64 {
         let tail = self.tail_address();
         let in_page = self.page_bytes() - 1;

@@ -79,7 +79,8 @@ impl Log {
                 return None;
             }
             if self.budget.cache_bytes_over() > 0 {
-                // Called without the lock, because the cache reports its new allowance to the log.
+                // `give_way` runs without the lock, because the cache reports its new allowance to
+                // the log, which takes the lock.
                 MutexGuard::unlocked(&mut state, &give_way);
                 continue;
             }
@@ -178,7 +179,8 @@ impl Log {
     }
 
     /// True if batches that append as fast as the drive writes could fill memory before pages
-    /// `page..end` are written. This is so if fewer frames than these pages have no unwritten page.
+    /// `page..end` are written. This is so if the frames without an unwritten page are no more than
+    /// these pages.
     fn is_urgent(&self, state: &State, page: u64, end: u64) -> bool {
         let unwritten = (self.tail.load(Ordering::Relaxed) >> 32) + 1 - page;
         let left = self.budget.frames_allowed().saturating_sub(unwritten + FREE_FRAMES_WANTED);

@@ -79,17 +79,17 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Returns the default page size for a budget: a 128th of it, or at least a 64th of it up to
-    /// 128 KiB, rounded down to a power of two from 8 KiB to 4 MiB. Pages are small, because some
-    /// frames never hold rows: two are free, one is being written and one is in compaction. They
-    /// are not smaller, because a page must hold long rows.
+    /// Returns the default page size for a budget: a 64th of the budget if that is at most 128 KiB,
+    /// else a 128th but at least 128 KiB. The size is rounded down to a power of two from 8 KiB to
+    /// 4 MiB. Pages are small, because some frames never hold rows: two are free, one is being
+    /// written and one is in compaction. They are not smaller, because a page must hold long rows.
     pub(crate) fn page_bytes_for(total_bytes: u64) -> u64 {
         let wanted = (total_bytes / 128).max((total_bytes / 64).min(128 << 10));
         1 << wanted.clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX).ilog2()
     }
 
-    /// Returns the bytes of read buffers for a budget: a 32nd of it, or a 16th up to 1 MiB. At most
-    /// 8 MiB.
+    /// Returns the bytes of read buffers for a budget: a 16th of the budget if that is at most 1
+    /// MiB, else a 32nd but at least 1 MiB. The result is at most 8 MiB.
     pub(crate) fn read_buffer_bytes_for(total_bytes: u64) -> u64 {
         let wanted = (total_bytes / 32).max((total_bytes / 16).min(1 << 20));
         wanted.min(8 << 20).next_multiple_of(4096)
@@ -115,7 +115,7 @@ impl Budget {
 
     /// Returns the smallest budget for a log with pages of this size, without an index.
     fn least_without_index(page_bytes: u64, limits: Limits) -> u64 {
-        // The frames and one page of index, compaction's read buffer, and saved buckets. A 15th
+        // Sums the frames, one page of index, compaction's read buffer, and saved buckets. A 15th
         // more covers the read buffers, which take a 16th of the total.
         let pages = (FRAMES_MIN + 2) * page_bytes
             + Self::compaction_buffer_bytes_for(page_bytes)
@@ -124,8 +124,8 @@ impl Budget {
     }
 
     pub(crate) fn new(total_bytes: u64, page_bytes: u64, limits: Limits) -> Result<Self> {
-        // Read buffers, the page that is being written, compaction's read buffer, and buckets saved
-        // for checkpoints.
+        // Sums the read buffers, the page that is being written, compaction's read buffer, and
+        // buckets saved for checkpoints.
         let buffer_bytes = Self::read_buffer_bytes_for(total_bytes)
             + page_bytes
             + Self::compaction_buffer_bytes_for(page_bytes)
@@ -218,7 +218,7 @@ impl Budget {
         )
     }
 
-    /// Bytes that the row cache has taken.
+    /// Returns the bytes that the row cache has taken.
     pub(crate) fn cache_bytes(&self) -> u64 {
         self.cache_bytes.load(Ordering::Relaxed)
     }
@@ -245,8 +245,8 @@ impl Budget {
     pub(crate) fn try_charge_cache(&self, bytes: u64) -> bool {
         let fits = self.cache_bytes() + bytes <= self.cache_bytes_max();
         if fits {
-            // Not charged and then undone: in between, a thread that waits for a frame would see
-            // too few frames, and might never check again.
+            // Memory is never charged and then given back at once. In between, a thread that waits
+            // for a frame would see too few frames, and might never check again.
             self.cache_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         fits
@@ -360,8 +360,8 @@ impl Budget {
         let step = (index_bytes / 4096).max(1).next_multiple_of(BUDGET_STEP_BYTES);
         let least = Self::least_without_index(page_bytes, limits).max(index_bytes);
         let mut total = least.next_multiple_of(BUDGET_STEP_BYTES);
-        // Ends: each round raises the budget. A quarter of a large enough budget holds the loans,
-        // and half of it holds the index.
+        // The loop ends: each round raises the budget. A quarter of a large enough budget holds the
+        // loans, and half of it holds the index.
         while !fits(total) {
             total += step;
         }

@@ -43,8 +43,8 @@ fn is_amd() -> bool {
     false
 }
 
-/// Prefetches the cache line of `place` into the first-level cache if `NEAR`, else into the
-/// second-level cache. For reads and for writes.
+/// Prefetches the cache line of `place` for reads and writes: into the first-level cache if `NEAR`,
+/// else into the second-level cache.
 #[inline]
 pub(crate) fn line_into<const NEAR: bool, T>(place: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -61,7 +61,8 @@ struct Opening {
 impl Opening {
     fn begin() -> Self {
         let Some(mut filled) = lock() else { return Opening { relies: false } };
-        // Checked only while no stream is filled: a filled stream looks like an open one.
+        // The streams are checked only while none is filled, because a filled stream looks like an
+        // open one.
         let relies = filled.openings > 0 || !streams_are_open();
         if relies {
             filled.openings += 1;
@@ -88,7 +89,7 @@ impl Drop for Opening {
 impl Filled {
     /// Fills the free descriptors below 3. They stay free if `/dev/null` can't be opened.
     fn fill(&mut self) {
-        // Ends: each round fills one of three descriptors.
+        // The loop ends: each round fills one of three descriptors.
         while let Ok(null) = File::open("/dev/null") {
             if null.as_raw_fd() >= LOWEST {
                 return;

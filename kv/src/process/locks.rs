@@ -315,8 +315,8 @@ mod tests {
         thread::scope(|scope| {
             let mut guard = mutex.lock();
             scope.spawn(|| *mutex.lock() += 1);
-            // Ends: the other thread waits for the lock at some time, and the next bump gives it
-            // the lock.
+            // The loop ends: the other thread waits for the lock at some time, and the next bump
+            // gives it the lock.
             while *guard == 0 {
                 MutexGuard::bump(&mut guard);
                 thread::yield_now();

@@ -43,7 +43,8 @@ pub(crate) struct TableNumber(pub(crate) u16);
 /// # Ok(())
 /// # }
 /// ```
-// Packed to 6 bytes instead of 8, because queues of rows to prefetch hold one id for each key.
+// The id is packed to 6 bytes instead of 8, because queues of rows to prefetch hold one id for each
+// key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(Rust, packed(2))]
 pub struct TableId {

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::record::address::Address;
 use crate::record::layout::{HEADER_BYTES, RecordImage};
 
-/// The result of `check` for bytes without a fault.
+/// The result of `check` if it finds no fault.
 pub(crate) enum Checked<'a> {
     /// The record, with a verified checksum.
     Sound(RecordImage<'a>),

@@ -16,9 +16,10 @@
 //! *Outstanding* is the staleness clock: it counts the gets of the row that no put, gradient or
 //! release has answered yet. *Generation* counts changes of the value. A reader without the lock
 //! compares generations to detect a change during its read. The generation wraps within its own
-//! bits and can't carry into the flags. A new record may begin with any generation. The generation
-//! of a row's copy continues the row's use count (`ClockWord::uses`, `retention`). *Promoted* marks
-//! a row that lookahead brought from disk and that no operation has used yet.
+//! bits and can't carry into the flags. A new record may begin with any generation. If it is the
+//! copy of an older record, its generation continues the row's use count (`ClockWord::uses`,
+//! `retention`). *Promoted* marks a row that lookahead (reads before the get) brought from disk and
+//! that no operation has used yet.
 //!
 //! A reader must check the lock as well as the generation, because the generation changes only
 //! after the holder has changed the value.
@@ -133,7 +134,7 @@ pub(crate) fn lock(
 ) -> Result<Locked<'_>, LockRefused> {
     let mut backoff = Backoff::new();
     loop {
-        // Relaxed: the compare-and-swap below makes the Acquire.
+        // Relaxed: the compare-and-swap below has the Acquire ordering.
         let seen = ClockWord(word.load(Ordering::Relaxed));
         if seen.is_replaced() {
             return Err(LockRefused::Replaced);

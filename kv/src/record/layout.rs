@@ -97,7 +97,7 @@ impl Shape {
         TableNumber((self.0 >> 32) as u16)
     }
 
-    /// Bytes of the value with its padding.
+    /// Returns the bytes of the value with its padding.
     pub(crate) fn padded_value_bytes(self) -> usize {
         (self.0 >> 48) as usize * 8
     }
@@ -115,7 +115,8 @@ impl Shape {
     }
 }
 
-/// A record in a memory frame of the log. Valid while the epoch guard `'g` is held.
+/// A record in a memory frame of the log. The reference is valid while the epoch guard `'g` is
+/// held.
 #[derive(Clone, Copy)]
 pub(crate) struct RecordRef<'g> {
     words: *const AtomicU64,
@@ -183,7 +184,7 @@ impl<'g> RecordRef<'g> {
         self.shape().padded_value_bytes() - self.link().unused_bytes()
     }
 
-    /// Writes the header of a newly allocated record, and marks the record as invalid until
+    /// Writes the header of a newly allocated record. The record is marked as invalid until
     /// `finish`.
     pub(crate) fn begin(self, table: TableNumber, key: u64, value_bytes: usize) {
         let unused = value_bytes.next_multiple_of(8) - value_bytes;
@@ -241,7 +242,7 @@ impl<'g> RecordRef<'g> {
         unsafe { std::slice::from_raw_parts_mut(self.value_words().cast_mut().cast::<u8>(), bytes) }
     }
 
-    /// Copies the value word by word through atomics. For readers without the lock.
+    /// Copies the value word by word through atomics. Readers that don't hold the lock use this.
     #[inline]
     pub(crate) fn load_value(self, into: &mut [u64]) {
         debug_assert!(into.len() * 8 <= self.shape().padded_value_bytes());
@@ -251,8 +252,8 @@ impl<'g> RecordRef<'g> {
         }
     }
 
-    /// Copies the value's first `into.len()` bytes through atomics. For readers without the lock.
-    /// The length of `into` must be at most the record's padded value length.
+    /// Copies the value's first `into.len()` bytes through atomics, for readers that don't hold the
+    /// lock. `into` must not be longer than the record's padded value.
     #[inline]
     pub(crate) fn load_value_bytes(self, into: &mut [u8]) {
         debug_assert!(into.len() <= self.shape().padded_value_bytes());
@@ -317,7 +318,7 @@ unsafe fn load_words(from: *const AtomicU64, into: &mut [[u8; 8]]) {
 ///
 /// The loads are assembly, because the compiler assumes that ordinary loads do not race with
 /// stores. The processor does not tear the aligned 8-byte parts of a load, so each part is
-/// equivalent to a relaxed load. `index::simd` uses the same kind of load.
+/// equivalent to a relaxed load.
 ///
 /// # Safety
 /// `from` points to at least as many readable words as `into` has.

@@ -36,8 +36,8 @@ fn point() {
     }
 }
 
-/// Runs `work` without scheduler choices at atomics. Used before and after the threads of a model,
-/// so that the choices concentrate on the threads.
+/// Runs `work` without scheduler choices at atomics. A model uses this before and after its
+/// threads, so that the choices concentrate on the threads.
 pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
