@@ -259,10 +259,13 @@ pub enum Error {
     /// All numbers or addresses of a kind are in use.
     #[error("{0}")]
     Exhausted(String),
-    /// The call itself is wrong, and no other variant fits. Examples: a batch of 2^32 keys; text
-    /// that is not the state of a store; a transfer that breaks the contract of a
-    /// [`Device`](crate::device::Device); a checkpoint taken by an operation's callback; a delta
-    /// from a newer to an older checkpoint; a bank to salvage without any manifest.
+    /// The call itself is wrong, and no other variant fits. Examples:
+    /// - a batch of 2^32 keys,
+    /// - text that is not the state of a store,
+    /// - a transfer that breaks the contract of a [`Device`](crate::device::Device),
+    /// - a checkpoint taken by an operation's callback,
+    /// - a delta from a newer to an older checkpoint,
+    /// - a bank to salvage without any manifest.
     #[error("{0}")]
     InvalidArgument(String),
     /// A table of that name exists with a different layout.

@@ -90,8 +90,9 @@ impl<T> Leased<T> {
         self.taken
     }
 
-    /// Called once by the owner before it gives the counts back. The lease can't expire after this.
-    /// False if the lease has already expired: the owner must then leave the counts alone.
+    /// Begins the owner's answer. The owner calls this once, before it gives the counts back. The
+    /// lease can't expire afterwards. False if the lease has already expired: the owner must then
+    /// leave the counts alone.
     #[must_use]
     pub fn begin_answer(&self) -> bool {
         self.leave_held(ANSWERING)
@@ -155,8 +156,8 @@ impl<T> Leases<T> {
         lease
     }
 
-    /// Removes a lease. Called by the owner after it [began](Leased::begin_answer) an answer and
-    /// gave the counts back. Does nothing if the lease has expired.
+    /// Removes a lease after the owner has [begun](Leased::begin_answer) an answer and given the
+    /// counts back. Does nothing if the lease has expired.
     pub fn end(&self, lease: &Leased<T>) {
         if !lease.is_expired() {
             self.shards[lease.shard as usize].0.lock().take(lease.slot);

@@ -176,9 +176,9 @@ pub trait Operation {
         let _ = (i, value);
     }
 
-    /// Called if the row is missing. Fills the new, zeroed value and returns true, or returns false
-    /// to insert nothing. The store never calls this method for `Peek`. It does not call `read` or
-    /// `update` for the row afterwards.
+    /// Fills the new, zeroed value of a missing row and returns true, or returns false to insert
+    /// nothing. The store never calls this method for `Peek`. It does not call `read` or `update`
+    /// for the row afterwards.
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
         let _ = (i, value);
         false

@@ -7,7 +7,7 @@ use crate::memory::control_group::default_memory_budget_bytes;
 /// The settings with which a store is opened.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
-    /// Memory for log frames, index, buffers and all else, in bytes. At least
+    /// Memory for log frames, index, buffers and all else, in bytes. The minimum is
     /// [`BUDGET_BYTES_MIN`](crate::BUDGET_BYTES_MIN). Default: 1 GiB, or a quarter of the memory
     /// limit of the process's control group if that is less ([`default_memory_budget_bytes`]). If
     /// the budget exceeds that limit, the system kills the process (see
@@ -15,7 +15,7 @@ pub struct StoreOptions {
     pub memory_budget_bytes: u64,
     /// The device that reads and writes files. Default: io_uring if the kernel allows it.
     pub device: DeviceChoice,
-    /// Number of newest checkpoints that stay on disk. At least 1. Default: 2.
+    /// Number of newest checkpoints that stay on disk, at least 1. Default: 2.
     pub checkpoints_kept: usize,
     /// Size of a log page for a new bank: a power of two from 8 KiB to 4 MiB. Default: derived from
     /// the budget. A bank keeps the page size that it was created with.

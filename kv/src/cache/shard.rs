@@ -95,8 +95,8 @@ fn index_word(hash: u64, at: usize) -> u32 {
 /// Splits a shard's memory into the words of index and marks, and the words of the queues.
 fn split(memory: &mut Region, queues_at: usize) -> (&mut [u64], &mut [u64]) {
     let words = memory.len() / 8;
-    // SAFETY: the system has mapped the region's bytes and set them to 0. They are aligned to a
-    // page. Only the region gives access to them, and it is borrowed exclusively.
+    // SAFETY: the system has mapped the region's bytes and set them to 0. The region is aligned to
+    // a page. It is the only way to its bytes, and it is borrowed exclusively.
     let all = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().cast::<u64>(), words) };
     all.split_at_mut(queues_at)
 }

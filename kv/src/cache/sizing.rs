@@ -6,9 +6,9 @@
 //! compaction makes count as growth too. The cache checks the log's growth after each batch that
 //! looks for rows below the log's head.
 //!
-//! - While the log grows by less than a shard's memory, the cache doubles each time that peeks have
-//!   looked for as many rows below the head as the cache holds. The cache can't fill faster than
-//!   that.
+//! - While the log grows by less than a shard's memory, the cache doubles repeatedly. It does so
+//!   each time that peeks have looked for as many rows below the head as the cache holds. The cache
+//!   can't fill faster than that.
 //! - If the cache is full and the log has not grown since the last check, the cache takes frames
 //!   that the log does not use.
 //! - Each time that the log has grown by a shard's memory, the cache gives a shard back, down to
@@ -46,7 +46,8 @@ pub(crate) struct Demand {
 pub(super) struct Sizing {
     /// The demand since the cache last changed its size, or the log last grew by a shard's memory.
     window: Demand,
-    /// The log's tail when it last had grown by a shard's memory. 0 before the first batch.
+    /// The log's tail when it last had grown by a shard's memory. The value is 0 before the first
+    /// batch.
     tail: u64,
     /// The log's tail at the last check.
     last_tail: u64,
@@ -78,7 +79,7 @@ impl RowCache {
     }
 
     /// Records a batch's demand, and resizes the cache if needed. The caller must not be pinned.
-    /// Never waits: if another thread is resizing, this batch's counts are dropped.
+    /// The call never waits: if another thread is resizing, this batch's counts are dropped.
     pub(crate) fn resize(&self, demand: &Demand, log: &Log) {
         if self.shards.is_empty() {
             return;

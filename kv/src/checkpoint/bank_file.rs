@@ -2,8 +2,8 @@
 //!
 //! `<bank>/BANK` (metadata, see `metadata`) is written when the bank is created, and again after
 //! its first checkpoint. The store therefore never mistakes a directory with other files for a new
-//! bank. Nor does it take a bank that lost its checkpoints for a bank that never had any, and
-//! discard its log.
+//! bank. It also distinguishes a bank that lost its checkpoints from one that never had any, whose
+//! log it may discard.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -10,7 +10,8 @@ use crate::files::directory::Place;
 pub(crate) struct CheckpointIdentity {
     pub(crate) bank: u64,
     pub(crate) checkpoint: u64,
-    /// The checkpoint's random id. 0 for a file of format 5, whose header holds only the bank's id.
+    /// The checkpoint's random id. The value is 0 for a file of format 5, whose header holds only
+    /// the bank's id.
     pub(crate) id: u64,
 }
 

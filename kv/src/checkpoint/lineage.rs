@@ -27,7 +27,7 @@ use crate::record::address::Address;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, metadata::Encode, metadata::Decode)]
 pub(crate) struct Opening {
     pub(crate) first_page: u64,
-    /// A random number. 0 only for pages that a build of format 5 wrote.
+    /// A random number. The value is 0 only for pages that a build of format 5 wrote.
     pub(crate) salt: u64,
 }
 

@@ -57,8 +57,8 @@ impl TableEntry {
 pub(crate) struct ImageEntry {
     /// The number of the checkpoint that the image was written for.
     pub(crate) checkpoint: u64,
-    /// The id of the checkpoint that the image was written for. 0 if a build of format 5 wrote the
-    /// image.
+    /// The id of the checkpoint that the image was written for. The value is 0 if a build of format
+    /// 5 wrote the image.
     pub(crate) id: u64,
     pub(crate) file_bytes: u64,
 }
@@ -79,7 +79,8 @@ pub(crate) struct Manifest {
     pub(crate) bank: u64,
     pub(crate) page_bits: u32,
     pub(crate) segment_bytes: u64,
-    /// The seed of the key hash that the index uses, see `hash`. 0 in banks of format 5.
+    /// The seed of the key hash that the index uses, see `hash`. The seed is 0 in banks of format
+    /// 5.
     pub(crate) hash_seed: u64,
     /// The log's first address. The bank keeps nothing below it.
     pub(crate) log_begin: u64,

@@ -1,14 +1,14 @@
 //! Writes checkpoints to disk, and finds the newest complete checkpoint.
 //!
 //! ```text
-//! <bank>/checkpoints/0000000007/manifest           what the checkpoint is (metadata, see `metadata`)
+//! <bank>/checkpoints/0000000007/manifest           the checkpoint's description (metadata, see `metadata`)
 //!                               index.0000000004   the index as of checkpoint 4 (see `index::image`)
-//!                               index.0000000007   what of it has changed since
-//!                               blob               the caller's own bytes (checked stream)
+//!                               index.0000000007   the changes of the index since then
+//!                               blob               the caller's bytes (checked stream)
 //! ```
 //!
-//! A checkpoint also needs images of the index that earlier checkpoints wrote. They are hard-linked
-//! into its directory, so each directory has all its images.
+//! A checkpoint also needs images of the index that earlier checkpoints wrote. These files are
+//! hard-linked into its directory, so each directory has all images of its checkpoint.
 //!
 //! A checkpoint is written in the directory `0000000007.partial`. The log is synced first, then
 //! every file, then the directory. The directory then gets its final name, and `checkpoints` is
@@ -115,8 +115,8 @@ impl Checkpoints {
         Ok(removal::numbers_of(&self.names()?))
     }
 
-    /// Returns the numbers of the completed checkpoints, oldest first. Empty if the folder is
-    /// missing.
+    /// Returns the numbers of the completed checkpoints, oldest first. The list is empty if the
+    /// folder is missing.
     pub(crate) fn numbers_if_any(&self) -> Result<Vec<u64>> {
         if self.is_there() { self.numbers() } else { Ok(Vec::new()) }
     }

@@ -1,10 +1,10 @@
 //! Removes checkpoints, even on file systems that refuse to rename or remove their directories.
 //!
 //! **Problem.** A checkpoint is removed by a rename of its directory, which is atomic, and then by
-//! the removal of its files. Some directories can't be renamed: on an overlay file system the
-//! directories of a lower layer (`EXDEV`), and in a directory with the sticky bit the directories
-//! of another user. Some files can't be removed. Such a checkpoint must not prevent the removal of
-//! later ones, or the opening of the bank.
+//! the removal of its files. Some directories can't be renamed. Examples are directories of a lower
+//! layer on an overlay file system (`EXDEV`), and directories of another user below a directory
+//! with the sticky bit. Some files can't be removed. Such a checkpoint must not prevent the removal
+//! of later ones, or the opening of the bank.
 //!
 //! **Approach.** A removal has two steps: take back the checkpoint, so that no process counts it,
 //! and clear away its files.

@@ -45,7 +45,7 @@ const BLOCKS_MAX: usize = 1024;
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Slot {
-    /// The era of the thread's pin. 0 while the thread is not pinned.
+    /// The era of the thread's pin. The value is 0 while the thread is not pinned.
     era: AtomicU64,
     /// Number of nested pins of the thread.
     depth: AtomicUsize,

@@ -2,10 +2,10 @@
 //!
 //! **Approach.** The files of a checkpoint never change: segments of the log below its end, images
 //! of its index, and its blob. The copy therefore makes hard links to those files, and costs no
-//! space until the bank removes its own names. Two files are copied: the segment in which the
-//! checkpoint's log ends, because the bank continues to write it, and the manifest, because readers
-//! lock it (`hold`) and each bank needs its own lock. If the file system can't link, for example to
-//! another drive, all files are copied.
+//! space until the bank removes its own names. Two files are copied. The bank continues to write
+//! the segment in which the checkpoint's log ends. Readers lock the manifest (`hold`), so each bank
+//! needs its own. If the file system can't link, for example to another drive, all files are
+//! copied.
 //!
 //! **What makes sharing safe.** A bank changes no file that has another name (`device::segments`).
 //! The copier holds the checkpoint, so the bank removes neither its directory nor any part of its
@@ -75,11 +75,14 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `NotABank`; `NoSuchCheckpoint`; `UnusableOutput` if `to` is not empty; `Locked` if another
-    /// process creates a bank in `to`; `Damaged` or `Truncated` if the manifest or a copied part
-    /// does not verify ([`verify`](crate::inspect::verify) checks linked files); `DirectoryMoved`
-    /// if `to` was moved during the call; `Io`. After an error, the call removes the files that it
-    /// created.
+    /// After an error, the call removes the files that it created.
+    /// - `NotABank` or `NoSuchCheckpoint` for the bank in `dir`.
+    /// - `UnusableOutput` if `to` is not empty.
+    /// - `Locked` if another process creates a bank in `to`.
+    /// - `Damaged` or `Truncated` if the manifest or a copied part does not verify.
+    ///   [`verify`](crate::inspect::verify) checks linked files.
+    /// - `DirectoryMoved` if `to` was moved during the call.
+    /// - `Io` if a system call failed.
     pub fn copy_checkpoint(dir: &Path, checkpoint: Option<u64>, to: &Path) -> Result<Copied> {
         // Declared first and so dropped last: a signal ends the process only after the created
         // files were removed.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! length of the head (4) | head (metadata, see `metadata`)
-//! for each image of the index that the base has not, oldest first, and for the blob:
+//! for each image of the index that the base lacks, oldest first, and for the blob:
 //!   pieces of length (4) | bytes, the last one of length 0
 //! pages of the log, in order
 //! ```
@@ -199,10 +199,14 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `NotABank`; `NoSuchCheckpoint`; `InvalidArgument` if `from` is not older than `to`;
-    /// `UnusableOutput` if `file` exists; `Damaged` or `Truncated` if a part of the bank does not
-    /// verify (the call checks all parts that it writes); `DirectoryMoved` if the folder of `file`
-    /// was moved during the call; `Io`. After an error, no file is left.
+    /// After an error, no file is left.
+    /// - `NotABank` or `NoSuchCheckpoint` for the bank in `dir`.
+    /// - `InvalidArgument` if `from` is not older than `to`.
+    /// - `UnusableOutput` if `file` exists.
+    /// - `Damaged` or `Truncated` if a part of the bank does not verify. The call checks all parts
+    ///   that it writes.
+    /// - `DirectoryMoved` if the folder of `file` was moved during the call.
+    /// - `Io` if a system call failed.
     pub fn export_delta(
         dir: &Path,
         from: u64,
@@ -238,7 +242,8 @@ impl Store {
         });
         linked.map_err(failed)?;
         file.directory().sync().map_err(failed).inspect_err(|_| {
-            // The name may not be durable. It is removed, so that the caller can repeat the call.
+            // The name may not be durable. The file is removed, so that the caller can repeat the
+            // call.
             let _ = file.remove_file();
         })?;
         Ok(head.delta(file_bytes))
@@ -255,11 +260,14 @@ impl Store {
     /// both are complete.
     ///
     /// # Errors
-    /// `DeltaMismatch` if the bank has no checkpoint, or if the delta follows another checkpoint,
-    /// is from another bank or lineage, or was applied before; `InvalidOption` for 0 checkpoints;
-    /// `NotABank`; `CheckpointInUse` if a checkpoint that must be removed is pinned or being read;
-    /// `Locked` if the bank is open for writing; `Damaged` or `Truncated` for a delta that does not
-    /// verify; `Io`.
+    /// - `DeltaMismatch` if the bank has no checkpoint, or if the delta follows another checkpoint,
+    ///   is from another bank or lineage, or was applied before.
+    /// - `InvalidOption` for 0 checkpoints.
+    /// - `NotABank` for the directory `dir`.
+    /// - `CheckpointInUse` if a checkpoint that must be removed is pinned or being read.
+    /// - `Locked` if the bank is open for writing.
+    /// - `Damaged` or `Truncated` for a delta that does not verify.
+    /// - `Io` if a system call failed.
     pub fn apply_delta(
         dir: &Path,
         file: &Path,
@@ -455,7 +463,7 @@ fn export_stream(mut input: CheckedReader, out: &mut CheckedWriter) -> Result<()
     out.write(&0_u32.to_le_bytes())
 }
 
-/// Opens a delta and reads its head. Also returns the file's length.
+/// Opens a delta and reads its head. The last part of the result is the file's length.
 fn open(path: &Path) -> Result<(CheckedReader, Head, u64)> {
     let place = Place::of_path_to_open(path).map_err(|e| Error::io("open", path, e))?;
     let file = place.open().map_err(|e| Error::io("open", path, e))?;

@@ -45,9 +45,11 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `NotABank`; `NoSuchCheckpoint`; `Locked` if the bank is open for writing; `BeingRead` if a
-    /// process reads a newer checkpoint; `Damaged` or `Truncated` if the checkpoint does not
-    /// verify; `Io`.
+    /// - `NotABank` or `NoSuchCheckpoint` for the bank in `dir`.
+    /// - `Locked` if the bank is open for writing.
+    /// - `BeingRead` if a process reads a newer checkpoint.
+    /// - `Damaged` or `Truncated` if the checkpoint does not verify.
+    /// - `Io` if a system call failed.
     pub fn roll_back(dir: &Path, number: u64) -> Result<Vec<u64>> {
         let dir = &open_bank_dir(dir)?;
         let bank_file = BankFile::read_one(dir)?;

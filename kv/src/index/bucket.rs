@@ -14,8 +14,8 @@
 //! | locked | splitting | slots |
 //! |---|---|---|
 //! | 0 | 0 | consistent |
-//! | 1 | 0 | one slot may be changing; each is good by itself |
-//! | 1 | 1 | entries are moving between buckets: a lookup that misses must look again |
+//! | 1 | 0 | one slot may be changing; each slot is valid |
+//! | 1 | 1 | entries are moving between buckets: a lookup that misses must search again |
 
 #[cfg(any(test, miri, embank_shuttle, embank_tsan, not(target_arch = "x86_64")))]
 use super::entry::Entry;

@@ -16,11 +16,12 @@
 //! shifts down by one. A split therefore does not read the record, which may be on disk. A tag
 //! loses one bit in each split, and gets all bits back when its record is next written.
 //!
-//! For an entry without known bits, the split reads the chain's records if all of them are in
-//! memory. Their hashes give the side and new tag bits. If a record is on disk, the entry goes to
-//! both sides. This is always correct, because a lookup compares whole keys. With enough memory
-//! such entries are rare: a row must stay untouched through 16 doublings. They are common in a bank
-//! that was created with too little memory, so that keys share slots, and is opened with more.
+//! If an entry has no known bits, the split reads the chain's records if all of them are in memory.
+//! Their hashes give the side and new tag bits. If a record is on disk, the entry goes to both
+//! sides. This is always correct, because a lookup compares whole keys. With enough memory such
+//! entries are rare: a row must stay untouched through 16 doublings. They are common in a bank that
+//! was created with too little memory, and is opened with more. Its keys share slots, which have
+//! few known bits.
 
 use crate::record::address::Address;
 
@@ -37,7 +38,7 @@ const PROBE_TOP: u64 = TAG_FULL << 1;
 /// All addresses are below this limit of 512 TiB. Writing 1 GB each second reaches it in six days.
 pub(crate) const ADDRESS_LIMIT: u64 = 1 << (ADDRESS_BITS + 3);
 
-/// The content of a slot. 0 means an empty slot.
+/// The content of a slot. The value 0 means an empty slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry(pub(crate) u64);
 
@@ -156,8 +157,8 @@ impl Entry {
     }
 
     /// Returns the entry for bucket `number` at this depth, with the tag bits on which all hashes
-    /// of that bucket agree. Empty if no hash belongs to the bucket. `hashes` must contain the
-    /// hashes of all records that the entry leads to.
+    /// of that bucket agree. The result is empty if no hash belongs to the bucket. `hashes` must
+    /// contain the hashes of all records that the entry leads to.
     pub(crate) fn narrowed(
         self,
         number: u64,

@@ -7,8 +7,8 @@ use crate::memory::budget::Budget;
 use crate::record::address::Address;
 use crate::sync::{Backoff, Ordering, Planted, planted};
 
-/// Used slots per primary bucket at which the next bucket is split. At 5, a sixth of the buckets
-/// have an overflow bucket, and an entry costs 14 to 15 bytes (measured by the tests).
+/// Load at which the next bucket is split, in used slots per primary bucket. At 5, a sixth of the
+/// buckets have an overflow bucket, and an entry costs 14 to 15 bytes (measured by the tests).
 const LOAD: u64 = 5;
 /// Most splits of one call, so that a batch does not pay for the inserts of many other batches.
 const SPLITS_PER_CALL: usize = 4096;
@@ -135,10 +135,10 @@ impl Index {
         self.divisible_count() > self.bucket_count() * LOAD
     }
 
-    /// Splits buckets until the load is at its target, at most `SPLITS_PER_CALL`. Called after
-    /// inserts. Does nothing while another thread splits. Stops if the budget has no memory, and
-    /// the next call continues. Until then, new keys go to overflow buckets, and then share slots
-    /// (see `insert`). Returns true if it has split a bucket. `look` returns the hash and the
+    /// Splits buckets until the load is at its target, at most `SPLITS_PER_CALL`. Batches call this
+    /// after inserts. Does nothing while another thread splits. Stops if the budget has no memory,
+    /// and the next call continues. Until then, new keys go to overflow buckets, and then share
+    /// slots (see `insert`). Returns true if it has split a bucket. `look` returns the hash and the
     /// previous address of a record in memory.
     pub(crate) fn grow(&self, budget: &Budget, look: impl Fn(Address) -> Look) -> bool {
         if !self.wants_growth() {

@@ -10,8 +10,8 @@
 //! every bucket of the index. A *delta* has the buckets that changed since the image before it. A
 //! checkpoint names a whole image and the deltas that follow it. The newest image with a bucket
 //! gives the bucket's content. A bucket's depth follows from its number and from the newest image's
-//! level and split pointer, because a bucket that was split later is in a later delta. Loading
-//! assigns overflow buckets anew.
+//! level and split pointer. This holds for every bucket, because a bucket that was split later is
+//! in a later delta. Loading assigns overflow buckets anew.
 
 use std::fs::File;
 
@@ -232,7 +232,7 @@ pub(crate) struct BucketReader<'a> {
     newest: ImageHead,
     input: CheckedReader,
     file: usize,
-    /// For a whole image, the number of its buckets that have not been read.
+    /// Number of buckets of the present whole image that have not been read. `None` for a delta.
     due: Option<u64>,
     /// One bit for each bucket that has been read.
     read: Vec<u64>,

@@ -17,8 +17,8 @@
 //! and, if it found no match, the meta word again. A changed version shows that the bucket was
 //! split in between. Operations that change a row in place never change the index. A change of a
 //! slot (a new key, or a record that moved to the tail) takes the bucket's lock bit for a few
-//! instructions. FASTER's latch-free two-phase insert takes no lock. But it can't distinguish tags
-//! of different lengths, and no bucket can be split during it.
+//! instructions. FASTER's latch-free two-phase insert takes no lock. That insert can't distinguish
+//! tags of different lengths, and no bucket can be split during it.
 //!
 //! **Invariants.**
 //! 1. A key's records are in the chain of exactly one slot of its bucket, newest first. A slot's
@@ -525,9 +525,9 @@ impl Index {
         self.replace_if(hash, old, new, alone, || true)
     }
 
-    /// Like `replace`, but only if `still` returns true while the hash's bucket is locked. If this
-    /// call and an insert of the same key run at once, the later one sees everything that the
-    /// earlier one saw.
+    /// Does the same as `replace`, but only if `still` returns true while the hash's bucket is
+    /// locked. If this call and an insert of the same key run at once, the later one sees
+    /// everything that the earlier one saw.
     pub(crate) fn replace_if(
         &self,
         hash: u64,

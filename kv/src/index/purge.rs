@@ -1,11 +1,11 @@
 //! Removes entries from the index: those of deleted rows, and those that lead below the log's
 //! beginning.
 //!
-//! An entry whose head lies below `begin` leads to no row: compaction has moved every row from
-//! there, and lookups treat it as the end of its chain (`engine::batch`). The entry only wastes a
-//! slot. Compaction removes most such entries when it meets the tombstones of their rows. The rest
-//! are copies of entries without tag bits that splits made. To remove them, compaction sweeps the
-//! whole index, a few buckets for each page.
+//! An entry whose head lies below `begin` leads to no row, because compaction has moved every row
+//! from there. Lookups treat such an entry as the end of its chain (`engine::batch`). The entry
+//! only wastes a slot. Compaction removes most of these entries when it meets the tombstones of
+//! their rows. The rest are copies of entries without tag bits that splits made. To remove them,
+//! compaction sweeps the whole index, a few buckets for each page.
 
 use super::Index;
 use super::bucket::{Bucket, Meta};

@@ -566,9 +566,9 @@ fn images_that_do_not_belong_together_are_damaged() {
     }
 }
 
-/// Shows that a lookup finds the bucket even if it was split twice since the outline was copied,
-/// and the bucket that its hash moved to was not split. Before the fix, such a lookup read a bucket
-/// that did not exist, and never ended. (A model found this.)
+/// Shows that a lookup with an old outline finds a bucket that was split twice since, even if the
+/// bucket that the hash moved to was not split. Before the fix, such a lookup read a bucket that
+/// did not exist, and never ended. (A model found this.)
 #[test]
 fn a_look_from_before_several_splits_finds_the_bucket() {
     let indexed = Indexed::new(64 << 20, 4000);

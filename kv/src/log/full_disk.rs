@@ -125,7 +125,7 @@ impl Log {
         self.page_flushed.notify_all();
         drop(state);
         if is_news {
-            // A writer that waits for compaction checks the disk again. It is woken only here and
+            // A writer that waits for compaction checks the disk again. This wakes it only once and
             // not after each attempt, because it requests attempts itself.
             self.compactor.raise();
         }

@@ -7,16 +7,17 @@
 //! ```
 //!
 //! Records at or above `read_only` change in place. Records between `head` and `read_only` are in
-//! memory but settled (no longer changed): their pages are written to disk, and an update copies
-//! the row to the tail. Records below `head` are only on disk. (After FASTER, SIGMOD 2018.)
+//! memory but settled: they no longer change, and their pages are written to disk. An update of
+//! such a record copies the row to the tail. Records below `head` are only on disk. (After FASTER,
+//! SIGMOD 2018.)
 //!
 //! **Turning a page.** Threads take space at the tail by fetch-and-add on one word, which holds
 //! page and offset. The thread that crosses the page's end stores how many bytes of the page are
 //! used, and reports the page full. Its caller unpins and calls `turn_page`, which waits until a
 //! frame is free. The writer thread (`writer`) keeps frames free. It moves `read_only` and `head`,
-//! waits for a `barrier` so that no thread acts on the old values, writes settled pages, and frees
-//! the frames of evicted pages. A checkpoint's `cut` ends the tail's page and moves `read_only` to
-//! the tail, while no thread is pinned.
+//! and waits for a `barrier`, after which no thread acts on the old values. It then writes settled
+//! pages and frees the frames of evicted pages. A checkpoint's `cut` ends the tail's page and moves
+//! `read_only` to the tail, while no thread is pinned.
 //!
 //! **Invariants.**
 //! 1. `head <= flushed <= read_only <= tail`, `settled <= read_only` and `begin <= flushed`. All of
@@ -99,10 +100,10 @@ pub(crate) struct Log {
     head: AtomicU64,
     begin: AtomicU64,
     frames: Region,
-    /// For a page in memory, at `page % shifts.len()`: the number to add (wrapping) to an address
-    /// in the page to get its offset in `frames`.
+    /// The entry `page % shifts.len()` belongs to a page in memory. Adding it (wrapping) to an
+    /// address in the page gives the address's offset in `frames`.
     shifts: Box<[AtomicU64]>,
-    /// For a full page in memory, at the same index: the bytes in use.
+    /// Bytes in use of each full page in memory, with the same indexes as `shifts`.
     used_bytes: Box<[AtomicU32]>,
     state: Mutex<State>,
     writer_wake: Condvar,

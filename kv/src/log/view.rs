@@ -35,7 +35,7 @@ impl Frames<'_> {
 pub(crate) struct View<'a> {
     /// A reader ignores index entries and links to addresses below this one.
     pub(crate) begin: u64,
-    /// Rows at or above this address are in memory. Never below `begin`.
+    /// Rows at or above this address are in memory. The address is never below `begin`.
     pub(crate) head: u64,
     pub(crate) read_only: u64,
     pub(crate) frames: Frames<'a>,

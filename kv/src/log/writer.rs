@@ -9,9 +9,10 @@
 //! them may be waiting at once.
 //!
 //! No wake-up is lost. A waiting thread wakes the writer under the state's lock, after the charge
-//! that made it wait. The writer checks the cache's share under that lock before it sleeps. A
-//! charge while the writer sleeps either finds no thread waiting, or leads to a wake-up under that
-//! lock: at the end of the batch (`make_room`), or when the borrower itself waits (`Scan::new`).
+//! that made it wait. The writer checks the cache's share under that lock before it sleeps. If a
+//! charge happens while the writer sleeps, either no thread waits, or a wake-up under that lock
+//! follows. It comes at the end of the batch (`make_room`), or when the borrower itself waits
+//! (`Scan::new`).
 
 use std::time::Instant;
 

@@ -8,7 +8,7 @@
 //! The rows of one page need less than half a page of index. The slack therefore lasts until the
 //! next page turn, even if the disk delays the writer thread.
 //!
-//! The slack can be too small in three cases: batches of many threads insert at once, a unit is as
+//! The slack can be too small in three cases. Batches of many threads insert at once, a unit is as
 //! long as a page, or the row cache or a scan has just charged more than a page. The budget then
 //! refuses the index, which asks again after the next batch (`Index::grow`).
 //!
@@ -66,30 +66,30 @@ pub(crate) struct Budget {
     buffer_bytes: u64,
     /// Bytes that the frames leave free for the index.
     slack_bytes: u64,
-    /// Number of frames that have memory. Changed only under `taking`.
+    /// Number of frames that have memory. It changes only under `taking`.
     frames: AtomicU64,
-    /// Bytes that the index has taken. Changed only under `taking`.
+    /// Bytes that the index has taken. The number changes only under `taking`.
     index_bytes: AtomicU64,
     cache_bytes: AtomicU64,
     /// Bytes lent to scans and prefetches; the frames release them.
     lent_bytes: AtomicU64,
-    /// Held while memory is taken for a frame or for the index, so that each sees the other's
-    /// memory.
+    /// This lock is held while memory is taken for a frame or for the index, so that each sees the
+    /// other's memory.
     taking: Mutex<()>,
 }
 
 impl Budget {
-    /// Returns the default page size for a budget: a 64th of the budget if that is at most 128 KiB,
-    /// else a 128th but at least 128 KiB. The size is rounded down to a power of two from 8 KiB to
-    /// 4 MiB. Pages are small, because some frames never hold rows: two are free, one is being
-    /// written and one is in compaction. They are not smaller, because a page must hold long rows.
+    /// Returns the default page size for a budget. It is a 64th of the budget if that is at most
+    /// 128 KiB, else a 128th but at least 128 KiB. The size is rounded down to a power of two from
+    /// 8 KiB to 4 MiB. Pages are small, because some frames never hold rows: two are free, one is
+    /// being written and one is in compaction. Smaller pages could not hold long rows.
     pub(crate) fn page_bytes_for(total_bytes: u64) -> u64 {
         let wanted = (total_bytes / 128).max((total_bytes / 64).min(128 << 10));
         1 << wanted.clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX).ilog2()
     }
 
-    /// Returns the bytes of read buffers for a budget: a 16th of the budget if that is at most 1
-    /// MiB, else a 32nd but at least 1 MiB. The result is at most 8 MiB.
+    /// Returns the bytes of read buffers for a budget. This is a 16th of the budget if that is at
+    /// most 1 MiB, else a 32nd but at least 1 MiB. The result is at most 8 MiB.
     pub(crate) fn read_buffer_bytes_for(total_bytes: u64) -> u64 {
         let wanted = (total_bytes / 32).max((total_bytes / 16).min(1 << 20));
         wanted.min(8 << 20).next_multiple_of(4096)
@@ -101,8 +101,8 @@ impl Budget {
         page_bytes + 4096
     }
 
-    /// Returns the bytes that saved buckets of a checkpoint's image may take: a quarter of a page
-    /// waits, and a quarter is being written.
+    /// Returns the memory limit, in bytes, for buckets that batches save for a checkpoint's image:
+    /// a quarter of a page waits to be written, and a quarter is being written.
     fn saved_bytes_for(page_bytes: u64) -> u64 {
         page_bytes / 2
     }
@@ -257,7 +257,8 @@ impl Budget {
         self.cache_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the largest possible result of `frames_allowed`: without index, cache and loans.
+    /// Returns the largest possible result of `frames_allowed`, which is reached if index, cache
+    /// and loans have no memory.
     pub(crate) fn frames_max(&self) -> u64 {
         self.frames_beside(0)
     }
@@ -368,8 +369,8 @@ impl Budget {
         total
     }
 
-    /// Returns the error for a budget that is too small for a bank: its log with pages of this
-    /// size, an index with these bytes of buckets and overflow buckets, and one scan.
+    /// Returns the error for a budget that is too small for a bank. The bank needs its log with
+    /// pages of this size, an index with these bytes of buckets and overflow buckets, and one scan.
     pub(crate) fn too_small(
         total_bytes: u64,
         page_bytes: u64,

@@ -38,9 +38,9 @@ const DEFAULT_BUDGET_BYTES_MIN: u64 = 2 * BUDGET_BYTES_MIN;
 /// where no limit is set.
 const LIMIT_BYTES_MAX: u64 = 1 << 60;
 
-/// Returns the memory budget in bytes of a bank that is opened without one: 1 GiB, or a quarter of
-/// the memory limit of the process's control group if that is less. At least 512 KiB, with which a
-/// bank opens.
+/// Returns the memory budget in bytes of a bank that is opened without one. It is 1 GiB, or a
+/// quarter of the memory limit of the process's control group if that is less. It is at least 512
+/// KiB, with which a bank opens.
 ///
 /// Each call reads the limit again, so the result follows changes of the limit.
 ///
@@ -297,9 +297,9 @@ mod tests {
         assert_eq!(limit(groups, &mounts, &[one, two]), Some(256));
     }
 
-    /// Shows that the limit at the top of the mount counts if the process's path is a path of the
-    /// host, or leads out of the container's namespace. The top of the mount is then the
-    /// container's group.
+    /// Shows that the limit at the top of the mount counts if the process's path lies outside the
+    /// mount: a path of the host, or one that leads out of the container's namespace. The top of
+    /// the mount is then the container's group.
     #[test]
     fn the_top_of_the_mount_counts_where_the_path_is_another_namespaces() {
         let files = [

@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The result of [`is_near_faster`]: 0 before the first call, then `NEAR` or `FAR`.
+/// The result of [`is_near_faster`]: `NEAR` or `FAR`. The value is 0 before the first call.
 static FOUND: AtomicU8 = AtomicU8::new(0);
 const NEAR: u8 = 1;
 const FAR: u8 = 2;

@@ -51,8 +51,8 @@ mod handlers {
     static BEGUN: AtomicU64 = AtomicU64::new(0);
     static ENDED: AtomicU64 = AtomicU64::new(0);
 
-    /// For each owner, in the order of `Owner`: the function that resets its state in a child. Null
-    /// if the owner has no state yet.
+    /// The function of each owner that resets its state in a child, in the order of `Owner`. The
+    /// pointer is null if the owner has no state yet.
     static RENEW: [AtomicPtr<()>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
 
     extern "C" fn before() {

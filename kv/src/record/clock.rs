@@ -8,7 +8,7 @@
 //!
 //! | locked | replaced | meaning | what ends the state |
 //! |---|---|---|---|
-//! | 0 | 0 | at rest: value and clock are good | any thread, by compare-and-swap to locked |
+//! | 0 | 0 | at rest: value and clock are valid | any thread, by compare-and-swap to locked |
 //! | 1 | 0 | its holder reads or changes value and clock | the holder alone, by a store |
 //! | 0 | 1 | the index leads to a newer record of this key | no thread: it is final |
 //! | 1 | 1 | does not occur: the holder replaces and unlocks in one store | - |

@@ -23,7 +23,7 @@ pub(crate) use global;
 /// Waits for a few instructions of another thread: spins first, then yields the processor.
 ///
 /// Every such wait ends. A thread holds a lock bit of this crate for a bounded number of
-/// instructions, and never while it waits for the disk or for another lock bit. Meanwhile it may
+/// instructions. While it holds one, it never waits for the disk or for another lock bit. It may
 /// only take a mutex that is held for an equally short time.
 pub(crate) struct Backoff(u32);
 
