@@ -1,10 +1,10 @@
 //! Writes checkpoints to disk, and finds the newest complete checkpoint.
 //!
 //! ```text
-//! <bank>/checkpoints/0000000007/manifest           the checkpoint's description (metadata, see `metadata`)
+//! <bank>/checkpoints/0000000007/manifest           what the checkpoint is (metadata, see `metadata`)
 //!                               index.0000000004   the index as of checkpoint 4 (see `index::image`)
-//!                               index.0000000007   the changes of the index since then
-//!                               blob               the caller's bytes (checked stream)
+//!                               index.0000000007   what of it has changed since
+//!                               blob               the caller's own bytes (checked stream)
 //! ```
 //!
 //! A checkpoint also needs images of the index that earlier checkpoints wrote. These files are

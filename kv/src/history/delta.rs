@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! length of the head (4) | head (metadata, see `metadata`)
-//! for each image of the index that the base lacks, oldest first, and for the blob:
+//! for each image of the index that the base has not, oldest first, and for the blob:
 //!   pieces of length (4) | bytes, the last one of length 0
 //! pages of the log, in order
 //! ```
