@@ -94,7 +94,7 @@ pub(crate) struct Log {
     tail: AtomicU64,
     read_only: AtomicU64,
     /// All records below this address are complete and no longer change, except for their clock
-    /// words. Use [`settled`](Self::settled), because `flushed` may be higher.
+    /// words. Use `Log::settled()`, because `flushed` may be higher.
     settled: AtomicU64,
     flushed: AtomicU64,
     head: AtomicU64,
