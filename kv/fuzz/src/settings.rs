@@ -5,8 +5,8 @@ use embank_kv::metadata;
 
 use super::seals;
 
-/// Decodes a descriptor. The first two bytes of `data` are its kind less 1 and its version less 1;
-/// the other bytes are the content of the settings' frame.
+/// Decodes a descriptor. The first two bytes of `data` give its kind and its version, each less 1.
+/// The other bytes are the content of the settings' frame.
 pub fn table_settings(data: &[u8]) {
     let Some((&[kind, version], body)) = data.split_first_chunk::<2>() else { return };
     let mut settings = metadata::encode(&());

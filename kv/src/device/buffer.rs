@@ -40,7 +40,7 @@ impl AlignedBuffer {
             return Self { start: NonNull::<Page>::dangling().cast(), len, number: None };
         }
         let layout = Self::layout(len);
-        // SAFETY: `alloc_zeroed` requires a size above zero. The check above ensures it.
+        // SAFETY: `alloc_zeroed` requires a size above zero, which the check above ensures.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
         Self { start, len, number: None }

@@ -43,7 +43,7 @@ pub struct DeviceReport {
     pub direct_io_refused: Option<String>,
 }
 
-/// What [`Device::free`] did.
+/// The result of [`Device::free`].
 ///
 /// ```
 /// use embank_kv::device::{Device, DeviceOptions, MemoryDevice};
@@ -85,7 +85,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// reads with a waiting caller.
     ///
     /// # Errors
-    /// As [`read_many`](Self::read_many).
+    /// The errors of [`read_many`](Self::read_many).
     fn read_many_behind(&self, reads: &mut [Read<'_>]) -> Result<()> {
         self.read_many(reads)
     }

@@ -5,12 +5,12 @@
 //! Background calls must keep the drive's queue short.
 //!
 //! Each read has a weight: 1, plus 1 for each 8 KiB. The *window* limits the total weight of
-//! background reads in flight. It is
+//! background reads in flight. The window is
 //! - [`YIELDING`] while a foreground call runs or waits for a ring;
 //! - [`ALONE`] once background reads have brought enough weight since the last foreground call;
-//! - in between, it grows from the first to the second value, by 1 for each [`GROWTH`] of weight
-//!   that background reads bring. Frequent gets then always find a short queue, and rare gets cost
-//!   background calls little.
+//! - in between, a value that grows from the first to the second, by 1 for each [`GROWTH`] of
+//!   weight that background reads bring. Frequent gets then always find a short queue, and rare
+//!   gets cost background calls little.
 //!
 //! Background calls share the window equally. Each may always have one read in flight, so each
 //! makes progress. A foreground call is limited only by its ring.
@@ -82,12 +82,12 @@ impl Traffic {
     }
 }
 
-/// One call's reads.
+/// The reads of one call.
 #[derive(Debug)]
 pub(super) struct Lane<'t> {
     traffic: &'t Traffic,
     priority: Priority,
-    /// By weight.
+    /// Total weight of this call's reads in flight.
     in_flight: u32,
 }
 

@@ -292,7 +292,7 @@ impl Ring {
     }
 
     /// # Safety
-    /// As [`Submitter::enter`](io_uring::Submitter::enter).
+    /// The caller must keep the duties of [`Submitter::enter`](io_uring::Submitter::enter).
     unsafe fn enter_with<T>(
         &self,
         to_submit: u32,
@@ -309,7 +309,7 @@ impl Ring {
     fn note_silence(&mut self) {
         self.silent_slices += 1;
         if self.silent_slices == SILENT_SLICES_MAX {
-            // Not `eprintln`, which would panic if standard error is closed.
+            // `eprintln` would panic if standard error is closed.
             let _ = writeln!(
                 io::stderr(),
                 "embank: none of {} disk requests has completed for {SILENT_SLICES_MAX} s; still waiting for the drive",

@@ -349,7 +349,8 @@ mod tests {
         let mut files = Vec::new();
         let mut streaming = Streaming::new(&segments, &mut files, &mut memory, &mut two, lane());
         assert_eq!((streaming.begin().unwrap(), streaming.begin().unwrap()), (Some(0), Some(1)));
-        // `arrived` was called once for each complete read.
+        // The second read completes first. It is interrupted, then short, then complete. Its memory
+        // is given back only after the first read's.
         let mut came = |number, result| {
             streaming.fetch(&[(number, result)]);
             streaming.complete(number, result);
@@ -362,8 +363,7 @@ mod tests {
         assert_eq!(came(0, 4096), (2, 8192, 2, 0));
         assert!(streaming.error.is_none());
         drop(streaming);
-        // The second read completes first. It is interrupted, then short, then complete. Its memory
-        // is given back only after the first read's.
+        // `arrived` was called once for each complete read.
         assert_eq!((two.arrived, two.done), (vec![(1, 4096), (0, 4096)], vec![1, 0]));
     }
 

@@ -1,9 +1,9 @@
 //! The portable device, in which each thread blocks in `pread`.
 //!
-//! It serves systems and containers without io_uring. A burst is offered to the threads that all
-//! devices of the process share (`pool`). The caller and these threads claim the burst's reads one
-//! by one with an atomic counter, so a read needs no lock before its system call. If no thread
-//! helps, the caller does all reads.
+//! This device serves systems and containers without io_uring. A burst is offered to the threads
+//! that all devices of the process share (`pool`). The caller and these threads claim the burst's
+//! reads one by one with an atomic counter. A read therefore needs no lock before its system call.
+//! If no thread helps, the caller does all reads.
 //!
 //! **Danger.** A pool thread writes to a caller's buffer through a raw pointer. The caller must
 //! neither return nor unwind while a claimed read runs. [`Waiting`] ensures this: its drop waits
@@ -47,7 +47,7 @@ impl ThreadDevice {
     /// [`DeviceOptions::threads`] is 0, each caller reads alone.
     ///
     /// # Errors
-    /// As [`super::open`].
+    /// The errors of [`super::open`].
     pub fn open(dir: &Path, options: &DeviceOptions) -> Result<Self> {
         Self::open_in(&super::directory(dir, options)?, options)
     }

@@ -60,7 +60,7 @@ fn chunk_crc(sequence: u64, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
 
-/// Writes one file.
+/// Writes a checked stream to a file.
 pub(crate) struct CheckedWriter {
     file: File,
     place: Place,
@@ -299,7 +299,7 @@ impl CheckedReader {
         if self.at != self.chunk.len() || self.next_chunk()? {
             return Err(self.damaged(self.offset, "it is longer than it should be".into()));
         }
-        // Not `read`: a signal can interrupt `read`, and `read_exact` tries again.
+        // `read_exact` tries again if a signal interrupts it. `read` would fail.
         match self.file.read_exact(&mut [0]) {
             Ok(()) => Err(self.damaged(self.offset, "bytes follow its end".into())),
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(()),

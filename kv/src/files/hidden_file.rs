@@ -241,7 +241,7 @@ mod tests {
     #[ignore = "run by a_copy_that_a_signal_ends_is_taken_back"]
     fn copies_a_bank_with_a_signal_pending() {
         let Some(place) = std::env::var_os(PLACE) else { return };
-        // SAFETY: the call sets no handler. It is needed because a shell may have started this
+        // SAFETY: the call sets no handler. The test calls it because a shell may have started this
         // process with ignored signals.
         unsafe { libc::signal(libc::SIGTERM, libc::SIG_DFL) };
         let bank = Path::new(&place).join("bank");

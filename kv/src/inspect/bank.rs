@@ -201,7 +201,7 @@ pub(super) fn table_summary(table: &TableEntry) -> TableSummary {
     }
 }
 
-/// Returns the bytes of all files in a folder, and the bytes of those files that are not yet in
+/// Returns the bytes of all files in a folder, and the bytes of the files that are not yet in
 /// `seen`. Ignores a file that is removed during the call.
 fn folder_bytes(folder: &Place, seen: &mut BTreeSet<FileIdentity>) -> (u64, u64) {
     let names = folder.names().unwrap_or_default();

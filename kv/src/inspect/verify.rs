@@ -1,6 +1,6 @@
 //! Verifies a bank: reads it completely and lists all damage.
 //!
-//! It checks:
+//! Verification checks:
 //!
 //! - the file `BANK`, and the manifest and every chunk of `index` and `blob` of each checkpoint;
 //! - every page of the log that belongs to a checkpoint, and every record in these pages;

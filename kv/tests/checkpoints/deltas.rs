@@ -308,7 +308,7 @@ fn what_can_not_be_exported_is_refused_and_leaves_no_file() {
     assert!(apply(&empty, &file).unwrap_err().to_string().contains("has no checkpoint"));
 }
 
-/// As in serving: another process trains and deltas arrive. A reader of the copy keeps its
+/// Simulates serving: another process trains, and deltas arrive. A reader of the copy keeps its
 /// checkpoint until it refreshes.
 #[test]
 fn readers_of_the_copy_move_on_when_they_want() {

@@ -39,7 +39,7 @@ impl Operation for ReadAll<'_> {
 }
 
 /// Reads rows into `values` as `ReadAll` does. As a get for training, it also moves the rows to
-/// mutable memory.
+/// mutable memory, where rows change in place.
 pub(crate) struct GetAll<'a>(pub(crate) &'a mut [Vec<u8>]);
 
 impl Operation for GetAll<'_> {

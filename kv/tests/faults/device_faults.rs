@@ -63,8 +63,8 @@ struct Life {
     store: Option<Store>,
     table: Option<TableId>,
     model: Model,
-    /// The content and the blob of the last complete checkpoint. `begun` has those of a checkpoint
-    /// that was begun afterwards.
+    /// The content and the blob of the last complete checkpoint. `begun` has the content and the
+    /// blob of a checkpoint that was begun afterwards.
     saved: (u64, Model),
     begun: Option<(u64, Model)>,
     errors: Vec<String>,

@@ -111,7 +111,7 @@ fn rows_that_were_inserted_before_a_panic_are_counted() {
             }));
             assert!(panicked.is_err());
         }
-        // Only some of the rows exist: the batch panicked before it inserted the others.
+        // Rows that still waited for a read when the batch panicked were not inserted.
         let there = peek(&store, fixed, &keys).unwrap().into_iter().flatten().count()
             + peek_each(&store, variable, &keys).unwrap().into_iter().flatten().count();
         assert!(there > 0);

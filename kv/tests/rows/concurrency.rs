@@ -160,8 +160,8 @@ impl Operation for Filled {
 
 #[test]
 fn a_peeked_value_is_never_torn() {
-    // Regression test: a reader that checked the generation but not the lock saw halves of two
-    // values.
+    // Regression test: a reader checked a record's generation number but not its lock. It saw
+    // halves of two values.
     const KEYS: u64 = 1500;
     let Bank { store, table, dir: _dir } = bank(DeviceChoice::Memory, WORDS as u32 * 8);
     let all: Vec<u64> = (0..KEYS).collect();

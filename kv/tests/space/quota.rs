@@ -74,7 +74,7 @@ fn the_log_is_never_above_the_quota() {
 }
 
 /// The quota is smaller than the memory. Rows are deleted before their records reach the disk, so
-/// no call may wait.
+/// the calls must end.
 #[test]
 fn a_quota_below_the_memory_is_no_limit_to_what_is_deleted() {
     let dir = tempfile::tempdir().unwrap();

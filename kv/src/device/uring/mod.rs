@@ -10,13 +10,13 @@
 //! stream gets the ring that has its buffer registered, if that ring is idle. Otherwise, or if the
 //! kernel refuses the registration, the stream makes plain reads without a report.
 //!
-//! Not used, and why:
+//! The device does not use these features:
 //! - Writes through the ring. The log writes pages of megabytes with one system call each, so a
 //!   ring would save nothing. A file system also executes direct writes that extend a file one
 //!   after another.
-//! - The ring for a burst of one read. It would save nothing, and such a read never has to wait for
-//!   a ring. A stream always takes a ring, because it can't know at the start that it will have one
-//!   read.
+//! - The ring for a burst of one read. It would save nothing, and a single read never has to wait
+//!   for a ring. A stream always takes a ring, because it can't know at the start that it will have
+//!   one read.
 //! - Registered files. A removed segment would keep its space until every ring has unregistered it.
 //!   In addition to registered buffers, registered files save less than 5%.
 //! - `IORING_SETUP_DEFER_TASKRUN`. It binds a ring to the thread that made it, but any thread can
@@ -284,7 +284,7 @@ struct RingPool {
 
 struct PoolState {
     idle: Vec<Ring>,
-    /// Idle or lent.
+    /// Number of rings, idle or lent.
     rings: usize,
     /// Numbers of the buffers that are registered or are being registered.
     registered: Vec<u64>,

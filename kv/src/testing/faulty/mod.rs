@@ -66,17 +66,17 @@ struct Plan {
 /// ```
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceCalls {
-    /// Bursts of reads.
+    /// Number of bursts of reads.
     pub bursts: u64,
-    /// Single reads in all bursts.
+    /// Number of single reads in all bursts.
     pub reads: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
-    /// Syncs.
+    /// Number of syncs.
     pub syncs: u64,
-    /// Truncates.
+    /// Number of truncates.
     pub truncates: u64,
-    /// Calls that free space.
+    /// Number of calls that free space.
     pub frees: u64,
 }
 
@@ -166,7 +166,7 @@ impl<F: Copy> Countdown<F> {
 }
 
 impl FaultyDevice {
-    /// Wraps `inner`. All calls succeed as those of `inner` until a fault is requested.
+    /// Wraps `inner`. Until a fault is requested, every call goes to `inner` unchanged.
     pub fn new(inner: Arc<dyn Device>) -> Self {
         Self { inner, plan: Mutex::default() }
     }

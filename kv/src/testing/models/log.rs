@@ -1,5 +1,5 @@
 //! Models of the log: appends that begin new pages, changes in place, readers, the writer thread,
-//! and the cut by a checkpoint.
+//! and a checkpoint that cuts the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -225,8 +225,8 @@ impl Logged {
         );
     }
 
-    /// Does what a checkpoint does: cuts the log and waits until it is written. Asserts that the
-    /// device then holds the log as it was at the cut.
+    /// Cuts the log, which begins a new page, and waits until all older pages are written, as a
+    /// checkpoint does. Asserts that the device then has the log's content at the cut.
     fn settle(&self) {
         let reserved = when_there_is_room(|| self.log.reserve_frame());
         let pause = self.gate.pause();
@@ -242,8 +242,8 @@ impl Logged {
         });
     }
 
-    /// Cuts the log and waits until it is written, as a checkpoint does. Asserts that the device
-    /// then has the log's content at the cut.
+    /// Runs these threads next to a writer thread. Then writes the log and asserts that the device
+    /// has all its content.
     fn beside_the_writer(self: Arc<Self>, threads: Vec<Box<dyn FnOnce(&Logged) + Send>>) {
         let writer = {
             let logged = Arc::clone(&self);
