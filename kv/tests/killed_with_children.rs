@@ -125,7 +125,7 @@ fn open(dir: &Path) -> Store {
     store
 }
 
-/// Regression test: the bank stayed locked until the child ended.
+/// Regression test: after a writer was killed, its bank stayed locked until its child ended.
 #[test]
 fn a_killed_writers_bank_opens_while_its_child_lives() {
     let dir = tempfile::tempdir().unwrap();
@@ -152,7 +152,7 @@ fn a_bank_that_was_opened_during_forks_opens_after_the_kill() {
     Store::open(dir.path(), &by_hand(1)).expect("the writer is dead");
 }
 
-/// Regression test: the checkpoint stayed held until the child ended.
+/// Regression test: after a reader was killed, its checkpoint stayed held until its child ended.
 #[test]
 fn a_killed_readers_checkpoint_is_let_go_while_its_child_lives() {
     let dir = tempfile::tempdir().unwrap();

@@ -58,7 +58,7 @@ impl<const VARIABLE: bool, const GET: bool> Operation for Read<'_, VARIABLE, GET
     }
 }
 
-/// Puts rows.
+/// Puts `values[i]` into the row of `keys[i]`. Inserts missing rows.
 pub fn put(
     store: &Store,
     (table, width): (TableId, Width),

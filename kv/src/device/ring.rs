@@ -180,7 +180,8 @@ impl Ring {
     /// If the ring has no room.
     pub(super) unsafe fn push(&mut self, entry: &squeue::Entry) {
         assert!(self.has_room(), "a ring is never filled beyond its depth");
-        // SAFETY: this function's caller keeps the contract.
+        // SAFETY: this function has the same safety contract as the call, and its caller keeps that
+        // contract.
         let pushed = unsafe { self.io.submission().push(entry) };
         pushed.expect("the kernel's queue is at least as long as the depth asked for");
         self.outstanding += 1;
@@ -300,7 +301,8 @@ impl Ring {
         flags: EnterFlags,
         argument: Option<&T>,
     ) -> io::Result<()> {
-        // SAFETY: this function's caller keeps the contract.
+        // SAFETY: this function has the same safety contract as the call, and its caller keeps that
+        // contract.
         unsafe { self.io.submitter().enter(to_submit, want, flags.bits(), argument) }.map(|_| ())
     }
 

@@ -40,7 +40,7 @@ const REQUEST_BYTES_MAX: usize = 1 << 30;
 /// second-level cache.
 const GROUP_READS: usize = 32;
 
-/// A read that has got memory.
+/// A read to which memory was lent.
 struct Lent {
     /// Position of its bytes in the memory.
     at: usize,

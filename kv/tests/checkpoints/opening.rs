@@ -90,7 +90,7 @@ fn a_refused_open_leaves_nothing_behind() {
         assert_eq!(names(&new), [""; 0], "{error}");
         fs::remove_dir_all(dir.path().join("a")).unwrap();
     }
-    // Here the opening fails after it has made the bank's files.
+    // The device refuses to open after the store has made the bank's files.
     let failed = Store::open_on(&new, &options(1 << 20), |_| {
         Err(Error::DeviceUnavailable { device: "io_uring", reason: "EPERM".into() })
     });

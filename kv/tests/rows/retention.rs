@@ -92,8 +92,8 @@ fn rows_that_are_used_often_stay_and_others_go() {
     // Without retention about 20 hot rows are in memory. If the writer thread evicts a page before
     // its rows are retained, up to 20 hot rows are lost from memory.
     assert!(stay > HOT / 2, "{stay} of {HOT} are in memory: {stats:?}");
-    // At most a quarter of an evicted page's rows is retained. Few more rows than the hot rows need
-    // it.
+    // At most a quarter of an evicted page's rows is retained. In this test, few rows other than
+    // the hot rows are retained.
     assert!(stats.retained > HOT && stats.retained * 4 < stats.records_appended, "{stats:?}");
     // The retained rows have the right values, also after the bank is opened again.
     store.checkpoint(b"").unwrap();

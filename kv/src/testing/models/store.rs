@@ -327,8 +327,8 @@ fn training_while_pages_leave() {
     });
 }
 
-/// A second checkpoint is taken while rows change. It contains only the changes since the first
-/// checkpoint.
+/// A second checkpoint, which saves only the index changes since the first, is taken while rows
+/// change.
 fn second_checkpoint_among_writers() {
     const KEYS: u64 = 100;
     let bank = Bank::new(|bank| {
