@@ -1,6 +1,6 @@
-//! Tests the error of a system that refuses the address space which a memory budget reserves.
+//! Tests the error when the system refuses the address space that a memory budget reserves.
 //!
-//! The process with the limit is this test binary, run again.
+//! The test runs its own binary again in a process with a limited address space.
 
 #![cfg(all(target_os = "linux", not(miri)))]
 
@@ -13,12 +13,13 @@ use embank_kv::{Error, Store};
 
 const ROLE: &str = "EMBANK_TEST_ADDRESS_SPACE";
 
-/// Runs in the process with the limit. Does nothing in an ordinary run of the tests.
+/// Runs in the process with the limited address space. Does nothing in an ordinary run of the
+/// tests.
 #[test]
 fn limited() {
     let Ok(dir) = std::env::var(ROLE) else { return };
     let limit = libc::rlimit { rlim_cur: 1 << 30, rlim_max: 1 << 30 };
-    // SAFETY: the call lowers a limit of this process and reads a local variable.
+    // SAFETY: the call reads a local variable, and only lowers a limit of this process.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
     let error = Store::open(dir.as_ref(), &options(2 << 30)).unwrap_err();
     assert!(matches!(error, Error::AddressSpaceRefused { .. }), "{error}");
@@ -28,8 +29,8 @@ fn limited() {
     drop(Store::open(dir.as_ref(), &options(64 << 20)).expect("a budget that fits"));
 }
 
-/// Regression test: the error named neither the factor nor the settings that refuse the address
-/// space.
+/// Regression test: the error did not say how much address space a budget reserves, or which system
+/// settings limit it.
 #[test]
 fn the_error_names_the_address_space_and_the_cure() {
     let dir = tempfile::tempdir().unwrap();

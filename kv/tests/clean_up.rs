@@ -1,8 +1,8 @@
-//! Tests the clean-up of a bank whose files can't be renamed or removed. The clean-up continues
-//! with the next file, reports the file that stays, and never keeps a bank from opening.
+//! Tests the clean-up of a bank whose files can't be renamed or removed. The clean-up reports such
+//! a file and continues with the next. The bank still opens.
 //!
-//! The tests of overlay file systems mount one in a mount namespace of a process of their own. They
-//! are skipped with a message if the system does not allow that.
+//! The tests of overlay file systems run in a process with its own mount namespace. They are
+//! skipped with a message if the system forbids that.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![cfg(all(target_os = "linux", not(miri)))]
@@ -28,7 +28,7 @@ fn options(kept: usize) -> StoreOptions {
     StoreOptions { page_size_bytes: Some(8 << 10), segment_size_bytes, ..by_hand(kept) }
 }
 
-/// Makes a bank with a checkpoint of each version from 1 on.
+/// Makes a bank with one checkpoint for each of `versions` versions.
 fn bank_of(dir: &Path, versions: u64, kept: usize) {
     let store = Store::open(dir, &options(kept)).unwrap();
     let table = store.create_table("rows", BYTES as u32, b"").unwrap();
@@ -38,7 +38,7 @@ fn bank_of(dir: &Path, versions: u64, kept: usize) {
     }
 }
 
-/// Takes a checkpoint of each of these versions.
+/// Takes one checkpoint for each of these versions.
 fn go_on(store: &Store, versions: std::ops::RangeInclusive<u64>) {
     let table = store.tables()[0].id;
     for version in versions {
@@ -73,17 +73,17 @@ fn numbers(dir: &Path) -> Vec<u64> {
     summary(dir).unwrap().checkpoints.iter().map(|checkpoint| checkpoint.number).collect()
 }
 
-/// Makes a directory from which only root can remove files.
+/// Makes a directory read-only, so that only root can remove files from it.
 fn lock_up(dir: &Path) {
     fs::set_permissions(dir, Permissions::from_mode(0o555)).unwrap();
 }
 
-/// Runs a test in a thread that is not root, because root may remove every file.
+/// Runs a test in a thread of an ordinary user, because root may remove every file.
 fn as_a_user(test: impl FnOnce(&Path) + Send + 'static) {
     let ran = std::thread::spawn(move || {
         if rustix::process::geteuid().is_root() {
-            // SAFETY: the call takes no pointers. Unlike the function of the C library, this system
-            // call changes only this thread and the threads that it starts.
+            // SAFETY: the call takes no pointers. Unlike the C library's function, this system call
+            // changes only this thread and the threads that it starts.
             let done = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
             assert_eq!(done, 0);
         }
@@ -95,13 +95,13 @@ fn as_a_user(test: impl FnOnce(&Path) + Send + 'static) {
     ran.join().unwrap();
 }
 
-/// Regression test: a checkpoint of another user that could not be removed kept its owner from
-/// opening the bank.
+/// Regression test: the bank's owner could not open the bank if it had another user's checkpoint
+/// that could not be removed.
 #[test]
 fn what_another_user_left_does_not_keep_a_bank_from_opening() {
     as_a_user(|dir| {
         bank_of(dir, 4, 4);
-        // The states of an interrupted removal and of an interrupted checkpoint.
+        // Simulates an interrupted removal of checkpoint 2 and an interrupted checkpoint 5.
         let partial = dir.join("checkpoints/0000000002.partial");
         fs::rename(checkpoint_dir(dir, 2), &partial).unwrap();
         let unfinished = dir.join("checkpoints/0000000005.partial");
@@ -114,7 +114,7 @@ fn what_another_user_left_does_not_keep_a_bank_from_opening() {
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[0].contains("0000000002.partial") || told[1].contains("0000000002.partial"));
         assert!(told.iter().all(|line| line.contains("Permission denied")), "{told:?}");
-        // The next checkpoint takes the number of the unfinished one.
+        // The next checkpoint gets number 5, the number of the interrupted one.
         go_on(&store, 5..=8);
         assert_eq!(numbers(dir), [7, 8]);
         let left = summary(dir).unwrap().not_removed;
@@ -122,7 +122,7 @@ fn what_another_user_left_does_not_keep_a_bank_from_opening() {
         assert!(left[0].file_bytes > 0);
         drop(store);
         is_at(dir, 8);
-        // When the directories can be removed, the next opening removes them and reports no
+        // Once the directories can be removed, the next opening removes them and reports no
         // failure.
         for path in [&partial, &unfinished] {
             fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
@@ -133,8 +133,8 @@ fn what_another_user_left_does_not_keep_a_bank_from_opening() {
     });
 }
 
-/// Regression test: pruning stopped at the first checkpoint that it could not remove, and the log
-/// grew.
+/// Regression test: pruning stopped at the first checkpoint that it could not remove. The log then
+/// grew without limit.
 #[test]
 fn pruning_goes_on_where_one_checkpoint_cant_be_removed() {
     as_a_user(|dir| {
@@ -146,15 +146,16 @@ fn pruning_goes_on_where_one_checkpoint_cant_be_removed() {
         let stats = store.stats();
         assert_eq!(stats.not_removed.len(), 1, "{:?}", stats.not_removed);
         assert!(stats.not_removed[0].contains("0000000001"), "{:?}", stats.not_removed);
-        // The log of the checkpoint is freed: what is left is the log of two checkpoints.
+        // The log of the unremovable checkpoint 1 is freed. Only the log of the two kept
+        // checkpoints is left.
         assert!(stats.log_disk_bytes < 16 * 500 * (BYTES as u64 + 32), "{}", stats.log_disk_bytes);
         drop(store);
         is_at(dir, 12);
     });
 }
 
-/// If the folder of the checkpoints can't be changed, no checkpoint can be taken, but the bank
-/// opens and reads.
+/// If the folder of the checkpoints is read-only, a checkpoint fails. The bank still opens and its
+/// rows can be read.
 #[test]
 fn a_folder_that_takes_no_changes_is_told_and_harms_nothing() {
     as_a_user(|dir| {
@@ -169,7 +170,7 @@ fn a_folder_that_takes_no_changes_is_told_and_harms_nothing() {
     });
 }
 
-/// Regression test: one segment that could not be removed kept all later ones.
+/// Regression test: if one segment could not be removed, all later segments stayed too.
 #[test]
 fn segments_of_the_log_that_stay_do_not_keep_others() {
     if !rustix::process::geteuid().is_root() {
@@ -178,7 +179,7 @@ fn segments_of_the_log_that_stay_do_not_keep_others() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
     bank_of(dir.path(), 2, 2);
-    // This user may not remove root's files, because the folder has the sticky bit.
+    // The ordinary user can't remove root's segment, because the log's folder has the sticky bit.
     let log = dir.path().join("log");
     let first = names(&log)[0].clone();
     let chowned = Command::new("chown").arg("-R").arg(NOBODY.to_string()).arg(dir.path()).status();
@@ -200,7 +201,7 @@ fn segments_of_the_log_that_stay_do_not_keep_others() {
     });
 }
 
-/// The bank after a run as root, in which `LOCK` and the log's last segment belong to root.
+/// After a run as root, `LOCK`, the log's last segment and the checkpoints' files belong to root.
 #[test]
 fn the_owner_of_the_folders_goes_on_after_a_run_as_root() {
     if !rustix::process::geteuid().is_root() {
@@ -215,14 +216,16 @@ fn the_owner_of_the_folders_goes_on_after_a_run_as_root() {
     as_a_user(move |_| {
         let store = Store::open(&path, &options(2)).unwrap();
         go_on(&store, 4..=6);
-        // The owner can rename root's directories here, and can't remove the files in them.
+        // The owner of the folder can rename root's directories, and can't remove the files in
+        // them.
         assert_eq!(store.stats().not_removed.len(), 3, "{:?}", store.stats().not_removed);
         drop(store);
         is_at(&path, 6);
     });
 }
 
-/// The states that a crash can leave of a removal that begins with a mark.
+/// A removal begins with a mark, the file `.removed`. The test simulates a crash at each later step
+/// of the removal.
 #[test]
 fn a_half_removed_checkpoint_never_looks_like_a_whole_one() {
     for (n, state) in ["whole", "no manifest", "empty", "gone"].into_iter().enumerate() {
@@ -247,7 +250,7 @@ fn a_half_removed_checkpoint_never_looks_like_a_whole_one() {
         is_at(dir.path(), 2);
         let left = names(&dir.path().join("checkpoints"));
         assert_eq!(left, ["0000000001", "0000000002"], "{state}");
-        // The number is given again, and the old mark does not apply to it.
+        // A new checkpoint gets number 3 again. The old mark must not apply to it.
         let store = Store::open(dir.path(), &options(8)).unwrap();
         go_on(&store, 7..=7);
         drop(store);
@@ -256,7 +259,7 @@ fn a_half_removed_checkpoint_never_looks_like_a_whole_one() {
     }
 }
 
-/// Files with names that the bank does not use are not touched.
+/// The store leaves files alone whose names it does not use.
 #[test]
 fn files_of_a_user_beside_checkpoints_and_segments_stay() {
     let dir = tempfile::tempdir().unwrap();
@@ -281,7 +284,7 @@ fn files_of_a_user_beside_checkpoints_and_segments_stay() {
 /// Runs an ignored test of this file in a process that may mount file systems.
 fn in_own_namespace(test: &str) {
     let dir = tempfile::tempdir().unwrap();
-    // If this process is not root, the child becomes root of a user namespace.
+    // If this process is not root, the child becomes root of a new user namespace.
     let flags: &[&[&str]] = &[&["-m"], &["-r", "-m"]];
     let mount = "mkdir -p $0/l $0/u $0/w $0/m && mount -t tmpfs none $0/u && mkdir $0/u/u $0/u/w && \
                  mount -t overlay overlay -o lowerdir=$0/l,upperdir=$0/u/u,workdir=$0/u/w $0/m";
@@ -305,13 +308,13 @@ fn in_own_namespace(test: &str) {
     assert!(text[0].contains("1 passed"), "there is no test {test}: {}", text.concat());
 }
 
-/// The path of the bank in the lower layer, in the child process; `None` in an ordinary run.
+/// In the child process, returns the path of the bank on the overlay's lower layer. `None` in an
+/// ordinary run.
 fn overlaid() -> Option<PathBuf> {
     std::env::var_os(FOUND).map(Into::into)
 }
 
-/// Regression test: of 24 checkpoints all stayed, with two to be kept, and the log grew without
-/// end.
+/// Regression test: 2 checkpoints were to be kept and all 24 stayed. The log grew without limit.
 #[test]
 fn a_bank_of_a_lower_layer_lets_go_of_its_checkpoints() {
     in_own_namespace("prunes_on_an_overlay");
@@ -323,7 +326,8 @@ fn prunes_on_an_overlay() {
     let Some(dir) = overlaid() else { return };
     let renamed = fs::rename(checkpoint_dir(&dir, 3), dir.join("elsewhere"));
     if renamed.is_ok() {
-        // This kernel redirects directories, so the fallback is not needed.
+        // This kernel can rename directories of the lower layer, so the store's fallback is not
+        // used.
         fs::rename(dir.join("elsewhere"), checkpoint_dir(&dir, 3)).unwrap();
     }
     let store = Store::open(&dir, &options(2)).unwrap();
@@ -357,7 +361,8 @@ fn rolls_back_on_an_overlay() {
     is_at(&dir, 9);
 }
 
-/// A reader holds a checkpoint of the lower layer, which stays until the reader is closed.
+/// A reader holds a checkpoint on the lower layer. The checkpoint must stay until the reader is
+/// closed.
 #[test]
 fn a_checkpoint_of_a_lower_layer_that_is_read_stays() {
     in_own_namespace("is_read_on_an_overlay");

@@ -1,6 +1,6 @@
-//! Tests that a store needs few file handles: for any number of segments between two checkpoints,
-//! and if the process has no free handle for a moment. The only test of this file, because the
-//! limit applies to the whole process.
+//! Tests that a store needs few file handles, however many segments lie between two checkpoints. It
+//! must also work when the process has no free handle for a moment. This file has one test only,
+//! because the limit applies to the whole process.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -19,7 +19,7 @@ fn handles() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Opens files until the process may not open another one.
+/// Opens files until the process has no free handle.
 fn take_all() -> Vec<File> {
     std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
 }
@@ -49,7 +49,7 @@ fn a_store_writes_a_hundred_segments_between_two_checkpoints() {
     assert!(most < LIMIT as usize - 30, "{most} handles are open");
     assert_eq!(peek(&store, table, &all).unwrap(), rows_of(&all, 3, 120));
 
-    // The process has only the handles that the store can release.
+    // Now the store can only use the handles that it closes itself.
     let taken = take_all();
     assert_eq!(peek(&store, table, &all).unwrap(), rows_of(&all, 3, 120));
     put(&store, table, &all, 8, 120);
@@ -57,7 +57,8 @@ fn a_store_writes_a_hundred_segments_between_two_checkpoints() {
     drop(taken);
     after.unwrap();
 
-    // The process has no handle at all: a checkpoint fails before it begins, and poisons nothing.
+    // Now the store has no handle. A checkpoint fails before it changes anything, and the store
+    // stays usable.
     store.checkpoint(b"before").unwrap();
     let mut taken = take_all();
     for _ in 0..LIMIT {

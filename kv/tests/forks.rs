@@ -1,5 +1,4 @@
-//! Tests a child made by `fork` that inherits a bank's files, does not use them, and continues to
-//! live.
+//! Tests a forked child that inherits a bank's files, does not use them, and lives on.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![cfg(unix)]
@@ -16,18 +15,17 @@ use embank_kv::{Error, Store, StoreOptions};
 
 const BYTES: usize = 16;
 
-/// A child that does its work when the test tells it to.
+/// A child that begins its work when the test tells it to.
 struct Child {
     id: libc::pid_t,
-    /// The child begins when this is closed.
+    /// Closing this pipe lets the child begin.
     go: Option<PipeWriter>,
 }
 
 impl Child {
     fn fork(work: impl FnOnce() -> bool) -> Self {
         let (begun, go) = pipe().unwrap();
-        // SAFETY: the child has only this thread. It runs `work`, which does not need other
-        // threads, and ends.
+        // SAFETY: the child has one thread. It runs `work`, which needs no other threads, and ends.
         let id = unsafe { libc::fork() };
         assert!(id >= 0, "{}", std::io::Error::last_os_error());
         if id == 0 {
@@ -36,13 +34,14 @@ impl Child {
                 wait_for_the_end(begun);
                 work()
             }));
-            // SAFETY: ends the process without running code that may need the parent's threads.
+            // SAFETY: `_exit` ends the process without running code that may need the parent's
+            // threads.
             unsafe { libc::_exit(i32::from(!done.unwrap_or(false))) }
         }
         Self { id, go: Some(go) }
     }
 
-    /// Tells the child to begin. Returns true if its work succeeded.
+    /// Lets the child begin and waits for it. Returns true if its work succeeded.
     fn join(mut self) -> bool {
         drop(self.go.take());
         let mut status = 0;
@@ -65,14 +64,14 @@ fn open(dir: &Path) -> Store {
     store
 }
 
-// One test only: a child has only the thread that forked, so no thread of another test may hold a
-// lock at the fork.
+// This file has one test only. A forked child has only the forking thread, so a lock that another
+// test's thread held would stay locked.
 #[test]
 fn a_child_keeps_no_bank_locked_and_no_checkpoint_held() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
 
-    // The writer's lock ends with the writer, and the child can then take it.
+    // When the writer closes the bank, its lock ends. The child can then lock the bank.
     let store = open(dir);
     let child = Child::fork(|| {
         let store = Store::open(dir, &by_hand(1)).unwrap();
@@ -84,14 +83,14 @@ fn a_child_keeps_no_bank_locked_and_no_checkpoint_held() {
     drop(Store::open(dir, &by_hand(1)).expect("the child knows nothing of the bank"));
     assert!(child.join(), "only the child has the bank open");
 
-    // While the parent has the bank open, it is locked. The child can't take the lock either.
+    // While the parent has the bank open, the child can't lock it.
     let store = Store::open(dir, &by_hand(1)).unwrap();
     let table = store.tables()[0].id;
     assert_eq!(peek(&store, table, &[1]).unwrap(), [Some(value(1, 2, BYTES))]);
     let child = Child::fork(|| matches!(Store::open(dir, &by_hand(1)), Err(Error::Locked { .. })));
     assert!(child.join());
 
-    // A reader's hold on its checkpoint ends with the reader.
+    // When a reader is closed, its hold on its checkpoint ends, although the child lives.
     let checkpoints = || std::fs::read_dir(dir.join("checkpoints")).unwrap().count();
     let reader = Store::open_read_only(dir, &StoreOptions::default(), None).unwrap();
     store.checkpoint(b"").unwrap();

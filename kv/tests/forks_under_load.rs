@@ -1,9 +1,9 @@
-//! Tests children made by `fork` while other threads of the parent work in stores: each child opens
-//! a bank of its own.
+//! Tests children that are forked while other threads of the parent use stores. Each child opens
+//! its own bank.
 //!
 //! The forking process is this test binary, run again, so that it has only the threads of this
-//! test. More forks: `EMBANK_TEST_FORKS=5000 cargo test --package embank-kv --test
-//! forks_under_load`.
+//! test. `EMBANK_TEST_FORKS` sets the number of forks: `EMBANK_TEST_FORKS=5000 cargo test --package
+//! embank-kv --test forks_under_load`.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![cfg(all(unix, not(miri)))]
@@ -20,12 +20,12 @@ use common::{Random, options, peek, put, value};
 use embank_kv::{DeviceChoice, Store, StoreOptions};
 
 const ROLE: &str = "EMBANK_TEST_FORKER";
-/// Set if threads are to read the banks, in place of `io_uring`.
+/// If this variable is set, threads read the banks, and not `io_uring`.
 const BY_THREADS: &str = "EMBANK_TEST_BY_THREADS";
 const BYTES: usize = 256;
-/// Number of rows: four times as many as fit into memory.
+/// Number of rows, four times the number that memory holds.
 const ROWS: u64 = 16_000;
-/// A child that runs longer than this number of seconds hangs.
+/// Seconds after which a child counts as hung.
 const CHILD_S_MAX: u32 = 60;
 
 fn forks() -> u64 {
@@ -41,7 +41,7 @@ fn small() -> StoreOptions {
     StoreOptions { device, ..options(1 << 20) }
 }
 
-/// The work of a child, in a bank of its own.
+/// The work of a child: it uses a bank of its own.
 fn child(dir: &Path) {
     let store = Store::open(dir, &small()).unwrap();
     let table = store.create_table("rows", BYTES as u32, b"").unwrap();
@@ -53,8 +53,8 @@ fn child(dir: &Path) {
     let store = Store::open(dir, &small()).unwrap();
     assert_eq!(store.stats().live_rows, 4_000);
     if by_threads() {
-        // Reads a burst of rows that the reopened bank has on disk. The child does not have the
-        // parent's reading threads.
+        // Peeks rows that the reopened bank has on disk. The child must start its own reading
+        // threads, because the parent's threads do not exist in it.
         peek(&store, table, &keys[..64]).unwrap();
         await_thread_named("embank-read-");
         drop(store);
@@ -62,20 +62,20 @@ fn child(dir: &Path) {
     }
 }
 
-/// Forks a child and waits for it. Returns how it failed: the signal that ended it, or its status.
+/// Forks a child and waits for it. The error names the signal or the exit status.
 fn fork_and_wait(dir: &Path) -> Result<(), String> {
-    // SAFETY: the child has only this thread, runs `child` and ends. The alarm ends it if it hangs.
+    // SAFETY: the child has one thread, runs `child` and ends. An alarm ends it if it hangs.
     let id = unsafe { libc::fork() };
     assert!(id >= 0, "{}", std::io::Error::last_os_error());
     if id == 0 {
         // SAFETY: `alarm` takes a number and only requests a signal.
         unsafe { libc::alarm(CHILD_S_MAX) };
         let done = catch_unwind(AssertUnwindSafe(|| child(dir)));
-        // SAFETY: ends the process without running code that may need the parent's threads.
+        // SAFETY: `_exit` ends the process without running code that may need the parent's threads.
         unsafe { libc::_exit(i32::from(done.is_err())) }
     }
     let mut status = 0;
-    // SAFETY: waits for a child of this process, and `status` is a local variable.
+    // SAFETY: the call waits for a child of this process, and `status` is a local variable.
     assert_eq!(unsafe { libc::waitpid(id, &raw mut status, 0) }, id);
     if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 {
         return Ok(());
@@ -87,19 +87,19 @@ fn fork_and_wait(dir: &Path) -> Result<(), String> {
     })
 }
 
-/// Runs `work` in a thread that the standard library does not start. Its threads take a lock when
-/// they begin and end, and a child that is forked at that moment could start no thread.
+/// Runs `work` in a thread that the C library starts. A thread of the standard library takes a lock
+/// when it begins and ends. A child that is forked while the lock is held could start no thread.
 fn in_a_new_thread(work: &(dyn Fn() + Sync)) {
     extern "C" fn begin(work: *mut libc::c_void) -> *mut libc::c_void {
-        // SAFETY: `in_a_new_thread` passes a reference, and waits for this thread.
+        // SAFETY: `in_a_new_thread` passes a reference to `work`, and waits for this thread.
         let work = unsafe { &*work.cast::<&(dyn Fn() + Sync)>() };
         work();
         std::ptr::null_mut()
     }
     let mut thread = std::mem::MaybeUninit::uninit();
     let argument = (&raw const work).cast_mut().cast();
-    // SAFETY: `begin` gets the argument that it expects. The argument lives until the thread has
-    // been joined here.
+    // SAFETY: `begin` gets the argument that it expects. The argument lives until this function has
+    // joined the thread.
     unsafe {
         let started = libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), begin, argument);
         assert_eq!(started, 0);
@@ -143,7 +143,7 @@ fn forker() {
                 store.checkpoint(b"").unwrap();
             }
         });
-        // Threads that begin and end take and release slots, cells and scratch memory.
+        // New threads take and release the store's per-thread slots and memory.
         scope.spawn(|| {
             while going() {
                 in_a_new_thread(&|| drop(peek(store, table, &[1]).unwrap()));
@@ -175,22 +175,22 @@ fn run(way: &str, by_threads: bool) -> ExitStatus {
         .unwrap()
 }
 
-/// Regression test: one in a hundred children hung in the handler that ran at the fork. The handler
-/// unlocked a lock for which a thread of the parent waited.
+/// Regression test: 1 of 100 children hung in the fork handler. The handler unlocked a lock for
+/// which a thread of the parent waited.
 #[test]
 fn no_child_hangs() {
     assert!(run("slots", false).success());
 }
 
-/// Regression test: each child hung in its first barrier, where it waited for pins of its parent's
-/// threads.
+/// Regression test: each child hung in its first barrier. It waited for pins of threads that exist
+/// only in the parent.
 #[test]
 fn no_child_hangs_that_pins_by_the_portable_way() {
     assert!(run("portable", false).success());
 }
 
-/// All banks of a process share the reading threads. A child that used its parent's threads as its
-/// own would read without them. Or it would wait for a lock that one of them held at the fork.
+/// The banks of a process share reading threads, which a child does not inherit. A child must not
+/// rely on these threads, or wait for a lock that one of them held at the fork.
 #[test]
 fn no_child_hangs_that_reads_by_threads() {
     assert!(run("slots", true).success());

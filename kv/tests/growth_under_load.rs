@@ -1,5 +1,5 @@
 //! Tests that the index grows while batches run, and that no batch waits for the disk because of
-//! that.
+//! the growth.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -16,10 +16,10 @@ use embank_kv::{Store, StoreOptions, TableId};
 
 const VALUE_BYTES: usize = 8;
 const RECORD_BYTES: u64 = 40;
-/// Rows of a batch.
+/// Number of rows in a batch.
 const BATCH: u64 = 128;
 
-/// A store that is full of rows, on a gate that can stop its writes.
+/// A store whose memory is full of rows, on a device that can hold all writes.
 struct Bank {
     store: Store,
     gate: Arc<Gate>,
@@ -50,8 +50,8 @@ impl Bank {
         assert!(used <= stats.memory_budget_bytes, "{stats:?}");
     }
 
-    /// Inserts until rows are on disk, and opens the row cache. Otherwise the first row that is
-    /// read would open the cache and take frames for it.
+    /// Inserts until rows are on disk, and makes the row cache take its memory. Otherwise the first
+    /// read from disk would do so later, and take frames.
     fn warm_up(&mut self) {
         while self.store.stats().log_head == 0 {
             self.insert(BATCH);
@@ -63,15 +63,15 @@ impl Bank {
         }
     }
 
-    /// Number of frames that the budget allows and that hold no page: the memory beside index and
-    /// buffers, less the page that stays free.
+    /// Returns the number of frames that are allowed and unused. The budget less index, buffers and
+    /// row cache gives the allowed frames; one page stays free.
     fn free_frames(&self) -> u64 {
         let stats = self.store.stats();
         let page = stats.page_size_bytes;
         let taken =
             stats.memory_index_bytes + stats.memory_buffers_bytes + stats.memory_cache_bytes;
         let allowed = (stats.memory_budget_bytes - taken) / page - 1;
-        // The tail's page may be full to its end.
+        // The tail may be at the end of its page, so the division rounds up.
         allowed.saturating_sub(stats.log_tail.div_ceil(page) - stats.log_head / page)
     }
 
@@ -83,14 +83,14 @@ impl Bank {
         }
     }
 
-    /// Fills the free frames while the gate is closed.
+    /// Fills all unused frames while the gate is closed.
     fn fill_while_closed(&mut self) {
         let _opens = Opens::after_closing(&self.gate);
         self.fill_what_is_free();
     }
 
-    /// Inserts until only about a batch of free frame is left. Single rows turn the pages: a batch
-    /// may need index memory before it turns a page, and would take it from the free frame.
+    /// Inserts until less than a batch fits into the unused frames. Single rows begin the new
+    /// pages. A batch might need index memory first, and take it from the unused frame.
     fn fill_what_is_free(&mut self) {
         let page = self.store.stats().page_size_bytes;
         loop {
@@ -107,8 +107,8 @@ impl Bank {
     }
 }
 
-/// Regression test: after each unit of memory that the index took, batches waited until the writer
-/// had evicted a page. With a disk that did not write, they waited for ever.
+/// Regression test: each time the index took memory, batches waited until the writer thread had
+/// evicted a page. While the disk wrote nothing, they waited for ever.
 #[test]
 fn batches_with_room_in_memory_go_on_while_the_disk_stands_still() {
     for (budget_bytes, rounds) in [(1 << 20, 12), (8 << 20, 8)] {
@@ -124,8 +124,8 @@ fn batches_with_room_in_memory_go_on_while_the_disk_stands_still() {
                 grown += after.growth_steps - before.growth_steps;
             }
             assert!(grown > 4 * rounds, "{grown} steps in {rounds} rounds");
-            // The index grew late and not wrongly: almost no two rows share a slot, and the load is
-            // as usual.
+            // Late growth must give a normal index: almost no two rows share a slot, and the
+            // buckets have the usual load.
             bank.wait_for_free_frames(1);
             bank.insert(BATCH);
             let stats = bank.store.stats();
@@ -140,7 +140,7 @@ fn batches_with_room_in_memory_go_on_while_the_disk_stands_still() {
     }
 }
 
-/// While the disk does not write and memory is full, only a thread that turns a page waits.
+/// While the disk writes nothing and memory is full, only a thread that begins a new page waits.
 #[test]
 fn memory_is_within_the_budget_while_frames_have_yet_to_give_way() {
     let ended = ends(120, || {

@@ -1,5 +1,5 @@
-//! Tests a process that is killed while a child that it forked lives: the child keeps no hold on
-//! the parent's banks.
+//! Tests a process that is killed while its forked child lives. The child must not keep the
+//! parent's locks and holds.
 //!
 //! The process is this test binary, run again.
 
@@ -28,7 +28,7 @@ struct Forker {
 }
 
 impl Forker {
-    /// Starts the process. Returns when the process has opened the bank and forked.
+    /// Starts the process, and waits until it has opened the bank and forked.
     fn start(role: &str, dir: &Path) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "forker", "--nocapture"])
@@ -63,15 +63,15 @@ impl Drop for Forker {
     }
 }
 
-/// Forks a child that does nothing until its standard input ends.
+/// Forks a child that does nothing until its standard input is closed.
 fn fork_a_child() {
-    // SAFETY: the child has only this thread, and only reads from a descriptor until it ends.
+    // SAFETY: the child has one thread. It only reads from a descriptor and then ends.
     let id = unsafe { libc::fork() };
     assert!(id >= 0, "{}", std::io::Error::last_os_error());
     if id == 0 {
         let mut byte = 0u8;
-        // SAFETY: reads one byte into a local variable. Ends the process without running code that
-        // may need the parent's threads.
+        // SAFETY: `read` gets a local variable of one byte. `_exit` ends the process without
+        // running code that may need the parent's threads.
         unsafe {
             libc::read(0, (&raw mut byte).cast(), 1);
             libc::_exit(0);
@@ -89,7 +89,7 @@ fn forker() {
     let store = match role {
         "writer" => open(dir),
         "reader" => Store::open_read_only(dir, &StoreOptions::default(), None).unwrap(),
-        // Forks while another thread opens the bank again and again.
+        // Forks while another thread opens and closes the bank.
         _ => std::thread::scope(|scope| {
             let opening = scope.spawn(|| {
                 let mut store = None;
@@ -125,7 +125,7 @@ fn open(dir: &Path) -> Store {
     store
 }
 
-/// Regression test: the bank stayed locked until the child ended.
+/// Regression test: after a writer was killed, its bank stayed locked until its child ended.
 #[test]
 fn a_killed_writers_bank_opens_while_its_child_lives() {
     let dir = tempfile::tempdir().unwrap();
@@ -142,8 +142,8 @@ fn a_killed_writers_bank_opens_while_its_child_lives() {
     Store::open(dir.path(), &by_hand(1)).expect("the writer is dead");
 }
 
-/// Another thread may fork after the lock's file was opened and before it is locked. The child must
-/// not keep that file.
+/// Another thread may fork after the lock file is opened and before it is locked. The child must
+/// not keep that file open.
 #[test]
 fn a_bank_that_was_opened_during_forks_opens_after_the_kill() {
     let dir = tempfile::tempdir().unwrap();
@@ -152,7 +152,7 @@ fn a_bank_that_was_opened_during_forks_opens_after_the_kill() {
     Store::open(dir.path(), &by_hand(1)).expect("the writer is dead");
 }
 
-/// Regression test: the checkpoint stayed held until the child ended.
+/// Regression test: after a reader was killed, its checkpoint stayed held until its child ended.
 #[test]
 fn a_killed_readers_checkpoint_is_let_go_while_its_child_lives() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Tests read-only stores together with a writer or a reader in a process of its own, which is this
+//! Tests read-only stores next to a writer or a reader in another process. That process is this
 //! test binary, run again.
 //!
-//! These tests have a file of their own: a child has copies of all locks of this process between
-//! its fork and its exec.
+//! These tests are alone in this file: a child process has all locks of this process between its
+//! fork and its exec.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -44,8 +44,7 @@ impl Other {
         self.to.flush().unwrap();
     }
 
-    /// Returns the next line that the test's code in the other process has printed. Such a line
-    /// begins with "answer:".
+    /// Returns the next answer of the other process: the text of a line after "answer:".
     fn answer(&mut self) -> String {
         let mut line = String::new();
         // Ends: the process prints an answer, or it ends.
@@ -86,7 +85,7 @@ fn other_process() {
         }
         return;
     }
-    // A writer that works until it is killed.
+    // The writer works until the test kills it.
     let store = Store::open(dir, &options).unwrap();
     let found = store.tables().first().map(|table| table.id);
     let table = found.unwrap_or_else(|| store.create_table("rows", 120, b"").unwrap());

@@ -1,6 +1,6 @@
-//! Tests how many threads the banks of a process use for reading if there is no `io_uring`.
+//! Tests how many reading threads the banks of a process have without `io_uring`.
 //!
-//! One test only, so that no other test of this process opens a bank.
+//! This file has one test only, because another test could open a bank in the same process.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![cfg(all(target_os = "linux", not(miri)))]
@@ -12,7 +12,7 @@ use common::{options, peek, put, value};
 use embank_kv::{DeviceChoice, Store, StoreOptions, TableId};
 
 const BYTES: usize = 256;
-/// Number of rows: four times as many as fit into memory.
+/// Number of rows, four times the number that memory holds.
 const ROWS: u64 = 16_000;
 const READERS: &str = "embank-read-";
 
@@ -29,7 +29,7 @@ fn check_some(store: &Store, table: TableId) {
     assert_eq!(peek(store, table, &keys).unwrap(), expected);
 }
 
-/// Regression test: each bank had 32 threads of its own from its opening on.
+/// Regression test: each open bank had 32 reading threads of its own.
 #[test]
 fn the_banks_of_a_process_share_their_threads() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Tests a bank in a process whose standard input, output or error is closed. No file of the bank
-//! gets the number of a closed stream, so a library that writes to descriptor 2 never writes into a
+//! Tests a bank in a process whose standard input, output or error is closed. The bank's files must
+//! not get descriptors 0 to 2. Otherwise a library that writes to descriptor 2 would write into the
 //! bank.
 //!
 //! The process is this test binary, run again. It has no streams, so it writes its findings into
@@ -26,7 +26,8 @@ const BYTES: usize = 120;
 fn taken() -> Vec<String> {
     let of = |number: i32| {
         let path = std::fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
-        // Another thread is opening a file, and `/dev/null` fills the stream during that.
+        // `/dev/null` is allowed: the store fills a closed stream with it while another thread
+        // opens a file.
         let is_null = path == Path::new("/dev/null");
         (!is_null).then(|| format!("{number} is {}", path.display()))
     };
@@ -36,7 +37,7 @@ fn taken() -> Vec<String> {
 fn message(after: &str) {
     let text = format!("libfoo: warning: a deprecated option, seen after {after}\n").repeat(20);
     for number in 0..3 {
-        // SAFETY: writes from a string. The descriptor may be closed, which is only an error.
+        // SAFETY: the call reads from a string. If the descriptor is closed, the call only fails.
         unsafe { libc::write(number, text.as_ptr().cast(), text.len()) };
     }
 }
@@ -86,7 +87,7 @@ impl Device for Watching {
 
 fn close(numbers: std::ops::Range<i32>) {
     for number in numbers {
-        // SAFETY: closes a stream that this process does not use any more.
+        // SAFETY: the process does not use this stream any more.
         unsafe { libc::close(number) };
     }
 }
@@ -96,8 +97,8 @@ fn options(device: DeviceChoice) -> StoreOptions {
     StoreOptions { page_size_bytes: Some(8 << 10), segment_size_bytes, device, ..by_hand(2) }
 }
 
-/// Runs everything that opens files, and acts as a library that writes to the streams after each
-/// step.
+/// Calls everything in the store that opens files. After each step, it writes to the standard
+/// streams, as a library may do.
 fn daemon(
     dir: &Path,
     closed: std::ops::Range<i32>,
@@ -180,7 +181,7 @@ fn process() {
     let [first, end, early, device, dir] = words[..] else { panic!("{role}") };
     let choice = if device == "uring" { DeviceChoice::Auto } else { DeviceChoice::Threads };
     let (closed, dir) = (first.parse().unwrap()..end.parse().unwrap(), Path::new(dir));
-    // The process has no stream to print a panic on, so the report has it.
+    // The process has no stream for a panic's message, so the report contains it.
     let faults = std::panic::catch_unwind(|| daemon(dir, closed, early == "early", choice));
     let report = faults.map_or_else(
         |panic| {
@@ -209,7 +210,7 @@ fn run(closed: std::ops::Range<i32>, early: &str, device: &str) {
     );
 }
 
-/// Regression test: a segment became descriptor 2, and a library's warnings were written into it.
+/// Regression test: a segment file got descriptor 2, and a library's warnings were written into it.
 #[test]
 fn a_bank_in_a_daemon_without_streams_stays_whole() {
     for device in ["threads", "uring"] {
@@ -218,7 +219,7 @@ fn a_bank_in_a_daemon_without_streams_stays_whole() {
     }
 }
 
-/// One closed stream is enough.
+/// A single closed stream must be safe too.
 #[test]
 fn a_bank_with_a_single_closed_stream_stays_whole() {
     for device in ["threads", "uring"] {

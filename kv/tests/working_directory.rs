@@ -1,6 +1,6 @@
-//! Tests that a bank which was opened by a relative path stays in its place when the process
-//! changes its working directory. The only test of this file, because the working directory applies
-//! to the whole process.
+//! Tests a bank that was opened by a relative path. It must stay in its place when the process
+//! changes its working directory. This file has one test only, because the working directory
+//! belongs to the whole process.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Fuzz target: opens, reads and salvages a small bank whose files were edited.
+//! Fuzz target: edits the files of a small bank, then opens, reads or salvages it.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Fuzz target: applies an edited delta to a copy of a bank.
+//! Fuzz target: edits a delta, then applies it to a copy of a bank.
 
 #![no_main]
 

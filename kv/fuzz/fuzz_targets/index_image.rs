@@ -1,4 +1,4 @@
-//! Fuzz target: decodes the images of an index.
+//! Fuzz target: decodes the files of an index.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Fuzz target: decodes the manifest of a checkpoint.
+//! Fuzz target: decodes a checkpoint's manifest.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Fuzz target: runs any sequence of calls on a store and compares it with a map.
+//! Fuzz target: runs a sequence of calls on a store and compares the store with a map.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
-//! Runs a small bank whose files were edited, with the old checksums or with new right ones. The
-//! store must not panic, hang, or use more memory than its budget. With the old checksums, no row
-//! may be wrong.
+//! Edits the files of a small bank and uses the bank. The checksums stay as they were or are
+//! corrected after the edits. The store must not panic, hang or exceed its memory budget. With
+//! unchanged checksums, it must not return a wrong row.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ const BUDGET_BYTES: u64 = 256 << 10;
 pub(super) const EDITS_MAX: usize = 6;
 const BLOB: &[u8] = b"the caller's own";
 
-/// An edit of one file. An offset is taken modulo the file's length.
+/// An edit of one file. Offsets are taken modulo the file's length.
 #[derive(Debug, Arbitrary)]
 pub enum Edit {
     Flip { file: u8, at: u16, by: u8 },
@@ -34,7 +34,8 @@ pub enum Edit {
     Lose { file: u8 },
 }
 
-/// The one thing that is done with the edited bank; each costs milliseconds.
+/// What is done with the edited bank. One input does one thing only, because each costs
+/// milliseconds.
 #[derive(Debug, Arbitrary)]
 enum Then {
     Look,
@@ -44,10 +45,10 @@ enum Then {
     GoBack,
 }
 
-/// The input of the fuzz target: the edits, and what is done with the bank.
+/// The input of the fuzz target: the edits, and the use of the edited bank.
 #[derive(Debug, Arbitrary)]
 pub struct Damage {
-    /// True if the checksums are computed again after the edits.
+    /// True if the checksums are corrected after the edits.
     seal: bool,
     then: Then,
     edits: Vec<Edit>,
@@ -55,13 +56,13 @@ pub struct Damage {
 
 pub(super) type Rows = BTreeMap<u64, Vec<u8>>;
 
-/// A closed bank: its files, and the rows of its newest checkpoint.
+/// The files of a closed bank, and the rows of its newest checkpoint.
 pub struct Bank {
     files: BTreeMap<PathBuf, Vec<u8>>,
     pub(super) tables: BTreeMap<String, (Width, Rows)>,
     id: u64,
-    /// The files of a copy at the first checkpoint. `tables_before` is that checkpoint's content,
-    /// and `delta` leads to the second one.
+    /// The files of a copy at checkpoint 1. `tables_before` is the copy's content, and `delta`
+    /// leads to checkpoint 2.
     pub(super) copy: BTreeMap<PathBuf, Vec<u8>>,
     pub(super) tables_before: BTreeMap<String, (Width, Rows)>,
     pub(super) delta: Vec<u8>,
@@ -97,7 +98,7 @@ fn read_all(dir: &Path, below: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
 }
 
 impl Bank {
-    /// Makes a bank with two checkpoints, of which the second one's index has two images. It has
+    /// Makes a bank with two checkpoints. The index of the second one has two files. The bank has
     /// rows of both widths, changed rows and deleted rows.
     pub fn new(folder: &Path) -> Self {
         let dir = tempfile::tempdir_in(folder).expect("a directory");
@@ -159,7 +160,7 @@ impl Bank {
         self.files.keys().nth(i).expect("one of them").clone()
     }
 
-    /// Returns the files after the edits.
+    /// Returns the bank's files after the edits.
     fn edited(&self, damage: &Damage) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut files = self.files.clone();
         for edit in damage.edits.iter().take(EDITS_MAX) {
@@ -245,7 +246,7 @@ pub(super) fn write(files: &BTreeMap<PathBuf, Vec<u8>>, dir: &Path) {
 fn refused<T>(result: embank_kv::Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
-        // The machine failed, and the store's answer to the edits is not known.
+        // The machine failed, so the test can't tell how the store handles the edits.
         Err(Error::Io { source, .. }) if source.raw_os_error().is_some_and(|code| code != 2) => {
             panic!("{source}")
         }
@@ -254,8 +255,8 @@ fn refused<T>(result: embank_kv::Result<T>) -> Option<T> {
 }
 
 impl Bank {
-    /// Asserts that the rows that were found in a table are right, unless the checksums were
-    /// computed again.
+    /// Asserts that the found rows of a table are right. Accepts any rows if the checksums were
+    /// corrected.
     fn check(
         &self,
         damage: &Damage,
@@ -296,7 +297,7 @@ impl Bank {
         }
     }
 
-    /// Runs operations on a bank that opened, with the rows that can be read.
+    /// Reads and changes rows of an open bank, and takes a checkpoint.
     fn work(&self, damage: &Damage, dir: &Path, store: Store) {
         self.read(damage, &store);
         let keys: Vec<u64> = (0..70).collect();
@@ -324,7 +325,7 @@ impl Bank {
         refused(open(dir));
     }
 
-    /// Edits a copy of the bank below `folder`, and does with it what `damage` says.
+    /// Edits a copy of the bank below `folder`, and uses the copy as `damage.then` says.
     pub fn run(&self, damage: &Damage, folder: &Path) {
         let files = self.edited(damage);
         let dir = tempfile::tempdir_in(folder).expect("a directory");

@@ -1,5 +1,6 @@
-//! Applies an edited delta between two checkpoints, with the old checksums or with new right ones.
-//! The copy is then at the delta's checkpoint, or stays at its own.
+//! Edits a delta between two checkpoints and applies it to a copy of the bank. The checksums stay
+//! as they were or are corrected after the edits. Afterwards the copy must be at the delta's
+//! checkpoint, or unchanged.
 
 use std::fs;
 use std::path::Path;
@@ -11,16 +12,16 @@ use super::damaged_bank::{Bank, EDITS_MAX, Edit, change, open, write};
 use super::rows::peek;
 use super::seals;
 
-/// The input of the fuzz target. The file numbers of the edits are ignored.
+/// The input of the fuzz target. The edits' file numbers are ignored, because there is one file.
 #[derive(Debug, Arbitrary)]
 pub struct DamagedDelta {
-    /// True if the checksums are computed again after the edits.
+    /// True if the checksums are corrected after the edits.
     seal: bool,
     edits: Vec<Edit>,
 }
 
 impl Bank {
-    /// Applies an edited delta to a copy below `folder`.
+    /// Edits the delta and applies it to a copy below `folder`.
     pub fn apply(&self, damage: &DamagedDelta, folder: &Path) {
         let dir = tempfile::tempdir_in(folder).expect("a directory");
         let (bank, file) = (dir.path().join("bank"), dir.path().join("delta"));
@@ -41,8 +42,8 @@ impl Bank {
                 let right = delta == self.delta;
                 assert!(right || damage.seal, "an edit that no checksum covers");
                 if !right {
-                    // The checksums of the edited delta are right: the bank may open with any
-                    // content, or be refused.
+                    // The checksums of the edited delta were corrected. The bank may be refused, or
+                    // open with any content.
                     drop(open(&bank));
                     return;
                 }

@@ -1,13 +1,13 @@
 //! The code that the fuzz targets run: docs/testing.md, "Fuzzing". The tests in
-//! `kv/tests/faults/fuzz_corpus.rs` and `kv/src/testing/fuzzing.rs` run it on the files of the
-//! corpus.
+//! `kv/tests/faults/fuzz_corpus.rs` and `kv/src/testing/fuzzing.rs` run it on the stored inputs
+//! (the corpus).
 //!
 //! # Where to look
 //!
-//! - `operations`: sequences of calls on a store.
-//! - `damaged_bank` and `damaged_delta`: edited files.
-//! - `settings`: descriptors of embedding tables.
-//! - `seals`: right checksums after an edit; `rows`: operations on rows.
+//! - `operations`: runs sequences of calls on a store.
+//! - `damaged_bank` and `damaged_delta`: use files after edits.
+//! - `settings`: decodes descriptors of embedding tables.
+//! - `seals`: corrects checksums after an edit; `rows`: operations on rows.
 
 pub mod damaged_bank;
 pub mod damaged_delta;
@@ -18,7 +18,7 @@ pub mod settings;
 
 use std::path::{Path, PathBuf};
 
-/// The folder for temporary directories: in memory, if the system has `/dev/shm`.
+/// Returns the folder for temporary directories: `/dev/shm`, which is in memory, if it exists.
 pub fn folder() -> PathBuf {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }

@@ -1,5 +1,5 @@
-//! Runs any sequence of operations on a store, including reopenings and roll backs, and compares
-//! the store with a map.
+//! Runs a sequence of calls on a store, including reopenings and roll backs. After each read,
+//! compares the store with a map.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -16,14 +16,14 @@ use super::rows::{add, get, peek, put, value};
 
 /// Number of keys of a table.
 const KEYS: u64 = 1000;
-/// Largest length of the values of each table, in bytes. The last table is of variable width.
+/// Largest value length of each table in bytes. The last table has variable width.
 const VALUE_BYTES: [u32; 3] = [72, 1000, 201];
 const NAMES: [&str; 3] = ["rows", "long rows", "words"];
 const TABLES: usize = VALUE_BYTES.len();
 const STEPS_MAX: usize = 60;
 const READER_BUDGET_BYTES: u64 = 256 << 10;
 
-/// The keys of a batch: a number of keys, from a first one on, with a step between them.
+/// The keys of a batch: `count` + 1 consecutive keys from number `first` on.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub struct Span {
     table: u8,
@@ -54,10 +54,10 @@ pub enum Step {
     Verify,
 }
 
-/// The input of the fuzz target: how the store is opened, and the calls on it.
+/// The input of the fuzz target: options of the store, and the calls.
 #[derive(Debug, Arbitrary)]
 pub struct Life {
-    /// True if the log is in memory. That is faster, but no other store can read it.
+    /// True if the log is in memory. This is faster, but no reader can open the bank.
     in_memory: bool,
     large_budget: bool,
     checkpoints_kept: u8,
@@ -104,7 +104,7 @@ fn value_of(table: usize, key: u64, version: u8) -> Vec<u8> {
     value(key, version.into(), bytes)
 }
 
-/// The rows of a table, read by a scan.
+/// Returns the rows of a table, which it reads by a scan.
 fn scanned(store: &Store, id: TableId, table: usize) -> Rows {
     let mut scan = store.scan(id).expect("a table that the checkpoint has");
     let (mut rows, mut count) = (Rows::new(), 0);
@@ -246,7 +246,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Gets rows, which raises their clocks, and lowers the clocks again.
+    /// Gets rows, which raises their clocks. Then lowers the clocks again.
     fn lease(&self, table: usize, keys: Vec<u64>, bound: Option<u8>) {
         let bound = bound.map(u32::from);
         let there = |&key: &u64| self.rows.contains_key(&(table, key));
@@ -270,8 +270,8 @@ impl Pair<'_> {
         }
     }
 
-    /// Asserts that the checkpoints on disk are the kept ones and the ones that are read, and
-    /// forgets the others.
+    /// Asserts that the disk has all checkpoints that must be kept, and the reader's checkpoint.
+    /// Then forgets the removed checkpoints.
     fn forget_pruned(&mut self) {
         let summary = summary(self.dir).expect("a whole bank");
         assert!(summary.damage.is_empty(), "{:?}", summary.damage);
@@ -283,7 +283,7 @@ impl Pair<'_> {
     }
 
     fn roll_back(&mut self, back: u8) {
-        // A roll back needs the log's files.
+        // A roll back needs a log in files.
         if self.memory.is_some() || self.held.is_empty() {
             return;
         }
@@ -366,7 +366,7 @@ fn create(store: &Store, table: usize) -> TableId {
     created.expect("a new table")
 }
 
-/// Runs the calls of a life in a directory of its own below `folder`.
+/// Runs the calls of `life` in a new directory below `folder`.
 pub fn run(life: &Life, folder: &Path) {
     let dir = tempfile::tempdir_in(folder).expect("a directory");
     let memory = life.in_memory.then(|| -> Arc<dyn Device> {

@@ -1,8 +1,8 @@
-//! Operations on rows of both widths, with values that are a function of key and version.
+//! Operations on rows of both widths. A value depends only on key and version.
 
 use embank_kv::{Access, Clock, Operation, Result, Store, TableId, Width};
 
-/// A value of `bytes` bytes that is a function of key and version.
+/// Returns a value of `bytes` bytes that depends only on key and version.
 pub fn value(key: u64, version: u64, bytes: usize) -> Vec<u8> {
     let mut state = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ version;
     let next = |_| {
@@ -12,7 +12,7 @@ pub fn value(key: u64, version: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(next).collect()
 }
 
-/// Puts `values[i]` into the row of key `i`.
+/// Puts `values[i]` into row `i` of the batch.
 struct Put<'a, const VARIABLE: bool>(&'a [Vec<u8>]);
 
 impl<const VARIABLE: bool> Operation for Put<'_, VARIABLE> {
@@ -30,7 +30,7 @@ impl<const VARIABLE: bool> Operation for Put<'_, VARIABLE> {
     }
 }
 
-/// Adds 3 to every byte. A missing row stays missing.
+/// Adds 3 to every byte of a value. Does not insert missing rows.
 struct Add<const VARIABLE: bool>;
 
 impl<const VARIABLE: bool> Operation for Add<VARIABLE> {
@@ -47,7 +47,7 @@ impl<const VARIABLE: bool> Operation for Add<VARIABLE> {
     }
 }
 
-/// Reads rows; for training if `GET`.
+/// Reads rows. If `GET`, reads them for training.
 struct Read<'a, const VARIABLE: bool, const GET: bool>(&'a mut [Option<Vec<u8>>]);
 
 impl<const VARIABLE: bool, const GET: bool> Operation for Read<'_, VARIABLE, GET> {
@@ -58,7 +58,7 @@ impl<const VARIABLE: bool, const GET: bool> Operation for Read<'_, VARIABLE, GET
     }
 }
 
-/// Puts rows.
+/// Puts `values[i]` into the row of `keys[i]`. Inserts missing rows.
 pub fn put(
     store: &Store,
     (table, width): (TableId, Width),
@@ -72,7 +72,7 @@ pub fn put(
     .map(|_| ())
 }
 
-/// Changes rows that exist.
+/// Adds 3 to every byte of the rows that exist.
 pub fn add(store: &Store, (table, width): (TableId, Width), keys: &[u64]) -> Result<()> {
     match width {
         Width::Fixed => store.execute(table, keys, Clock::Keep, &mut Add::<false>),
@@ -81,7 +81,7 @@ pub fn add(store: &Store, (table, width): (TableId, Width), keys: &[u64]) -> Res
     .map(|_| ())
 }
 
-/// Reads rows without moving them.
+/// Reads rows without moving them in the log.
 pub fn peek(
     store: &Store,
     (table, width): (TableId, Width),
@@ -99,7 +99,7 @@ pub fn peek(
     Ok(found)
 }
 
-/// Reads rows for training, with the given clock.
+/// Reads rows for training, and changes their clocks as `clock` says.
 pub fn get(
     store: &Store,
     (table, width): (TableId, Width),

@@ -1,8 +1,8 @@
-//! Computes the checksums of the on-disk format (docs/format.md) again after an edit.
+//! Corrects the checksums of the on-disk format (docs/format.md) after an edit.
 //!
-//! A fuzzer can't guess a checksum, so it would never reach the code behind the check. That code
-//! must be safe too, because a file can be wrong and have a right checksum. This module is written
-//! from the document, without the store's code.
+//! A fuzzer can't guess a checksum, so it would never reach the code after the check. That code
+//! must also be safe, because a wrong file can have a correct checksum. This module follows the
+//! document and does not use the store's code.
 
 /// Length of the header of a metadata frame, in bytes.
 pub const FRAME_BYTES: usize = 24;
@@ -16,7 +16,7 @@ fn put(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Sets the length and the checksum of a metadata frame.
+/// Corrects the length and the checksum in a metadata file's header.
 pub fn metadata(file: &mut [u8]) {
     if file.len() < FRAME_BYTES {
         return;
@@ -27,8 +27,8 @@ pub fn metadata(file: &mut [u8]) {
     put(file, 12, crc);
 }
 
-/// Sets the checksums of a checked stream's header and of its chunks, up to the first chunk whose
-/// length is wrong.
+/// Corrects the checksums of a stream's header and of its chunks. Stops at the first chunk with an
+/// impossible length.
 pub fn stream(file: &mut [u8]) {
     if file.len() < STREAM_BYTES {
         return;
@@ -50,8 +50,9 @@ pub fn stream(file: &mut [u8]) {
     }
 }
 
-/// Sets the checksum of the record that `record` begins with and that is at `address`. Returns its
-/// length; `None` if the record does not fit. `origin` is the bank's id, xor the salt of the page.
+/// Corrects the checksum of the record at the start of `record`, whose log address is `address`.
+/// Returns the record's length. `None` if the record is longer than `record`. `origin` is the
+/// bank's id xor the page's salt.
 pub fn record(record: &mut [u8], origin: u64, address: u64) -> Option<usize> {
     let units = record.get(30..RECORD_HEADER_BYTES)?;
     let length = RECORD_HEADER_BYTES + usize::from(u16::from_le_bytes([units[0], units[1]])) * 8;
@@ -65,8 +66,8 @@ pub fn record(record: &mut [u8], origin: u64, address: u64) -> Option<usize> {
     Some(length)
 }
 
-/// Sets the checksums of the page that begins at log address `start`, and of its records up to the
-/// first one that does not fit.
+/// Corrects the checksums of the page at log address `start` and of its records. Stops at the first
+/// record that is too long for the page.
 pub fn page(page: &mut [u8], bank: u64, start: u64) {
     if page.len() < PAGE_HEADER_BYTES {
         return;
@@ -89,8 +90,7 @@ pub fn page(page: &mut [u8], bank: u64, start: u64) {
     put(page, 4, crc);
 }
 
-/// Sets the checksums of a delta between two checkpoints: of its head, which is a metadata frame,
-/// and of the stream.
+/// Corrects the checksums of a delta: of its head, which is a metadata frame, and of its stream.
 pub fn delta(file: &mut [u8]) {
     let content = STREAM_BYTES + 8;
     if let Some(length) = file.get(content..content + 4) {

@@ -8,12 +8,13 @@ use std::slice;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Alignment of every buffer: a page, so that a transfer touches as few pages as possible.
+/// Alignment of every buffer in bytes. It is a page, so that a transfer uses as few pages as
+/// possible.
 const ALIGNMENT_BYTES: usize = 4096;
 
-/// A zeroed, page-aligned run of bytes that dereferences to a slice.
+/// Page-aligned bytes, zero at first. Dereferences to a slice.
 ///
-/// The memory comes from the allocator, not from a map of its own. So small buffers are cheap, and
+/// The memory comes from the allocator and not from `mmap`. Small buffers are therefore cheap, and
 /// Miri can check them.
 ///
 /// ```
@@ -30,7 +31,7 @@ pub struct AlignedBuffer {
 }
 
 impl AlignedBuffer {
-    /// A buffer of `len` bytes, all zero. The process aborts if there is no memory, as with `Vec`.
+    /// Makes a buffer of `len` zero bytes. Aborts the process if there is no memory, as `Vec` does.
     ///
     /// # Panics
     /// If `len` rounded up to a page exceeds `isize::MAX`.
@@ -39,15 +40,15 @@ impl AlignedBuffer {
             return Self { start: NonNull::<Page>::dangling().cast(), len, number: None };
         }
         let layout = Self::layout(len);
-        // SAFETY: `alloc_zeroed` requires a size above zero, which was checked just above.
+        // SAFETY: `alloc_zeroed` requires a size above zero, which the check above ensures.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
         Self { start, len, number: None }
     }
 
-    /// As [`zeroed`](Self::zeroed), for a buffer that streams read into many times while a device
-    /// is open. The device may register the buffer with the kernel, once. The kernel then keeps all
-    /// its pages in memory until the device closes, also if the buffer is dropped before.
+    /// Like [`zeroed`](Self::zeroed), for a buffer that many streams of one device read into. The
+    /// device may register the buffer with the kernel. The kernel then keeps the buffer's pages in
+    /// memory until the device is closed, even after the buffer is dropped.
     ///
     /// ```
     /// use embank_kv::device::AlignedBuffer;
@@ -65,8 +66,8 @@ impl AlignedBuffer {
         NUMBERS.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The number of this buffer. No other buffer of the process has it, also none that lay at this
-    /// address before. `None` if the buffer is not to be registered.
+    /// The buffer's number, which is unique in the process: a later buffer at the same address has
+    /// another number. `None` if the buffer must not be registered.
     pub(super) fn number(&self) -> Option<u64> {
         self.number
     }
@@ -77,7 +78,7 @@ impl AlignedBuffer {
     }
 }
 
-/// Gives the dangling pointer of an empty buffer its alignment.
+/// Alignment of the dangling pointer of an empty buffer.
 #[repr(align(4096))]
 struct Page;
 
@@ -86,30 +87,32 @@ const _: () = assert!(align_of::<Page>() == ALIGNMENT_BYTES);
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: `start` came from `alloc_zeroed` with this layout, and is freed only here.
+            // SAFETY: `start` came from `alloc_zeroed` with this layout, and only this call frees
+            // it.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
         }
     }
 }
 
-// SAFETY: the buffer is the only owner of its bytes, as a Box<[u8]> is.
+// SAFETY: the buffer is the only owner of its bytes, like a `Box<[u8]>`.
 unsafe impl Send for AlignedBuffer {}
-// SAFETY: a shared borrow only reads, as with a Box<[u8]>.
+// SAFETY: a shared borrow only reads, as with a `Box<[u8]>`.
 unsafe impl Sync for AlignedBuffer {}
 
 impl Deref for AlignedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start` has `len` initialised bytes (if `len` is 0, `start` dangles and is
-        // aligned). The borrow of self prevents writes.
+        // SAFETY: `start` has `len` initialised bytes, or is dangling and aligned if `len` is 0.
+        // The borrow of self prevents writes.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for AlignedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`. The exclusive borrow of self makes this the only slice.
+        // SAFETY: `start` has `len` initialised bytes, or is dangling and aligned if `len` is 0.
+        // The exclusive borrow of self makes this the only slice.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
@@ -122,8 +125,7 @@ impl fmt::Debug for AlignedBuffer {
 
 #[cfg(test)]
 impl AlignedBuffer {
-    /// Gives this buffer's pages back to the system. Zeroed pages take their place at the same
-    /// address.
+    /// Returns the buffer's pages to the system, which gives it zero pages at the same address.
     pub(super) fn replace_pages(&mut self) {
         assert_eq!(
             self.len % ALIGNMENT_BYTES,
@@ -131,14 +133,13 @@ impl AlignedBuffer {
             "whole pages, so that nobody else's bytes go along"
         );
         // SAFETY: the range belongs to this buffer, which is borrowed exclusively. It is anonymous
-        // private memory, as the allocator's is. Zeros are valid bytes.
+        // private memory, like all memory of the allocator. Zeros are valid bytes.
         let done =
             unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, libc::MADV_DONTNEED) };
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// Gives the buffer a new number, as [`for_streams`](Self::for_streams) does, so that a device
-    /// takes it for another buffer.
+    /// Gives the buffer a new number, so that a device treats it as another buffer.
     pub(super) fn renumber(&mut self) {
         self.number = Some(Self::new_number());
     }

@@ -1,4 +1,4 @@
-//! What a read does after an answer of `io_uring`.
+//! Decides how a read continues after a completion of `io_uring`.
 
 use std::io;
 
@@ -6,26 +6,26 @@ use super::transfer::{self, Progress};
 use crate::device::segments::segment::Segment;
 use crate::error::Error;
 
-/// A read at the moment when the kernel answered.
+/// A read for which the kernel has reported a completion.
 pub(super) struct Asked<'a> {
     pub(super) segment: &'a Segment,
-    /// The place in the segment where the read begins.
+    /// Offset of the read in the segment file.
     pub(super) offset: u64,
-    /// The length of the whole read in bytes.
+    /// Length of the whole read in bytes.
     pub(super) wanted: usize,
-    /// Bytes that earlier answers brought.
+    /// Bytes that earlier completions of this read brought.
     pub(super) before: usize,
 }
 
-/// What a read does next.
+/// The next step of a read.
 pub(super) enum Completion {
     /// All bytes have arrived.
     Complete,
-    /// This number of further bytes has arrived; the rest is requested again.
+    /// This number of bytes has arrived now. The rest must be requested again.
     More(usize),
-    /// A transient failure: the read is requested again.
+    /// The failure is transient: the read must be requested again.
     Again,
-    /// The file is too short, the drive failed, or there were too many transient failures.
+    /// The file is too short, the drive failed, or too many transient failures occurred.
     Failed(Error),
 }
 
@@ -34,8 +34,9 @@ pub(super) enum Completion {
 pub(super) struct Retries(usize);
 
 impl Retries {
-    /// Says what a read does after `result`, which is the number of bytes moved or a negative error
-    /// number. `requests`: requests of this read so far.
+    /// Returns the next step of a read. `result` is the kernel's result: the number of bytes read,
+    /// or a negative error number. `requests` is the number of requests for which the limit of
+    /// retries is computed.
     pub(super) fn after(&mut self, asked: &Asked<'_>, result: i32, requests: usize) -> Completion {
         let Asked { segment, offset, wanted, before } = *asked;
         let Ok(moved) = usize::try_from(result) else {

@@ -1,4 +1,4 @@
-//! The trait of a device.
+//! The trait that all devices implement.
 
 use crate::device::buffer::AlignedBuffer;
 use crate::device::stream;
@@ -6,10 +6,10 @@ use crate::device::stream::ReadStream;
 use crate::error::Result;
 use std::fmt;
 
-/// Offsets, lengths and buffer addresses of every transfer are multiples of this.
+/// Block size in bytes. Offsets, lengths and buffer addresses of all transfers are multiples of it.
 pub const BLOCK_BYTES: usize = 512;
 
-/// One read of a burst: `buffer.len()` bytes from log offset `offset`.
+/// One read of a burst. It reads `buffer.len()` bytes from log offset `offset`.
 ///
 /// ```
 /// use embank_kv::device::{AlignedBuffer, BLOCK_BYTES, Read};
@@ -21,12 +21,12 @@ pub const BLOCK_BYTES: usize = 512;
 pub struct Read<'a> {
     /// Log offset, a multiple of [`BLOCK_BYTES`].
     pub offset: u64,
-    /// Destination; its address and length are multiples of [`BLOCK_BYTES`]. Must not cross a
-    /// segment.
+    /// Receives the bytes. Its address and length are multiples of [`BLOCK_BYTES`]. The read must
+    /// not cross a segment.
     pub buffer: &'a mut [u8],
 }
 
-/// What a device could not use on this system, for statistics and logs.
+/// System features that a device could not use, for statistics and logs.
 ///
 /// ```
 /// use embank_kv::device::{Device, DeviceOptions, MemoryDevice};
@@ -36,14 +36,14 @@ pub struct Read<'a> {
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceReport {
-    /// The reason why [`DeviceChoice::Auto`] took the thread pool; `None` if `io_uring` works.
+    /// Why [`DeviceChoice::Auto`] chose the thread pool. `None` if `io_uring` works.
     pub io_uring_refused: Option<String>,
-    /// The reason why reads and writes pass through the page cache, which the memory budget does
-    /// not count. `None` with `O_DIRECT`, and for a device in memory.
+    /// Why reads and writes use the page cache, which the memory budget does not include. `None` if
+    /// the device uses `O_DIRECT` or is in memory.
     pub direct_io_refused: Option<String>,
 }
 
-/// What [`Device::free`] did.
+/// The result of [`Device::free`].
 ///
 /// ```
 /// use embank_kv::device::{Device, DeviceOptions, MemoryDevice};
@@ -53,105 +53,107 @@ pub struct DeviceReport {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Freed {
-    /// The file system has the space below this log offset back.
+    /// Log offset below which the space was returned to the file system.
     pub end: u64,
-    /// Segment files that were removed by this call.
+    /// Number of segment files that the call removed.
     pub segments: u64,
 }
 
 /// Block storage for the log.
 pub trait Device: Send + Sync + fmt::Debug {
-    /// The device's name as statistics print it: `"io_uring"`, `"threads"`, `"memory"`.
+    /// The device's name in statistics: `"io_uring"`, `"threads"` or `"memory"`.
     fn name(&self) -> &'static str;
 
-    /// What the device could not use. Default: an empty report.
+    /// Returns the system features that the device could not use. Default: an empty report.
     fn report(&self) -> DeviceReport {
         DeviceReport::default()
     }
 
-    /// Reads all of `reads`, with as many in flight at once as the device allows. Returns when the
-    /// last one is done.
+    /// Reads all of `reads`, with as many at the same time as the device allows. Returns when all
+    /// have ended.
     ///
-    /// A gap between written ranges of a segment reads as zeros, as in any sparse file. A read
-    /// behind the last written block of a segment fails with [`Error::Truncated`].
+    /// Bytes between written ranges of a segment read as zeros, as in a sparse file. A read beyond
+    /// the last written block of a segment fails with [`Error::Truncated`].
     ///
     /// # Errors
-    /// The first failure, with file and offset. No read is in flight then, and the contents of all
-    /// buffers are unspecified. [`Error::InvalidArgument`] for a read that is not block-aligned, is
-    /// empty or crosses a segment; then nothing was read.
+    /// The first failure, with file and offset. All reads have ended then, and the buffers'
+    /// contents are unspecified. [`Error::InvalidArgument`] if a read is empty, is not
+    /// block-aligned or crosses a segment; nothing was read then.
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()>;
 
-    /// As [`read_many`](Self::read_many), for reads that no caller waits for yet. Reads with a
-    /// waiting caller go first.
+    /// Like [`read_many`](Self::read_many), for reads that no caller waits for. The device prefers
+    /// reads with a waiting caller.
     ///
     /// # Errors
-    /// As [`read_many`](Self::read_many).
+    /// The errors of [`read_many`](Self::read_many).
     fn read_many_behind(&self, reads: &mut [Read<'_>]) -> Result<()> {
         self.read_many(reads)
     }
 
-    /// Reads what `stream` asks for, with as many reads in flight as the device and `memory` allow.
-    /// Hands each read to `stream` when it completes, in any order. Returns when `stream` has no
-    /// more reads and got all of them. The result is the largest number of reads that were in
-    /// flight.
+    /// Reads everything that `stream` requests, with as many reads at the same time as the device
+    /// and `memory` allow. Passes each read to `stream` when it completes, in any order. Returns
+    /// when `stream` requests no more and has received all reads. The result is the largest number
+    /// of simultaneous reads.
     ///
-    /// `memory` receives the bytes. It is at least as long as the longest read.
+    /// The reads go into `memory`, which must be at least as long as the longest read.
     ///
     /// # Errors
-    /// As [`read_many`](Self::read_many), or the error of [`ReadStream::done`]; the first one if
-    /// there are several. No read begins after an error, and no read is in flight when the call
-    /// returns.
+    /// The errors of [`read_many`](Self::read_many) and of [`ReadStream::done`]. If there are
+    /// several, returns the first. After an error no read begins, and all reads have ended when the
+    /// call returns.
     fn read_stream(&self, memory: &mut AlignedBuffer, stream: &mut dyn ReadStream) -> Result<u64> {
         stream::in_bursts(memory, stream, |reads| self.read_many(reads), |_| {})
     }
 
-    /// Writes `bytes` at log offset `offset`. Both are block-aligned, and the write crosses no
-    /// segment. It is not durable yet.
+    /// Writes `bytes` at log offset `offset`. Offset, length and address must be block-aligned, and
+    /// the write must not cross a segment. The write is durable only after [`sync`](Self::sync).
     ///
     /// # Errors
-    /// A failed or short write, naming file and offset. [`Error::InvalidArgument`] as for reads.
+    /// A failed or short write, with file and offset. [`Error::InvalidArgument`] for the same
+    /// reasons as a read.
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 
     /// Makes every completed write durable.
     ///
     /// # Errors
-    /// A failed sync, with the file. The kernel may then have dropped data that it could not write,
-    /// so every later sync of this device fails too.
+    /// A failed sync, with the file. The kernel may have dropped unwritten data then, so all later
+    /// syncs of this device fail too.
     fn sync(&self) -> Result<()>;
 
-    /// Drops all bytes from log offset `end` on, rounded up to whole blocks. A recovery discards
-    /// what no checkpoint holds. Durable when the call returns.
+    /// Drops all bytes from log offset `end` on, rounded up to blocks. A recovery uses it to
+    /// discard all log that no checkpoint has. Durable on return.
     ///
     /// # Errors
-    /// A failed truncate or remove, with the file.
+    /// A failed truncation or removal, with the file.
     fn truncate(&self, end: u64) -> Result<()>;
 
-    /// Gives the space below log offset `below` back. The device removes files that lie wholly
-    /// below it, and punches a hole into the next file if the file system can. Reads below the
-    /// offset then fail or find zeros. The call is not durable: after a crash some of the space may
-    /// be in use again. A file that can't be removed does not stop the removal of others: see
-    /// [`not_removed`](Self::not_removed).
+    /// Returns the space below log offset `below` to the file system. Removes files that lie
+    /// completely below it, and punches a hole into the next file if the file system supports
+    /// holes. Later reads below the offset fail or return zeros. Not durable: after a crash some of
+    /// the space may be in use again. If a file can't be removed, continues with the other files:
+    /// see [`not_removed`](Self::not_removed).
     ///
     /// # Errors
-    /// The directory was moved, or can't be read.
+    /// An error if the bank's directory was moved or can't be read.
     fn free(&self, below: u64) -> Result<Freed>;
 
-    /// A line with file and reason for each file that earlier calls of [`free`](Self::free) could
-    /// not remove. The next call tries again.
+    /// Describes each file that [`free`](Self::free) could not remove, with the reason. The next
+    /// call of `free` tries again.
     fn not_removed(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Bytes that the file system still has for this process. `None` if that is unknown, or if
-    /// there is no file system.
+    /// Free bytes of the file system for this process. `None` if they are unknown, or if there is
+    /// no file system.
     fn room_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Closes the handles of files that can be opened again. Called when the process may open no
-    /// further file.
+    /// Closes handles of files that can be opened again. The store calls it when the process has no
+    /// free handle.
     fn release_handles(&self) {}
 
-    /// The file that holds log offset `offset`, and the offset in that file, for error messages.
+    /// Returns the file that contains log offset `offset`, and the offset in that file. For error
+    /// messages.
     fn locate(&self, offset: u64) -> (std::path::PathBuf, u64);
 }

@@ -1,4 +1,4 @@
-//! The log in memory, which behaves as files do.
+//! A log in memory that behaves like a log in files.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,9 +7,9 @@ use super::{BLOCK_BYTES, Device, DeviceOptions, Freed, Read, transfer};
 use crate::error::{Error, Result};
 use crate::sync::RwLock;
 
-/// The device of [`DeviceChoice::Memory`](super::DeviceChoice::Memory), for programs without
-/// durability, for tests and for Miri. Nothing is durable, and the memory is not counted against a
-/// budget.
+/// The device of [`DeviceChoice::Memory`](super::DeviceChoice::Memory), for tests, for Miri and for
+/// programs that need no durability. Nothing is durable. The memory budget does not include this
+/// memory.
 ///
 /// ```
 /// use embank_kv::device::{AlignedBuffer, Device, DeviceOptions, MemoryDevice};
@@ -21,12 +21,12 @@ use crate::sync::RwLock;
 #[derive(Debug)]
 pub struct MemoryDevice {
     segment_size_bytes: u64,
-    /// By segment number. Each value is as long as the segment's file would be.
+    /// Each segment's bytes by segment number. A value is as long as the segment's file would be.
     segments: RwLock<BTreeMap<u64, Vec<u8>>>,
 }
 
 impl MemoryDevice {
-    /// An empty device, which uses only the segment size of the options.
+    /// Makes an empty device. Uses only the segment size of the options.
     ///
     /// # Errors
     /// [`Error::InvalidOption`] for options out of range.
@@ -39,7 +39,7 @@ impl MemoryDevice {
         offset / self.segment_size_bytes
     }
 
-    /// The offset within its segment. It fits `usize` because the segment is in memory.
+    /// Offset in the segment. It fits `usize` because the segment is in memory.
     fn within(&self, offset: u64) -> usize {
         (offset % self.segment_size_bytes) as usize
     }

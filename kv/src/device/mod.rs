@@ -1,10 +1,9 @@
-//! Where pages lie when they are not in memory.
+//! Devices: the storage for pages of the log that are not in memory.
 //!
-//! The log is one address space of bytes. A device maps it to segment files of a fixed size and
-//! moves whole blocks. There are three devices: `io_uring` with `O_DIRECT`; a thread pool of
-//! `pread` and `pwrite`, for systems that refuse io_uring; and memory, in which nothing is durable.
-//! With the feature `testing` there is a fourth, `FaultyDevice`, which wraps another device and
-//! fails on request.
+//! The log is one address space of bytes. A device stores it in segment files of a fixed size and
+//! transfers whole blocks. There are three devices: `io_uring` with `O_DIRECT`; a thread pool with
+//! `pread` and `pwrite`, for systems without io_uring; and memory, in which nothing is durable.
+//! With the feature `testing`, `FaultyDevice` wraps another device and fails on request.
 //!
 //! ```
 //! use embank_kv::device::{self, AlignedBuffer, DeviceChoice, DeviceOptions, Read};
@@ -66,15 +65,15 @@ pub use uring::UringDevice;
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
 
-/// Opens the device `choice` over `dir/log`, and makes the folder if it is absent.
+/// Opens the device `choice` for the log in `dir/log`. Creates that folder if it does not exist.
 ///
-/// [`DeviceChoice::Auto`] tries `io_uring` with a ring and one request. If that fails for any
-/// reason, it takes the thread pool, and [`Device::report`] has the reason.
+/// [`DeviceChoice::Auto`] first tests `io_uring` with one request. If the test fails for any
+/// reason, it opens the thread pool, and [`Device::report`] contains the reason.
 ///
 /// # Errors
 /// [`Error::DeviceUnavailable`] if the caller chose `io_uring` and the system refuses it.
-/// [`Error::Io`] if the folder can't be made or listed. [`Error::InvalidOption`] for options out of
-/// range, or if the segment files have another size.
+/// [`Error::Io`] if the folder can't be created or listed. [`Error::InvalidOption`] for an option
+/// out of range, or for a segment size that differs from the files.
 pub fn open(dir: &Path, choice: DeviceChoice, options: &DeviceOptions) -> Result<Arc<dyn Device>> {
     match choice {
         DeviceChoice::Memory => Ok(Arc::new(MemoryDevice::new(options)?)),
@@ -82,7 +81,7 @@ pub fn open(dir: &Path, choice: DeviceChoice, options: &DeviceOptions) -> Result
     }
 }
 
-/// As [`open`], in a directory that is open already.
+/// Like [`open`], for an open directory.
 pub(crate) fn open_in(
     dir: &Arc<Directory>,
     choice: DeviceChoice,
@@ -96,13 +95,13 @@ pub(crate) fn open_in(
     }
 }
 
-/// The directory of a bank. Checks the options first.
+/// Checks the options, then opens a bank's directory.
 fn directory(dir: &Path, options: &DeviceOptions) -> Result<Arc<Directory>> {
     options.check()?;
     Directory::open(dir).map_err(|e| Error::io("open", dir, e))
 }
 
-/// The thread pool in place of an `io_uring` that was refused; the pool keeps the reason.
+/// Opens the thread pool if `io_uring` was refused. The pool's report contains the reason.
 fn or_threads(
     tried: Result<Arc<dyn Device>>,
     dir: &Arc<Directory>,

@@ -16,8 +16,8 @@ const DIRECT: OFlags = OFlags::DIRECT;
 #[cfg(not(target_os = "linux"))]
 const DIRECT: OFlags = OFlags::empty();
 
-/// Opens an existing segment file to read. Opens it to write too, unless `read_only` or another
-/// user owns the file. Only the last segment of a log is written, and opening a bank makes that
+/// Opens an existing segment file. Opens it for writing only if `read_only` is false and this user
+/// may write to it. Only the log's last segment is written, and an opening of the bank makes that
 /// segment this user's own.
 pub(super) fn existing(place: &Place, direct: bool, read_only: bool) -> io::Result<File> {
     let open = |access: OFlags| place.open_with(access | flags(direct));
@@ -31,18 +31,18 @@ pub(super) fn existing(place: &Place, direct: bool, read_only: bool) -> io::Resu
     opened.inspect(leave_access_time_alone)
 }
 
-/// Creates a segment file. Fails if there is one.
+/// Creates a segment file. Fails if it exists.
 pub(super) fn create(place: &Place, direct: bool) -> io::Result<File> {
     let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     place.open_with(new | flags(direct)).inspect(leave_access_time_alone)
 }
 
-/// Tells the kernel not to update the time of the file's last access, which it otherwise checks at
-/// each read. Only the owner of the file may do that; others go without.
+/// Tells the kernel not to update the file's access time, which it would otherwise check at each
+/// read. Has no effect if another user owns the file.
 #[cfg(target_os = "linux")]
 fn leave_access_time_alone(file: &File) {
     use std::os::fd::AsRawFd;
-    // SAFETY: reads and sets the flags of an open file; no memory of this process is touched.
+    // SAFETY: the calls read and set flags of an open file. They use no memory of this process.
     unsafe {
         let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
         if flags >= 0 {
@@ -59,19 +59,19 @@ fn flags(direct: bool) -> OFlags {
 }
 
 /// Tries direct transfers of single blocks in `folder`. Returns the reason if the file system
-/// refuses them: `EINVAL` means that it has no direct transfers, or needs a coarser alignment than
-/// [`BLOCK_BYTES`].
+/// refuses them. The reason is `EINVAL`: the file system has no direct transfers, or needs an
+/// alignment above [`BLOCK_BYTES`].
 ///
-/// Other failures say nothing about direct transfers, for example a full disk, on which a bank must
-/// still open. Direct transfers are assumed then, and a later read or write reports the failure.
+/// Other failures say nothing about direct transfers. For example, a bank on a full disk must open.
+/// The function then returns `None`, and a later read or write reports the failure.
 pub(super) fn probe_direct(folder: &Arc<Directory>) -> Option<String> {
     if DIRECT.is_empty() {
         return Some("this system has no O_DIRECT".to_owned());
     }
-    // No file has this name.
+    // The name is random, so no other file has it.
     let place = folder.place(format!("probe-{:016x}.tmp", new_id()));
     let tried = try_direct(&place);
-    // The file may not exist.
+    // An error is ignored: the file may not exist.
     let _ = place.remove_file();
     match tried {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(format!(
@@ -82,7 +82,8 @@ pub(super) fn probe_direct(folder: &Arc<Directory>) -> Option<String> {
     }
 }
 
-/// As [`probe_direct`], for a store that may make no file: tries to read the segment file `place`.
+/// Like [`probe_direct`], for a store that must not create a file. Tries to read the segment file
+/// `place`.
 pub(super) fn probe_direct_reads(place: Option<&Place>) -> Option<String> {
     let Some(place) = place else {
         return Some("there was no segment file yet to try direct reads on".to_owned());
@@ -100,14 +101,14 @@ pub(super) fn probe_direct_reads(place: Option<&Place>) -> Option<String> {
     }
 }
 
-/// Gives the space of a file's first `bytes` back to the file system. They then read as zeros, and
-/// the file keeps its length. False if the file system can't do it.
+/// Returns the space of a file's first `bytes` bytes to the file system. The bytes then read as
+/// zeros, and the file keeps its length. False if the file system can't do it.
 #[cfg(target_os = "linux")]
 pub(super) fn punch(file: &File, bytes: u64) -> bool {
     use std::os::fd::AsRawFd;
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let Ok(bytes) = libc::off_t::try_from(bytes) else { return false };
-    // SAFETY: a system call on an open file, which touches no memory of this process.
+    // SAFETY: a system call on an open file that uses no memory of this process.
     unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, bytes) == 0 }
 }
 
@@ -119,8 +120,7 @@ pub(super) fn punch(_file: &File, _bytes: u64) -> bool {
 fn try_direct(place: &Place) -> io::Result<()> {
     let file = place.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | DIRECT)?;
     let mut block = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
-    // The second half of a page, at the file's second block: aligned to a block, and to no larger
-    // power of two.
+    // The memory and the file offset are aligned to one block and to nothing larger.
     file.write_all_at(&block[BLOCK_BYTES..], BLOCK_BYTES as u64)?;
     file.read_exact_at(&mut block[BLOCK_BYTES..], BLOCK_BYTES as u64)
 }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     fn flags(file: &File) -> i32 {
-        // SAFETY: reads the flags of an open file.
+        // SAFETY: the call only reads the flags of an open file.
         unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) }
     }
 

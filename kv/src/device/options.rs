@@ -1,13 +1,14 @@
-//! The choice of a device, and its options.
+//! The choice of a device, and options of devices.
 
 use crate::device::contract::BLOCK_BYTES;
 use crate::device::segments::SEGMENT_SIZE_BYTES_DEFAULT;
 use crate::error::{Error, Result};
 
-/// Most segment files whose handles stay open. At the default size they hold 128 GiB.
+/// Limit of the default for `open_files_max`. At the default segment size, 512 files contain 128
+/// GiB of log.
 const OPEN_FILES_MAX: usize = 512;
 
-/// Which device to use.
+/// The device to use.
 ///
 /// ```
 /// use embank_kv::DeviceChoice;
@@ -15,14 +16,14 @@ const OPEN_FILES_MAX: usize = 512;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
-    /// `io_uring` if the kernel allows it, else the thread pool.
+    /// `io_uring` if the system allows it. Otherwise the thread pool.
     #[default]
     Auto,
-    /// `io_uring`, or an error.
+    /// `io_uring`. Fails if the system refuses it.
     IoUring,
-    /// The portable thread pool.
+    /// The thread pool, which works on every system.
     Threads,
-    /// Memory, for tests: nothing is durable.
+    /// Memory, for tests. Nothing is durable.
     Memory,
 }
 
@@ -35,22 +36,22 @@ pub enum DeviceChoice {
 /// ```
 #[derive(Debug, Clone)]
 pub struct DeviceOptions {
-    /// Bytes of log in one segment file: a power of two, at least [`BLOCK_BYTES`]. A bank keeps
-    /// the size it was created with. Default [`SEGMENT_SIZE_BYTES_DEFAULT`].
+    /// Bytes of log in a segment file: a power of two, at least [`BLOCK_BYTES`]. A bank keeps the
+    /// size with which it was created. Default [`SEGMENT_SIZE_BYTES_DEFAULT`].
     pub segment_size_bytes: u64,
-    /// Reads that one burst keeps in flight in its ring, 1 to 4096. Default 256.
+    /// Limit of the simultaneous reads of a burst, 1 to 4096. Default 256.
     pub queue_depth: u32,
-    /// Most rings. A ring is created when it is first needed. As many threads can have a burst in
-    /// flight at once, and further threads wait. At least 1. Default 4.
+    /// Limit of the rings, at least 1. Default 4. A ring is created when it is first needed. Each
+    /// ring serves one thread's burst at a time, and further threads wait.
     pub rings_max: usize,
-    /// Most threads that the thread device starts for reads; the calling thread reads too. All
-    /// thread devices of the process share their threads. A burst starts a thread only if it lacks
-    /// one and if there are fewer than this. Default 32.
+    /// Limit of the threads that the thread pool starts for reads. Default 32. The calling thread
+    /// reads too. All thread devices of a process share these threads. A burst starts a thread only
+    /// if too few are idle.
     pub threads: usize,
-    /// Segment files whose handles stay open between uses; at least 1. Default: a quarter of the
-    /// files that the process may have open (`ulimit -n`), at most 512.
+    /// Number of segment files whose handles stay open between uses, at least 1. Default: a quarter
+    /// of the files that the process may open (`ulimit -n`), at most 512.
     pub open_files_max: usize,
-    /// Opens the files to read only. The device then makes, writes, cuts and removes nothing, and
+    /// Opens the files only for reading. The device then creates, changes and removes no file, and
     /// calls that would do so fail. Default: false.
     pub read_only: bool,
 }
@@ -69,7 +70,7 @@ impl Default for DeviceOptions {
 }
 
 fn open_files_max() -> usize {
-    // Miri can't ask for the limits of the process.
+    // Miri does not support the system call for the process's limits.
     if cfg!(miri) {
         return OPEN_FILES_MAX;
     }

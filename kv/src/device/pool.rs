@@ -1,30 +1,28 @@
-//! The threads that read for all [`ThreadDevice`](super::ThreadDevice)s of the process.
+//! The pool of threads that read for all [`ThreadDevice`](super::ThreadDevice)s of a process.
 //!
-//! **Problem.** A thread that blocks in `pread` keeps one read in flight, so a drive needs tens of
-//! threads. A set of threads for each bank takes a multiple of that, and containers limit the
-//! threads of their processes.
+//! **Problem.** A thread that blocks in `pread` has one read in flight, so a fast drive needs tens
+//! of threads. With a set of threads for each bank there would be too many, because containers
+//! limit the threads of a process.
 //!
-//! **Approach.** A process has one pool. A burst of reads goes on the pool's queue, and the pool's
-//! threads and the calling thread claim its reads one by one. The pool starts a thread only if a
-//! burst has reads that neither its calling thread nor an idle thread would claim at once. It never
-//! has more threads than the device of that burst allows (`DeviceOptions::threads`). Idle threads
-//! sleep on a condition variable. The drop of the last device joins all threads.
+//! **Approach.** A process has one pool. A burst of reads enters the pool's queue. The calling
+//! thread and the pool's threads claim the burst's reads one by one. The pool starts a thread if a
+//! burst has more reads than its calling thread and the idle threads can claim at once. The burst's
+//! device limits the number of threads (`DeviceOptions::threads`). Idle threads sleep on a
+//! condition variable. Dropping the last device joins all threads.
 //!
-//! **Progress.** The calling thread claims reads of its own burst until all are claimed. After that
-//! it waits only for the reads of its burst that other threads have claimed. So a burst needs no
-//! thread of the pool. A bank on a slow drive can occupy every thread of the pool. Callers on other
-//! banks then read their bursts alone, and wait for no slow read. The threads take the oldest burst
-//! first, so each burst has its turn.
+//! **Progress.** The calling thread claims reads of its burst until all are claimed. Then it waits
+//! only for reads that other threads have claimed. A burst therefore needs no thread of the pool.
+//! If a bank on a slow drive occupies all threads, callers of other banks read alone and wait for
+//! no slow read. The threads serve the oldest burst first, so every burst is served.
 //!
-//! **Refusal.** At a limit of threads (`EAGAIN`) the pool uses the threads that it has, which may
-//! be zero. It asks the system again after [`BURSTS_UNTIL_RETRY`] further bursts that lacked a
+//! **Refusal.** If the system refuses a thread (`EAGAIN`), the pool continues with the threads that
+//! it has, possibly none. It tries again after [`BURSTS_UNTIL_RETRY`] more bursts that lacked a
 //! thread.
 //!
-//! **Fork.** A child has no thread of the pool, and a thread of the parent may hold any of the
-//! pool's locks at the fork. So the handler at the fork forgets the parent's pool
-//! (`forget_in_child`), and the first device that is opened in the child makes a new one. The
-//! process id identifies a child for which no handler ran. Dropping a device of the parent in the
-//! child joins no thread.
+//! **Fork.** A child has none of the pool's threads, and a lock of the pool may have been held at
+//! the fork. The fork handler therefore forgets the parent's pool (`forget_in_child`). The first
+//! device that the child opens makes a new pool. If no handler ran, the process id tells that a
+//! pool belongs to the parent. A device of the parent that is dropped in the child joins no thread.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -38,22 +36,21 @@ use crate::process::locks::{Condvar, Mutex, MutexGuard};
 use crate::process::{fork, thread_start};
 use crate::sync::thread::JoinHandle;
 
-/// Bursts that start no thread after the system has refused one, though they lack threads. A
-/// refused attempt takes as long as some reads, so one burst in a thousand tries again.
+/// After the system has refused a thread, this number of bursts that lack threads start none. A
+/// refused attempt costs as much time as some reads, so attempts must be rare.
 pub(super) const BURSTS_UNTIL_RETRY: u32 = 1_000;
 
-/// The pool of this process, or of the process that it was forked from. `null` before the first
-/// device. Never freed, so that no thread reads freed memory. A process that forks keeps one more
-/// for each generation.
+/// The pool of this process, or of a parent process. `null` before the first device is opened.
+/// Never freed, because a thread may still read it. A chain of forks leaks one value per process.
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
 
 struct Shared {
     process: u32,
-    /// Does not upgrade while no device is open.
+    /// Can be upgraded while a device is open.
     pool: Mutex<Weak<ReadPool>>,
 }
 
-/// The threads that read. They end when the pool is dropped.
+/// The reading threads. Dropping the pool ends and joins them.
 #[derive(Debug)]
 pub(super) struct ReadPool {
     process: u32,
@@ -64,14 +61,14 @@ pub(super) struct ReadPool {
 #[derive(Debug, Default)]
 struct Threads {
     started: Vec<JoinHandle<()>>,
-    /// Bursts that will start no thread, though they lack some.
+    /// Number of bursts that will start no thread although they lack threads.
     bursts_until_retry: u32,
 }
 
 impl ReadPool {
-    /// The pool that all devices of this process share. It is dropped with the last of them.
+    /// Returns the pool that all devices of this process share. Dropping the last device drops it.
     pub(super) fn of_this_process() -> Arc<Self> {
-        // If the handler can't be installed, the process id alone identifies a child.
+        // An error is ignored: the process id also tells that a pool belongs to the parent.
         let _ = fork::watch(fork::Owner::ReadPool, forget_in_child);
         let mut pool = shared(process::id()).pool.lock();
         pool.upgrade().unwrap_or_else(|| {
@@ -81,12 +78,12 @@ impl ReadPool {
         })
     }
 
-    /// A pool of its own, without a thread.
+    /// Makes a pool without threads.
     pub(super) fn new() -> Self {
         ReadPool { process: process::id(), queue: Arc::default(), threads: Mutex::default() }
     }
 
-    /// Offers a burst to the threads. Starts threads if the burst lacks some and there are fewer
+    /// Puts a burst into the queue. Starts threads if the burst lacks some and the pool has fewer
     /// than `threads_max`.
     pub(super) fn offer(&self, burst: &Arc<Burst>, threads_max: usize) {
         let lacking = self.queue.push(burst);
@@ -95,14 +92,15 @@ impl ReadPool {
         }
     }
 
-    /// Takes a burst that has nothing left to claim off the queue, if it is still there.
+    /// Removes a burst without unclaimed reads from the queue. Does nothing if it is no longer
+    /// there.
     pub(super) fn retire(&self, burst: &Arc<Burst>) {
         self.queue.state.lock().retire(burst);
     }
 
     #[cold]
     fn grow(&self, lacking: usize, threads_max: usize) {
-        // Another caller is starting threads, which will help with this burst too.
+        // If the lock is taken, another caller is starting threads. They will serve this burst too.
         let Some(mut threads) = self.threads.try_lock() else { return };
         if threads.bursts_until_retry > 0 {
             threads.bursts_until_retry -= 1;
@@ -127,24 +125,25 @@ impl Drop for ReadPool {
     fn drop(&mut self) {
         let threads = mem::take(&mut self.threads.get_mut().started);
         if self.process != process::id() {
-            // A child made by `fork` does not have these threads. It could wait for them for ever.
+            // A forked child does not have these threads, so joining them could wait for ever.
             mem::forget(threads);
             return;
         }
         self.queue.close();
         for thread in threads {
-            // If the thread has panicked, the panic was printed and its burst has failed.
+            // An error is ignored: it means that the thread panicked. The panic was printed, and
+            // the burst failed.
             let _ = thread.join();
         }
     }
 }
 
-/// What the devices of `process` share. `process` is this process.
+/// Returns the value that all devices of `process`, which is this process, share.
 fn shared(process: u32) -> &'static Shared {
-    // Acquire: pairs with the Release below, which published the target.
+    // Acquire: pairs with the Release of the exchange below, which publishes the value.
     let mut found = SHARED.load(Ordering::Acquire);
     loop {
-        // SAFETY: null, or made below and never freed.
+        // SAFETY: the pointer is null or was made below, and the value is never freed.
         match unsafe { found.as_ref() } {
             Some(shared) if shared.process == process => return shared,
             _ => {}
@@ -152,11 +151,12 @@ fn shared(process: u32) -> &'static Shared {
         let made = Box::into_raw(Box::new(Shared { process, pool: Mutex::new(Weak::new()) }));
         // Release: pairs with the Acquire loads here and above.
         match SHARED.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: made above and never freed from here on.
+            // SAFETY: `made` was made above, and is never freed once it is stored.
             Ok(_) => return unsafe { &*made },
-            // Ends: a pool that another thread of this process stored is one of this process.
+            // Ends: only another thread of this process can have stored a value, and it belongs to
+            // this process.
             Err(other) => {
-                // SAFETY: made above, and no other thread has seen it.
+                // SAFETY: `made` was made above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(made) });
                 found = other;
             }
@@ -164,13 +164,13 @@ fn shared(process: u32) -> &'static Shared {
     }
 }
 
-/// Called in a forked child, which has one thread.
+/// Forgets the parent's pool. Runs in a forked child, which has one thread.
 pub(crate) fn forget_in_child() {
     // Relaxed: the child has one thread.
     SHARED.store(ptr::null_mut(), Ordering::Relaxed);
 }
 
-/// Bursts that still have reads to claim, oldest first.
+/// The bursts that have unclaimed reads, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     state: Mutex<QueueState>,
@@ -180,7 +180,7 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 struct QueueState {
     bursts: VecDeque<Arc<Burst>>,
-    /// Threads that wait for `changed`.
+    /// Number of threads that wait for `changed`.
     idle: usize,
     closing: bool,
 }
@@ -192,13 +192,13 @@ impl QueueState {
 }
 
 impl Queue {
-    /// Puts a burst on the queue. Wakes an idle thread for each of its reads but the first, which
-    /// the caller takes. Returns the number of further threads that could read at once.
+    /// Puts a burst into the queue. Wakes an idle thread for each of its reads except the first,
+    /// which the caller claims. Returns how many more threads could read at once.
     fn push(&self, burst: &Arc<Burst>) -> usize {
         let mut state = self.state.lock();
         state.bursts.push_back(Arc::clone(burst));
-        // Each caller takes one read of its burst. Threads that were woken and do not run yet count
-        // as idle, and the reads that they will claim count here.
+        // Each caller claims one read of its burst. A woken thread that does not run yet counts as
+        // idle, and its read counts as claimable.
         let claimable = state.bursts.iter().map(|burst| burst.unclaimed().saturating_sub(1)).sum();
         let idle = state.idle;
         drop(state);
@@ -216,8 +216,8 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// The loop of a thread of the pool: it works on the oldest burst, sleeps if there is no burst,
-    /// and ends when the queue closes.
+    /// Runs a thread of the pool. It serves the oldest burst, sleeps if there is none, and returns
+    /// when the queue is closed.
     fn serve(&self) {
         let mut state = self.state.lock();
         loop {

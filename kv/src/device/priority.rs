@@ -1,49 +1,48 @@
-//! Reads with a waiting caller go before the others.
+//! Gives reads with a waiting caller priority over other reads.
 //!
-//! A drive serves the reads in its queue nearly in their order. So a get that needs two rows waits
-//! behind all reads that Lookahead, compaction or a scan has begun. A read in the drive's queue
-//! can't be taken back. So background calls keep the queue short.
+//! A drive serves the reads in its queue nearly in order, and a read in the queue can't be taken
+//! back. A get therefore waits behind all reads that lookahead, compaction or a scan has begun.
+//! Background calls must keep the drive's queue short.
 //!
-//! A read has a weight: one, and one more for each 8 KiB. The weight that all background calls
-//! together may have in flight, the *window*, is
+//! Each read has a weight: 1, plus 1 for each 8 KiB. The *window* limits the total weight of
+//! background reads in flight. The window is
 //! - [`YIELDING`] while a foreground call runs or waits for a ring;
-//! - [`ALONE`] once background reads have brought enough since the last foreground call ended;
-//! - between the two after a foreground call has ended: the window grows by one for each [`GROWTH`]
-//!   of weight that background reads bring. So gets that come a millisecond apart find a short
-//!   queue each time, and a get each ten milliseconds costs the background calls little.
+//! - [`ALONE`] once background reads have brought enough weight since the last foreground call;
+//! - in between, a value that grows from the first to the second, by 1 for each [`GROWTH`] of
+//!   weight that background reads bring. Frequent gets then always find a short queue, and rare
+//!   gets cost background calls little.
 //!
-//! Several background calls share the window. Each may have one read in flight whatever its share
-//! is, so each makes progress. Only its ring bounds a foreground call.
+//! Background calls share the window equally. Each may always have one read in flight, so each
+//! makes progress. A foreground call is limited only by its ring.
 //!
-//! The numbers are a compromise that was measured with random reads of 512 bytes on a virtual
-//! drive. With [`ALONE`] reads in flight, background calls reach the drive's full rate. With
-//! [`YIELDING`], they keep about 0.7 of it, and a foreground read waits twice as long as alone, not
-//! twenty times.
+//! The values were chosen by measurements of random reads of 512 bytes on a virtual drive. With
+//! [`ALONE`] reads in flight, background calls get the drive's full rate. With [`YIELDING`], they
+//! get about 0.7 of it, and a foreground read takes twice as long as without background calls.
+//! Without a window it would take twenty times as long.
 
 use super::Priority;
 use crate::sync::{AtomicU32, Ordering};
 use crate::testing::mechanisms::{Mechanism, is_on};
 
-/// Weight that background calls may have in flight while a foreground call runs.
+/// Limit of the weight of background reads in flight while a foreground call runs.
 pub(super) const YIELDING: u32 = 32;
 
-/// Weight that background calls may have in flight without foreground calls. More brings no more
-/// reads per second.
+/// Limit of the weight of background reads in flight without foreground calls. A higher limit gives
+/// no more reads per second.
 pub(super) const ALONE: u32 = 128;
 
-/// Weight of background reads that widens their window by one after a foreground call.
+/// Weight of completed background reads that widens the window by 1 after a foreground call.
 pub(super) const GROWTH: u32 = 4;
 
-/// Bytes of a read that add one to its weight.
+/// Number of bytes that add 1 to a read's weight.
 const WEIGHT_BYTES: usize = 8 << 10;
 
-/// The calls that run in a device.
+/// Counts the calls that run in a device.
 #[derive(Debug)]
 pub(super) struct Traffic {
     foreground: AtomicU32,
     background: AtomicU32,
-    /// Weight that background reads have brought since the last foreground call ended, up to a
-    /// limit.
+    /// Weight of background reads that completed since the last foreground call, up to a limit.
     undisturbed: AtomicU32,
 }
 
@@ -56,11 +55,11 @@ impl Traffic {
         }
     }
 
-    /// Begins a call, before it waits for anything. The drop of the result ends it.
+    /// Begins a call, before the call waits for a ring. Dropping the result ends the call.
     pub(super) fn enter(&self, priority: Priority) -> Lane<'_> {
         let priority = if is_on(Mechanism::Priorities) { priority } else { Priority::Foreground };
-        // Relaxed: the counts guard no data. A background call that sees a count late has a few
-        // more reads in flight.
+        // Relaxed: the counts guard no data. A background call that sees a count late only has a
+        // few more reads in flight.
         self.count(priority).fetch_add(1, Ordering::Relaxed);
         Lane { traffic: self, priority, in_flight: 0 }
     }
@@ -72,7 +71,7 @@ impl Traffic {
         }
     }
 
-    /// The weight that each background call may have in flight.
+    /// Returns the weight that each background call may have in flight.
     fn window(&self) -> u32 {
         let together = if self.foreground.load(Ordering::Acquire) > 0 {
             YIELDING
@@ -83,17 +82,17 @@ impl Traffic {
     }
 }
 
-/// One call's reads.
+/// The reads of one call.
 #[derive(Debug)]
 pub(super) struct Lane<'t> {
     traffic: &'t Traffic,
     priority: Priority,
-    /// By weight.
+    /// Total weight of this call's reads in flight.
     in_flight: u32,
 }
 
 impl Lane<'_> {
-    /// True if another read may begin. Always true if no read is in flight.
+    /// True if the call may begin another read. Always true if none of its reads is in flight.
     pub(super) fn has_room(&self) -> bool {
         match self.priority {
             Priority::Foreground => true,
@@ -101,8 +100,9 @@ impl Lane<'_> {
         }
     }
 
-    /// The number of `outstanding` reads to wait for: an eighth of what may be in flight. So the
-    /// queue never runs empty, and one system call brings several reads.
+    /// Returns how many of the `outstanding` reads to wait for: an eighth of the reads that may be
+    /// in flight. The drive's queue then never becomes empty, and one system call returns several
+    /// reads.
     pub(super) fn patience(&self, depth: u32, outstanding: u32) -> u32 {
         let most = match self.priority {
             Priority::Foreground => depth,
@@ -115,7 +115,7 @@ impl Lane<'_> {
         self.in_flight += weight(bytes);
     }
 
-    /// Notes that a read of `bytes` bytes has brought data or failed.
+    /// Notes that a read of `bytes` bytes has completed or failed.
     pub(super) fn ends(&mut self, bytes: usize) {
         self.in_flight -= weight(bytes);
         if self.priority == Priority::Background {
@@ -129,8 +129,9 @@ impl Lane<'_> {
 
 impl Drop for Lane<'_> {
     fn drop(&mut self) {
-        // This store comes first. Otherwise a background call could see neither this call nor that
-        // it has just ended. Release here and Acquire in `window` keep the two stores in order.
+        // The store must come before the `fetch_sub`. Otherwise a background call could see that
+        // this call has ended and still see an old `undisturbed`. Release here pairs with Acquire
+        // in `window`.
         if self.priority == Priority::Foreground {
             self.traffic.undisturbed.store(0, Ordering::Relaxed);
         }
@@ -139,7 +140,7 @@ impl Drop for Lane<'_> {
 }
 
 fn weight(bytes: usize) -> u32 {
-    // A read is at most as long as a segment, so this is far below the limit of a u32.
+    // The cast loses nothing, because a read is at most as long as a segment.
     1 + (bytes / WEIGHT_BYTES) as u32
 }
 
@@ -147,7 +148,7 @@ fn weight(bytes: usize) -> u32 {
 mod tests {
     use super::*;
 
-    /// The number of reads of `bytes` bytes that a call begins until it has to wait.
+    /// Begins reads of `bytes` bytes until the call must wait. Returns their number.
     fn fill(lane: &mut Lane<'_>, bytes: usize) -> u32 {
         let mut begun = 0;
         while lane.has_room() {

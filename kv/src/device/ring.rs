@@ -1,34 +1,33 @@
-//! One io_uring. It guarantees that a buffer of the kernel is not freed too early.
+//! An io_uring that never lets a read's buffer be freed while the kernel may write to it.
 //!
-//! The kernel writes into a read's buffer at any time between the read's submission and its
-//! completion. If a call returned in between, its caller would have memory that changes, or would
-//! free it. So a ring counts the entries that were pushed and not reaped. [`Ring::drain`] returns
-//! only when that count is zero. It is called when the ring is given back and when the ring is
-//! dropped, so also during unwinding:
+//! The kernel may write to a read's buffer at any time between submission and completion. A call
+//! must not return in between, because its caller would reuse or free the buffer. A ring therefore
+//! counts the requests that were pushed and whose completions were not reaped. [`Ring::drain`]
+//! returns only when this count is zero. It runs when a ring is given back and when it is dropped,
+//! also during unwinding:
 //!
-//! - Entries that the kernel has not taken from the submission queue are abandoned. Without a
-//!   polling thread the kernel takes entries only when a thread enters it, and no thread enters it
-//!   for an abandoned ring ([`Ring::is_reusable`] turns false).
-//! - For entries that the kernel has taken, the drain waits for the completions and submits nothing
-//!   more.
-//! - If the wait fails many times in a row, the process aborts with a message. No gentler answer is
-//!   sound, and no known kernel does this.
+//! - Requests that the kernel has not taken from the submission queue are abandoned. The kernel
+//!   takes requests only when a thread enters the ring, and no thread enters an abandoned ring
+//!   ([`Ring::is_reusable`] is false).
+//! - For requests that the kernel has taken, the drain waits for the completions. It submits
+//!   nothing.
+//! - If waiting fails [`DRAIN_FAILURES_MAX`] times in a row, the process aborts with a message.
+//!   Nothing else would be sound. No known kernel does this.
 //!
-//! A ring can have one *registered* buffer. The kernel keeps the pages of that buffer in place and
-//! does not look them up for each read. The buffer is registered once, between streams, and is
-//! never replaced. The kernel holds the pages, not the addresses, so a buffer that is freed before
-//! its ring does no harm. But suppose that another buffer lay at equal addresses later and passed
-//! for the registered one: reads would land in pages that no thread reads. So a read compares
-//! numbers, which are never given twice, not addresses. Buffers are registered only on kernels from
-//! 5.19 on. With older ones, a process that forks may get other pages than those that the kernel
-//! holds.
+//! A ring can have one *registered* buffer. The kernel keeps that buffer's pages in memory and does
+//! not look them up for each read. A buffer is registered between streams and never replaced. The
+//! kernel holds the pages and not the addresses, so the buffer may be freed before the ring. A
+//! later buffer may get the same address and other pages, and a read into the registered pages
+//! would not reach it. Reads therefore compare the buffers' numbers, which are unique, and not
+//! their addresses. Buffers are registered only from Linux 5.19 on. On older kernels, a process
+//! that forks may get other pages than the kernel holds.
 //!
-//! From Linux 5.11 on, a wait for completions enters the kernel again after [`WAIT_SLICE`] at most.
-//! A kernel that has finished requests but has not woken the thread posts their completions at the
-//! next entry. Without the slices such a thread would sleep for ever.
+//! From Linux 5.11 on, a thread that waits for completions enters the kernel again after at most
+//! [`WAIT_SLICE`]. A kernel may finish requests and not wake the thread, and then posts the
+//! completions at the next entry. Without this limit such a thread would sleep for ever.
 //!
-//! From the first push to the drain, one thread has the ring. `IORING_SETUP_COOP_TASKRUN` requires
-//! that: completions arrive when this thread enters the kernel.
+//! One thread has the ring from the first push to the drain. `IORING_SETUP_COOP_TASKRUN` requires
+//! this, because completions arrive when this thread enters the kernel.
 
 use std::io::{self, Write};
 use std::thread;
@@ -40,49 +39,49 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 use super::AlignedBuffer;
 use crate::process::descriptors::with_streams;
 
-/// Most attempts of a drain to wait, a millisecond apart, before it aborts the process.
+/// Limit of a drain's failed waits, one millisecond apart. Beyond it the process aborts.
 const DRAIN_FAILURES_MAX: u32 = 10_000;
 
-/// The longest wait in the kernel. The caller then waits again. One system call a second costs
-/// nothing that can be measured, and a working drive answers much sooner.
+/// Limit of one wait in the kernel; the thread then waits again. A system call per second costs
+/// nothing measurable, and a working drive answers much sooner.
 const WAIT_SLICE: Duration = Duration::from_secs(1);
 
-/// Slices without a completion after which a line on standard error says that a drive does not
-/// answer.
+/// Number of wait slices without a completion after which a message on standard error says that the
+/// drive does not answer.
 const SILENT_SLICES_MAX: u32 = 30;
 
-/// Most attempts of a submission while the kernel has no memory for it, and while no request is in
-/// flight whose completion would free some.
+/// Limit of the attempts to submit while the kernel has no memory and no request is in flight. Only
+/// a completion would free memory.
 const SUBMIT_FAILURES_MAX: u32 = 1_000;
 
 pub(super) struct Ring {
     io: IoUring,
     depth: u32,
-    /// Entries pushed and not reaped.
+    /// Number of requests that were pushed and whose completions were not reaped.
     outstanding: u32,
     abandoned: bool,
     /// True on Linux 5.19 or newer.
-    ///
     recent: bool,
-    /// The number of the registered buffer.
+    /// Number of the registered buffer. `None` if no buffer is registered.
     registered: Option<u64>,
     wait_slice: Duration,
-    /// Slices that have ended since the last completion.
+    /// Number of wait slices since the last completion.
     silent_slices: u32,
-    /// Errors that the next system calls report in place of the kernel's results.
+    /// Errors that the next system calls return in place of the kernel's results.
     #[cfg(test)]
     pub(super) injected: tests::Injected,
 }
 
 impl Ring {
-    /// Makes a ring for `depth` requests at once.
+    /// Makes a ring for `depth` simultaneous requests.
     ///
     /// # Errors
     /// The kernel's error: `ENOSYS` or `EPERM` if io_uring is switched off or filtered, `ENOMEM` if
-    /// a limit on locked memory is too low; `Unsupported` if this io_uring can't read.
+    /// the limit of locked memory is too low, `Unsupported` if the kernel's io_uring has no plain
+    /// read.
     pub(super) fn new(depth: u32) -> io::Result<Self> {
-        // Flags of Linux 5.18 and 5.19. Older kernels answer EINVAL, and the ring is made without
-        // them.
+        // These flags exist from Linux 5.18 and 5.19 on. An older kernel returns EINVAL, and the
+        // ring is made without them.
         let mut builder = IoUring::builder();
         builder.setup_coop_taskrun().setup_submit_all();
         let (io, recent) = match with_streams(|| builder.build(depth)) {
@@ -105,8 +104,8 @@ impl Ring {
         })
     }
 
-    /// Sends one request through the ring, because a filter may allow making a ring and refuse to
-    /// enter it.
+    /// Sends one request through the ring. A system-call filter may allow making a ring and forbid
+    /// using it.
     pub(super) fn probe(&mut self) -> io::Result<()> {
         let mut probe = Probe::new();
         self.io.submitter().register_probe(&mut probe)?;
@@ -116,7 +115,7 @@ impl Ring {
                 "the kernel's io_uring has no plain read (it came with Linux 5.6)",
             ));
         }
-        // SAFETY: a no-op refers to no memory.
+        // SAFETY: a no-op uses no memory.
         unsafe { self.push(&opcode::Nop::new().build()) };
         let mut answer = 0;
         while self.outstanding > 0 {
@@ -130,19 +129,19 @@ impl Ring {
         self.depth
     }
 
-    /// Entries pushed and not reaped.
+    /// Number of requests that were pushed and whose completions were not reaped.
     pub(super) fn outstanding(&self) -> u32 {
         self.outstanding
     }
 
-    /// The number of the registered buffer.
+    /// Number of the registered buffer. `None` if no buffer is registered.
     pub(super) fn registered(&self) -> Option<u64> {
         self.registered
     }
 
-    /// Registers `buffer` as the ring's only one, of index 0. False if the kernel refuses it, in
-    /// most cases for a limit on locked memory, or is too old. Must be called while nothing is in
-    /// flight.
+    /// Registers `buffer` as the ring's only buffer, with index 0. Must be called while no request
+    /// is in flight. False if the kernel is too old or refuses, usually because of the limit of
+    /// locked memory.
     pub(super) fn register(&mut self, buffer: &mut AlignedBuffer) -> bool {
         debug_assert!(self.outstanding == 0 && self.registered.is_none());
         #[cfg(test)]
@@ -153,9 +152,9 @@ impl Ring {
             return false;
         }
         let all = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-        // SAFETY: the kernel takes references to the pages, so it touches no memory of this process
-        // that is freed later. It writes to them only for requests that name index 0, whose memory
-        // is valid by the contract of `push`.
+        // SAFETY: the kernel takes references to the pages, so it uses no memory that this process
+        // frees later. It writes to them only for requests with index 0, whose memory is valid by
+        // the contract of `push`.
         if unsafe { self.io.submitter().register_buffers(&[all]) }.is_err() {
             return false;
         }
@@ -171,27 +170,28 @@ impl Ring {
         !self.abandoned && self.outstanding == 0
     }
 
-    /// Queues a request; it starts with the next [`Self::submit_and_wait`].
+    /// Queues a request. The next [`Self::submit_and_wait`] starts it.
     ///
     /// # Safety
-    /// The memory and the file that `entry` names must stay valid, and no other code may touch the
-    /// memory, until its completion has been reaped or [`Self::drain`] has returned.
+    /// The memory and the file of `entry` must stay valid, and no other code may use the memory.
+    /// This holds until the completion has been reaped or [`Self::drain`] has returned.
     ///
     /// # Panics
-    /// If there is no room.
+    /// If the ring has no room.
     pub(super) unsafe fn push(&mut self, entry: &squeue::Entry) {
         assert!(self.has_room(), "a ring is never filled beyond its depth");
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: this function has the same safety contract as the call, and its caller keeps that
+        // contract.
         let pushed = unsafe { self.io.submission().push(entry) };
         pushed.expect("the kernel's queue is at least as long as the depth asked for");
         self.outstanding += 1;
     }
 
-    /// Starts what is queued. Waits until `want` completions can be reaped, a signal arrives or a
-    /// slice of waiting ends.
+    /// Starts the queued requests. Waits until `want` completions can be reaped, a signal arrives,
+    /// or a wait slice ends.
     ///
     /// # Errors
-    /// The kernel's error, if another attempt can't help. Requests may be in flight even then.
+    /// The kernel's error, if another attempt can't help. Requests may still be in flight.
     pub(super) fn submit_and_wait(&mut self, want: u32) -> io::Result<()> {
         debug_assert!(want <= self.outstanding);
         let mut failures = 0;
@@ -202,14 +202,13 @@ impl Ring {
             };
             match error.raw_os_error() {
                 Some(libc::EINTR) => return Ok(()),
-                // The kernel has no memory for requests, or completions wait to be reaped.
+                // The kernel has no memory for requests, or completions must be reaped first.
                 Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => {}
                 _ => return Err(error),
             }
             failures += 1;
             if self.taken() > 0 {
-                // Requests in flight free their memory when they complete. The caller then tries
-                // again.
+                // Completions of requests in flight free memory. The caller then tries again.
                 return match self.enter(false, 1) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
                     waited => waited,
@@ -222,7 +221,7 @@ impl Ring {
         }
     }
 
-    /// Passes each completion's user data and result to `done`, without waiting.
+    /// Passes the user data and the result of each completion to `done`. Does not wait.
     pub(super) fn reap(&mut self, mut done: impl FnMut(u64, i32)) {
         for completion in self.io.completion() {
             self.outstanding -= 1;
@@ -231,9 +230,9 @@ impl Ring {
         }
     }
 
-    /// Returns when the kernel holds no memory that was passed to it.
+    /// Returns when the kernel no longer uses any memory of the requests.
     ///
-    /// Ends: the kernel completes what it has taken, and failed waits are bounded by an abort.
+    /// Ends: the kernel completes each request that it has taken. Failed waits end with an abort.
     pub(super) fn drain(&mut self) {
         let mut failures = 0;
         while self.outstanding > 0 {
@@ -252,15 +251,15 @@ impl Ring {
                     if failures > DRAIN_FAILURES_MAX {
                         abort_with_reads_in_flight(taken, &error);
                     }
-                    // Gives the kernel time between failures. The loop does not rely on the sleep
-                    // for completions.
+                    // Gives the kernel time between failures. Completions do not depend on the
+                    // sleep.
                     thread::sleep(Duration::from_millis(1));
                 }
             }
         }
     }
 
-    /// Entries that the kernel has taken and whose completions are not reaped.
+    /// Number of requests that the kernel has taken and whose completions were not reaped.
     fn taken(&mut self) -> u32 {
         self.outstanding - self.io.submission().len() as u32
     }
@@ -273,16 +272,16 @@ impl Ring {
         let to_submit = if submit { self.io.submission().len() as u32 } else { 0 };
         let waits = if want > 0 { EnterFlags::GETEVENTS } else { EnterFlags::empty() };
         if want == 0 || !self.io.params().is_feature_ext_arg() {
-            // SAFETY: the call passes no argument but numbers. The entries are those of `push`,
-            // whose callers keep memory and files valid.
+            // SAFETY: the call passes only numbers. The requests come from `push`, whose callers
+            // keep memory and files valid.
             return unsafe { self.enter_with::<libc::sigset_t>(to_submit, want, waits, None) };
         }
         let slice = Timespec::from(self.wait_slice);
         let argument = WaitArgument { timeout: &raw const slice as u64, ..WaitArgument::default() };
         let flags = waits | EnterFlags::EXT_ARG;
-        // SAFETY: the argument is of the kind that the flag announces. It and the time that it
-        // refers to live until the call has returned. The entries come from `push`, whose callers
-        // keep memory and files valid.
+        // SAFETY: the argument has the type that the flag announces. It and its `slice` live until
+        // the call returns. The requests come from `push`, whose callers keep memory and files
+        // valid.
         let entered = unsafe { self.enter_with(to_submit, want, flags, Some(&argument)) };
         match entered {
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
@@ -294,7 +293,7 @@ impl Ring {
     }
 
     /// # Safety
-    /// As [`Submitter::enter`](io_uring::Submitter::enter).
+    /// The caller must keep the duties of [`Submitter::enter`](io_uring::Submitter::enter).
     unsafe fn enter_with<T>(
         &self,
         to_submit: u32,
@@ -302,16 +301,17 @@ impl Ring {
         flags: EnterFlags,
         argument: Option<&T>,
     ) -> io::Result<()> {
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: this function has the same safety contract as the call, and its caller keeps that
+        // contract.
         unsafe { self.io.submitter().enter(to_submit, want, flags.bits(), argument) }.map(|_| ())
     }
 
-    /// Counts a slice of waiting that ended without a completion.
+    /// Counts a wait slice without a completion.
     #[cold]
     fn note_silence(&mut self) {
         self.silent_slices += 1;
         if self.silent_slices == SILENT_SLICES_MAX {
-            // Written in place of printed: a closed standard error must not panic here.
+            // `eprintln` would panic if standard error is closed.
             let _ = writeln!(
                 io::stderr(),
                 "embank: none of {} disk requests has completed for {SILENT_SLICES_MAX} s; still waiting for the drive",
@@ -328,7 +328,7 @@ struct WaitArgument {
     signal_mask: u64,
     signal_mask_bytes: u32,
     min_wait_us: u32,
-    /// The address of a [`Timespec`].
+    /// Address of a [`Timespec`].
     timeout: u64,
 }
 
@@ -361,7 +361,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Shared, so that another thread can see the progress of a drain.
+    /// Shared with another thread that watches the progress of a drain.
     pub(in crate::device) type Injected = Arc<Mutex<VecDeque<i32>>>;
 
     fn ring() -> Option<Ring> {
@@ -378,7 +378,7 @@ pub(super) mod tests {
         opcode::Read::new(types::Fd(file), buffer.as_mut_ptr(), buffer.len() as u32).build()
     }
 
-    /// Starts a read that completes only when the test writes to the pipe.
+    /// Starts a read that completes when the test writes to the pipe.
     fn pending(ring: &mut Ring, pipe: &PipeReader, buffer: &mut [u8]) {
         // SAFETY: each test drains or drops the ring before the buffer and the pipe.
         unsafe { ring.push(&read_of(pipe.as_raw_fd(), buffer).user_data(1)) };
@@ -392,7 +392,7 @@ pub(super) mod tests {
         let (reader, mut writer) = io::pipe().unwrap();
         let mut buffer = [0; 4];
         pending(&mut ring, &reader, &mut buffer);
-        // The first waits are refused; the drain must go on.
+        // The first waits fail, and the drain must continue.
         ring.injected.lock().extend([libc::EINTR, libc::EAGAIN, libc::EBADF, libc::EINTR]);
         let injected = Arc::clone(&ring.injected);
         thread::scope(|scope| {
@@ -428,7 +428,7 @@ pub(super) mod tests {
             ring.reap(|_, _| panic!("nothing was written"));
             assert_eq!((ring.silent_slices, ring.outstanding()), (slices, 1));
         }
-        // A drain goes on through slices until the request has completed.
+        // The drain must wait over several slices until the request completes.
         thread::scope(|scope| {
             scope.spawn(move || writer.write_all(b"late").unwrap());
             ring.drain();
@@ -457,7 +457,7 @@ pub(super) mod tests {
         let mut slow = [0; 4];
         let mut failing = [0; 4];
         pending(&mut ring, &reader, &mut slow);
-        // SAFETY: the ring is drained below, before the buffers go.
+        // SAFETY: the ring is drained below, before the buffers are dropped.
         unsafe { ring.push(&read_of(-1, &mut failing).user_data(2)) };
         ring.submit_and_wait(1).unwrap();
         let mut reaped = Vec::new();
@@ -474,7 +474,7 @@ pub(super) mod tests {
         let Some(mut ring) = ring() else { return };
         let (reader, mut writer) = io::pipe().unwrap();
         let mut buffer = [0; 4];
-        // SAFETY: the ring is drained below, before the buffer goes.
+        // SAFETY: the ring is drained below, before the buffer is dropped.
         unsafe { ring.push(&read_of(reader.as_raw_fd(), &mut buffer)) };
         ring.injected.lock().push_back(libc::EBADF);
         let refused = ring.submit_and_wait(1).unwrap_err();
@@ -491,7 +491,7 @@ pub(super) mod tests {
         let Some(mut ring) = ring() else { return };
         ring.injected.lock().extend([libc::EAGAIN; 5]);
         ring.probe().unwrap();
-        // SAFETY: a no-op refers to no memory.
+        // SAFETY: a no-op uses no memory.
         unsafe { ring.push(&opcode::Nop::new().build()) };
         ring.injected.lock().extend([libc::EAGAIN; SUBMIT_FAILURES_MAX as usize + 1]);
         assert_eq!(ring.submit_and_wait(1).unwrap_err().raw_os_error(), Some(libc::EAGAIN));

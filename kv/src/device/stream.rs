@@ -1,11 +1,12 @@
-//! Reads that a caller asks for one by one, and gets in the order in which they complete.
+//! Streams of reads: a caller requests reads one by one, and gets them in the order in which they
+//! complete.
 
 use super::Read;
 use crate::error::{Error, Result};
 
-/// Whether a caller waits for a read.
+/// Tells whether a caller waits for a read.
 ///
-/// While foreground reads are under way, background reads leave most of the device's queue to them.
+/// While foreground reads run, background reads leave most of the device's queue to them.
 ///
 /// ```
 /// use embank_kv::device::Priority;
@@ -16,12 +17,12 @@ pub enum Priority {
     /// A caller waits for the read.
     #[default]
     Foreground,
-    /// No caller waits: the read is for a later use, or for housekeeping.
+    /// No caller waits: the read is for later use or for housekeeping.
     Background,
 }
 
-/// The reads of a caller. The caller need not know all of them at the start: the bytes of one read
-/// may lead to the next.
+/// A sequence of reads of a caller. The caller need not know all reads at the start: the bytes of
+/// one read may determine the next.
 ///
 /// ```
 /// use embank_kv::device::{AlignedBuffer, Device, DeviceOptions, MemoryDevice, ReadStream};
@@ -43,30 +44,31 @@ pub enum Priority {
 /// # Ok::<(), embank_kv::Error>(())
 /// ```
 pub trait ReadStream {
-    /// Whether a caller waits for these reads. The device asks once, at the start.
+    /// Tells whether a caller waits for these reads. The device calls it once, at the start.
     fn priority(&self) -> Priority {
         Priority::Foreground
     }
 
-    /// The next read: log offset and length, as for [`Read`](super::Read). `None` if there is no
-    /// read to ask for now. The device asks again after the next `done`.
+    /// Returns the log offset and the length of the next read, with the limits of
+    /// [`Read`](super::Read). `None` if there is no read to request now. The device calls it again
+    /// after the next `done`.
     fn next(&mut self) -> Option<(u64, usize)>;
 
-    /// The `number`th read has brought these bytes and will be passed to [`done`](Self::done),
-    /// perhaps after other reads. The stream can prefetch here what `done` will touch. A hint: a
-    /// device may not call it, or may call it for a read that is not passed on because another one
-    /// has failed.
+    /// Called when the bytes of the `number`th read have arrived, before [`done`](Self::done). The
+    /// stream can prefetch the memory that `done` will use. This is only a hint: a device may not
+    /// call it. `done` may not follow, if another read fails.
     fn arrived(&mut self, _number: u64, _bytes: &[u8]) {}
 
-    /// The `number`th read, counted from 0 in the order of `next`, has brought `bytes`.
+    /// Called with the bytes of the `number`th read. Reads are numbered from 0 in the order of
+    /// `next`.
     ///
     /// # Errors
     /// An error ends the stream.
     fn done(&mut self, number: u64, bytes: &[u8]) -> Result<()>;
 }
 
-/// Runs a stream in bursts, each as long as `memory`. `order` may rearrange the reads that have
-/// arrived.
+/// Runs a stream in bursts that each fill `memory`. `order` may change the order in which completed
+/// reads are passed to the stream.
 pub(crate) fn in_bursts(
     memory: &mut [u8],
     stream: &mut dyn ReadStream,
@@ -76,7 +78,7 @@ pub(crate) fn in_bursts(
     let mut first = 0;
     let mut deepest = 0;
     let mut asked = stream.next();
-    // Ends: each burst passes on at least one read, and the stream ends.
+    // Ends: each burst passes at least one read to the stream, and the stream ends.
     while asked.is_some() {
         let mut reads = Vec::new();
         let mut rest = &mut memory[..];

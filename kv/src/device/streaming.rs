@@ -1,18 +1,18 @@
-//! A stream of reads through an io_uring.
+//! Runs a stream of reads through an io_uring.
 //!
-//! The ring is kept full. While the ring, the memory and the lane (`priority`) have room, the
-//! stream is asked for more reads. Then the thread waits for the completions of an eighth of the
-//! depth and passes them to the stream. Their memory goes to the next reads. So the disk works
-//! while the caller works on rows, and never waits for the last read of a burst.
+//! The ring stays full: the stream is asked for reads while the ring, the memory and the lane
+//! (`priority`) have room. Then the thread waits for an eighth of the depth and passes these reads
+//! to the stream. Their memory is used for new reads. The drive therefore works while the caller
+//! uses the rows, and the caller never waits for the last read of a burst.
 //!
-//! Bytes that have just arrived are in no cache of the processor, and neither is the memory that
-//! the caller will touch for them. So completions are passed on in groups. First the caller
-//! prefetches what it will touch for a group (`arrived`), so that the cache misses overlap.
+//! The processor's caches contain neither the bytes that have just arrived nor the memory that the
+//! caller will use for them. Completions are therefore passed on in groups. The caller first
+//! prefetches for the whole group (`arrived`), so that the cache misses overlap.
 //!
-//! The memory is lent as a ring buffer, front to back, and comes back in that order: completions
-//! are nearly in order, and reads may have any length. The memory of a read belongs to the kernel
-//! from push to completion, then to the stream during `done`. It is free once the memory of all
-//! earlier reads is free.
+//! The memory is a ring buffer. It is lent from front to back and given back in the same order,
+//! because completions are nearly in order and reads have any length. A read's memory belongs to
+//! the kernel from push to completion, and then to the stream during `done`. It can be reused when
+//! the memory of all earlier reads can be reused.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -32,22 +32,22 @@ use super::{AlignedBuffer, ReadStream};
 use crate::device::segments::segment::Segment;
 use crate::error::{Error, Result};
 
-/// Most bytes of one request. A longer read continues with another request, as after a short
-/// answer.
+/// Limit of the bytes of one request. A longer read continues with a second request, as after a
+/// short read.
 const REQUEST_BYTES_MAX: usize = 1 << 30;
 
-/// Completions of a group. What is prefetched for them fits the second-level cache, and usually the
-/// first.
+/// Number of completions in a group. The memory that is prefetched for a group fits into the
+/// second-level cache.
 const GROUP_READS: usize = 32;
 
-/// A read that has memory.
+/// A read to which memory was lent.
 struct Lent {
-    /// Place of its bytes in the memory.
+    /// Position of its bytes in the memory.
     at: usize,
     len: usize,
-    /// End of its bytes, counted in bytes lent since the start.
+    /// End of its bytes, counted in bytes that were lent since the start.
     end: u64,
-    /// Its place in `files`, and the offset in that file.
+    /// Index of its file in `files`; `offset` is the offset in that file.
     file: usize,
     offset: u64,
     arrived: usize,
@@ -60,20 +60,21 @@ pub(super) struct Streaming<'a> {
     lane: Lane<'a>,
     memory: *mut u8,
     memory_bytes: usize,
-    /// The number of the memory as a registered buffer.
+    /// Number of the memory, if it is a buffer that may be registered.
     buffer: Option<u64>,
     borrow: PhantomData<&'a mut AlignedBuffer>,
-    /// Bytes given back and bytes lent since the start; the memory between the two is lent.
+    /// Number of bytes that were given back since the start; `tail` is the number of lent bytes.
+    /// The memory in between is lent.
     head: u64,
     tail: u64,
     lent: VecDeque<Lent>,
-    /// The number of the first of `lent`.
+    /// Number of the first read in `lent`.
     first: u64,
-    /// Belongs to the caller, which keeps the files open until the ring is drained.
+    /// Belongs to the caller, so the files stay open until the ring is drained.
     files: &'a mut Vec<Arc<Segment>>,
-    /// A read that the stream has asked for and that has no memory yet.
+    /// A read that the stream has requested and that has no memory yet.
     asked: Option<(u64, usize)>,
-    /// Reads to push again, for their remaining bytes.
+    /// Numbers of reads to push again, for their remaining bytes.
     again: Vec<u64>,
     retries: Retries,
     deepest: u64,
@@ -109,11 +110,12 @@ impl<'a> Streaming<'a> {
         }
     }
 
-    /// Ends: each turn reaps a completion, or waits for one for a bounded time, and a working drive
-    /// answers. A read comes again only after at least a block has arrived, or within the limit of
-    /// retries. The stream ends.
+    /// Runs the stream. Returns the largest number of simultaneous reads.
+    ///
+    /// Ends: the stream ends, and each turn reaps a completion or waits for a bounded time. A read
+    /// is pushed again only after at least a block has arrived, or within the limit of retries.
     pub(super) fn run(mut self, ring: &mut Ring) -> Result<u64> {
-        // Completions to pass on: numbers and results.
+        // The reaped completions, as number and result.
         let mut came = Vec::new();
         loop {
             self.fill(ring);
@@ -124,8 +126,8 @@ impl<'a> Streaming<'a> {
             let want = self.lane.patience(ring.depth(), ring.outstanding());
             if let Err(error) = ring.submit_and_wait(want) {
                 ring.drain();
-                // The ring failed, not one of the reads in it: the error names the first read's
-                // place.
+                // The ring failed and not a single read. The error names the first read's file and
+                // offset.
                 let failed = self
                     .lent
                     .front()
@@ -146,16 +148,16 @@ impl<'a> Streaming<'a> {
         }
     }
 
-    /// Lets the caller prefetch what it will touch for these completions.
+    /// Calls `arrived` for these completions, so that the caller can prefetch memory.
     fn fetch(&mut self, came: &[(u64, i32)]) {
         if self.error.is_some() {
             return;
         }
         for &(number, result) in came {
-            // The remaining bytes of a short read are still to come.
+            // Skips a short read, whose remaining bytes have not arrived.
             if usize::try_from(result).is_ok_and(|arrived| arrived == self.rest(number)) {
                 let lent = &self.lent[(number - self.first) as usize];
-                // SAFETY: the read is complete, so the kernel no longer writes to its range, and no
+                // SAFETY: the read is complete, so the kernel no longer writes to its range. No
                 // other read gets the range until it is given back (`complete`).
                 let bytes = unsafe { slice::from_raw_parts(self.memory.add(lent.at), lent.len) };
                 self.stream.arrived(number, bytes);
@@ -180,8 +182,8 @@ impl<'a> Streaming<'a> {
         }
     }
 
-    /// Takes the next read of the stream and gives it memory. `None` if the stream or the memory is
-    /// used up.
+    /// Requests the stream's next read and gives it memory. `None` if the stream has no read or the
+    /// memory is used up.
     fn begin(&mut self) -> Result<Option<u64>> {
         let Some((offset, len)) = self.asked.take().or_else(|| self.stream.next()) else {
             return Ok(None);
@@ -193,7 +195,7 @@ impl<'a> Streaming<'a> {
             }
             return Ok(None);
         };
-        // SAFETY: the range was just lent, so no other read uses it; it is within the memory.
+        // SAFETY: the range is within the memory. It was just lent, so no other read uses it.
         let buffer = unsafe { slice::from_raw_parts(self.memory.add(at), len) };
         transfer::check(offset, buffer, self.segments.segment_size_bytes())?;
         let file = self.file(offset, len)?;
@@ -204,7 +206,7 @@ impl<'a> Streaming<'a> {
         Ok(Some(self.first + self.lent.len() as u64 - 1))
     }
 
-    /// A place for `len` bytes behind the lent memory.
+    /// Lends `len` bytes after the lent memory. Returns their position; `None` if there is no room.
     fn lend(&mut self, len: usize) -> Option<usize> {
         if self.lent.is_empty() {
             self.head = 0;
@@ -219,8 +221,8 @@ impl<'a> Streaming<'a> {
         Some(if skipped > 0 { 0 } else { offset })
     }
 
-    /// The segment of a read. Streams are nearly sorted, so it is usually the segment of the read
-    /// before.
+    /// Returns the index of the read's file. A stream is nearly sorted, so it is usually the file
+    /// of the read before.
     fn file(&mut self, offset: u64, len: usize) -> Result<usize> {
         let holds = |file: &Arc<Segment>| self.segments.holds(file, offset);
         if let Some(file) = self.files.iter().rposition(holds) {
@@ -230,7 +232,7 @@ impl<'a> Streaming<'a> {
         Ok(self.files.len() - 1)
     }
 
-    /// Bytes of a read that have not arrived.
+    /// Number of bytes of a read that have not arrived.
     fn rest(&self, number: u64) -> usize {
         let lent = &self.lent[(number - self.first) as usize];
         lent.len - lent.arrived
@@ -249,10 +251,11 @@ impl<'a> Streaming<'a> {
             opcode::Read::new(file, start, len).offset(offset).build()
         };
         let entry = entry.user_data(number);
-        // SAFETY: the range belongs to this read alone until it is done (`lend`). `run` returns
-        // with no request in flight. If a method of `stream` unwinds, `self` is dropped first, but
-        // it only borrows: the memory belongs to the caller, and `files` was made before the ring's
-        // loan (`read_stream`). The loan drains the ring on its drop, so both outlive all requests.
+        // SAFETY: the range belongs to this read alone until the read is done (`lend`). `run`
+        // returns with no request in flight. If a method of `stream` unwinds, `self` is dropped
+        // first, but it only borrows: the memory belongs to the caller, and `files` was made before
+        // the ring's loan (`read_stream`). Dropping the loan drains the ring, so memory and files
+        // outlive all requests.
         unsafe { ring.push(&entry) };
     }
 
@@ -267,8 +270,8 @@ impl<'a> Streaming<'a> {
             Completion::Complete => {
                 lent.done = true;
                 if self.error.is_none() {
-                    // SAFETY: the read is complete, so the kernel no longer writes to its range,
-                    // and no other read gets the range until it is given back below.
+                    // SAFETY: the read is complete, so the kernel no longer writes to its range. No
+                    // other read gets the range until it is given back below.
                     let bytes = unsafe { slice::from_raw_parts(self.memory.add(at), len) };
                     self.error = self.stream.done(number, bytes).err();
                 }
@@ -303,7 +306,7 @@ mod tests {
     use crate::device::priority::{self, Traffic};
     use crate::device::{DeviceOptions, Priority};
 
-    /// Two reads of 4 KiB.
+    /// A stream of two reads of 4 KiB.
     #[derive(Default)]
     struct Two {
         asked: u64,
@@ -346,8 +349,8 @@ mod tests {
         let mut files = Vec::new();
         let mut streaming = Streaming::new(&segments, &mut files, &mut memory, &mut two, lane());
         assert_eq!((streaming.begin().unwrap(), streaming.begin().unwrap()), (Some(0), Some(1)));
-        // The second read completes first: disturbed, then short, then whole. Its memory waits for
-        // the first read.
+        // The second read completes first. It is interrupted, then short, then complete. Its memory
+        // is given back only after the first read's.
         let mut came = |number, result| {
             streaming.fetch(&[(number, result)]);
             streaming.complete(number, result);
@@ -360,7 +363,7 @@ mod tests {
         assert_eq!(came(0, 4096), (2, 8192, 2, 0));
         assert!(streaming.error.is_none());
         drop(streaming);
-        // `arrived` is called for whole reads only, and for each of them.
+        // `arrived` was called once for each complete read.
         assert_eq!((two.arrived, two.done), (vec![(1, 4096), (0, 4096)], vec![1, 0]));
     }
 
@@ -407,7 +410,7 @@ mod tests {
         assert!(streaming.error.is_some());
     }
 
-    /// Many background reads. When the hundredth completes, a foreground call begins.
+    /// A stream of many background reads. When the hundredth completes, a foreground call begins.
     struct Behind<'t> {
         traffic: &'t Traffic,
         foreground: Option<Lane<'t>>,
@@ -415,7 +418,7 @@ mod tests {
         arrived: HashSet<u64>,
         arrived_at_once: usize,
         done: u32,
-        /// The most reads in flight when a read began: before the foreground call, and during it.
+        /// The largest number of reads in flight, before and during the foreground call.
         deepest: [u32; 2],
     }
 

@@ -1,5 +1,5 @@
-//! Tests what all devices have in common. Each test runs on every device. If the kernel refuses
-//! io_uring, its part is skipped with a message.
+//! Tests that all devices behave alike. Each test runs on every device. If the kernel refuses
+//! io_uring, that part is skipped with a message.
 
 use std::fs;
 use std::path::Path;
@@ -12,8 +12,8 @@ const SEGMENT: u64 = 64 << 10;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 fn options() -> DeviceOptions {
-    // Small, so that bursts outgrow the ring, threads outnumber the rings, and segments outnumber
-    // the open handles.
+    // These options are small. Bursts are longer than a ring, and there are more threads than rings
+    // and more segments than open handles.
     DeviceOptions {
         segment_size_bytes: SEGMENT,
         queue_depth: 8,
@@ -35,7 +35,7 @@ fn on_every_device(test: impl Fn(&dyn Device)) {
     }
 }
 
-/// Fills blocks with their offset and `salt`, so that each block differs from all others.
+/// Fills each block with its offset and `salt`, so that all blocks differ.
 fn stamp(offset: u64, salt: u64, bytes: &mut [u8]) {
     for (i, word) in bytes.chunks_exact_mut(8).enumerate() {
         let at = offset + 8 * i as u64;
@@ -61,7 +61,7 @@ fn read(device: &dyn Device, offset: u64, len: u64) -> Result<AlignedBuffer> {
     Ok(bytes)
 }
 
-/// Reads `len` bytes at each of `offsets` in one burst.
+/// Reads `len` bytes at each offset in `offsets`, in one burst.
 fn burst(device: &dyn Device, offsets: &[u64], len: usize) -> Result<AlignedBuffer> {
     let mut bytes = AlignedBuffer::zeroed(offsets.len() * len);
     let mut reads: Vec<_> = offsets
@@ -80,7 +80,7 @@ fn assert_burst(device: &dyn Device, offsets: &[u64], len: usize) {
     }
 }
 
-/// Block-aligned offsets in random order, with repeats.
+/// Returns block-aligned offsets in random order, with repetitions.
 fn scattered(count: u64, log_bytes: u64, len: u64) -> Vec<u64> {
     (0..count)
         .map(|i| i.wrapping_mul(0xD134_2543_DE82_EF95) >> 20)
@@ -142,7 +142,7 @@ fn unaligned_empty_and_crossing_transfers_are_refused() {
             let refused = device.read_many(&mut [Read { offset, buffer }]).unwrap_err();
             assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
         }
-        // Also in a burst, before a part of it is read.
+        // An unaligned read in a burst fails before any read of the burst starts.
         let (good, bad) = memory.split_at_mut(2048);
         let mut reads = [Read { offset: 0, buffer: good }, Read { offset: 7, buffer: bad }];
         assert!(matches!(device.read_many(&mut reads), Err(Error::InvalidArgument(_))));
@@ -156,8 +156,8 @@ fn reads_beyond_the_written_end_name_the_file_and_the_place() {
         let end = SEGMENT + 3 * BLOCK;
         device.write(0, &stamped(0, 0, SEGMENT)).unwrap();
         device.write(SEGMENT, &stamped(SEGMENT, 0, 3 * BLOCK)).unwrap();
-        // (read at, bytes wanted, bytes found): partly there, just beyond the end, and in a segment
-        // that does not exist.
+        // Offset, bytes wanted and bytes found. The first read is partly in the file, others begin
+        // at the end or are in a missing segment.
         let cases = [
             (end - BLOCK, 1024, 512),
             (end, 512, 0),
@@ -173,7 +173,8 @@ fn reads_beyond_the_written_end_name_the_file_and_the_place() {
             assert_eq!((expected, found), (wanted, there));
             assert_eq!(offset, at % SEGMENT);
         }
-        // A failure in the middle of a burst: the burst drains, and the device still works.
+        // A read in the middle of a burst fails. The burst must end, and the device must still
+        // work.
         for _ in 0..20 {
             let mut offsets = scattered(60, SEGMENT, BLOCK);
             offsets.insert(30, end);
@@ -188,7 +189,8 @@ fn reads_beyond_the_written_end_name_the_file_and_the_place() {
     });
 }
 
-/// Reads at `offsets`, each of another length. Each read asks for at least one more.
+/// A stream of reads at `offsets`, each with another length. Each completed read requests at least
+/// one more.
 struct Wander {
     offsets: Vec<(u64, usize)>,
     begun: Vec<(u64, usize)>,
@@ -329,7 +331,7 @@ fn truncation_drops_what_lies_beyond_and_keeps_the_rest() {
         for beyond in [end, 2 * SEGMENT, 3 * SEGMENT] {
             assert!(matches!(read(device, beyond, BLOCK), Err(Error::Truncated { .. })));
         }
-        // A segment that is written again holds only the new bytes.
+        // A segment that is written again has only the new bytes.
         device.write(3 * SEGMENT, &stamped(0, 9, BLOCK)).unwrap();
         device.sync().unwrap();
         assert_eq!(*read(device, 3 * SEGMENT, BLOCK).unwrap(), *stamped(0, 9, BLOCK));
@@ -429,7 +431,7 @@ fn where_io_uring_is_refused_threads_read_and_the_reason_is_kept() {
     assert_eq!(device.report().io_uring_refused.as_deref(), Some("EPERM"));
     write_log(&*device, 1);
     assert_burst(&*device, &scattered(20, SEGMENT, BLOCK), 512);
-    // Any other error would be an error with threads too.
+    // Any other error is returned and does not select the thread pool.
     let other = Err(Error::InvalidArgument(String::new()));
     let tried = or_threads(other, &directory(dir.path(), &options()).unwrap(), &options());
     assert!(matches!(tried, Err(Error::InvalidArgument(_))));
@@ -456,7 +458,7 @@ fn options_out_of_range_are_refused() {
 
 #[test]
 fn a_folder_without_direct_transfers_is_read_through_the_page_cache_and_says_so() {
-    // The shared-memory file system: new kernels allow O_DIRECT on it, old ones refuse it.
+    // `/dev/shm` is in memory. New kernels allow O_DIRECT on it, old ones refuse it.
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
         eprintln!("left out: no /dev/shm");
         return;

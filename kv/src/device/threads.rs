@@ -1,15 +1,15 @@
-//! The portable device: each of its threads blocks in `pread`.
+//! The portable device, in which each thread blocks in `pread`.
 //!
-//! For systems without io_uring, and for containers that refuse it. A burst is offered to the
-//! threads that all devices of the process share (`pool`). The caller and these threads claim its
-//! reads one by one with an atomic counter, so a read takes no lock before its system call. If no
-//! thread helps, the caller makes all reads itself.
+//! This device serves systems and containers without io_uring. A burst is offered to the threads
+//! that all devices of the process share (`pool`). The caller and these threads claim the burst's
+//! reads one by one with an atomic counter. A read therefore needs no lock before its system call.
+//! If no thread helps, the caller does all reads.
 //!
-//! **Danger.** A thread of the pool fills a caller's buffer through a raw pointer. So the caller
-//! must neither return nor unwind while a claimed read runs. [`Waiting`] ensures that: its drop
-//! waits until every read of the burst is accounted for. Each thread accounts for its claim on
-//! drop, even if it panics. After that a thread may still hold the burst. It finds nothing to claim
-//! then, and touches no pointer.
+//! **Danger.** A pool thread writes to a caller's buffer through a raw pointer. The caller must
+//! neither return nor unwind while a claimed read runs. [`Waiting`] ensures this: its drop waits
+//! until every read of the burst is accounted for. A thread accounts for its claim when the claim
+//! is dropped, even after a panic. A thread may keep the burst longer, but then finds no unclaimed
+//! read and uses no pointer.
 
 use std::path::{Path, PathBuf};
 use std::slice;
@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::files::directory::Directory;
 use crate::sync::{AtomicUsize, Ordering};
 
-/// Direct reads by threads, which all devices of the process share.
+/// A device that reads by threads. All such devices of a process share the threads.
 ///
 /// ```
 /// use embank_kv::device::{Device, DeviceOptions, ThreadDevice};
@@ -37,17 +37,17 @@ use crate::sync::{AtomicUsize, Ordering};
 pub struct ThreadDevice {
     segments: Segments,
     pool: Arc<ReadPool>,
-    /// A burst of this device starts no thread if the pool has this number of threads.
+    /// Limit of the pool's threads up to which a burst of this device starts more.
     threads_max: usize,
     io_uring_refused: Option<String>,
 }
 
 impl ThreadDevice {
-    /// Opens the segment files under `dir/log`. Threads start with the bursts that need them. With
-    /// [`DeviceOptions::threads`] of 0, each caller reads alone.
+    /// Opens the segment files in `dir/log`. Threads are started by the bursts that need them. If
+    /// [`DeviceOptions::threads`] is 0, each caller reads alone.
     ///
     /// # Errors
-    /// As [`super::open`].
+    /// The errors of [`super::open`].
     pub fn open(dir: &Path, options: &DeviceOptions) -> Result<Self> {
         Self::open_in(&super::directory(dir, options)?, options)
     }
@@ -98,7 +98,7 @@ impl Device for ThreadDevice {
             reads => {
                 let buffers = reads.iter_mut().map(|read| Destination::of(read.buffer)).collect();
                 let burst = Arc::new(Burst::new(located, buffers));
-                // From here on `reads` stays borrowed and untouched until `waiting` is dropped.
+                // From here on the caller must not use `reads` until `waiting` is dropped.
                 let waiting = Waiting { burst: &burst, pool: &self.pool };
                 if self.threads_max > 0 {
                     self.pool.offer(&burst, self.threads_max);
@@ -144,7 +144,7 @@ impl Device for ThreadDevice {
     }
 }
 
-/// A caller's buffer, as the threads see it.
+/// A caller's buffer as a raw pointer, for the threads.
 #[derive(Debug)]
 struct Destination {
     start: *mut u8,
@@ -157,11 +157,11 @@ impl Destination {
     }
 }
 
-// SAFETY: it stands for a `&mut [u8]`, which may go to another thread. `Burst::work` decides which
-// thread dereferences it, and when.
+// SAFETY: the value stands for a `&mut [u8]`, which may be sent to another thread. `Burst::work`
+// ensures that one thread uses it.
 unsafe impl Send for Destination {}
-// SAFETY: a shared borrow gives out only the pointer's value. Only the one thread that has claimed
-// it dereferences it.
+// SAFETY: a shared borrow only gives the pointer's value. Only the thread that claimed the read
+// dereferences it.
 unsafe impl Sync for Destination {}
 
 /// The reads of one call.
@@ -169,7 +169,7 @@ unsafe impl Sync for Destination {}
 pub(super) struct Burst {
     located: Located,
     buffers: Vec<Destination>,
-    /// The next read that no thread has claimed. Beyond the last read, all are claimed.
+    /// Number of the next unclaimed read. If it is not below the number of reads, all are claimed.
     next: AtomicUsize,
     finished: Mutex<Finished>,
     changed: Condvar,
@@ -177,7 +177,7 @@ pub(super) struct Burst {
 
 #[derive(Debug, Default)]
 struct Finished {
-    /// Reads that are done, that failed, or that no thread will claim.
+    /// Number of reads that are done, have failed, or will not be claimed.
     count: usize,
     error: Option<Error>,
 }
@@ -193,29 +193,29 @@ impl Burst {
         }
     }
 
-    /// Reads in all, at least 1.
+    /// Number of reads of the burst, at least 1.
     pub(super) fn len(&self) -> usize {
         self.buffers.len()
     }
 
-    /// Reads that no thread has claimed yet.
+    /// Number of unclaimed reads.
     pub(super) fn unclaimed(&self) -> usize {
-        // Relaxed: the count only helps to decide how many threads to start.
+        // Relaxed: the number only helps to decide how many threads to start.
         self.buffers.len().saturating_sub(self.next.load(Ordering::Relaxed))
     }
 
     /// Claims and does reads until all are claimed.
     pub(super) fn work(&self) {
         loop {
-            // Relaxed: the counter gives each number once. The queue's mutex has published the
-            // reads, and the mutex of `finished` publishes the buffers' contents to the caller.
+            // Relaxed: `fetch_add` gives each number once. The queue's mutex publishes the reads to
+            // the threads, and the mutex `finished` publishes the bytes to the caller.
             let i = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(destination) = self.buffers.get(i) else { return };
             let mut claim = Claim { burst: self, i, error: None, done: false };
             // SAFETY: the pointer and length come from a `&mut [u8]` that the caller of `read_many`
-            // keeps borrowed until `Waiting` has counted this claim, which happens
-            // after the last use here; `i` was handed out once, so no other slice to
-            // these bytes exists.
+            // keeps borrowed. `Waiting` keeps the caller there until this claim is counted, after
+            // the last use here. Number `i` was given out once, so no other slice to these bytes
+            // exists.
             let buffer = unsafe { slice::from_raw_parts_mut(destination.start, destination.len) };
             let (segment, offset) = self.located.place(i);
             claim.error = segment.read_exact(offset, buffer).err();
@@ -223,11 +223,9 @@ impl Burst {
         }
     }
 
-    /// Makes sure that no thread claims a further read. Returns the number of reads that no thread
-    /// has claimed.
+    /// Prevents further claims. Returns the number of reads that no thread has claimed.
     fn stop(&self) -> usize {
-        // Relaxed: as in `work`. The order of changes to the counter decides which thread got which
-        // number.
+        // Relaxed: all changes of the counter have one order, which decides the claims.
         let claimed = self.next.swap(self.buffers.len(), Ordering::Relaxed);
         self.buffers.len().saturating_sub(claimed)
     }
@@ -244,12 +242,12 @@ impl Burst {
     }
 }
 
-/// One claimed read. Its drop accounts for it.
+/// A claimed read. Dropping it accounts for the read.
 struct Claim<'b> {
     burst: &'b Burst,
     i: usize,
     error: Option<Error>,
-    /// False if the read panicked.
+    /// False while the read runs, and after a panic.
     done: bool,
 }
 
@@ -266,7 +264,7 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// Keeps a caller from leaving before its buffers are its own again.
+/// Keeps the caller of a burst in place until no thread uses its buffers.
 struct Waiting<'a> {
     burst: &'a Arc<Burst>,
     pool: &'a ReadPool,
@@ -274,12 +272,13 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        // All reads are claimed, unless the caller unwinds. Then the others are called off.
+        // All reads are claimed here, unless the caller unwinds. In that case the unclaimed reads
+        // are not done.
         let never_claimed = self.burst.stop();
         self.burst.account(never_claimed, None);
         self.pool.retire(self.burst);
-        // Ends: every claimed read is a read of a regular file of this bank, and its claim is
-        // accounted for on drop.
+        // Ends: each claimed read reads a regular file of this bank and ends. Dropping its claim
+        // accounts for it.
         let mut finished = self.burst.finished.lock();
         while finished.count < self.burst.buffers.len() {
             self.burst.changed.wait(&mut finished);
@@ -295,7 +294,7 @@ mod tests {
     use crate::process::thread_start::with_threads_left;
     use std::time::{Duration, Instant};
 
-    /// A device with a pool of its own.
+    /// Opens a device that has its own pool.
     fn device(dir: &Path, threads: usize) -> ThreadDevice {
         beside(&Arc::new(ReadPool::new()), dir, threads)
     }
@@ -307,7 +306,7 @@ mod tests {
         ThreadDevice::open_with(Arc::clone(pool), &directory, &options).unwrap()
     }
 
-    /// The reads of `memory` in blocks.
+    /// Returns a read for each block of `memory`.
     fn blocks(memory: &mut AlignedBuffer) -> Vec<Read<'_>> {
         let block = |(i, buffer)| Read { offset: i as u64 * 512, buffer };
         memory.chunks_mut(512).enumerate().map(block).collect()
@@ -319,7 +318,7 @@ mod tests {
         device.write(0, &memory).unwrap();
     }
 
-    /// Reads `count` blocks that [`write_blocks`] wrote.
+    /// Reads `count` blocks that [`write_blocks`] wrote, and checks them.
     fn read_blocks(device: &ThreadDevice, count: usize) {
         let mut memory = AlignedBuffer::zeroed(512 * count);
         device.read_many(&mut blocks(&mut memory)).unwrap();
@@ -332,8 +331,7 @@ mod tests {
         Arc::new(Burst::new(located, buffers))
     }
 
-    /// Offers a burst of the first blocks to the threads, and ends it without reading a block in
-    /// this thread.
+    /// Offers a burst of the first `count` blocks to the threads. This thread claims no read.
     fn offer(device: &ThreadDevice, count: usize) {
         let mut memory = AlignedBuffer::zeroed(512 * count);
         let burst = burst(device, &mut blocks(&mut memory));
@@ -415,18 +413,19 @@ mod tests {
         let device = device(dir.path(), 4);
         write_blocks(&device, 64);
         read_blocks(&device, 64);
-        // SAFETY: the child has only this thread, drops the device and ends. The alarm ends it if
-        // it hangs.
+        // SAFETY: the child has one thread, drops the device and ends. The alarm ends it if it
+        // hangs.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: asks for a signal.
+            // SAFETY: the call only requests a signal.
             unsafe { libc::alarm(60) };
             drop(device);
-            // SAFETY: ends the process without finishing what the parent's threads had begun.
+            // SAFETY: `_exit` ends the process without running code that needs the parent's
+            // threads.
             unsafe { libc::_exit(0) }
         }
         let mut status = -1;
-        // SAFETY: waits for this process's own child.
+        // SAFETY: the call waits for a child of this process, and `status` is a local variable.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0);
         read_blocks(&device, 64);
@@ -459,7 +458,7 @@ mod tests {
         assert_eq!(device.pool.threads_started(), 1);
     }
 
-    /// The only thread of the pool has claimed a read that does not end.
+    /// The pool's only thread has claimed a read that does not end.
     #[test]
     fn a_burst_ends_while_another_bank_occupies_every_thread() {
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -470,7 +469,7 @@ mod tests {
         let mut memory = AlignedBuffer::zeroed(512 * 2);
         let burst = burst(&slow, &mut blocks(&mut memory));
         let waiting = Waiting { burst: &burst, pool: &pool };
-        // While this is locked, no thread can account for the read that it has claimed.
+        // While this lock is held, no thread can account for its claimed read.
         let finished = burst.finished.lock();
         pool.offer(&burst, 1);
         wait_for("the thread claims a read", || burst.unclaimed() < 2);
@@ -499,7 +498,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let device = device(dir.path(), 2);
         write_blocks(&device, 64);
-        // As a caller that unwinds before it has claimed a read.
+        // The caller unwinds before it has claimed a read.
         offer(&device, 64);
         assert!(device.pool.has_no_bursts());
     }

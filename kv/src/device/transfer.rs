@@ -1,4 +1,4 @@
-//! The arithmetic of transfers: which ones are allowed, and what a short one means.
+//! Checks transfers, and interprets short reads.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use super::BLOCK_BYTES;
 use crate::error::{Error, Result};
 
 /// Refuses a transfer that is empty, is not block-aligned or crosses a segment. `memory` is the
-/// transfer's memory, `offset` its log offset.
+/// transfer's memory, and `offset` its log offset.
 pub(crate) fn check(offset: u64, memory: &[u8], segment_size_bytes: u64) -> Result<()> {
     let block = BLOCK_BYTES as u64;
     let len = memory.len() as u64;
@@ -26,23 +26,23 @@ fn refuse(offset: u64, memory: &[u8], segment_size_bytes: u64) -> Error {
     ))
 }
 
-/// The state of a read after the system has moved some of its bytes.
+/// The state of a read after the system has transferred some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// All bytes have arrived.
     Complete,
-    /// Some bytes have arrived; the others are requested again.
+    /// Some bytes have arrived. The rest must be requested again.
     More,
-    /// The file ends before the other bytes.
+    /// The file ends before the remaining bytes.
     EndOfFile,
 }
 
 impl Progress {
-    /// `wanted`: bytes of the read; `before`: bytes that had arrived; `moved`: bytes that arrived
-    /// now.
+    /// Returns the state of a read of `wanted` bytes. `before` bytes had arrived before, and
+    /// `moved` bytes arrived now.
     ///
-    /// The system may stop early at any block. It stops within a block only at the end of the file.
-    /// A read that has lost its alignment could not continue with `O_DIRECT`.
+    /// The system may stop at any block. Inside a block it stops only at the end of the file. A
+    /// read could not continue there, because `O_DIRECT` requires aligned reads.
     pub(crate) fn after(wanted: usize, before: usize, moved: usize) -> Self {
         if before + moved >= wanted {
             Self::Complete
@@ -54,13 +54,14 @@ impl Progress {
     }
 }
 
-/// True if a failed call was only disturbed and may be made again.
+/// True if the failed call may succeed when it is repeated: a signal interrupted it, or the system
+/// was busy.
 pub(crate) fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
-/// Most attempts of a burst after transient failures, before it reports one. The limit is high, but
-/// it ends the loop over a file that always answers `EAGAIN`.
+/// Limit of a burst's transient failures; the burst then reports the last one. The limit is high.
+/// It ends the loop if a file always returns `EAGAIN`.
 pub(crate) fn retries_max(requests: usize) -> usize {
     64 + 4 * requests
 }

@@ -1,4 +1,5 @@
-//! Streams of bytes to and from a file in checksummed chunks, in constant memory.
+//! Writes bytes to a file in chunks with checksums, and reads them back. Memory does not grow with
+//! the file.
 //!
 //! ```text
 //! file   = header chunk* end
@@ -8,8 +9,9 @@
 //! end    = a chunk of length 0
 //! ```
 //!
-//! The checksum includes the sequence number, so it detects chunks that were swapped or repeated.
-//! The end chunk detects a file that was cut at the border of two chunks.
+//! A chunk's checksum covers its sequence number, so a reader detects chunks that were swapped or
+//! repeated. Without the end chunk, a reader could not detect a file that was cut between two
+//! chunks.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -24,13 +26,13 @@ use crate::files::hidden_file::Interruptible;
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 const HEADER_BYTES: usize = 32;
 
-/// The kind of file that a stream is, and the checkpoint that it belongs to.
+/// Identifies a stream: the kind of the file, and the checkpoint that the file belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StreamIdentity {
     pub(crate) magic: [u8; 8],
     pub(crate) version: u32,
-    /// Random id of the checkpoint. A file of an old version has the bank's id, because
-    /// checkpoints had no id then.
+    /// Random id of the checkpoint. Files of old format versions have the bank's id here, because
+    /// checkpoints had no id.
     pub(crate) owner: u64,
     pub(crate) checkpoint: u64,
 }
@@ -58,7 +60,7 @@ fn chunk_crc(sequence: u64, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
 
-/// Writes one file.
+/// Writes a checked stream to a file.
 pub(crate) struct CheckedWriter {
     file: File,
     place: Place,
@@ -68,7 +70,7 @@ pub(crate) struct CheckedWriter {
 }
 
 impl CheckedWriter {
-    /// Creates the file, which must not exist.
+    /// Creates the file and writes its header. Fails if the file exists.
     pub(crate) fn create(place: &Place, identity: StreamIdentity) -> Result<Self> {
         let file = place.create_new().map_err(|e| Error::io("create", place, e))?;
         let mut writer = CheckedWriter {
@@ -113,8 +115,8 @@ impl CheckedWriter {
         Ok(())
     }
 
-    /// Writes the rest of the bytes and the end chunk. Returns the file, which is not synced yet,
-    /// and its length in bytes.
+    /// Writes the buffered bytes and the end chunk. Returns the file and its length in bytes. The
+    /// file is not synced.
     pub(crate) fn finish(mut self) -> Result<(File, u64)> {
         if !self.buffer.is_empty() {
             self.write_chunk()?;
@@ -136,14 +138,15 @@ pub(crate) struct CheckedReader {
 }
 
 impl CheckedReader {
-    /// Opens the file, and checks that it has the expected kind, version and checkpoint.
+    /// Opens the file. Fails if its header has another kind, version, owner or checkpoint than
+    /// `identity`.
     pub(crate) fn open(place: &Place, identity: StreamIdentity) -> Result<Self> {
         let file = place.open().map_err(|e| Error::io("open", place, e))?;
         Self::from_file(file, place, identity)
     }
 
-    /// Reads a file that is open already, from its start, and checks it as `open` does. The file's
-    /// name may be gone.
+    /// Reads an open file from its start. Checks the header as `open` does. The file may have been
+    /// removed meanwhile.
     pub(crate) fn from_file(file: File, place: &Place, identity: StreamIdentity) -> Result<Self> {
         let versions = identity.version..=identity.version;
         let (reader, found) = Self::from_file_of_any(file, place, identity.magic, versions)?;
@@ -162,7 +165,8 @@ impl CheckedReader {
         Ok(reader)
     }
 
-    /// Opens a stream of any checkpoint, in one of `versions`. Returns what its header says.
+    /// Opens a stream without checking its checkpoint. The version must be in `versions`. Returns
+    /// the identity in the header.
     pub(crate) fn from_file_of_any(
         mut file: File,
         place: &Place,
@@ -204,7 +208,7 @@ impl CheckedReader {
         Error::Damaged { path: self.place.path(), offset, what }
     }
 
-    /// The file's path, and the offset up to which it has been read.
+    /// Returns the file's path and the number of bytes that have been read.
     pub(crate) fn place(&self) -> (PathBuf, u64) {
         (self.place.path(), self.offset)
     }
@@ -223,7 +227,7 @@ impl CheckedReader {
         Ok(())
     }
 
-    /// Reads the next chunk. Returns false at the end.
+    /// Reads the next chunk and checks it. Returns false after the end chunk.
     fn next_chunk(&mut self) -> Result<bool> {
         if self.ended {
             return Ok(false);
@@ -251,7 +255,7 @@ impl CheckedReader {
         Ok(!self.ended)
     }
 
-    /// Fills `into`. Fails if the file ends before that.
+    /// Fills `into`. Fails if the stream ends first.
     pub(crate) fn read(&mut self, mut into: &mut [u8]) -> Result<()> {
         while !into.is_empty() {
             if self.at == self.chunk.len() && !self.next_chunk()? {
@@ -266,7 +270,8 @@ impl CheckedReader {
         Ok(())
     }
 
-    /// Returns the rest of the present chunk, or the next chunk; `None` at the end.
+    /// Returns the unread bytes of the current chunk, or the next chunk. `None` at the end of the
+    /// stream.
     pub(crate) fn read_some(&mut self) -> Result<Option<&[u8]>> {
         if self.at == self.chunk.len() && !self.next_chunk()? {
             return Ok(None);
@@ -275,7 +280,7 @@ impl CheckedReader {
         Ok(Some(&self.chunk[at..]))
     }
 
-    /// Reads all bytes that are left. Fails if they are more than `limit_bytes`.
+    /// Returns all unread bytes. Fails if there are more than `limit_bytes`.
     pub(crate) fn read_to_end(&mut self, limit_bytes: usize) -> Result<Vec<u8>> {
         let mut all = self.chunk.split_off(self.at);
         self.at = self.chunk.len();
@@ -289,12 +294,12 @@ impl CheckedReader {
         Ok(all)
     }
 
-    /// Checks that the file ends here.
+    /// Fails if unread bytes follow.
     pub(crate) fn finish(&mut self) -> Result<()> {
         if self.at != self.chunk.len() || self.next_chunk()? {
             return Err(self.damaged(self.offset, "it is longer than it should be".into()));
         }
-        // `read_exact`, because `read` fails when a signal interrupts it.
+        // `read_exact` tries again if a signal interrupts it. `read` would fail.
         match self.file.read_exact(&mut [0]) {
             Ok(()) => Err(self.damaged(self.offset, "bytes follow its end".into())),
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
@@ -303,8 +308,8 @@ impl CheckedReader {
     }
 }
 
-/// Copies a stream to a new file and checks it. The new file's content is durable on return, and
-/// its name is not. Returns its length in bytes.
+/// Copies a stream to a new file and checks each chunk. Returns the new file's length in bytes. On
+/// return the content is durable; the file's name is not.
 pub(crate) fn copy(from: &Place, into: &Place, identity: StreamIdentity) -> Result<u64> {
     let mut reader = CheckedReader::open(from, identity)?;
     let mut writer = CheckedWriter::create(into, identity)?;
@@ -318,9 +323,9 @@ pub(crate) fn copy(from: &Place, into: &Place, identity: StreamIdentity) -> Resu
     Ok(bytes)
 }
 
-/// Reads a whole file and continues after damage. Returns the offset and a description of each
-/// damage. After a damaged chunk it assumes that the chunk was full, as all chunks but the last one
-/// are.
+/// Checks a whole file and continues after damage. Returns the offset and a description of each
+/// damage. To find the next chunk after a damaged one, it assumes the full length, because only the
+/// last chunk is shorter.
 pub(crate) fn survey(place: &Place, identity: StreamIdentity) -> Result<Vec<(u64, String)>> {
     let file = place.open().map_err(|e| Error::io("open", place, e))?;
     let file_bytes = file.metadata().map_err(|e| Error::io("stat", place, e))?.len();
@@ -336,7 +341,7 @@ pub(crate) fn survey(place: &Place, identity: StreamIdentity) -> Result<Vec<(u64
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut at = HEADER_BYTES as u64;
     let mut sequence = 0;
-    // Ends: each turn moves on by at least the head of a chunk.
+    // Ends: each turn advances by at least the head of a chunk.
     loop {
         if at + 8 > file_bytes {
             faults.push((at, format!("it is cut short: its {file_bytes} bytes have no end mark")));

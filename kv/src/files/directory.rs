@@ -1,14 +1,14 @@
-//! Directories that are held open, and the names in them.
+//! Directories that stay open, and places in them.
 //!
-//! **Problem.** A path may lead to another directory later: after a `chdir`, after a symbolic link
-//! is changed, or after a `mv`. Checkpoints, segments and removals of a bank would then go to that
-//! other directory.
+//! **Problem.** A path can lead to another directory later: a program calls `chdir`, a user changes
+//! a symbolic link or moves a directory. A bank that uses paths would then write or remove files in
+//! the wrong directory.
 //!
 //! **Approach.** A [`Directory`] is opened once, by its canonical path, and its handle stays open.
-//! Every later open, link, rename and removal is relative to that handle, through a [`Place`]. It
-//! therefore happens in the directory that was opened, also after that directory has moved. Before
-//! a bank makes or removes a file, it calls [`Directory::check_in_place`]. This prevents that the
-//! bank writes files where the user's path does not lead any more.
+//! A [`Place`] is a name in that directory. Every open, link, rename and removal of a place is
+//! relative to the handle, so it acts on the opened directory, even after a move. Before a bank
+//! makes or removes a file, it calls [`Directory::check_in_place`]. The bank then stops if the
+//! user's path no longer leads to its directory.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -25,7 +25,7 @@ use rustix::io::retry_on_intr;
 use crate::error::{Error, Result};
 use crate::process::descriptors;
 
-/// A directory that is held open.
+/// An open directory.
 #[derive(Debug)]
 pub(crate) struct Directory {
     handle: File,
@@ -56,7 +56,7 @@ impl From<&Stat> for FileIdentity {
 
 const READ_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Flags that are enough to open files in a directory.
+/// Flags for a directory in which files are only opened. The user needs no permission to list it.
 #[cfg(target_os = "linux")]
 const REACH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 #[cfg(not(target_os = "linux"))]
@@ -85,8 +85,8 @@ impl Directory {
         &self.path
     }
 
-    /// Opens a second handle of the directory, to lock it. A lock on the handle of `self` would
-    /// outlive its owner, because scans and devices hold `self` too.
+    /// Opens a second handle for a lock. A lock on the first handle would last too long, because
+    /// scans and devices also keep `self` open.
     pub(crate) fn reopen(&self) -> io::Result<File> {
         open_in(&self.handle, Path::new("."), READ_DIR)
     }
@@ -101,12 +101,12 @@ impl Directory {
         Self::of(handle, self.path.join(name))
     }
 
-    /// Opens a subdirectory of this directory, and makes it first if it does not exist. Its name is
-    /// durable on return.
+    /// Opens a subdirectory. Makes it first if it does not exist. On return its name is durable.
     pub(crate) fn make_subdirectory(&self, name: &str) -> io::Result<Arc<Self>> {
         match rustix::fs::mkdirat(&self.handle, name, Mode::from_raw_mode(0o777)) {
             Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
-            // Synced also if it exists: its maker may have been killed before the name was durable.
+            // Synced even if the directory exists: the process that made it may have been killed
+            // before its sync.
             _ => self.sync()?,
         }
         self.subdirectory(name)
@@ -122,11 +122,11 @@ impl Directory {
         self.handle.sync_all()
     }
 
-    /// Bytes that the file system has free for this user. `None` if the file system does not say:
-    /// some network and user-space file systems return zeros for everything.
+    /// Free bytes of the file system for this user. `None` if the file system does not report its
+    /// size, as some network file systems.
     pub(crate) fn room_bytes(&self) -> Option<u64> {
         let found = rustix::fs::fstatvfs(&self.handle).ok()?;
-        // `f_bavail`, also for root: ext4 counts blocks in `f_bfree` that no process may take.
+        // Root also gets `f_bavail`: on ext4, `f_bfree` includes blocks that no process can use.
         (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
     }
 
@@ -134,10 +134,10 @@ impl Directory {
         names_of(Dir::new(open_in(&self.handle, Path::new("."), READ_DIR)?)?)
     }
 
-    /// Fails if the path of the directory leads elsewhere now.
+    /// Checks that the directory's path still leads to this directory.
     ///
     /// # Errors
-    /// `DirectoryMoved`; `Io` if the path can't be checked.
+    /// `DirectoryMoved` if the path leads elsewhere or nowhere. `Io` if the path can't be checked.
     pub(crate) fn check_in_place(&self) -> Result<()> {
         let found = match rustix::fs::statat(CWD, &self.path, AtFlags::empty()) {
             Ok(found) => Some(FileIdentity::from(&found)),
@@ -151,7 +151,7 @@ impl Directory {
     }
 }
 
-/// Opens a name in a directory. Retries, because a signal interrupts the open on some file systems.
+/// Opens a name in a directory. Tries again if a signal interrupts the open.
 fn open_in(dir: &File, name: &Path, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o666);
@@ -171,11 +171,11 @@ fn names_of(entries: Dir) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// A name in a directory that is held open. The file or directory of that name need not exist.
+/// A name in an open directory. The file or directory of that name need not exist.
 #[derive(Clone)]
 pub(crate) struct Place {
     dir: Arc<Directory>,
-    /// Relative to the directory.
+    /// A path relative to the directory.
     name: PathBuf,
 }
 
@@ -185,7 +185,7 @@ impl fmt::Debug for Place {
     }
 }
 
-/// The path that messages show.
+/// Converts a place into its path, for error messages.
 impl From<&Place> for PathBuf {
     fn from(place: &Place) -> Self {
         place.path()
@@ -193,13 +193,13 @@ impl From<&Place> for PathBuf {
 }
 
 impl Place {
-    /// The place of any path: a name in the directory that contains the path now.
+    /// Opens the directory of `path` and returns the place of the path's last component.
     pub(crate) fn of_path(path: &Path) -> io::Result<Self> {
         Self::of(path, READ_DIR)
     }
 
-    /// The place of a path at which a file will only be opened. Unlike for `of_path`, the directory
-    /// need not be readable, and it can't be synced or listed.
+    /// Like `of_path`, for a file that is only opened. The directory need not be readable, and
+    /// can't be synced or listed.
     pub(crate) fn of_path_to_open(path: &Path) -> io::Result<Self> {
         Self::of(path, REACH_DIR)
     }
@@ -216,7 +216,7 @@ impl Place {
         Ok(Directory::open_with(parent, flags)?.place(name))
     }
 
-    /// The path that the place had when its directory was opened.
+    /// The absolute path of the place, as it was when the directory was opened.
     pub(crate) fn path(&self) -> PathBuf {
         self.dir.path.join(&self.name)
     }
@@ -241,12 +241,12 @@ impl Place {
         open_in(&self.dir.handle, &self.name, flags)
     }
 
-    /// Opens a file to read it.
+    /// Opens the file for reading.
     pub(crate) fn open(&self) -> io::Result<File> {
         self.open_with(OFlags::RDONLY)
     }
 
-    /// Makes a file for reading and writing. Fails if the name exists.
+    /// Creates a file for reading and writing. Fails if the name exists.
     pub(crate) fn create_new(&self) -> io::Result<File> {
         self.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
     }
@@ -257,12 +257,12 @@ impl Place {
         Ok(bytes)
     }
 
-    /// Metadata of the file or directory at the place. Follows symbolic links.
+    /// Returns the metadata of the file or directory. Follows symbolic links.
     pub(crate) fn stat(&self) -> io::Result<Stat> {
         Ok(rustix::fs::statat(&self.dir.handle, &self.name, AtFlags::empty())?)
     }
 
-    /// Metadata of the file or directory at the place; `None` if the name does not exist.
+    /// Returns the metadata of the file or directory. `None` if the name does not exist.
     pub(crate) fn stat_if_there(&self) -> io::Result<Option<Stat>> {
         match self.stat() {
             Ok(found) => Ok(Some(found)),
@@ -280,18 +280,18 @@ impl Place {
         self.stat().is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_dir())
     }
 
-    /// True if the file has other names (hard links).
+    /// True if the file has more than one name (hard links).
     pub(crate) fn is_shared(&self) -> io::Result<bool> {
         self.stat().map(|found| found.st_nlink > 1)
     }
 
-    /// The type of what is at the place. Does not follow a symbolic link.
+    /// Returns the file type. For a symbolic link, the type is "link".
     fn own_type(&self) -> io::Result<FileType> {
         let found = rustix::fs::statat(&self.dir.handle, &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(FileType::from_raw_mode(found.st_mode))
     }
 
-    /// The names in the directory at this place.
+    /// Lists the directory at this place.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         names_of(Dir::new(open_in(&self.dir.handle, &self.name, READ_DIR)?)?)
     }
@@ -323,11 +323,11 @@ impl Place {
         }
     }
 
-    /// Removes a directory with everything in it. A symbolic link is removed, and its target stays.
-    /// If something can't be removed, the function continues with the rest.
+    /// Removes a directory with all its content. A symbolic link is removed and its target stays.
+    /// Continues after an error.
     ///
     /// # Errors
-    /// The first error that occurred. The directory then still exists.
+    /// The first error. The directory still exists then.
     pub(crate) fn remove_dir_all(&self) -> io::Result<()> {
         let dir = &self.dir.handle;
         let name = &self.name;
@@ -335,7 +335,7 @@ impl Place {
             return self.remove_file();
         }
         let mut removed = Ok(());
-        // Ends: each directory is one level below the last.
+        // Ends: each recursive call goes one directory level deeper.
         for inner in names_of(Dir::new(open_in(dir, name, READ_DIR | OFlags::NOFOLLOW)?)?)? {
             let inner = self.join(inner);
             removed = removed.and(match inner.own_type() {
@@ -348,7 +348,7 @@ impl Place {
         Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Makes the content of a file, or the names in a directory, durable.
+    /// Makes a file's content, or a directory's names, durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.open()?.sync_all()
     }

@@ -1,24 +1,24 @@
-//! Files under hidden names. They are removed if their writer ends early, also if a signal ends the
-//! process.
+//! Files with a hidden name until they are complete. They are removed if their writer fails or a
+//! signal ends the process.
 //!
-//! **Problem.** A file has a hidden name until it is completely written. If SIGINT, SIGTERM or
-//! SIGHUP ends the process, no destructor runs, and the hidden file would stay for ever.
+//! **Problem.** A file has a hidden name while it is written. If SIGINT, SIGTERM or SIGHUP ends the
+//! process, no destructor runs. The incomplete file would then stay on disk.
 //!
-//! **Approach.** A fixed table of atomics has the names of all hidden files. When a process makes
-//! its first hidden file, it installs a handler for each of these signals that has the default
-//! action. The handler removes the files in the table, and then lets the signal take its default
-//! action. A signal that the program handles or ignores is not touched: the program continues, and
-//! destructors remove the files.
+//! **Approach.** A fixed table of atomics lists the hidden files. Before a process makes a hidden
+//! file, it installs a handler for each of these signals that has the default action. The handler
+//! removes the listed files and then repeats the signal with its default action. If the program
+//! handles or ignores a signal, no handler is installed: the program continues, and destructors
+//! remove the files.
 //!
-//! A handler can't remove everything, for example the directories of a copy. A call that makes such
-//! things is an [`Interruptible`] call. The first signal then only makes [`Interruptible::check`]
-//! fail. The call removes what it has made, and then the signal ends the process. A second signal
-//! ends the process at once.
+//! The handler can only remove files. A call that also makes directories, such as a copy, is an
+//! [`Interruptible`] call. While such a call runs, the first signal only makes
+//! [`Interruptible::check`] fail. The call then removes its work, and the signal ends the process.
+//! A second signal ends the process at once.
 //!
-//! **Invariants.** The handler calls only async-signal-safe functions. A forked child inherits
-//! table and handler and does not remove its parent's files, because each entry has the id of its
-//! process. While another thread clears an entry, the handler may read it. Its file is already
-//! removed then, and no other file has its random name.
+//! **Invariants.** The handler calls only async-signal-safe functions. Each entry has a process id,
+//! so a forked child does not remove its parent's files. The handler may read an entry that another
+//! thread is clearing. That is harmless: the file is removed already, and no other file has its
+//! random name.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::io;
@@ -30,20 +30,20 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::process::new_id::new_id;
 
-/// Number of hidden files that a signal removes at one time, enough for some exports of several
-/// files each. A file beyond it stays after a signal.
+/// Limit of the hidden files that the signal handler can remove. It suffices for several exports at
+/// a time. Further files stay on disk after a signal.
 const ENTRIES: usize = 64;
-/// In place of a file's identifier: the entry is free.
+/// Value of `Entry::id` for a free entry.
 const FREE: u64 = 0;
-/// In place of a file's identifier: a thread is filling the entry.
+/// Value of `Entry::id` while a thread fills the entry.
 const TAKEN: u64 = 1;
-/// Length of a hidden name: `.embank-`, 16 digits, `.partial`, and a NUL.
+/// Length of a hidden name in bytes: `.embank-`, 16 digits, `.partial`, and a NUL.
 const NAME_BYTES: usize = 33;
 
 struct Entry {
-    /// The file's identifier, [`FREE`] or [`TAKEN`].
+    /// The number in the file's hidden name, [`FREE`] or [`TAKEN`].
     id: AtomicU64,
-    /// The descriptor of the file's directory.
+    /// Descriptor of the file's directory.
     dir: AtomicI32,
     process: AtomicI32,
 }
@@ -52,20 +52,20 @@ static TABLE: [Entry; ENTRIES] = [const {
     Entry { id: AtomicU64::new(FREE), dir: AtomicI32::new(-1), process: AtomicI32::new(0) }
 }; ENTRIES];
 
-/// Number of interruptible calls that run in the process [`CALLER`].
+/// Number of interruptible calls that run in process [`CALLER`].
 static CALLS: AtomicI32 = AtomicI32::new(0);
 static CALLER: AtomicI32 = AtomicI32::new(0);
-/// The signal that ends the process after these calls; 0 if no signal came.
+/// The signal that ends the process after the interruptible calls. 0 if no signal arrived.
 static PENDING: AtomicI32 = AtomicI32::new(0);
 
-/// A call that fails when a signal comes, so that it can remove its work before the signal ends the
+/// A running call that a signal makes fail. The call removes its work before the signal ends the
 /// process.
 #[derive(Debug)]
 pub(crate) struct Interruptible(());
 
 impl Interruptible {
-    /// Begins a call. The call ends when this is dropped, which must come after the call has
-    /// removed its work.
+    /// Begins a call. Dropping the value ends the call. The caller must remove its work before it
+    /// drops the value.
     pub(crate) fn begin() -> Self {
         remove_at_signals();
         CALLER.store(process(), Ordering::SeqCst);
@@ -73,10 +73,10 @@ impl Interruptible {
         Self(())
     }
 
-    /// Must be called between the steps of an interruptible call.
+    /// Called between the steps of an interruptible call. Checks whether a signal arrived.
     ///
     /// # Errors
-    /// An error if a signal is to end the process.
+    /// An error if a signal arrived.
     pub(crate) fn check() -> io::Result<()> {
         match PENDING.load(Ordering::SeqCst) {
             0 => Ok(()),
@@ -96,8 +96,7 @@ impl Drop for Interruptible {
     }
 }
 
-/// The name of a hidden file. It has 32 characters in any directory. The file is removed when this
-/// is dropped.
+/// A hidden file name of 32 bytes in a directory. Dropping the value removes the file.
 #[derive(Debug)]
 pub(crate) struct HiddenFile {
     dir: Arc<OwnedFd>,
@@ -106,27 +105,26 @@ pub(crate) struct HiddenFile {
 }
 
 impl HiddenFile {
-    /// Makes a name that no file in the directory has. The caller makes the file, and may give it
-    /// another name later.
+    /// Chooses a random name. The caller creates the file, and may rename it later.
     pub(crate) fn new(dir: &Arc<OwnedFd>) -> Self {
         remove_at_signals();
         let id = new_id().max(TAKEN + 1);
         let entry = TABLE.iter().position(|entry| {
-            // Acquire: pairs with the store of FREE in `drop`, so that the last owner has left the
-            // entry before the next one fills it.
+            // Acquire: pairs with the store of FREE in `drop`. The last owner has left the entry
+            // before this thread fills it.
             entry.id.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
         });
         if let Some(entry) = entry.map(|entry| &TABLE[entry]) {
             entry.dir.store(dir.as_raw_fd(), Ordering::Relaxed);
             entry.process.store(process(), Ordering::Relaxed);
-            // Release: pairs with the load in `end_by`, which then sees the directory and the
+            // Release: pairs with the load in `end_by`, which then reads this directory and
             // process.
             entry.id.store(id, Ordering::Release);
         }
         Self { dir: Arc::clone(dir), id, entry }
     }
 
-    /// Makes an empty file with this name.
+    /// Creates an empty file with this name.
     pub(crate) fn create(&self, mode: Mode) -> io::Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(self.dir.as_fd(), self.name().as_c_str(), flags, mode)?)
@@ -139,8 +137,8 @@ impl HiddenFile {
 
 impl Drop for HiddenFile {
     fn drop(&mut self) {
-        // The file no longer has this name if it got its final name. If the removal fails, a file
-        // stays whose name says that it is partial.
+        // An error is ignored. A file that got its final name has the hidden name no longer. Any
+        // other file that stays has a name that says "partial".
         let _ = rustix::fs::unlinkat(self.dir.as_fd(), self.name().as_c_str(), AtFlags::empty());
         if let Some(entry) = self.entry {
             // Release: pairs with the exchange in `new`.
@@ -149,7 +147,7 @@ impl Drop for HiddenFile {
     }
 }
 
-/// A hidden name as a C string, made without memory from the heap.
+/// A hidden name as a C string. It uses no heap memory, so a signal handler can make it.
 pub(crate) struct Name([u8; NAME_BYTES]);
 
 impl Name {
@@ -172,7 +170,8 @@ fn process() -> c_int {
     unsafe { libc::getpid() }
 }
 
-/// Installs a handler that removes hidden files, for each signal that would end the process.
+/// Installs a handler that removes hidden files for SIGINT, SIGTERM and SIGHUP. Skips a signal that
+/// the program handles or ignores.
 fn remove_at_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: both actions are local variables. Zeros are a valid `sigaction` with an empty
@@ -191,8 +190,8 @@ fn remove_at_signals() {
     }
 }
 
-/// The first signal only makes the interruptible calls of this process fail. Without such a call,
-/// and at a second signal, the process ends.
+/// Handles a signal. If this process runs interruptible calls, the first signal makes them fail. A
+/// second signal, or a signal without such a call, ends the process.
 extern "C" fn on_signal(signal: c_int) {
     let is_called = CALLS.load(Ordering::SeqCst) > 0 && CALLER.load(Ordering::SeqCst) == process();
     if is_called && PENDING.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok()
@@ -207,19 +206,19 @@ extern "C" fn on_signal(signal: c_int) {
 fn end_by(signal: c_int) {
     let process = process();
     for entry in &TABLE {
-        // Acquire: pairs with the store in `HiddenFile::new`, so that the other fields belong to
-        // this file.
+        // Acquire: pairs with the store in `HiddenFile::new`. The other fields then belong to this
+        // file.
         let id = entry.id.load(Ordering::Acquire);
         if id > TAKEN && entry.process.load(Ordering::Relaxed) == process {
             let name = Name::of(id);
             let dir = entry.dir.load(Ordering::Relaxed);
             // SAFETY: the name ends with a NUL. If another thread has closed the descriptor, the
-            // call fails, or looks in a directory that has no file of this random name.
+            // call fails or searches a directory without a file of this random name.
             unsafe { libc::unlinkat(dir, name.0.as_ptr().cast::<c_char>(), 0) };
         }
     }
-    // SAFETY: both functions are async-signal-safe. The signal is blocked while its handler runs,
-    // and ends the process when the handler returns.
+    // SAFETY: both functions are async-signal-safe. The signal is blocked while its handler runs.
+    // It ends the process when the handler returns.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::raise(signal);
@@ -237,13 +236,13 @@ mod tests {
 
     const PLACE: &str = "EMBANK_TEST_COPY";
 
-    /// The process that the next test starts. It sends itself a signal, which ends it.
+    /// Runs in a child process of the next test. Sends itself a signal, which ends the process.
     #[test]
     #[ignore = "run by a_copy_that_a_signal_ends_is_taken_back"]
     fn copies_a_bank_with_a_signal_pending() {
         let Some(place) = std::env::var_os(PLACE) else { return };
-        // SAFETY: the call sets no handler. A shell may have started this process with ignored
-        // signals.
+        // SAFETY: the call sets no handler. The test calls it because a shell may have started this
+        // process with ignored signals.
         unsafe { libc::signal(libc::SIGTERM, libc::SIG_DFL) };
         let bank = Path::new(&place).join("bank");
         let copy = Path::new(&place).join("copy");
@@ -258,7 +257,7 @@ mod tests {
         unreachable!("the signal ended the process");
     }
 
-    /// Regression test: the next copy failed because the interrupted copy had left its directory.
+    /// Regression test: an interrupted copy left its directory, so the next copy failed.
     #[test]
     fn a_copy_that_a_signal_ends_is_taken_back() {
         let dir = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::process;
 
-/// The longest command line in a message, in characters. A longer one is cut.
+/// Length in characters at which a command line is cut in a message.
 const COMMAND_CHARS_MAX: usize = 120;
 
 /// A process that holds a lock on a file.
@@ -14,23 +14,22 @@ const COMMAND_CHARS_MAX: usize = 120;
 pub struct LockHolder {
     /// The process id.
     pub process: u32,
-    /// The command line of the process, cut after 120 characters. Empty if it can't be read: the
-    /// process has ended, and a process that it started keeps the lock.
+    /// The command line of the process, cut after 120 characters. Empty if it can't be read. It
+    /// can't be read if the process has ended and one of its children keeps the lock.
     pub command: String,
 }
 
-/// The processes that hold a lock, if the system names them. Displayed as "process 4711 (python
-/// train.py)".
+/// The processes that hold a lock. Displayed as "process 4711 (python train.py)".
 ///
-/// Empty if `/proc/locks` has no entry for the file. It has none outside Linux, for a process of
+/// Empty if `/proc/locks` has no entry for the file. This is so outside Linux, if the holder is in
 /// another container or host, and on file systems that report another device number there (btrfs).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LockHolders(pub Vec<LockHolder>);
 
 impl LockHolders {
-    /// The processes that hold a lock (`flock`) on a file.
+    /// Finds the processes that hold a lock (`flock`) on a file.
     pub(crate) fn of(file: &Metadata) -> Self {
-        // The file does not exist outside Linux. No process is named then.
+        // Outside Linux the file `/proc/locks` does not exist. The list of processes is then empty.
         let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
         let mut processes: Vec<u32> = locks.lines().filter_map(|line| holder(line, file)).collect();
         processes.sort_unstable();
@@ -61,11 +60,12 @@ impl fmt::Display for LockHolders {
     }
 }
 
-/// Returns the process of a line of `/proc/locks`, if the line is a `flock` on the file. The device
-/// and inode are the last word but two: `1: FLOCK  ADVISORY  WRITE 4711 fe:00:5423379 0 EOF`.
+/// Parses a line of `/proc/locks`. Returns the process if the line describes a `flock` on the file.
+/// Device and inode are the third word from the end: `1: FLOCK  ADVISORY  WRITE 4711 fe:00:5423379
+/// 0 EOF`.
 fn holder(line: &str, file: &Metadata) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
-    // For a process that waits for the lock, the word here is "->".
+    // A process that waits for the lock has "->" here.
     if words.next()? != "FLOCK" {
         return None;
     }

@@ -1,5 +1,5 @@
-//! Encodes small structures as bytes: `bincode` in a frame with a version and a checksum. No other
-//! module uses `bincode`.
+//! Encodes small structures with `bincode`, and adds a header with a version and a checksum. No
+//! other module uses `bincode`.
 //!
 //! ```text
 //! magic "EMBKMETA" (8) | format version (4) | CRC-32C of the rest (4) | length (8) | bincode
@@ -9,12 +9,12 @@ pub use bincode::{Decode, Encode};
 
 const MAGIC: [u8; 8] = *b"EMBKMETA";
 pub(crate) const VERSION: u32 = 6;
-/// The oldest format version that this build reads. Its only difference is the manifest: see
-/// `checkpoint::ManifestV5`.
+/// The oldest format version that this build reads. It differs from `VERSION` only in the manifest:
+/// see `checkpoint::ManifestV5`.
 pub(crate) const VERSION_OLDEST: u32 = 5;
 const HEADER_BYTES: usize = 24;
 
-/// Returns the bytes of a value.
+/// Encodes a value with a header.
 #[must_use]
 pub fn encode<T: Encode>(value: &T) -> Vec<u8> {
     let body = bincode::encode_to_vec(value, bincode::config::standard())
@@ -30,15 +30,16 @@ pub fn encode<T: Encode>(value: &T) -> Vec<u8> {
     bytes
 }
 
-/// True if a build of format 5 wrote these bytes. Their content may still not decode.
+/// True if the header says format version 5. The content may still be damaged.
 pub(crate) fn is_version_5(bytes: &[u8]) -> bool {
     bytes.get(8..12) == Some(&5_u32.to_le_bytes())
 }
 
-/// Decodes a value from the bytes that [`encode`] returned.
+/// Decodes a value that [`encode`] encoded.
 ///
 /// # Errors
-/// A text that says what is wrong: the magic, the version, the length, the checksum or the content.
+/// A text that names the fault: the magic number, the version, the length, the checksum or the
+/// content.
 pub fn decode<T: Decode<()>>(bytes: &[u8]) -> std::result::Result<T, String> {
     if bytes.len() < HEADER_BYTES || bytes[..8] != MAGIC {
         return Err("it does not begin like Embank metadata".into());
@@ -67,7 +68,7 @@ pub fn decode<T: Decode<()>>(bytes: &[u8]) -> std::result::Result<T, String> {
     }
 }
 
-/// Decodes the first part of a frame's content and ignores the bytes that follow it.
+/// Decodes the first part of the content and ignores the bytes after it.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn decode_start<T: Decode<()>>(bytes: &[u8]) -> Option<T> {
     let body = bytes.get(HEADER_BYTES..)?;

@@ -1,13 +1,13 @@
 //! The files and directories of a bank: names, locks, checksums, and files that appear only when
-//! they are complete.
+//! complete.
 //!
 //! # Where to look
 //!
-//! - `directory`: directories that are held open, and names in them.
-//! - `checked_stream` and `metadata`: the two checksummed formats.
-//! - `output_file` and `hidden_file`: files for other programs, and what a signal removes of them.
-//! - `lock` and `lock_holders`: locks on files, and the processes that hold them.
-//! - `progress`: how far a long call is.
+//! - `directory`: open directories, and places in them.
+//! - `checked_stream` and `metadata`: the two file formats with checksums.
+//! - `output_file` and `hidden_file`: files for other programs, and their removal at a signal.
+//! - `lock` and `lock_holders`: file locks, and the processes that hold them.
+//! - `progress`: the progress of a long call.
 
 pub(crate) mod checked_stream;
 pub(crate) mod directory;

@@ -1,14 +1,15 @@
-//! Files that exist completely or not at all: exports, deltas, reports, the outputs of pipelines.
+//! Files that appear under their name only when complete: exports, deltas, reports, outputs of
+//! pipelines.
 //!
-//! **Problem.** Another program may read a file as soon as the file has its name. A writer may be
-//! killed at any point. If the name belongs to a device, a FIFO or a link, a new file must not
-//! replace it.
+//! **Problem.** Another program may read a file as soon as the file has its name. The writer may be
+//! killed at any time. If the path leads to a device or a pipe, a new file must not replace it. If
+//! it is a link, the target must be replaced and not the link.
 //!
-//! **Approach.** The path is resolved once, through links, to a directory that is held open and a
-//! name in it. If the name exists, it must be a regular file, and the new file takes its mode and
-//! owner. The file is written without a name (`O_TMPFILE`), so that nothing of it stays if its
-//! writer is killed. It gets its name when it is complete and on stable storage. A file without a
-//! name can't take a name that exists: it first gets a hidden name, and is then renamed. On file
+//! **Approach.** The path is resolved once, through links, to an open directory and a name. If the
+//! name exists, it must be a regular file. The new file takes the mode and owner of that file. The
+//! content is written to a file without a name (`O_TMPFILE`), which disappears if the writer is
+//! killed. The complete file is synced and then gets its name. The kernel can't give a nameless
+//! file a name that exists. In that case the file first gets a hidden name, and is renamed. On file
 //! systems without `O_TMPFILE`, the file has a hidden name from the beginning ([`HiddenFile`]).
 
 use std::ffi::{OsStr, OsString};
@@ -25,11 +26,11 @@ use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid};
 use crate::error::{Error, Result};
 use crate::files::hidden_file::HiddenFile;
 
-/// Limit of the symbolic links that are followed in a row. The kernel has the same limit.
+/// Limit of the symbolic links that are followed in a row. The kernel's limit is equal.
 const LINKS_MAX: usize = 40;
 
-/// A file that is written before it gets its name. Dropped before [`publish`](Self::publish), it
-/// leaves nothing on disk.
+/// A file that gets its name when it is complete. If it is dropped before
+/// [`publish`](Self::publish), nothing stays on disk.
 ///
 /// ```
 /// use std::io::Write;
@@ -53,13 +54,13 @@ pub struct OutputFile {
     dir: Arc<OwnedFd>,
     name: OsString,
     path: PathBuf,
-    /// The hidden name that the file has until it gets its own. `None` for a file without a name.
+    /// The hidden name of the file until it is published. `None` while the file has no name.
     hidden: Option<HiddenFile>,
-    /// The file that had the name when this file was begun.
+    /// The file that had the name when this file was created.
     old: Option<Kept>,
 }
 
-/// What a new file takes from the file that it replaces.
+/// The properties of an old file that its replacement takes over.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
     mode: u32,
@@ -70,10 +71,11 @@ struct Kept {
 }
 
 impl OutputFile {
-    /// Begins a file for `path`. If `path` is a symbolic link, the file replaces the link's target.
+    /// Creates a file for `path`. If `path` is a symbolic link, the file will replace the link's
+    /// target.
     ///
     /// # Errors
-    /// `UnusableOutput` if a directory, a device, a FIFO or a socket has the name. `Io` if the
+    /// `UnusableOutput` if a directory, a device, a pipe or a socket has the name. `Io` if the
     /// directory does not exist or can't be written, or if the name is too long.
     pub fn create(path: &Path) -> Result<Self> {
         Self::create_as(path, may_be_unnamed())
@@ -89,8 +91,8 @@ impl OutputFile {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(parent, flags, Mode::empty()).and_then(beyond_standard);
         let dir = Arc::new(dir.map_err(failed)?);
-        // A new file has the umask's mode, as other files of the program. The replacement of an old
-        // file is private until it gets the old file's mode.
+        // A new file gets the mode that the umask gives. A replacement is private until `sync`
+        // gives it the old file's mode.
         let mode = Mode::from_raw_mode(if old.is_some() { 0o600 } else { 0o666 });
         let unnamed = if may_be_unnamed { open_unnamed(&dir, mode).map_err(failed)? } else { None };
         let (file, hidden) = match unnamed {
@@ -105,13 +107,13 @@ impl OutputFile {
         Ok(Self { file: file.into(), dir, name, path: path.to_owned(), hidden, old })
     }
 
-    /// The path that the file was begun for.
+    /// The path that `create` was called with.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// True if this file will replace the file that `input` leads to.
+    /// True if this file will replace the file at `input`.
     #[must_use]
     pub fn replaces(&self, input: &Path) -> bool {
         let identity = std::fs::metadata(input).map(|found| (found.dev(), found.ino())).ok();
@@ -127,16 +129,16 @@ impl OutputFile {
         written.map_err(|error| Error::io("write", &self.path, error))
     }
 
-    /// Brings the written bytes to stable storage. Returns the file's length in bytes. Gives the
-    /// file the mode of the file that has the name now, and its owner if the process may do that.
+    /// Makes the content durable. Returns the file's length in bytes. If a file has the name now,
+    /// this file gets its mode, and also its owner if the process is permitted to change it.
     ///
     /// # Errors
-    /// `Io`, for example if the disk is full; `UnusableOutput` if the name now belongs to something
-    /// that is no file.
+    /// `Io`, for example if the disk is full. `UnusableOutput` if the name now belongs to something
+    /// that is not a regular file.
     pub fn sync(&self) -> Result<u64> {
         let failed = |error| Error::io("sync", &self.path, error);
         if let Some(Kept { mode, uid, gid, .. }) = self.there_now()?.or(self.old) {
-            // A process that may not change the owner stays the owner.
+            // An error is ignored: the file keeps this process as its owner.
             let _ =
                 rustix::fs::fchown(&self.file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
             let mode = rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode));
@@ -149,11 +151,11 @@ impl OutputFile {
             .map_err(failed)
     }
 
-    /// Gives the file its name, and replaces a file of that name. Durable on return, if
-    /// [`sync`](Self::sync) was called before.
+    /// Gives the file its name. Replaces a file of that name. The file is durable on return if the
+    /// caller called [`sync`](Self::sync) first.
     ///
     /// # Errors
-    /// `Io`. No part of the file stays then.
+    /// `Io`. The file has its name then only if the sync of its directory was the step that failed.
     pub fn publish(mut self) -> Result<()> {
         let named = match self.hidden.take() {
             Some(hidden) => self.rename(&hidden),
@@ -164,8 +166,8 @@ impl OutputFile {
             .map_err(|error| Error::io("sync", &self.path, error.into()))
     }
 
-    /// Gives the file its name if that name does not exist. [`publish`](Self::publish) would
-    /// replace a file of that name.
+    /// Gives the file its name. Fails if the name exists, where [`publish`](Self::publish) would
+    /// replace the file.
     ///
     /// # Errors
     /// The errors of [`publish`](Self::publish), and `Io` if the name exists.
@@ -187,12 +189,13 @@ impl OutputFile {
         }
         .map_err(failed)?;
         rustix::fs::fsync(dir).map_err(failed).inspect_err(|_| {
-            // The name may or may not be durable, so it is removed: the caller can call again.
+            // After a failed sync the name may or may not be durable. It is removed, so that the
+            // caller can try again.
             let _ = rustix::fs::unlinkat(dir, self.name.as_os_str(), AtFlags::empty());
         })
     }
 
-    /// The file that has the name now; `None` if the name does not exist.
+    /// Returns the properties of the file that has the name now. `None` if the name does not exist.
     fn there_now(&self) -> Result<Option<Kept>> {
         match rustix::fs::statat(self.dir.as_fd(), &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(rustix::io::Errno::NOENT) => Ok(None),
@@ -210,13 +213,13 @@ impl OutputFile {
         Ok(rustix::fs::renameat(dir, hidden.name().as_c_str(), dir, self.name.as_os_str())?)
     }
 
-    /// Gives a file without a name its name. A name that exists can't be given directly: the file
-    /// first gets a hidden name and is then renamed.
+    /// Gives a nameless file its name. If the name exists, the file first gets a hidden name and is
+    /// then renamed.
     fn link(&mut self) -> io::Result<()> {
         match self.link_as(&self.name) {
             Err(rustix::io::Errno::EXIST) => {}
             Ok(()) => return Ok(()),
-            // Some file systems make files without a name and can't name them later.
+            // Some file systems can create a nameless file and can't name it.
             Err(_) => return self.copy_to_hidden(),
         }
         let hidden = HiddenFile::new(&self.dir);
@@ -243,7 +246,7 @@ impl OutputFile {
     }
 }
 
-/// For formats that are written from beginning to end.
+/// For formats that are written from start to end.
 impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes)
@@ -272,8 +275,7 @@ impl Kept {
     }
 }
 
-/// Returns where a file for `path` goes: the absolute path of its directory without links, and its
-/// name.
+/// Returns the absolute path that a file for `path` would get. Links in `path` are resolved.
 ///
 /// # Errors
 /// The errors of [`OutputFile::create`].
@@ -312,7 +314,7 @@ fn resolve(path: &Path) -> Result<(PathBuf, Option<Kept>)> {
             refuse_unless_file(&place, &found)?;
             return Ok((place, Some(Kept::of_metadata(&found))));
         }
-        // The target of a link in /proc may have no path.
+        // Skipped on an error: a link in /proc may have a target without a path.
         if let Ok(target) = std::fs::metadata(&place) {
             refuse_unless_file(&place, &target)?;
         }
@@ -322,7 +324,7 @@ fn resolve(path: &Path) -> Result<(PathBuf, Option<Kept>)> {
     Err(unusable(&path, format!("leads through more than {LINKS_MAX} links in a row")))
 }
 
-/// Refuses a path whose file is no regular file, because other programs use it for something else.
+/// Refuses a path that leads to something other than a regular file, because other programs use it.
 fn refuse_unless_file(path: &Path, found: &Metadata) -> Result<()> {
     let kind = found.file_type();
     let what = match () {
@@ -337,8 +339,9 @@ fn refuse_unless_file(path: &Path, found: &Metadata) -> Result<()> {
     Err(unusable(path, why))
 }
 
-/// Refuses a link that another user may have planted in a directory that all users can write to.
-/// The kernel does so when it follows links (`fs.protected_symlinks`).
+/// Refuses a link that another user made in a directory that all users can write to. That user may
+/// have made it to get a file overwritten. The kernel has the same rule for links
+/// (`fs.protected_symlinks`).
 fn refuse_planted(path: &Path, parent: &Path, link: &Metadata) -> Result<()> {
     const STICKY_FOR_ALL: u32 = 0o1002;
     let failed = |error| Error::io("look at", parent, error);
@@ -351,8 +354,8 @@ fn refuse_planted(path: &Path, parent: &Path, link: &Metadata) -> Result<()> {
     Err(unusable(path, why))
 }
 
-/// Makes a file without a name. `None` if the file system can't make one, or if /proc does not
-/// exist: the file gets its name through a path in /proc.
+/// Creates a file without a name. `None` if the file system can't create one. Also `None` without
+/// /proc, because the file gets its name through its path in /proc.
 fn open_unnamed(dir: &OwnedFd, mode: Mode) -> rustix::io::Result<Option<OwnedFd>> {
     use rustix::io::Errno;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -370,8 +373,8 @@ fn proc_path(descriptor: i32) -> String {
     format!("/proc/self/fd/{descriptor}")
 }
 
-/// Moves a descriptor above those of the standard streams. In a process that closed its standard
-/// streams, a library's message to standard error would otherwise go into the file.
+/// Moves a descriptor above 2, the last standard stream. Otherwise, in a process that closed its
+/// standard streams, a message to standard error could go into the file.
 fn beyond_standard(file: OwnedFd) -> rustix::io::Result<OwnedFd> {
     if file.as_raw_fd() > 2 { Ok(file) } else { rustix::io::fcntl_dupfd_cloexec(&file, 3) }
 }

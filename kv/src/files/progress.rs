@@ -1,6 +1,6 @@
 //! The progress of a long call.
 
-/// How far a call has read the log.
+/// The progress of a long call that reads the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of log that the call has read.

@@ -1,4 +1,4 @@
-//! Reads the metadata of a bank: `BANK` and the manifests.
+//! Reads a bank's metadata: the file `BANK` and the manifests of its checkpoints.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,18 +16,18 @@ use crate::engine::tables::NUMBERS_MAX;
 use crate::error::{Error, Result};
 use crate::files::directory::{Directory, FileIdentity, Place};
 
-/// The end of the year 9999, in seconds of Unix time. Not every program can compute with later
-/// times.
+/// The end of the year 9999, in seconds of Unix time. Later times are reported as this one, because
+/// some programs can't compute with them.
 const TAKEN_S_MAX: u64 = 253_402_300_799;
 
-/// The metadata of a bank that could be read.
+/// The readable metadata of a bank.
 pub(super) struct BankFiles {
     /// The bank's id; `None` if neither `BANK` nor a manifest can be read.
     pub(super) bank: Option<u64>,
     pub(super) checkpoints: Checkpoints,
     /// The numbers of the checkpoints on disk, oldest first.
     pub(super) numbers: Vec<u64>,
-    /// The manifests that can be read, oldest first.
+    /// The readable manifests, oldest first.
     pub(super) manifests: Vec<Manifest>,
     /// Damage of `BANK` and of the manifests.
     pub(super) damage: Vec<Damage>,
@@ -95,13 +95,14 @@ impl BankFiles {
         self.manifests.iter().find(|manifest| manifest.number == number)
     }
 
-    /// True if a checkpoint still exists: a writer may have removed it.
+    /// True if the checkpoint still exists. A writer removes old checkpoints.
     pub(super) fn is_kept(&self, number: u64) -> bool {
         self.checkpoints.has(number)
     }
 }
 
-/// Returns why a checkpoint can't belong to bank `bank` together with `newest`; `None` if it can.
+/// Returns why the checkpoint of `manifest` can't belong to the same bank as checkpoint `newest`.
+/// `None` if it can.
 fn misfit(manifest: &Manifest, bank: Option<u64>, newest: &Manifest) -> Option<String> {
     let log = |manifest: &Manifest| (manifest.page_bits, manifest.segment_bytes);
     if bank != Some(manifest.bank) || log(manifest) != log(newest) {
@@ -119,9 +120,8 @@ fn misfit(manifest: &Manifest, bank: Option<u64>, newest: &Manifest) -> Option<S
     None
 }
 
-/// Lists what the bank in `dir` holds, without opening it: its checkpoints and tables from the
-/// manifests, and the disk space of the log. Changes nothing and takes no lock, so it works while
-/// another process writes the bank.
+/// Lists the checkpoints and tables of the bank in `dir` and its disk space, without opening the
+/// bank. Changes nothing and takes no lock, so another process may write the bank meanwhile.
 ///
 /// ```
 /// # fn main() -> embank_kv::Result<()> {
@@ -201,8 +201,8 @@ pub(super) fn table_summary(table: &TableEntry) -> TableSummary {
     }
 }
 
-/// Returns the bytes of all files of a folder, and of the files that are not in `seen`. A file that
-/// is removed during the call does not count.
+/// Returns the bytes of all files in a folder, and the bytes of the files that are not yet in
+/// `seen`. Ignores a file that is removed during the call.
 fn folder_bytes(folder: &Place, seen: &mut BTreeSet<FileIdentity>) -> (u64, u64) {
     let names = folder.names().unwrap_or_default();
     let mut all = 0;

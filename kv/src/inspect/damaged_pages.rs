@@ -7,22 +7,22 @@ use super::Damage;
 use super::log_files::{LogFiles, Looked, PageRead};
 use super::walk::Source;
 
-/// The damaged pages that were found.
+/// The damaged and missing pages that were found.
 #[derive(Debug, Default)]
 pub(super) struct PageFaults {
     pub(super) damage: Vec<Damage>,
     pages: BTreeSet<u64>,
-    /// Ranges of pages that no file has.
+    /// Ranges of page numbers that are in no file.
     missing: Vec<Range<u64>>,
 }
 
 impl PageFaults {
-    /// True if a page has been noted.
+    /// True if a page is already noted as damaged or missing.
     pub(super) fn has(&self, page: u64) -> bool {
         self.pages.contains(&page) || self.missing.iter().any(|missing| missing.contains(&page))
     }
 
-    /// Notes that no file has any of the pages from address `start` to `end`.
+    /// Notes that the pages from address `start` to `end` are in no file.
     pub(super) fn note_missing(&mut self, log: &LogFiles, start: u64, end: u64) {
         let first = start / log.page_bytes;
         let after = end / log.page_bytes;
@@ -33,7 +33,7 @@ impl PageFaults {
         self.missing_at(log, start, after - first);
     }
 
-    /// Notes missing pages. Missing pages that follow one another make one finding.
+    /// Lists missing pages as damage. Adjacent missing pages of one file are listed once.
     fn missing_at(&mut self, log: &LogFiles, start: u64, pages: u64) {
         let number = start / log.page_bytes;
         let (path, offset) = log.locate(start);
@@ -80,8 +80,8 @@ impl PageFaults {
     }
 }
 
-/// The tables of the sound records on a damaged page. The damaged records probably belong to these
-/// tables too.
+/// Returns the tables of the sound records on a damaged page. The damaged records probably belong
+/// to these tables too.
 fn tables(page: &PageRead, sources: &[Source]) -> Vec<String> {
     let mut names = BTreeSet::new();
     for source in sources {

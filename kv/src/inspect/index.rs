@@ -1,9 +1,8 @@
-//! Reads a checkpoint's index for inspection: lists the damage of its files, and visits its
-//! buckets.
+//! Reads a checkpoint's index: lists the damage of its files, and visits its buckets.
 //!
-//! The rest of `inspect` uses only these two functions, whatever the format of the index on disk
-//! is. Both work without the checkpoint's manifest if it can't be read. They then use the images in
-//! the checkpoint's directory.
+//! The rest of `inspect` reads an index only through these two functions. If the checkpoint's
+//! manifest can't be read, both use the index files (images) that they find in the checkpoint's
+//! directory.
 
 use super::Damage;
 use crate::checkpoint::Checkpoints;
@@ -15,10 +14,11 @@ use crate::files::directory::Place;
 use crate::index::image::{self, Images};
 use crate::index::{ADDRESS_LIMIT, Entry};
 
-/// An image's file, its identity, and its length if the manifest can be read.
+/// An index file and its identity. The number is its length in bytes; `None` if the manifest can't
+/// be read.
 type ImageFile = (Place, CheckpointIdentity, Option<u64>);
 
-/// The images of a checkpoint's index, oldest first.
+/// Returns the files of a checkpoint's index, oldest first.
 fn files(
     checkpoints: &Checkpoints,
     of: CheckpointIdentity,
@@ -54,7 +54,7 @@ fn files(
 /// Lists all damage in the files of a checkpoint's index.
 ///
 /// # Errors
-/// `Damaged` or `Io`, if it can't be determined which files the index has.
+/// `Damaged` or `Io` if the function can't find out which files the index has.
 pub(super) fn damage(
     checkpoints: &Checkpoints,
     of: CheckpointIdentity,
@@ -78,7 +78,7 @@ pub(super) fn damage(
         }
     }
     if found.is_empty() {
-        // Each file by itself is sound. Reading them together checks that they belong to one index.
+        // Each file is sound. Reading all of them together checks that they belong to one index.
         let fit = for_each_bucket(checkpoints, of, manifest, (0, ADDRESS_LIMIT), |_, _, _| Ok(()));
         match fit {
             Err(Error::Damaged { path, offset, what }) => {
@@ -90,12 +90,11 @@ pub(super) fn damage(
     Ok(found)
 }
 
-/// Calls `visit` for each logical bucket of a checkpoint's index with its number, its depth, and
-/// the entries of its chain. The entries are those with an address from `log_begin` to below
-/// `log_end`.
+/// Calls `visit` for each logical bucket of a checkpoint's index. `visit` gets the bucket's number,
+/// its depth, and its entries with an address from `log_begin` to below `log_end`.
 ///
 /// # Errors
-/// `Damaged`, `Truncated` or `Io` if the index can't be read to its end, and the errors of `visit`.
+/// `Damaged`, `Truncated` or `Io` if the index can't be read completely. The errors of `visit`.
 pub(super) fn for_each_bucket(
     checkpoints: &Checkpoints,
     of: CheckpointIdentity,

@@ -1,5 +1,5 @@
 //! Reads the log's segment files with plain reads, which every file system supports. Never writes
-//! them.
+//! to them.
 
 use crate::record::check;
 use crate::record::check::Checked;
@@ -20,19 +20,19 @@ use crate::log::page::{PAGE_HEADER_BYTES, PageIdentity, check_image};
 use crate::record::address::Address;
 use crate::record::layout::{HEADER_BYTES, RecordImage, Shape};
 
-/// Limit of the file handles that stay open.
+/// Limit of the segment files that are open at a time. At the limit, all are closed.
 const OPEN_FILES_MAX: usize = 64;
-/// Bytes that the first read of a record takes. Most records fit; a longer record takes a second
-/// read.
+/// Length of the first read of a record, in bytes. A longer record needs a second read; most
+/// records are shorter.
 const FIRST_BYTES: usize = 4096;
 
-/// Sizes of the log's files.
+/// Total size of the log's segment files.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LogSize {
     /// Sum of the files' lengths.
     pub(super) file_bytes: u64,
-    /// Bytes of disk that the files take. Less than their lengths, if space within a file was
-    /// freed.
+    /// Bytes of disk that the files occupy. Less than `file_bytes` if the writer freed space inside
+    /// a file.
     pub(super) disk_bytes: u64,
     pub(super) segments: u64,
 }
@@ -45,28 +45,30 @@ pub(super) struct LogFiles {
     pub(super) page_bytes: u64,
     lineage: Lineage,
     open: BTreeMap<u64, File>,
-    /// Addresses where each existing file begins and ends; `None` if the folder can't be listed.
+    /// The address range of each segment file, as begin and end. `None` if the folder can't be
+    /// listed.
     there: Option<BTreeMap<u64, u64>>,
-    /// Buffer for a record outside of the present page.
+    /// Buffer for a record that `record` reads by its address.
     record: Vec<u8>,
 }
 
-/// A sound record, or a description of what is wrong with the bytes in its place.
+/// A sound record, or a text that describes the damage at its address.
 pub(super) type Looked<'a> = std::result::Result<RecordImage<'a>, String>;
 
 /// A page that was read, sound or damaged.
 #[derive(Debug)]
 pub(super) struct PageRead {
     pub(super) start: u64,
-    /// The page's bytes. Zeros where the file has no bytes.
+    /// The page's bytes. Bytes that the file lacks are zero.
     pub(super) bytes: Vec<u8>,
-    /// Number of bytes that the file had.
+    /// Number of bytes that the file contained.
     pub(super) there: usize,
-    /// Number of bytes in use, according to the header; the whole page if the header is damaged.
+    /// Number of bytes in use, according to the page header. If the header is damaged, the length
+    /// of the page.
     pub(super) used: usize,
-    /// The seed of its records' checksums.
+    /// The seed of the checksums of the page's records.
     origin: u64,
-    /// A description of the page's damage; `None` for a sound page.
+    /// Describes the page's damage. `None` if the page is sound.
     pub(super) fault: Option<String>,
 }
 
@@ -83,7 +85,7 @@ pub(super) fn log_size(bank: &Arc<Directory>) -> Result<LogSize> {
         if place.name().extension().is_none_or(|extension| extension != "seg") {
             continue;
         }
-        // A writer may have freed the file since it was listed.
+        // The file may be gone: a writer may have removed it after the listing.
         if let Some(found) = place.stat_if_there().map_err(|e| Error::io("stat", &place, e))? {
             size.file_bytes += found.st_size.cast_unsigned();
             size.disk_bytes += found.st_blocks.cast_unsigned() * 512;
@@ -93,7 +95,7 @@ pub(super) fn log_size(bank: &Arc<Directory>) -> Result<LogSize> {
     Ok(size)
 }
 
-/// Returns the addresses where the segment files of a folder begin and end.
+/// Returns the address range of each segment file in a folder, as begin and end.
 fn files_there(folder: &Place) -> Option<BTreeMap<u64, u64>> {
     let mut there = BTreeMap::new();
     for name in folder.names().ok()? {
@@ -107,7 +109,7 @@ fn files_there(folder: &Place) -> Option<BTreeMap<u64, u64>> {
 }
 
 impl LogFiles {
-    /// The log that a checkpoint's manifest describes.
+    /// Opens the log that `manifest` describes.
     pub(super) fn new(bank: &Arc<Directory>, manifest: &Manifest) -> Self {
         let folder = bank.place("log");
         LogFiles {
@@ -121,18 +123,18 @@ impl LogFiles {
         }
     }
 
-    /// Adds the openings that wrote older pages, from the manifest `older` of an earlier
-    /// checkpoint.
+    /// Adds older openings of the bank from the manifest `older` of an earlier checkpoint. The
+    /// pages that these openings wrote can then be checked.
     pub(super) fn extend_back(&mut self, older: &Manifest) {
         self.lineage.extend_back(&older.lineage());
     }
 
-    /// Takes the openings of the pages from address `from` to `end` from the pages' own headers,
-    /// because no readable manifest names these pages.
+    /// For the pages from address `from` to `end`, reads from their headers which opening of the
+    /// bank wrote them. No readable manifest says it for these pages.
     pub(super) fn trust_headers(&mut self, from: u64, end: u64) {
         let mut page = PageRead::new();
         let mut next = from;
-        // Ends: each turn moves on by at least a page.
+        // Ends: each turn advances by at least one page.
         while next < end {
             let start = self.next_there(next).min(end);
             next = start.saturating_add(self.page_bytes);
@@ -145,8 +147,8 @@ impl LogFiles {
             salt.copy_from_slice(&page.bytes[32..40]);
             let salt = u64::from_le_bytes(salt);
             let claimed = PageIdentity { salt, ..self.lineage.page(number) };
-            // The page is sound under the salt that it claims, because the checksum covers the
-            // salt.
+            // Each opening of the bank has a random salt. The checksum covers the salt, so a wrong
+            // salt in the header makes the check fail.
             let sound = check_image(&page.bytes, claimed, || (PathBuf::new(), 0)).is_ok();
             if sound && claimed != self.lineage.page(number) {
                 self.lineage = self.lineage.clone().then(number, salt);
@@ -154,9 +156,9 @@ impl LogFiles {
         }
     }
 
-    /// Returns the address of the first page, from `from` on, of which a file has a part;
-    /// `u64::MAX` if there is no such page. A manifest may name far more pages than the files have,
-    /// so the caller must not visit them one by one.
+    /// Returns the address of the first page at or after `from` that is at least partly in a file.
+    /// `u64::MAX` if there is no such page. The caller skips missing pages this way, because a
+    /// damaged bank may lack very many.
     pub(super) fn next_there(&self, from: u64) -> u64 {
         let Some(there) = &self.there else { return from };
         if there.range(..=from).next_back().is_some_and(|(_, end)| *end > from) {
@@ -166,7 +168,7 @@ impl LogFiles {
         after.next().map_or(u64::MAX, |(first, _)| first / self.page_bytes * self.page_bytes)
     }
 
-    /// Returns the file of an address, and the offset in that file.
+    /// Returns the segment file of an address, and the offset in the file.
     pub(super) fn locate(&self, offset: u64) -> (PathBuf, u64) {
         let (place, within) = self.place(offset);
         (place.path(), within)
@@ -177,7 +179,8 @@ impl LogFiles {
         (self.folder.join(format!("{:016x}.seg", offset - within)), within)
     }
 
-    /// Reads within one segment. Returns the number of bytes that the file had.
+    /// Reads from one segment file. Returns the number of bytes read, which is smaller than `into`
+    /// if the file is too short.
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize> {
         let (place, within) = self.place(offset);
         let number = offset / self.segment_bytes;
@@ -204,8 +207,8 @@ impl LogFiles {
         Ok(done)
     }
 
-    /// Reads the page that begins at `start`, and checks it. A part of the disk that can't be read
-    /// counts as damage of the page.
+    /// Reads and checks the page at address `start`. If the disk can't read it, the page counts as
+    /// damaged.
     pub(super) fn page(&mut self, start: u64, page: &mut PageRead) {
         page.start = start;
         page.bytes.resize(self.page_bytes as usize, 0);
@@ -236,7 +239,7 @@ impl LogFiles {
         };
     }
 
-    /// Returns the record at an address anywhere in the log, or what is wrong with it.
+    /// Reads and checks the record at any address of the log. The error describes the damage.
     pub(super) fn record(&mut self, address: u64) -> Looked<'_> {
         let room = (self.page_bytes - address % self.page_bytes) as usize;
         let mut record = std::mem::take(&mut self.record);
@@ -267,25 +270,26 @@ impl PageRead {
         PageRead { start: 0, bytes: Vec::new(), there: 0, used: 0, origin: 0, fault: None }
     }
 
-    /// Returns the record at an offset in the page, also if the page is damaged, or what is wrong
-    /// with it.
+    /// Returns the record at an offset of the page, which may be damaged. The error describes the
+    /// damage of the record.
     pub(super) fn record(&self, offset: usize) -> Looked<'_> {
         let bytes = &self.bytes[offset..self.used.max(offset)];
         sound_record(bytes, self.origin, self.start + offset as u64)
     }
 
-    /// Calls `visit` for each sound record. In a sound page the records are adjacent; an unsound
-    /// record is reported and ends the search. In a damaged page the search tries every offset at
-    /// which a record may begin. A record's checksum covers its origin and address, so no other
-    /// bytes pass for a record. `known` says which tables and lengths a record can have. Checksums
-    /// are computed only for those.
+    /// Calls `visit` for each sound record of the page.
+    ///
+    /// In a sound page each record begins where the last one ends. An unsound record is reported to
+    /// `visit` and ends the search. In a damaged page every possible offset is tried. Other bytes
+    /// do not pass for a record, because its checksum also covers its address. In a damaged page
+    /// the checksum is computed only if `known` returns true for the record's table and length.
     pub(super) fn records(
         &self,
         known: impl Fn(Shape) -> bool,
         mut visit: impl FnMut(usize, Looked<'_>) -> Result<()>,
     ) -> Result<()> {
         let mut at = PAGE_HEADER_BYTES as usize;
-        // Ends: each turn moves on by at least 8 bytes.
+        // Ends: each turn advances by at least 8 bytes.
         while at + HEADER_BYTES <= self.used {
             if self.fault.is_some() {
                 let plausible = known(RecordImage::new(&self.bytes[at..]).shape());
@@ -310,7 +314,7 @@ impl PageRead {
     }
 }
 
-/// Returns the record at the start of `bytes`, if its checksum is right.
+/// Checks the record at the start of `bytes`. The error describes the damage.
 fn sound_record(bytes: &[u8], origin: u64, address: u64) -> Looked<'_> {
     let address = Address::new(address);
     let room_bytes = bytes.len();
@@ -325,7 +329,7 @@ fn sound_record(bytes: &[u8], origin: u64, address: u64) -> Looked<'_> {
     }
 }
 
-/// Visits the sound records of a page, sound or damaged, in their order. For the fuzz targets.
+/// Visits the sound records of a page in address order. The fuzz targets use it.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn walk_page(
     identity: PageIdentity,

@@ -1,33 +1,32 @@
-//! Reads a bank's files without opening the bank: lists what is in them, verifies them, reads rows,
-//! and salvages rows from a damaged bank.
+//! Reads a bank's files without opening the bank: summarizes and verifies a bank, reads rows, and
+//! salvages rows from a damaged bank.
 //!
-//! **Problem.** A damaged bank may not open, and a bank that another process writes must not be
-//! opened for writing. A user who asks whether a backup is good wants a list of all damage, and
-//! wants no byte changed.
+//! **Problem.** A damaged bank may not open. A bank that another process writes must not be opened
+//! for writing. A user who checks a backup wants a list of all damage, and wants no byte changed.
 //!
-//! **Approach.** Every function here reads a checkpoint: its manifest, its index and its part of
-//! the log. These do not change while the checkpoint is kept. The index is read as a stream and
-//! compared with the log, one window at a time (`walk`). Memory is therefore bounded for a bank of
-//! any size, and the log is read once, in order. Only records further down a chain are read one by
-//! one.
+//! **Approach.** Every function here reads checkpoints. A checkpoint has a manifest, an index and a
+//! part of the log, which do not change while the checkpoint exists. The module `walk` reads the
+//! index as a stream and compares it with one window of the log at a time. Memory is therefore
+//! bounded for a bank of any size, and the log is read once, in order. Only a chain's older records
+//! are read one by one.
 //!
-//! **Beside a writer.** These functions write nothing; only [`salvage`] writes, into a new bank. A
-//! [`TableReader`] holds its checkpoint, as a read-only store does (`hold`), so the writer keeps
-//! it. The functions that read all checkpoints hold no checkpoint, because a long reading would
-//! keep the writer from freeing space. The writer may then remove a checkpoint while it is read.
-//! Each function therefore checks at its end whether the checkpoint still exists. If it is gone,
-//! the findings about it are dropped, and the function reports that instead.
+//! **Beside a writer.** Only [`salvage`] writes, and it writes to a new bank. A [`TableReader`]
+//! holds its checkpoint, as a read-only store does (`hold`), so the writer keeps that checkpoint.
+//! The functions that read all checkpoints hold none, because the writer could free no space
+//! meanwhile. The writer may therefore remove a checkpoint while they read it. At its end, each
+//! function checks which checkpoints still exist. It drops the findings about removed checkpoints
+//! and reports their removal.
 //!
-//! The device and the store's memory budget are not used. Files are read through the page cache,
-//! and [`VerifyOptions::memory_bytes`] bounds the memory for the index.
+//! The functions do not use the store's device or its memory budget. They read through the page
+//! cache, and [`VerifyOptions::memory_bytes`] bounds the memory for the index.
 //!
 //! # Where to look
 //!
 //! - `bank`: the metadata of a bank, and `summary`.
 //! - `walk`: compares an index with the log; `index` and `log_files` read the two.
-//! - `verify` and `damaged_pages`: lists damage.
+//! - `verify` and `damaged_pages`: list damage.
 //! - `rows`: the `TableReader`.
-//! - `salvage` and `salvaged`: copies rows of a damaged bank into a new bank.
+//! - `salvage` and `salvaged`: copy rows of a damaged bank into a new bank.
 
 mod bank;
 mod damaged_pages;
@@ -60,8 +59,8 @@ use crate::error::Result;
 use crate::files::directory::Place;
 use crate::operation::Width;
 
-/// The identity that the blob at `place` must have: from the manifest, or from the blob itself if
-/// the manifest can't be read.
+/// Returns the identity that the blob at `place` must have. It comes from the manifest, or from the
+/// blob's header if the manifest can't be read.
 fn blob_identity(
     manifest: Option<&Manifest>,
     place: &Place,
@@ -73,7 +72,7 @@ fn blob_identity(
     }
 }
 
-/// A place in a bank's files that is damaged.
+/// A damaged place in a bank's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
@@ -85,11 +84,11 @@ pub struct Damage {
     pub page: Option<u64>,
     /// Number of damaged pages from `page` on, if the file belongs to the log. Otherwise 0.
     pub pages: u64,
-    /// Names of the tables whose rows are on these pages, if they can be determined.
+    /// Names of the tables whose rows are on these pages. Empty if they can't be determined.
     pub tables: Vec<String>,
-    /// The checkpoint that the file belongs to. `None` for the log, which checkpoints share.
+    /// The checkpoint that the file belongs to. `None` for the log, which all checkpoints share.
     pub checkpoint: Option<u64>,
-    /// What was expected and what was found.
+    /// Describes the damage: the expected and the found content.
     pub what: String,
 }
 
@@ -117,41 +116,41 @@ impl std::fmt::Display for Damage {
     }
 }
 
-/// What a bank holds, according to its metadata: see [`summary`].
+/// The content of a bank according to its metadata: see [`summary`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct BankSummary {
     /// The bank's id; `None` if neither `BANK` nor a manifest can be read.
     pub bank: Option<u64>,
-    /// The kept checkpoints whose manifest can be read, oldest first.
+    /// The checkpoints with a readable manifest, oldest first.
     pub checkpoints: Vec<CheckpointSummary>,
     /// Bytes of the checkpoints' own files. A file that several checkpoints share counts once.
     pub checkpoint_bytes: u64,
     /// Sum of the lengths of the log's segment files, in bytes.
     pub log_file_bytes: u64,
-    /// Bytes of disk that the segment files take. Less than their lengths, if space within a file
-    /// was freed.
+    /// Bytes of disk that the segment files occupy. Less than `log_file_bytes` if the writer freed
+    /// space inside a file.
     pub log_disk_bytes: u64,
     /// Number of segment files.
     pub segments: u64,
-    /// Table numbers that are left for new tables, of 65,535. A number is taken if a kept
-    /// checkpoint has it for a table, or for a dropped table of which a record is left. If a
-    /// manifest can't be read, every number in the other manifests counts as taken.
+    /// How many of the 65,535 table numbers are free for new tables. A kept checkpoint occupies the
+    /// numbers of its tables, and the numbers of dropped tables that still have a record. If a
+    /// manifest can't be read, all numbers in the other manifests count as occupied.
     pub table_numbers_left: u32,
-    /// Directories of removed checkpoints whose files could not be removed.
+    /// Directories of removed checkpoints that still exist, because a file could not be removed.
     pub not_removed: Vec<NotRemoved>,
     /// Metadata that can't be read.
     pub damage: Vec<Damage>,
 }
 
-/// A directory of a removed or unfinished checkpoint that still exists. Each opening for writing
-/// and each checkpoint tries to remove it. The bank does not use it.
+/// A directory of a removed or unfinished checkpoint that still exists. The bank does not use it.
+/// Each checkpoint and each opening for writing tries to remove it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotRemoved {
     /// Path of the directory.
     pub path: PathBuf,
-    /// Bytes of its files.
+    /// Sum of the lengths of its files, in bytes.
     pub file_bytes: u64,
 }
 
@@ -161,10 +160,10 @@ pub struct NotRemoved {
 pub struct CheckpointSummary {
     /// Number of the checkpoint.
     pub number: u64,
-    /// A random number that distinguishes this checkpoint from others of the same number: in
-    /// copies of the bank and after a roll back.
+    /// A random number. It distinguishes checkpoints of one number: in copies of the bank, and
+    /// before and after a roll back.
     pub id: u64,
-    /// The time when it was taken, to the second.
+    /// The time of the checkpoint, to the second.
     pub taken: SystemTime,
     /// Length of a page in bytes.
     pub page_bytes: u64,
@@ -176,11 +175,13 @@ pub struct CheckpointSummary {
     pub log_end: u64,
     /// Length of the blob that the caller stored with the checkpoint, in bytes.
     pub blob_bytes: u64,
-    /// Bytes of all files in its directory, including files that it shares with other checkpoints.
+    /// Bytes of all files in the checkpoint's directory, including files that it shares with other
+    /// checkpoints.
     pub file_bytes: u64,
-    /// True if the checkpoint is kept until it is unpinned: see [`Store::pin`](crate::Store::pin).
+    /// True if the checkpoint is pinned: it is kept until it is unpinned. See
+    /// [`Store::pin`](crate::Store::pin).
     pub pinned: bool,
-    /// Its tables, without dropped ones.
+    /// The checkpoint's tables, without dropped tables.
     pub tables: Vec<TableSummary>,
 }
 
@@ -206,12 +207,11 @@ pub struct TableSummary {
     pub number: u16,
     /// Name of the table.
     pub name: String,
-    /// Whether all values have one length, or each value has its own.
+    /// Whether all values have the same length, or each value has its own length.
     pub width: Width,
-    /// Length of every value in bytes; for a table of variable width, the largest length of a
-    /// value.
+    /// Length of each value in bytes. For a table of variable width, the largest permitted length.
     pub value_bytes: u32,
-    /// Bytes that the caller stored with the table when it was made.
+    /// Bytes that the caller stored with the table when the caller created it.
     pub descriptor: Vec<u8>,
     /// Number of rows.
     pub rows: u64,

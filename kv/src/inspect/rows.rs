@@ -1,4 +1,4 @@
-//! Reads a table's rows as a checkpoint holds them, without opening the bank.
+//! Reads the rows of a table in a checkpoint, without opening the bank.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::files::directory::Directory;
 use crate::index::Probe;
 use crate::record::address::TableNumber;
 
-/// Memory for a window of the index, in bytes.
+/// Memory for the index entries of one window of the log, in bytes.
 const WINDOW_BYTES: u64 = 64 << 20;
 
-/// Reads a table as a checkpoint holds it. Changes nothing, and works while another process writes
-/// the bank: the writer keeps the checkpoint until the reader is dropped.
+/// Reads the rows that a table had at a checkpoint. Changes nothing. Another process may write the
+/// bank meanwhile, and keeps the checkpoint until the reader is dropped.
 ///
 /// ```
 /// # fn main() -> embank_kv::Result<()> {
@@ -44,11 +44,10 @@ pub struct TableReader {
 }
 
 impl TableReader {
-    /// Opens the table `name` of checkpoint `checkpoint`, or of the newest checkpoint if that is
-    /// `None`.
+    /// Opens the table `name` of checkpoint `checkpoint`. `None` means the newest checkpoint.
     ///
     /// # Errors
-    /// `NotABank`; `NoSuchCheckpoint`; `NoSuchTable`; `Damaged` or `Io` if the metadata can't be
+    /// `NotABank`; `NoSuchCheckpoint`; `NoSuchTable`. `Damaged` or `Io` if the metadata can't be
     /// read.
     pub fn open(dir: &Path, checkpoint: Option<u64>, name: &str) -> Result<Self> {
         let dir = open_bank_dir(dir)?;
@@ -66,20 +65,20 @@ impl TableReader {
         Ok(TableReader { dir, log, source, table, _hold: hold })
     }
 
-    /// Number of the checkpoint that is read.
+    /// Number of the checkpoint that the reader reads.
     #[must_use]
     pub fn checkpoint(&self) -> u64 {
         self.source.identity.checkpoint
     }
 
-    /// Describes the table that is read.
+    /// Describes the table that the reader reads.
     #[must_use]
     pub fn table(&self) -> &TableSummary {
         &self.table
     }
 
     /// Calls `row` with the key and value of each row, in no particular order, until `row` returns
-    /// false. Leaves out rows that can't be read, and returns the damage that is the reason.
+    /// false. Skips rows that can't be read, and returns the damage that made them unreadable.
     ///
     /// # Errors
     /// `Damaged` or `Io` if the index can't be read.
@@ -92,7 +91,7 @@ impl TableReader {
         Ok(visit.damage)
     }
 
-    /// Returns the values of `keys`, in their order; `None` for a key without a row.
+    /// Returns the values of `keys`, in the order of `keys`. `None` for a key without a row.
     ///
     /// # Errors
     /// `Damaged` or `Io` if the index or a row can't be read.
@@ -136,8 +135,8 @@ impl TableReader {
     }
 }
 
-/// Takes a hold on checkpoint `checkpoint`, or on the newest one if that is `None`, and reads the
-/// bank's metadata.
+/// Takes a hold on checkpoint `checkpoint`, so that the writer keeps it, and reads the bank's
+/// metadata. `None` means the newest checkpoint.
 fn held_files(dir: &Arc<Directory>, checkpoint: Option<u64>) -> Result<(BankFiles, u64, Hold)> {
     let files = BankFiles::read(dir)?;
     let held = match checkpoint {
@@ -148,14 +147,14 @@ fn held_files(dir: &Arc<Directory>, checkpoint: Option<u64>) -> Result<(BankFile
         None => files.checkpoints.hold_newest()?,
     };
     match held {
-        // Read again under the hold: between the first reading and the hold, another checkpoint may
-        // have got this number.
+        // The metadata is read again under the hold. Before the hold, another checkpoint may have
+        // got this number.
         Some((number, hold)) => Ok((BankFiles::read(dir)?, number, hold)),
         None => Err(Error::no_such_checkpoint(dir.path(), checkpoint, files.numbers)),
     }
 }
 
-/// The error that says why a checkpoint's manifest can't be read.
+/// Returns the error that says why a checkpoint's manifest can't be read.
 fn damaged_of(files: &BankFiles, number: u64) -> Error {
     let of = files.damage.iter().find(|damage| damage.checkpoint == Some(number));
     let path = files.checkpoints.manifest_path(number).path();

@@ -1,22 +1,21 @@
-//! Copies what can be read of a damaged bank into a new bank.
+//! Copies the readable rows of a damaged bank into a new bank.
 //!
-//! **By the index**, if a checkpoint's index is sound. Salvage then copies exactly the sound rows
-//! that the index leads to. They may be on damaged pages, because each record has a checksum of its
-//! own. If a chain ends at a damaged record, older records of the chain may be on sound pages.
-//! Salvage then searches the log for sound records whose hash belongs to such a chain. It copies
-//! the newest record of each key that it has not copied otherwise. These rows are *uncertain*: the
-//! damaged record may have been a newer one of the same key.
+//! **By the index**, if a checkpoint's index is sound. Salvage copies exactly the sound rows that
+//! the index leads to. Rows on damaged pages are included, because each record has its own
+//! checksum. If a chain of records breaks at a damaged record, its older records may be on sound
+//! pages. Salvage then searches the log for sound records whose hash belongs to a broken chain. It
+//! copies the newest record of each key that is not copied yet. These rows are *uncertain*, because
+//! the damaged record may have been a newer record of the same key.
 //!
-//! **By the log**, if the index is damaged or lost. Salvage then reads all records of the
-//! checkpoint's log in the order of their addresses. The last record of each key counts, and a
-//! tombstone deletes the row. Without damaged pages the result is exactly the checkpoint. A
-//! superseded record always lies below its successor, and compaction moves current records to the
-//! end. With damaged pages, a row whose newest record or tombstone was on one of them gets its
-//! older value.
+//! **By the log**, if the index is damaged or lost. Salvage reads all records of the checkpoint's
+//! log in address order. The last record of each key counts, and a tombstone deletes the row.
+//! Without damaged pages the result equals the checkpoint: a new record always has a higher address
+//! than the record that it replaces, and compaction moves current records to the end. If the newest
+//! record or tombstone of a row was on a damaged page, the row gets its older value.
 //!
-//! **Which checkpoint.** The newest checkpoint whose manifest can be read or whose index is sound.
-//! For an index without its manifest, salvage takes the tables from another manifest, and the part
-//! of the log that the index leads to.
+//! **Which checkpoint.** Salvage takes the newest checkpoint with a readable manifest or a sound
+//! index. If only the index is sound, the tables come from the manifest of another checkpoint. The
+//! log then ends at the last page that the index leads to.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -37,68 +36,68 @@ use crate::files::checked_stream::CheckedReader;
 use crate::index::{ADDRESS_LIMIT, Entry, Probe};
 use crate::record::address::TableNumber;
 
-/// Default memory budget of the new bank without its index, in bytes.
+/// Default memory budget of the new bank, without the memory for its index, in bytes.
 const MEMORY_BYTES: u64 = 128 << 20;
-/// Bytes that the default memory budget of the new bank adds for each row, for the index.
+/// Memory per row for the new bank's index, in bytes. The default memory budget includes it.
 const MEMORY_BYTES_PER_ROW: u64 = 18;
-/// Memory for a window of the old bank's index, in bytes.
+/// Memory for the old bank's index entries of one window of the log, in bytes.
 const WINDOW_BYTES: u64 = 256 << 20;
-/// A blob is written by one call from one slice, so it is never longer than a slice can be.
+/// Limit of a blob's length. No blob is longer, because one call writes a blob from one slice.
 const BLOB_BYTES_MAX: usize = isize::MAX as usize;
 
 /// Options of [`salvage`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SalvageOptions {
-    /// Memory budget of the new bank while it is written, in bytes. Default: 128 MiB, and 18 bytes
-    /// for each row.
+    /// Memory budget of the new bank while salvage writes it, in bytes. Default: 128 MiB, and 18
+    /// bytes for each row.
     pub memory_budget_bytes: Option<u64>,
 }
 
-/// How salvage decided which records are rows.
+/// How salvage decided which records are current rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RowSource {
-    /// By a checkpoint's index, which is sound.
+    /// By a checkpoint's sound index.
     Index,
-    /// By the log alone: the last record of each key is its row.
+    /// By the log alone: the last record of a key is its row.
     Log,
 }
 
-/// Whether the caller's blob was copied.
+/// Tells whether the caller's blob was copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Blob {
-    /// The new bank has the blob, with this number of bytes.
+    /// The blob was copied. Its length in bytes.
     Kept(u64),
-    /// The blob can't be read, for this reason. The new bank's blob is empty.
+    /// The blob can't be read, and the new bank has an empty blob. The text is the reason.
     Lost(String),
 }
 
-/// What [`salvage`] has copied and what it has not.
+/// What [`salvage`] copied and what it lost.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SalvageReport {
-    /// The checkpoint that was copied.
+    /// Number of the checkpoint that was copied.
     pub checkpoint: u64,
-    /// The newest checkpoint of the damaged bank. A row that changed between the two has its older
-    /// value.
+    /// Number of the damaged bank's newest checkpoint. If it differs from `checkpoint`, rows that
+    /// changed in between have their older value.
     pub newest: u64,
-    /// How salvage decided which records are rows.
+    /// How salvage decided which records are current rows.
     pub rows_by: RowSource,
     /// The tables that were copied.
     pub tables: Vec<SalvagedTable>,
-    /// Whether the caller's blob was copied.
+    /// Tells whether the caller's blob was copied.
     pub blob: Blob,
-    /// Number of index entries that led to no sound record.
+    /// Number of index entries that do not lead to a sound record.
     pub entries_lost: u64,
-    /// All damage that was found, including damaged pages.
+    /// All damage that was found, damaged pages included.
     pub damage: Vec<Damage>,
-    /// Further facts that a user of the new bank should know, in sentences.
+    /// Sentences with more facts that a user of the new bank should know.
     pub notes: Vec<String>,
 }
 
 impl SalvageReport {
-    /// True if the new bank has everything that the newest checkpoint held.
+    /// True if nothing of the newest checkpoint was lost.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let exact = |table: &SalvagedTable| {
@@ -118,16 +117,16 @@ impl SalvageReport {
 pub struct SalvagedTable {
     /// Name of the table.
     pub name: String,
-    /// Number of rows in the checkpoint's manifest; `None` if that manifest can't be read.
+    /// Number of rows according to the checkpoint's manifest. `None` if the manifest can't be read.
     pub expected: Option<u64>,
     /// Number of rows in the new bank.
     pub rows: u64,
-    /// Number of these rows that may have an older value than in the checkpoint.
+    /// Number of rows in the new bank that may have an older value than the checkpoint.
     pub uncertain: u64,
 }
 
 impl SalvagedTable {
-    /// Number of rows that were not copied with certainty; `None` if the manifest can't be read.
+    /// Number of rows that are lost or uncertain. `None` if the manifest can't be read.
     #[must_use]
     pub fn lost(&self) -> Option<u64> {
         let certain = self.rows - self.uncertain;
@@ -135,9 +134,9 @@ impl SalvagedTable {
     }
 }
 
-/// Copies every sound row of the bank in `dir` into a new bank in `new`, takes a checkpoint of the
-/// new bank, and reports what was lost. Does not change the damaged bank. If the checkpoint is
-/// sound, the new bank is a copy of it.
+/// Copies every sound row of the bank in `dir` into a new bank in `new`, and takes a checkpoint of
+/// the new bank. Reports the losses. Does not change the damaged bank. If the newest checkpoint is
+/// sound, all its rows and its blob are copied.
 ///
 /// ```
 /// use embank_kv::inspect::{SalvageOptions, salvage};
@@ -155,9 +154,9 @@ impl SalvagedTable {
 /// ```
 ///
 /// # Errors
-/// `NotABank`; `UnusableOutput` if `new` is not empty; `InvalidArgument` if no manifest can be
-/// read, so that the tables are not known; errors of writing the new bank, which then has no
-/// checkpoint.
+/// `NotABank`. `UnusableOutput` if `new` is not empty. `InvalidArgument` if no manifest can be
+/// read, because salvage then does not know the tables. Errors of writing the new bank, which then
+/// has no checkpoint.
 pub fn salvage(
     dir: &Path,
     new: &Path,
@@ -218,11 +217,12 @@ pub fn salvage(
     })
 }
 
-/// The checkpoint to copy, and how.
+/// The checkpoint to copy, and the way to copy it.
 struct Choice<'a> {
     number: u64,
     identity: CheckpointIdentity,
-    /// The manifest that the tables come from.
+    /// The manifest that describes the tables. It is another checkpoint's manifest if the own one
+    /// can't be read.
     manifest: &'a Manifest,
     rows_by: RowSource,
     log_end: u64,
@@ -240,14 +240,14 @@ impl Choice<'_> {
     }
 }
 
-/// Chooses the newest checkpoint that has a manifest or a sound index.
+/// Chooses the newest checkpoint with a readable manifest or a sound index.
 fn choose(files: &BankFiles) -> Result<Choice<'_>> {
     let mut damage = files.damage.clone();
     let mut notes = Vec::new();
     for &number in files.numbers.iter().rev() {
         let own = files.manifest(number);
-        // Tables are rarely made or dropped, so the tables of another checkpoint are nearly always
-        // right.
+        // Without the checkpoint's own manifest, another checkpoint's tables are used. They are
+        // nearly always right, because tables are rarely made or dropped.
         let older = files.manifests.iter().rev().find(|manifest| manifest.number < number);
         let Some(manifest) = own.or(older).or(files.manifests.first()) else { break };
         let id = own.map_or(0, |own| own.id);
@@ -287,7 +287,7 @@ fn choose(files: &BankFiles) -> Result<Choice<'_>> {
     )))
 }
 
-/// Returns the end of the last page that an entry leads into.
+/// Returns the end of the last page that an index entry leads to.
 fn log_end_by_index(files: &BankFiles, of: CheckpointIdentity, like: &Manifest) -> Result<u64> {
     let mut last = like.log_begin;
     let range = (0, ADDRESS_LIMIT);
@@ -307,7 +307,8 @@ fn read_blob(files: &BankFiles, of: CheckpointIdentity) -> Result<Vec<u8>> {
     Ok(blob)
 }
 
-/// Combines the new bank's tables with what the old bank's manifest says about them.
+/// Returns a report for each table: its rows in the new bank, and its rows in the old bank's
+/// manifest.
 fn tables(
     new: &Path,
     manifest: &Manifest,
@@ -326,7 +327,7 @@ fn tables(
     Ok(salvaged.collect())
 }
 
-/// A chain that ended at a damaged record. It may continue below that record.
+/// A chain of records that broke at a damaged record. Older records of the chain may be sound.
 struct OpenChain {
     bucket: u64,
     depth: u32,
@@ -342,14 +343,14 @@ struct Salvager<'a> {
     faults: PageFaults,
     open: Vec<OpenChain>,
     entries_lost: u64,
-    /// Number of rows of tables that the manifest does not know.
+    /// Number of rows whose table is not in the manifest.
     strangers: u64,
-    /// Number of rows of each table that may have an older value than in the checkpoint.
+    /// For each table, the number of rows that may have an older value than the checkpoint.
     uncertain: Vec<u64>,
 }
 
 impl Salvager<'_> {
-    /// Calls `visit` for each sound record of a row, in ascending order of the addresses.
+    /// Calls `visit` for each sound record or tombstone of a row, in ascending address order.
     fn records(
         &mut self,
         log: &mut LogFiles,
@@ -359,7 +360,7 @@ impl Salvager<'_> {
         let source = &sources[0];
         let mut page = PageRead::new();
         let mut next = source.log_begin;
-        // Ends: each turn moves on by at least a page.
+        // Ends: each turn advances by at least one page.
         while next < source.log_end {
             let there = log.next_there(next).min(source.log_end);
             if there > next {
@@ -386,7 +387,7 @@ impl Salvager<'_> {
                     };
                     let value = match record.link().is_tombstone() {
                         true => None,
-                        // A record of another length never was a row of this table.
+                        // A record of a length that the table does not permit was never a row.
                         false => match Source::value(known, record) {
                             Ok(value) => Some(value),
                             Err(_) => return Ok(()),
@@ -404,12 +405,12 @@ impl Salvager<'_> {
         Ok(())
     }
 
-    /// Copies every row, by the last record of its key.
+    /// Copies the last record of each key.
     fn all_records(&mut self, log: &mut LogFiles) -> Result<()> {
         self.records(log, |salvager, _, (table, key), value| salvager.bank.set(table, key, value))
     }
 
-    /// Copies rows whose chain ended at a damaged record above them.
+    /// Copies rows from the older parts of chains that broke at a damaged record.
     fn behind_broken_chains(&mut self, log: &mut LogFiles) -> Result<()> {
         let open = std::mem::take(&mut self.open);
         if open.is_empty() {

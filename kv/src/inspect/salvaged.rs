@@ -1,4 +1,4 @@
-//! The new bank into which salvaged rows are written.
+//! The new bank into which salvage writes rows.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,25 +11,26 @@ use crate::options::StoreOptions;
 use crate::record::address::{TableId, TableNumber};
 use crate::store::Store;
 
-/// Number of rows and of value bytes after which a table's pending rows are written as a batch.
+/// Limits of a table's pending rows, in rows and in value bytes. At either limit they are written
+/// as a batch.
 const BATCH_ROWS: usize = 4096;
 const BATCH_BYTES: usize = 8 << 20;
 
-/// The rows of a table that wait for the next batch: each key's newest value, or `None` for a
-/// deleted row.
+/// The rows of a table that wait for the next batch. The newest value of each key; `None` deletes
+/// the row.
 type Pending = HashMap<u64, Option<Vec<u8>>>;
 
-/// A new bank with the tables of an old bank.
+/// A new bank with the same tables as the old bank.
 pub(super) struct NewBank {
     store: Store,
-    /// The table of each table number of the old bank, from number 1 on. `None` for a dropped
+    /// The new table for each table number of the old bank, from number 1. `None` for a dropped
     /// table.
     tables: Vec<Option<(TableId, Width)>>,
     pending: Vec<Pending>,
     pending_bytes: Vec<usize>,
 }
 
-/// A name that no table has.
+/// Returns a name that no table has.
 fn placeholder_name(tables: &[TableEntry]) -> String {
     let longest = tables.iter().map(|table| table.name.len()).max().unwrap_or(0);
     "-".repeat(longest + 1)
@@ -62,8 +63,8 @@ impl NewBank {
             let bytes = table.value_bytes;
             let about = &table.descriptor;
             made.push(match (table.dropped, table.width()) {
-                // A dropped table is made and dropped, so that later tables keep their numbers:
-                // rows that the bank keeps for itself may contain table numbers.
+                // The new bank creates and drops a table in place of a dropped one. Later tables
+                // then get their old numbers, which internal rows of the bank may contain.
                 (true, _) => {
                     let placeholder = store.create_table(&placeholder_name(tables), 0, b"")?;
                     store.drop_table(placeholder)?;
@@ -86,8 +87,7 @@ impl NewBank {
         })
     }
 
-    /// Sets a row of a table of the old bank, or deletes it if `value` is `None`. The last call for
-    /// a key counts.
+    /// Sets a row of a table of the old bank. `None` deletes the row. The last call for a key wins.
     pub(super) fn set(&mut self, table: TableNumber, key: u64, value: Option<&[u8]>) -> Result<()> {
         let i = usize::from(table.0) - 1;
         self.pending_bytes[i] += value.map_or(0, <[u8]>::len);
@@ -124,7 +124,7 @@ impl NewBank {
         Ok(())
     }
 
-    /// True if a row of a table of the old bank has been set.
+    /// True if the new bank has this row of a table of the old bank.
     pub(super) fn has(&mut self, table: TableNumber, key: u64) -> Result<bool> {
         let i = usize::from(table.0) - 1;
         if let Some(value) = self.pending[i].get(&key) {
@@ -143,7 +143,7 @@ impl NewBank {
     }
 }
 
-/// Puts values, into tables of variable width if `VARIABLE`.
+/// Puts values. `VARIABLE` is true for a table of variable width.
 struct Put<'a, const VARIABLE: bool>(&'a [Vec<u8>]);
 
 impl<const VARIABLE: bool> Operation for Put<'_, VARIABLE> {

@@ -1,15 +1,15 @@
-//! Verifies a bank: reads all of it and lists all damage.
+//! Verifies a bank: reads it completely and lists all damage.
 //!
-//! It checks:
+//! Verification checks:
 //!
-//! - the file `BANK`, and of each checkpoint the manifest and every chunk of `index` and `blob`;
-//! - every page of the log that a checkpoint names, and every record in these pages;
-//! - that each entry of the index leads to a sound record, of a table of the checkpoint, whose hash
-//!   belongs to the entry's bucket and tag;
-//! - that the index leads to as many rows and bytes of each table as the manifest says.
+//! - the file `BANK`, and the manifest and every chunk of `index` and `blob` of each checkpoint;
+//! - every page of the log that belongs to a checkpoint, and every record in these pages;
+//! - that each index entry leads to a sound record, that the checkpoint has the record's table, and
+//!   that the record's hash belongs to the entry's bucket and tag;
+//! - that the index leads to the number of rows and bytes that the manifest gives for each table.
 //!
-//! It does not check the log below the oldest `log_begin` and above the newest `log_end`, because
-//! no reader uses it.
+//! No reader uses the log below the oldest `log_begin` or above the newest `log_end`. Verification
+//! skips both parts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,25 +30,25 @@ use crate::files::directory::{Directory, Place};
 use crate::record::hash::KeyHash;
 use crate::record::layout::record_bytes;
 
-/// Limit of the findings about index entries that are listed; further ones are counted. Beyond this
-/// number the whole index is wrong.
+/// Limit of the listed findings about index entries. Further findings are only counted, because the
+/// whole index is wrong then.
 const ASTRAY_LISTED_MAX: u64 = 10_000;
-/// Length of a stream's header, in bytes.
+/// Length of a checked stream's header, in bytes.
 const STREAM_HEADER_BYTES: u64 = 32;
-/// Length of the head of a stream's chunk, in bytes.
+/// Length of the head of each chunk of a checked stream, in bytes.
 const CHUNK_HEAD_BYTES: u64 = 8;
 
-/// Limit of the number of times that a verification starts again because a writer has removed a
-/// checkpoint.
+/// Limit of the attempts to verify a bank. A new attempt begins if a writer removed the checkpoints
+/// of the last one.
 const ATTEMPTS_MAX: u32 = 16;
 
 /// Options of [`verify`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifyOptions {
-    /// The checkpoint to verify; by default all kept checkpoints.
+    /// The checkpoint to verify. `None`, the default, verifies all checkpoints.
     pub checkpoint: Option<u64>,
-    /// Memory for a window of the index, in bytes; default 256 MiB. With less memory the index is
-    /// read more often.
+    /// Memory for the index entries of one window of the log, in bytes. Default 256 MiB. With less
+    /// memory the index is read more often.
     pub memory_bytes: u64,
 }
 
@@ -62,19 +62,19 @@ impl Default for VerifyOptions {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct VerifyReport {
-    /// The bank's id; `None` if it can't be read.
+    /// The bank's id. `None` if it can't be read.
     pub bank: Option<u64>,
     /// The checkpoints that were verified, oldest first.
     pub checkpoints: Vec<CheckpointReport>,
-    /// Checkpoints that a writer removed during the verification. The report has no finding about
-    /// them.
+    /// Checkpoints that a writer removed during the verification. The report contains no finding
+    /// about them.
     pub gone: Vec<u64>,
     /// All damage, in no particular order. Empty if the bank is sound.
     pub damage: Vec<Damage>,
-    /// Checkpoints whose manifest can't be read. Their part of the log is not known, so only their
-    /// other files were checked.
+    /// Checkpoints without a readable manifest. Verification does not know their part of the log,
+    /// and checks only their other files.
     pub unchecked: Vec<u64>,
-    /// Number of findings that are not listed because of the limit.
+    /// Number of findings that are not listed because of a limit.
     pub unlisted: u64,
     /// Number of pages of the log that were read.
     pub pages: u64,
@@ -96,12 +96,12 @@ impl VerifyReport {
 pub struct CheckpointReport {
     /// Number of the checkpoint.
     pub number: u64,
-    /// True if its manifest and index could be read, so that its rows could be counted.
+    /// True if the index could be read, so that rows were counted.
     pub indexed: bool,
-    /// Its tables, without dropped ones.
+    /// The checkpoint's tables, without dropped tables.
     pub tables: Vec<CheckedTable>,
-    /// Number of index entries that lead to no sound record. At least this number of rows can't be
-    /// read.
+    /// Number of index entries that do not lead to a sound record. At least this number of rows
+    /// can't be read.
     pub entries_lost: u64,
 }
 
@@ -111,15 +111,15 @@ pub struct CheckpointReport {
 pub struct CheckedTable {
     /// Name of the table.
     pub name: String,
-    /// Number of rows that the manifest names.
+    /// Number of rows according to the manifest.
     pub rows: u64,
     /// Number of sound rows that the index leads to.
     pub sound: u64,
 }
 
-/// Verifies a bank, or one checkpoint of it: every byte that an opening or a reader relies on.
-/// Continues after damage and lists all damage. Changes nothing and takes no lock, so it works
-/// while another process writes the bank.
+/// Verifies all checkpoints of a bank, or one checkpoint. Checks every byte that an opening or a
+/// reader uses. Continues after damage and lists all of it. Changes nothing and takes no lock, so
+/// another process may write the bank meanwhile.
 ///
 /// ```
 /// use embank_kv::inspect::{VerifyOptions, verify};
@@ -135,16 +135,16 @@ pub struct CheckedTable {
 /// ```
 ///
 /// # Errors
-/// `NotABank`; `NoSuchCheckpoint`; `ChangedMeanwhile` if a writer removes every checkpoint before
-/// it has been read; `Io` if a directory can't be listed. Damage is no error.
+/// `NotABank`; `NoSuchCheckpoint`. `ChangedMeanwhile` if a writer removes every checkpoint before
+/// it has been read. `Io` if a directory can't be listed. Damage is no error.
 pub fn verify(
     dir: &Path,
     options: &VerifyOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<VerifyReport> {
     let dir = &open_bank_dir(dir)?;
-    // A writer may remove a checkpoint during an attempt, together with its files. The next attempt
-    // starts again.
+    // A writer may remove the checkpoints during an attempt. The next attempt verifies the
+    // checkpoints that exist then.
     for _ in 0..ATTEMPTS_MAX {
         if let Some(report) = attempt(dir, options, progress)? {
             return Ok(report);
@@ -156,8 +156,8 @@ pub fn verify(
     )))
 }
 
-/// Returns the report. `None` if a writer removed a checkpoint, so that the findings about the
-/// others say too little.
+/// Verifies the present checkpoints. `None` if a writer removed all of them, or if it removed one
+/// and a read failed.
 fn attempt(
     dir: &Arc<Directory>,
     options: &VerifyOptions,
@@ -219,7 +219,7 @@ impl Source {
     }
 }
 
-/// Notes the damage of a checkpoint's index and blob. Returns true if the index can be read.
+/// Lists the damage of a checkpoint's index and blob. Returns true if the index can be read.
 fn check_streams(
     checkpoints: &Checkpoints,
     identity: CheckpointIdentity,
@@ -247,7 +247,7 @@ fn check_streams(
     has_index
 }
 
-/// Returns the damage of a stream.
+/// Returns the damage of a checked stream.
 fn stream_damage(path: &Place, identity: StreamIdentity, number: u64) -> Vec<Damage> {
     let damage = |(offset, what)| Damage::in_file(path, offset, number, what);
     match survey(path, identity) {
@@ -261,7 +261,8 @@ struct Checker<'a> {
     sources: &'a [Source],
     progress: &'a mut dyn FnMut(Progress),
     report: VerifyReport,
-    /// Number of rows and bytes of their records that were found, by checkpoint and table.
+    /// For each checkpoint and table, the number of rows that were found and the bytes of their
+    /// records.
     found: Vec<Vec<(u64, u64)>>,
     faults: PageFaults,
     astray: u64,
@@ -302,8 +303,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Compares the rows that were found with the manifests. A difference is damage only if a lost
-    /// entry does not explain it.
+    /// Compares the found rows with the manifests. A difference is damage only if the checkpoint
+    /// has a readable index and no lost entries.
     fn compare_counts(&mut self, files: &BankFiles, sources: &[Source]) {
         for (number, source) in sources.iter().enumerate() {
             let report = &mut self.report.checkpoints[number];
@@ -338,7 +339,8 @@ impl<'a> Checker<'a> {
         let gone: Vec<u64> =
             files.numbers.iter().copied().filter(|&number| !files.is_kept(number)).collect();
         if !gone.is_empty() {
-            // The log that only the removed checkpoints named may be gone too.
+            // Drop findings about pages of the log that only removed checkpoints used. The writer
+            // may have freed these pages.
             let kept = |number: &u64| !gone.contains(number);
             let named = |damage: &Damage| {
                 let Some(page) = damage.page else { return true };
@@ -403,7 +405,7 @@ impl Visit for Checker<'_> {
     fn broken(&mut self, log: &LogFiles, broken: Broken<'_>) -> Result<()> {
         let page = broken.at / log.page_bytes;
         self.report.checkpoints[broken.source].entries_lost += 1;
-        // The damaged page is listed already. The entries that lead into it are only counted.
+        // The page is already listed as damaged, so the entry is only counted.
         if self.faults.has(page) {
             return Ok(());
         }

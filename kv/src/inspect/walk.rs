@@ -1,16 +1,16 @@
-//! Compares checkpoints' indexes with their log.
+//! Compares the indexes of checkpoints with the log.
 //!
-//! A walk reads the log once, page by page, in windows. For each window it takes the entries that
-//! lead into the window from the stream of the index, and sorts them by address. A first pass over
-//! the stream counts the entries of each part of the log, so that the entries of a window fit into
-//! the memory.
+//! A walk reads the log once, page by page, in windows. For each window it collects the index
+//! entries whose address is in the window, and sorts them by address. Before that, a first pass
+//! over the index counts the entries of each part of the log. The windows are chosen by these
+//! counts, so that the entries of a window fit into the memory.
 //!
-//! An entry without a chain leads to one record, in the page that was just read. An entry with a
-//! chain leads to its first record in that page. The further records of the chain are in earlier
-//! pages and are read one by one. In a chain the first record of each key counts, and only in the
-//! bucket that its hash belongs to: a split may have left copies of entries in other buckets.
+//! An entry leads to a record in the page that was just read. If the entry has a chain, that record
+//! is the chain's newest one. The older records are in earlier pages, and the walk reads them one
+//! by one. The first record of each key in the chain is the row. A split may leave copies of an
+//! entry in other buckets, so a record counts only in the bucket of its hash.
 //!
-//! A walk can take several checkpoints at once. It then reads the log that they share once.
+//! A walk can read several checkpoints at once. It reads the log that they share only once.
 
 use super::index::for_each_bucket;
 use super::log_files::{LogFiles, Looked, PageRead};
@@ -24,10 +24,10 @@ use crate::record::address::TableNumber;
 use crate::record::hash::KeyHash;
 use crate::record::layout::{RecordImage, Shape};
 
-/// The finding for an entry that leads to a sound record of an unknown table.
+/// Describes an entry that leads to a sound record of an unknown table.
 pub(super) const STRANGER: &str = "a record of a table that is not there";
 
-/// Number of parts of the log for which entries are counted.
+/// Number of parts of the log for which the first pass counts entries.
 const PARTS: u64 = 4096;
 
 /// A checkpoint that a walk reads.
@@ -36,30 +36,30 @@ pub(super) struct Source {
     pub(super) identity: CheckpointIdentity,
     pub(super) log_begin: u64,
     pub(super) log_end: u64,
-    /// True if its index can be read. Otherwise only its pages are read.
+    /// True if the checkpoint's index can be read. Otherwise the walk reads only the pages.
     pub(super) has_index: bool,
     pub(super) key_hash: KeyHash,
     pub(super) tables: Vec<TableEntry>,
-    /// Address where the log ended when `tables` were the bank's tables. Below `log_end` if the
-    /// checkpoint's own manifest is lost and the tables come from an older one.
+    /// The end of the log when the manifest that lists `tables` was written. Below `log_end` if
+    /// that is the manifest of an older checkpoint, because the own one is lost.
     pub(super) tables_end: u64,
 }
 
-/// An entry whose chain could not be followed to its end.
+/// An entry whose chain is broken: a record of the chain can't be used.
 #[derive(Debug)]
 pub(super) struct Broken<'a> {
     pub(super) source: usize,
     pub(super) bucket: u64,
     pub(super) depth: u32,
     pub(super) entry: Entry,
-    /// The keys whose records were found before that.
+    /// The keys that were found in the chain before the break.
     pub(super) seen: &'a [(TableNumber, u64)],
-    /// Address of the record that is wrong.
+    /// Address of the record that can't be used.
     pub(super) at: u64,
     pub(super) what: String,
 }
 
-/// A row as a checkpoint holds it.
+/// A row of a checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row<'a> {
     pub(super) source: usize,
@@ -70,19 +70,19 @@ pub(super) struct Row<'a> {
 
 /// Receives the findings of a walk.
 pub(super) trait Visit {
-    /// A page, sound or damaged. Called before the rows in it.
+    /// Called for each page, sound or damaged, before the rows in it.
     fn page(&mut self, log: &LogFiles, page: &PageRead) -> Result<()>;
-    /// A range of the log that no file has any part of and no entry leads into.
+    /// Called for a range of the log that is in no file, if no entry leads to it.
     fn missing(&mut self, log: &LogFiles, start: u64, end: u64);
-    /// A row. Rows come in no particular order. Returning false ends the walk.
+    /// Called for each row, in no particular order. Returns false to end the walk.
     fn row(&mut self, row: Row<'_>) -> Result<bool>;
-    /// An entry that leads to something that is no row.
+    /// Called for an entry whose chain contains an unusable record.
     fn broken(&mut self, log: &LogFiles, broken: Broken<'_>) -> Result<()>;
-    /// A part of the log has been read.
+    /// Called after each page.
     fn progress(&mut self, progress: Progress);
 }
 
-/// An entry, with its bucket and its checkpoint.
+/// An index entry, its bucket and its checkpoint.
 #[derive(Debug, Clone, Copy)]
 struct Item {
     entry: Entry,
@@ -92,11 +92,11 @@ struct Item {
 }
 
 impl Source {
-    /// The table of a record at address `at`; `None` if the record can't belong to this checkpoint.
+    /// Returns the table of the record at address `at`. `None` if the record can't belong to this
+    /// checkpoint.
     ///
-    /// A dropped table without a record gets no new records. A record of its number from
-    /// `tables_end` on belongs to a later table with that number, of which this manifest knows
-    /// nothing.
+    /// A dropped table whose records are all gone gets no new records. A record with its number at
+    /// or above `tables_end` belongs to a later table, which this manifest does not list.
     pub(super) fn table(&self, table: TableNumber, at: u64) -> Option<&TableEntry> {
         self.entry(table).filter(|entry| !(entry.is_gone() && at >= self.tables_end))
     }
@@ -105,7 +105,7 @@ impl Source {
         self.tables.get(usize::from(table.0).checked_sub(1)?)
     }
 
-    /// True if a record can have this table and this length.
+    /// True if a record of this checkpoint can have the table and length of `shape`.
     pub(super) fn knows(&self, shape: Shape) -> bool {
         self.entry(shape.table()).is_some_and(|table| {
             let longest = (table.value_bytes as usize).next_multiple_of(8);
@@ -117,7 +117,8 @@ impl Source {
         })
     }
 
-    /// Returns the value of a row of this table, or what is wrong with its length.
+    /// Returns the value of a record of `table`. Fails if the table does not permit the value's
+    /// length.
     pub(super) fn value<'a>(
         table: &TableEntry,
         image: RecordImage<'a>,
@@ -131,10 +132,11 @@ impl Source {
     }
 }
 
-/// Walks the checkpoints in `sources`. `memory_bytes` bounds the memory for their indexes.
+/// Walks the checkpoints in `sources`. The collected index entries use at most about
+/// `memory_bytes`.
 ///
 /// # Errors
-/// The errors of `visit`, and errors of an index that can't be read.
+/// The errors of `visit`. An error if an index can't be read.
 pub(super) fn walk<V: Visit>(
     files: &BankFiles,
     log: &mut LogFiles,
@@ -185,7 +187,8 @@ pub(super) fn walk<V: Visit>(
     Ok(())
 }
 
-/// Returns whether a source names the page at `at`, and the address up to which this answer holds.
+/// Returns true if the page at `at` belongs to a source. The number is the address up to which the
+/// answer is the same.
 fn named(sources: &[Source], at: u64) -> (bool, u64) {
     let names = |source: &Source| (source.log_begin..source.log_end).contains(&at);
     let borders = sources.iter().flat_map(|source| [source.log_begin, source.log_end]);
@@ -193,8 +196,8 @@ fn named(sources: &[Source], at: u64) -> (bool, u64) {
     (sources.iter().any(names), border.unwrap_or(u64::MAX))
 }
 
-/// Divides the log into windows. The entries of a window fit into `memory_bytes`, unless one part
-/// alone has more.
+/// Divides the log into windows whose entries fit into `memory_bytes`. A window of a single part
+/// may exceed it.
 fn windows(
     files: &BankFiles,
     sources: &[Source],
@@ -231,7 +234,7 @@ fn windows(
     Ok(windows)
 }
 
-/// Collects the entries that lead into a window, sorted by address.
+/// Collects the entries whose address is in a window, and sorts them by address.
 fn collect(
     files: &BankFiles,
     sources: &[Source],
@@ -257,7 +260,7 @@ fn collect(
     Ok(())
 }
 
-/// Follows an entry whose chain begins in `page`. Returns false if the visitor has ended the walk.
+/// Follows the chain of an entry that leads to `page`. Returns false if the visitor ended the walk.
 fn follow<V: Visit>(
     log: &mut LogFiles,
     source: &Source,
@@ -288,7 +291,7 @@ fn follow<V: Visit>(
     }
 }
 
-/// Follows the chain of one entry that a caller has read from a bucket: see `TableReader::get`.
+/// Follows the chain of one entry, which `TableReader::get` has read from a bucket.
 pub(super) fn follow_entry<V: Visit>(
     log: &mut LogFiles,
     source: &Source,
@@ -302,12 +305,12 @@ pub(super) fn follow_entry<V: Visit>(
     follow(log, source, item, &page, visit).map(|_| ())
 }
 
-/// A chain that is followed from its head down.
+/// The state of following a chain from its newest record to its oldest.
 struct Chain<'a> {
     source: &'a Source,
     item: Item,
     at: u64,
-    /// Keys whose newest record has been seen.
+    /// Keys whose newest record was visited.
     seen: Vec<(TableNumber, u64)>,
 }
 
@@ -319,8 +322,8 @@ impl Chain<'_> {
         Broken { source, bucket, depth, entry, at: self.at, seen: &self.seen, what }
     }
 
-    /// Visits the record at the chain's present address and moves to the one before. The outer
-    /// error says what is wrong with the record; the inner one comes from the visitor.
+    /// Visits the record at `at`, then sets `at` to the next older record of the chain. The outer
+    /// error describes the record's damage. The inner error is the visitor's.
     fn step<V: Visit>(
         &mut self,
         record: Looked<'_>,
@@ -333,8 +336,8 @@ impl Chain<'_> {
         let hash = self.source.key_hash.of(table, key);
         let depth = u32::from(item.depth);
         let at_home = hash & ((1 << depth) - 1) == item.bucket;
-        // Only the head must match the entry. Older records may have been linked when the entry had
-        // fewer tag bits.
+        // Only the first record must match the entry's tag. An older record may have been linked
+        // when the entry had fewer tag bits.
         let first = self.at == item.entry.address().raw();
         if first && !item.entry.knows_nothing() {
             let matches = at_home && item.entry.matches(Probe::new(hash, depth));

@@ -1,5 +1,5 @@
-//! Internals of the store that the micro-benchmarks (`bench/benches/inside.rs`) call. This is no
-//! part of the API: it exists only with the feature `bench`, and changes together with the
+//! Access to internals of the store for the micro-benchmarks (`bench/benches/inside.rs`). This
+//! module is not part of the API. It exists only with the feature `bench`, and changes with the
 //! internals.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 const TABLE: TableNumber = TableNumber(1);
 
-/// An index with the keys `0..entries`. The record of key `k` is at address `64 * (k + 1)`.
+/// An index with the keys 0 to `entries` - 1. The record of key `k` is at address `64 * (k + 1)`.
 #[derive(Debug)]
 pub struct Probing {
     index: Index,
@@ -29,7 +29,7 @@ pub struct Probing {
 }
 
 impl Probing {
-    /// Makes and fills an index.
+    /// Makes an index and inserts the keys.
     ///
     /// # Errors
     /// An error if the memory can't be allocated.
@@ -49,8 +49,8 @@ impl Probing {
         Ok(Probing { index, key_hash })
     }
 
-    /// Hashes the keys, prefetches their buckets and looks up the first match of each key. Returns
-    /// the number of keys with a match.
+    /// Looks up the first matching entry of each key, after prefetching all buckets. Returns the
+    /// number of keys with a match.
     #[must_use]
     pub fn probe(&self, keys: &[u64]) -> usize {
         let outline = self.index.outline();
@@ -62,8 +62,8 @@ impl Probing {
 
 static EXTRA_CHECKSUMS: AtomicU64 = AtomicU64::new(0);
 
-/// Makes this process verify every record that it reads from disk `times` more times. A benchmark
-/// computes the cost of one verification from the difference.
+/// Makes this process compute the checksum of each record that it reads from disk `times` more
+/// times. A benchmark derives the cost of one checksum from the difference.
 pub fn set_extra_checksums(times: u64) {
     EXTRA_CHECKSUMS.store(times, Ordering::Relaxed);
 }
@@ -72,12 +72,12 @@ pub(crate) fn extra_checksums() -> u64 {
     EXTRA_CHECKSUMS.load(Ordering::Relaxed)
 }
 
-/// The lock and clock word of a record.
+/// The word of a record that contains its lock and its clock, the number of outstanding gets.
 #[derive(Debug, Default)]
 pub struct Clock(AtomicU64);
 
 impl Clock {
-    /// Raises the clock by one under the record's lock, as a get does, and lowers it again, as a
+    /// Raises the clock by one under the record's lock, as a get does. Then lowers it by one, as a
     /// put does.
     pub fn up_and_down(&self) {
         for (bound, by) in [(8, 1), (u32::MAX, -1)] {
@@ -97,7 +97,7 @@ impl Clock {
     }
 }
 
-/// The first page of a log without a writer thread.
+/// The first page of a log that has no writer thread.
 #[derive(Debug)]
 pub struct FirstPage {
     log: Log,
@@ -121,7 +121,7 @@ impl FirstPage {
         Ok(FirstPage { log, gate: Gate::default(), value_bytes, appended: 0 })
     }
 
-    /// Appends records until the page is full. Returns the number of records.
+    /// Appends records until the page is full. Returns the number of appended records.
     #[must_use]
     pub fn fill(&mut self) -> u64 {
         let mut appended = 0;
@@ -129,7 +129,8 @@ impl FirstPage {
         let view = self.log.view();
         while let Ok(address) = self.log.allocate(record_bytes(self.value_bytes)) {
             // SAFETY: this thread is pinned and has just allocated the space, so no other thread
-            // uses it. The space is above the head, which no thread moves here.
+            // uses it. The space is above the head, the oldest address in memory, which no thread
+            // moves here.
             let record = unsafe { view.record(address) };
             record.begin(TABLE, appended, self.value_bytes);
             record.store_value(&[appended]);
@@ -141,15 +142,15 @@ impl FirstPage {
         appended
     }
 
-    /// Writes the page's image with its checksums into `image`, which is a page long, and writes
-    /// the image to the device.
+    /// Writes the page with its checksums to `image`, and `image` to the device. `image` must have
+    /// the length of a page.
     ///
     /// # Errors
     /// The errors of the device.
     pub fn flush(&self, image: &mut AlignedBuffer) -> Result<()> {
         let used = PAGE_HEADER_BYTES + self.appended * record_bytes(self.value_bytes) as u64;
-        // SAFETY: the page's frame lives as long as the log. `fill` has completed `appended`
-        // records, and no other code refers to this log.
+        // SAFETY: the page's frame lives as long as the log. `fill` completed `appended` records,
+        // and no other thread uses this log.
         unsafe {
             let frame = self.log.frame_pointer(0);
             page::write_image(frame, 0, used, PageIdentity { page: 0, bank: 1, salt: 2 }, image);

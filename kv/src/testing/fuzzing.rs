@@ -1,9 +1,9 @@
-//! The decoders of the on-disk formats, for the fuzz targets in `kv/fuzz`, and a replay of the
-//! inputs that the fuzzer has found.
+//! The decoders of the on-disk formats, for the fuzz targets in `kv/fuzz`. The tests replay the
+//! inputs that the fuzzer found.
 //!
-//! Each function takes arbitrary bytes and makes a file, page or record of them with right
-//! checksums (`seals`). The decoder may return an error or any value within its bounds. A panic or
-//! an endless loop is a bug.
+//! Each function turns arbitrary bytes into a file, page or record with correct checksums
+//! (`seals`), and decodes it. The decoder may return an error, or a value within the format's
+//! bounds. A panic or an endless loop is a bug.
 
 use std::fs;
 use std::path::PathBuf;
@@ -38,8 +38,8 @@ const START: u64 = PAGE.page * PAGE_BYTES as u64;
 const NUMBER: u64 = 7;
 const ID: u64 = 0x1D;
 
-/// Decodes a page from `data`, its bytes from the magic number on. Missing bytes are zero. All
-/// records that are found must lie inside the page.
+/// Decodes a page. `data` has the page's bytes from its start; missing bytes are zero. Asserts that
+/// all records lie inside the page.
 pub fn page(data: &[u8]) {
     let mut page = data.to_vec();
     page.resize(PAGE_BYTES, 0);
@@ -66,7 +66,7 @@ pub fn page(data: &[u8]) {
     }
 }
 
-/// Decodes a record of any length.
+/// Decodes a record. `data` may have any length.
 pub fn record(data: &[u8]) {
     if data.len() < HEADER_BYTES {
         return;
@@ -92,7 +92,7 @@ pub fn record(data: &[u8]) {
     }
 }
 
-/// Returns a metadata file with this body.
+/// Returns a metadata file with the content `body`.
 fn frame(body: &[u8]) -> Vec<u8> {
     frame_of(body, metadata::VERSION)
 }
@@ -105,12 +105,12 @@ fn frame_of(body: &[u8], version: u32) -> Vec<u8> {
     file
 }
 
-/// Decodes the body of a manifest in each format version. A manifest that is accepted must survive
-/// `encode` and `decode`, and must keep the bounds that other code relies on.
+/// Decodes the content of a manifest in each format version. Asserts that an accepted manifest
+/// survives `encode` and `decode`, and keeps the bounds that other code needs.
 pub fn manifest(body: &[u8]) {
     for version in metadata::VERSION_OLDEST..=metadata::VERSION {
         let file = frame_of(body, version);
-        // `number` is the first field of each format.
+        // Every format version begins with `number`.
         let Some(number) = metadata::decode_start::<u64>(&file) else { continue };
         let Ok(manifest) = Manifest::decode(&file, number, Limits::PRODUCT) else { continue };
         let again = Manifest::decode(&metadata::encode(&manifest), number, Limits::PRODUCT);
@@ -121,14 +121,14 @@ pub fn manifest(body: &[u8]) {
     }
 }
 
-/// Decodes the body of `BANK`.
+/// Decodes the content of the file `BANK`.
 pub fn bank_file(body: &[u8]) {
     if let Ok(found) = metadata::decode::<BankFile>(&frame(body)) {
         assert_eq!(metadata::decode(&metadata::encode(&found)), Ok(found));
     }
 }
 
-/// A file in memory, removed when this is dropped.
+/// A file in memory. Dropping the value removes the file.
 struct Scratch(Place);
 
 impl Scratch {
@@ -148,7 +148,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Decodes a checked stream: the chunks and the bytes after them.
+/// Decodes a checked stream. `data` has the bytes after the stream's header.
 pub fn stream(data: &[u8]) {
     let of = CheckpointIdentity { bank: BANK, checkpoint: NUMBER, id: ID };
     let identity = of.stream(BLOB_KIND);
@@ -169,12 +169,12 @@ pub fn stream(data: &[u8]) {
     }
     let mut reader = CheckedReader::open(&scratch.0, identity).expect("the header is right");
     let mut part = [0; 5];
-    // Ends: each turn reads 5 bytes.
+    // Ends: each turn reads 5 bytes of a finite file.
     while reader.read(&mut part).is_ok() {}
 }
 
-/// Decodes one to three images of an index, of which the first is a whole one. For each image,
-/// `data` has a length of two bytes and the content of its stream.
+/// Decodes an index from one to three files (images). The first file contains the whole index, the
+/// others contain changes. For each file, `data` has a length of two bytes and then the content.
 pub fn index_image(data: &[u8]) {
     let mut files = Vec::new();
     let mut rest = data;
@@ -231,7 +231,8 @@ pub fn index_image(data: &[u8]) {
 mod tests {
     use super::*;
 
-    /// Runs a decoder on each file of the corpus, which are the inputs that the fuzzer has kept.
+    /// Runs a decoder on each file of its corpus. The corpus contains the inputs that the fuzzer
+    /// kept.
     fn replay(target: &str, decoder: fn(&[u8])) {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
         let files = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));

@@ -1,37 +1,37 @@
-//! Switches of the mechanisms that decide which rows are in memory and when rows are read.
+//! Switches for the mechanisms that decide which rows stay in memory and when rows are read.
 //!
 //! The measurement `mechanisms` of the crate `bench` runs one training with all mechanisms on, and
-//! once more for each mechanism with that one off. Builds without the feature `bench` have no
-//! switches: [`is_on`] is a constant there. A switch must be set before a bank is opened, because
-//! the row cache chooses its layout then.
+//! one more for each mechanism that it turns off. Without the feature `bench` there are no
+//! switches, and [`is_on`] is a constant. A switch must be set before a bank is opened, because the
+//! row cache chooses its layout at the opening.
 
 #[cfg(feature = "bench")]
 use crate::sync::{AtomicU32, Ordering};
 
-/// A mechanism, and what its switch turns off.
+/// A mechanism that can be turned off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mechanism {
-    /// Announced rows that are in mutable memory stay there until their batch comes. Off: announced
-    /// rows are not remembered (`window` of the crate `embank`).
+    /// On: rows that lookahead announced stay in mutable memory until their batch uses them. Off:
+    /// announced rows get no protection (`window` of the crate `embank`).
     Window,
-    /// Rows that are used often are copied to the tail before their page leaves memory. Off: no row
-    /// is copied (`retention`).
+    /// On: often used rows are copied to the tail before their page leaves memory. Off: no row is
+    /// copied (`retention`).
     Retention,
-    /// Memory moves between log and row cache to the one that gains more from it. Off: the row
-    /// cache has a 32nd of its maximum (`cache::sizing`).
+    /// On: memory moves between log and row cache, to the side that gains more from it. Off: the
+    /// row cache gets a 32nd of its maximum (`cache::sizing`).
     CacheSizing,
-    /// Rows enter the row cache through a small queue, and the main queue if they are marked. Off:
-    /// the cache has one queue (`cache::shard`).
+    /// On: the row cache has a small queue for new rows, and a main queue for marked rows. Off: the
+    /// cache has one queue (`cache::shard`).
     SmallQueue,
-    /// A cached row that was used since it entered stays for another round of its queue. Off: the
-    /// first row in is the first row out (`cache::shard`).
+    /// On: a cached row that was used goes through its queue once more. Off: the oldest row leaves
+    /// the queue first, used or not (`cache::shard`).
     CacheRounds,
-    /// Reads of lookahead, compaction and scans wait while the drive has reads of batches. Off: all
-    /// reads have one priority (`device::priority`).
+    /// On: reads of lookahead, compaction and scans wait while the drive serves reads of batches.
+    /// Off: all reads have the same priority (`device::priority`).
     Priorities,
 }
 
-/// True if the mechanism is on. Without the feature `bench` every mechanism is on.
+/// Always true: without the feature `bench` no mechanism can be turned off.
 #[cfg(not(feature = "bench"))]
 #[inline(always)]
 #[must_use]
@@ -42,16 +42,17 @@ pub const fn is_on(_: Mechanism) -> bool {
 #[cfg(feature = "bench")]
 static OFF: AtomicU32 = AtomicU32::new(0);
 
-/// True if the mechanism is on. Every mechanism is on until [`turn_off`] turns it off.
+/// True if the mechanism is on. A mechanism is on until [`turn_off`] turns it off.
 #[cfg(feature = "bench")]
 #[inline]
 #[must_use]
 pub fn is_on(mechanism: Mechanism) -> bool {
-    // Relaxed: set before the threads of a bank start.
+    // Relaxed: the switches are set before the threads of a bank start.
     OFF.load(Ordering::Relaxed) & 1 << mechanism as u32 == 0
 }
 
-/// Turns these mechanisms off and all others on, for the banks that this process opens from now on.
+/// Turns the listed mechanisms off and all others on. Applies to banks that this process opens
+/// afterwards.
 #[cfg(feature = "bench")]
 pub fn turn_off(mechanisms: &[Mechanism]) {
     let bits = mechanisms.iter().fold(0, |bits, &mechanism| bits | 1 << mechanism as u32);

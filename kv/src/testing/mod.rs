@@ -1,9 +1,9 @@
-//! Replacements of product parts, switches and access to internals, for tests and benchmarks.
+//! Code for tests and benchmarks: replacements of product parts, switches, and access to internals.
 //!
 //! # Where to look
 //!
-//! - `faulty`: a device that fails on request.
-//! - `models`: the store's concurrency under a model checker.
+//! - `faulty`: a device whose calls fail on request.
+//! - `models`: runs the store's concurrent code under a model checker.
 //! - `fuzzing`: the decoders that the fuzz targets call.
 //! - `mechanisms`: switches of the tuning mechanisms, for measurements.
 //! - `bench`: internals that the micro-benchmarks call.

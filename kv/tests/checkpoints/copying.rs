@@ -1,5 +1,5 @@
-//! Tests copies of a checkpoint: a copy is a bank of its own and does not change with the bank that
-//! it was made from.
+//! Tests copies of a checkpoint. A copy is an independent bank: later changes of the original do
+//! not change it.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -29,7 +29,8 @@ fn write(store: &Store, table: TableId, version: u64) -> u64 {
     store.checkpoint(&version.to_le_bytes()).unwrap()
 }
 
-/// Makes a folder for banks, and a bank in it with a checkpoint of version 1.
+/// Makes a bank with a checkpoint of version 1, in a new folder. The version determines the values
+/// of all rows.
 fn bank() -> (tempfile::TempDir, PathBuf, Store, TableId) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bank");
@@ -39,7 +40,7 @@ fn bank() -> (tempfile::TempDir, PathBuf, Store, TableId) {
     (dir, path, store, table)
 }
 
-/// Asserts that every row and the blob are of `version`, and that no file in the directory is
+/// Asserts that the bank's rows and blob have `version`, and that no file in the directory is
 /// damaged.
 fn holds(dir: &Path, version: u64) {
     let store = Store::open_read_only(dir, &options(2), None).unwrap();
@@ -54,7 +55,8 @@ fn holds_open(store: &Store, version: u64) {
     assert_eq!(peek(store, table, &keys(ROWS)).unwrap(), rows_of(&keys(ROWS), version, BYTES));
 }
 
-/// Number of log files that have other names (hard links), and number of those that have only one.
+/// Returns the number of log files that share their content through hard links, and the number of
+/// other log files.
 fn segments(dir: &Path) -> (usize, usize) {
     let files = fs::read_dir(dir.join("log")).unwrap();
     let (shared, own): (Vec<u64>, Vec<u64>) =
@@ -66,7 +68,7 @@ fn segments(dir: &Path) -> (usize, usize) {
 fn a_copy_is_a_bank_of_its_own_and_shares_what_does_not_change() {
     let (dir, bank, store, table) = bank();
     let copy = dir.path().join("into/copy");
-    // Rows that the bank gets later do not appear in the copy.
+    // The bank changes after the checkpoint. The copy must not have these rows.
     put(&store, table, &keys(ROWS), 2, BYTES);
     let made = Store::copy_checkpoint(&bank, None, &copy).unwrap();
     assert_eq!(made.checkpoint, 1);
@@ -74,7 +76,7 @@ fn a_copy_is_a_bank_of_its_own_and_shares_what_does_not_change() {
     let (shared, own) = segments(&copy);
     assert!(shared > 4 && own == 1, "{shared} shared, {own} own");
     holds(&copy, 1);
-    // Bank and copy each continue on their own.
+    // Bank and copy can both be written further.
     let copied = Store::open(&copy, &options(2)).unwrap();
     holds_open(&copied, 1);
     for version in 3..9 {
@@ -102,7 +104,7 @@ fn what_a_bank_gives_back_stays_with_its_copy() {
     assert!(store.stats().freed_bytes > SEGMENT, "{:?}", store.stats());
     assert!(segments(&copy).0 < before, "the bank has removed files");
     holds(&copy, 1);
-    // The bank keeps its files when the copy frees its log.
+    // The copy frees its log. The bank must keep its files.
     let copied = Store::open(&copy, &options(1)).unwrap();
     let again = dir.path().join("again");
     Store::copy_checkpoint(&bank, None, &again).unwrap();
@@ -117,7 +119,8 @@ fn what_a_bank_gives_back_stays_with_its_copy() {
     holds(&copy, 103);
 }
 
-/// After the roll back the log ends within a file that the copy shares, and continues there.
+/// The roll back ends the log inside a file that the copy shares. The bank then writes on from
+/// there.
 #[test]
 fn a_bank_that_goes_back_takes_nothing_from_its_copy() {
     let (dir, bank, store, table) = bank();
@@ -140,8 +143,8 @@ fn a_bank_that_goes_back_takes_nothing_from_its_copy() {
     holds_open(&Store::open(&copy, &options(2)).unwrap(), 2);
 }
 
-/// A reader that was open before the roll back has a file open that now belongs to the copy. The
-/// copy's file has other rows at the offsets of the bank's new rows.
+/// The reader opened a log file before the bank wrote on after its roll back. That file now belongs
+/// to the copy, which has other rows in it at the same offsets.
 #[test]
 fn a_reader_sees_what_the_bank_wrote_after_it_went_back_and_not_the_copy_s() {
     let (dir, bank, store, table) = bank();
@@ -224,13 +227,13 @@ fn what_can_not_be_copied_is_refused_and_leaves_nothing() {
     assert!(refused(&bank, None).to_string().contains("holds \"notes\""));
     fs::remove_file(to.join("notes")).unwrap();
     fs::write(to.join("BANK.new"), "left by a crash").unwrap();
-    // A missing log file is noticed when the copy reaches it.
+    // A missing log file makes the copying fail.
     let segment = bank.join(format!("log/{:016x}.seg", 2 * SEGMENT));
     fs::rename(&segment, dir.path().join("away")).unwrap();
     assert!(matches!(refused(&bank, None), Error::Io { .. }));
     let left: Vec<_> = fs::read_dir(&to).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert_eq!(left, [""; 0]);
-    // A file that is cut short is an error if it is copied, as the last file is.
+    // The last log file is copied, not linked. If it is cut short, the copying fails.
     fs::rename(dir.path().join("away"), &segment).unwrap();
     let mut files: Vec<_> =
         fs::read_dir(bank.join("log")).unwrap().map(|file| file.unwrap().path()).collect();
@@ -239,7 +242,7 @@ fn what_can_not_be_copied_is_refused_and_leaves_nothing() {
     let good = fs::read(path).unwrap();
     fs::write(path, &good[..512]).unwrap();
     assert!(matches!(refused(&bank, None), Error::Truncated { .. }));
-    // Damage of a file that is copied is an error too.
+    // Damage of a copied file also makes the copying fail.
     let mut bytes = good.clone();
     bytes[700] ^= 1;
     fs::write(path, &bytes).unwrap();
@@ -250,7 +253,7 @@ fn what_can_not_be_copied_is_refused_and_leaves_nothing() {
     assert!(refused(&bank, None).to_string().contains("holds \""));
 }
 
-/// `/dev/shm` is a file system of its own on most machines, so no file can be linked there.
+/// `/dev/shm` is usually a different file system, to which files can't be linked.
 #[test]
 fn where_there_are_no_links_all_is_copied() {
     let (_dir, bank, store, table) = bank();

@@ -1,5 +1,5 @@
-//! Tests deltas between checkpoints: a delta takes a copy of the bank to exactly the later
-//! checkpoint, or leaves it as it is.
+//! Tests deltas between checkpoints. A delta changes a copy of the bank to exactly the later
+//! checkpoint, or does not change the copy at all.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -40,7 +40,7 @@ fn apply(bank: &Path, file: &Path) -> Result<Delta> {
     Store::apply_delta(bank, file, 2, &mut |_| ())
 }
 
-/// The rows of the tables, and the blob, of the newest checkpoint.
+/// The content of the newest checkpoint: the rows of each table, and the blob.
 type Content = (BTreeMap<String, BTreeMap<u64, Vec<u8>>>, Vec<u8>);
 
 fn content(dir: &Path) -> Content {
@@ -55,7 +55,7 @@ fn is_whole(dir: &Path) {
     assert!(report.damage.is_empty(), "{:?}", report.damage);
 }
 
-/// A bank with a table of `rows` rows at version 1 and checkpoint 1, and a copy of that bank.
+/// A bank with a table of `rows` rows and a checkpoint of version 1, and a copy of the bank.
 struct Pair {
     dir: tempfile::TempDir,
     bank: PathBuf,
@@ -88,7 +88,7 @@ impl Pair {
         file
     }
 
-    /// Asserts that the copy's rows and blob are of `version`.
+    /// Asserts that the copy's rows and blob have `version`.
     fn copy_is_at(&self, version: u64) {
         let (rows, blob) = content(&self.copy);
         assert_eq!(blob, version.to_le_bytes());
@@ -98,8 +98,8 @@ impl Pair {
     }
 }
 
-/// The bank changes in every way: rows of both widths, deletions, new and dropped tables,
-/// compaction. Some deltas span several checkpoints.
+/// The bank's changes cover rows of both widths, deletions, new and dropped tables, and compaction.
+/// Some deltas cover several checkpoints.
 #[test]
 fn deltas_in_order_make_the_same_checkpoints() {
     const STEPS: u64 = 40;
@@ -166,7 +166,7 @@ fn deltas_in_order_make_the_same_checkpoints() {
     assert!(small > 3, "images that add to others: {small}");
     assert!(freed > 2 * SEGMENT, "the log's begin has moved: {freed}");
     assert!(!copy.join("log/0000000000000000.seg").exists(), "space came back");
-    // Bank and copy both continue.
+    // Bank and copy can both be written further.
     let store_of_copy = Store::open(&copy, &options(2)).unwrap();
     for store in [&store, &store_of_copy] {
         put(store, rows, &keys(5_000), 99, BYTES);
@@ -205,7 +205,8 @@ fn only_the_delta_that_follows_is_taken() {
         other.checkpoint(version);
     }
     assert!(refused(&other.delta(3, 4)).contains("is of bank"));
-    // A copy that has continued on its own has reached the same checkpoint number.
+    // The copy is written by itself and reaches checkpoint 4 too. A delta from the bank's
+    // checkpoint 4 must be refused.
     let copied = Store::open(&pair.copy, &options(2)).unwrap();
     let locked = apply(&pair.copy, &to_4).unwrap_err();
     assert!(matches!(locked, Error::Locked { .. }), "{locked}");
@@ -213,7 +214,8 @@ fn only_the_delta_that_follows_is_taken() {
     drop(copied);
     pair.checkpoint(5);
     assert!(refused(&pair.delta(4, 5)).contains("of another lineage"));
-    // After a roll back to the common checkpoint, the old delta fits again.
+    // After a roll back to checkpoint 3, which bank and copy share, the delta to checkpoint 4 can
+    // be applied.
     Store::roll_back(&pair.copy, 3).unwrap();
     apply(&pair.copy, &to_4).unwrap();
     pair.copy_is_at(4);
@@ -238,8 +240,8 @@ fn a_bank_that_was_rolled_back_is_of_another_lineage() {
     assert_eq!(content(&copy).1, 2_u64.to_le_bytes());
 }
 
-/// For every damage of the file, the copy stays as it is, and accepts the undamaged file
-/// afterwards.
+/// With each kind of damage, the delta is refused and the copy stays unchanged. It then accepts the
+/// undamaged delta.
 #[test]
 fn a_damaged_delta_is_an_error_and_changes_nothing() {
     let mut random = Random::new();
@@ -281,7 +283,7 @@ fn what_can_not_be_exported_is_refused_and_leaves_no_file() {
     assert!(refused(2, None).contains("checkpoint 2 does not come after 2"));
     assert!(refused(2, Some(1)).contains("checkpoint 1 does not come after 2"));
     assert!(refused(7, None).contains("those that are kept are [1, 2]"));
-    // An export checks what it writes into the delta.
+    // An export checks the log that it writes into the delta.
     let segment = pair.bank.join(format!("log/{:016x}.seg", 6 * SEGMENT));
     let whole = fs::read(&segment).unwrap();
     let mut bytes = whole.clone();
@@ -306,7 +308,8 @@ fn what_can_not_be_exported_is_refused_and_leaves_no_file() {
     assert!(apply(&empty, &file).unwrap_err().to_string().contains("has no checkpoint"));
 }
 
-/// A serving setup: another process trains, deltas arrive, and no reader is disturbed.
+/// Simulates serving: another process trains, and deltas arrive. A reader of the copy keeps its
+/// checkpoint until it refreshes.
 #[test]
 fn readers_of_the_copy_move_on_when_they_want() {
     let pair = Pair::new(3_000, 8);

@@ -1,5 +1,5 @@
-//! Tests that a bank holds the directory that it opened. If its path leads to another directory
-//! later, the bank does not touch a bank that lies there.
+//! Tests that a bank stays in the directory that it opened. If its path later leads to another
+//! bank, that bank is not touched.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -23,7 +23,7 @@ fn options() -> StoreOptions {
     }
 }
 
-/// Opens or makes a bank, with a table.
+/// Opens the bank, or makes it. Creates its table if it has none.
 fn open(dir: &Path) -> (Store, TableId) {
     let store = Store::open(dir, &options()).unwrap();
     let table = store.tables().first().map(|table| table.id);
@@ -36,20 +36,20 @@ fn try_put(store: &Store, table: TableId, keys: &[u64], version: u64) -> Result<
     store.execute(table, keys, Clock::Keep, &mut PutAll(&values)).map(|_| ())
 }
 
-/// Puts all rows, moves the rows on disk to the tail, and takes a checkpoint.
+/// Puts all rows, moves the rows on disk to the log's tail, and takes a checkpoint.
 fn train(store: &Store, table: TableId, version: u64) -> Result<u64, Error> {
     put(store, table, &keys(ROWS), version, BYTES);
     store.compact()?;
     store.checkpoint(&version.to_le_bytes())
 }
 
-/// Makes a closed bank of a version.
+/// Makes a bank whose rows have `version`, and closes it.
 fn bank(dir: &Path, version: u64) {
     let (store, table) = open(dir);
     (1..=version).for_each(|version| _ = train(&store, table, version).unwrap());
 }
 
-/// Asserts that the bank in the directory is sound and of a version.
+/// Asserts that the bank in the directory is sound and that its rows have `version`.
 fn holds(dir: &Path, version: u64) {
     let report = verify(dir, &VerifyOptions::default(), &mut |_| ()).unwrap();
     assert!(report.is_clean(), "{:?}", report.damage);
@@ -59,7 +59,7 @@ fn holds(dir: &Path, version: u64) {
     assert_eq!(peek(&store, table, &keys(ROWS)).unwrap(), rows_of(&keys(ROWS), version, BYTES));
 }
 
-/// Returns every file below a directory with its content.
+/// Returns the path and content of each file below a directory.
 fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -99,7 +99,7 @@ fn a_bank_that_takes_the_place_of_an_open_one_is_not_touched() {
     train(&store, table, 2).unwrap();
     let before = files(&other);
     exchange(&clicks, &other);
-    // The path of the open bank now leads to `other`.
+    // Now the path of the open bank leads to the bank `other`.
     put(&store, table, &keys(ROWS / 100), 3, BYTES);
     is_moved(store.checkpoint(b"lost"), true);
     is_moved(store.checkpoint(b"lost"), true);
@@ -111,7 +111,8 @@ fn a_bank_that_takes_the_place_of_an_open_one_is_not_touched() {
     holds(&other, 5);
 }
 
-/// New segments and removals are refused, as checkpoints are, also if the other bank is open.
+/// The log can't grow while the path leads to another bank: new segments and removals are refused,
+/// as checkpoints are. This holds even if the other bank is open.
 #[test]
 fn a_log_that_grows_after_an_exchange_stops() {
     let dir = tempfile::tempdir().unwrap();
@@ -123,7 +124,7 @@ fn a_log_that_grows_after_an_exchange_stops() {
     exchange(&clicks, &other);
     let before = files(&clicks);
     let mut refused = None;
-    // More rows than memory holds.
+    // Puts more rows than memory holds, so that the log needs a new segment.
     for first in (ROWS..100_000).step_by(1000) {
         if let Err(error) = try_put(&store, table, &(first..first + 1000).collect::<Vec<_>>(), 3) {
             refused = Some(error.to_string());
@@ -135,7 +136,7 @@ fn a_log_that_grows_after_an_exchange_stops() {
     store.compact().unwrap_err();
     store.checkpoint(b"").unwrap_err();
     assert_eq!(files(&clicks), before);
-    // The owner of the other bank has the same problem, and continues when its directory is back.
+    // The other bank's store is refused too. It works again when its directory is back in place.
     is_moved(owner.checkpoint(b""), true);
     exchange(&clicks, &other);
     train(&owner, owned, 6).unwrap();
@@ -159,7 +160,8 @@ fn a_bank_whose_directory_was_moved_says_so_and_goes_on_when_it_is_back() {
     holds(&clicks, 2);
 }
 
-/// The path is resolved at the opening, so an open bank does not notice that a link changes.
+/// A bank resolves its path when it is opened. A symbolic link that changes later has no effect on
+/// the open bank.
 #[test]
 fn a_link_that_is_switched_changes_nothing_for_an_open_bank() {
     let dir = tempfile::tempdir().unwrap();
@@ -181,7 +183,7 @@ fn a_link_that_is_switched_changes_nothing_for_an_open_bank() {
     holds(&path("v2"), 3);
 }
 
-/// A bank also holds its folders.
+/// An open bank also stays in its folders `log` and `checkpoints`.
 #[test]
 fn a_log_or_checkpoints_that_are_exchanged_are_not_touched() {
     for folder in ["log", "checkpoints"] {
@@ -193,7 +195,7 @@ fn a_log_or_checkpoints_that_are_exchanged_are_not_touched() {
         exchange(&clicks.join(folder), &other.join(folder));
         let before = files(&clicks.join(folder));
         for version in 2..4 {
-            // The put is refused if it must write a page.
+            // The put fails only if it must write a page, so its result is ignored.
             let _ = try_put(&store, table, &keys(ROWS / 100), version);
             let refused = store.compact().and(store.checkpoint(b""));
             refused.unwrap_err();
@@ -222,7 +224,8 @@ fn a_reader_of_a_directory_that_was_replaced_says_so() {
     assert_eq!(reader.refresh().unwrap(), 1);
 }
 
-/// Users remove files called LOCK. The directory is locked as well, and the file is made again.
+/// A user may remove the file LOCK. The directory itself is also locked, and the store makes LOCK
+/// again.
 #[test]
 fn a_bank_whose_lock_file_was_removed_is_still_locked() {
     let dir = tempfile::tempdir().unwrap();
@@ -240,7 +243,7 @@ fn a_bank_whose_lock_file_was_removed_is_still_locked() {
     train(&store, table, 2).unwrap();
     assert!(dir.path().join("LOCK").exists());
     locked();
-    // Older builds, which lock only the file, are refused too.
+    // The new LOCK is locked, because older builds lock only this file.
     let file = fs::File::open(dir.path().join("LOCK")).unwrap();
     assert!(file.try_lock().is_err());
     drop(store);
@@ -248,8 +251,8 @@ fn a_bank_whose_lock_file_was_removed_is_still_locked() {
     assert!(file.try_lock().is_ok());
 }
 
-/// Other files in the folder of the checkpoints have no effect on the space that the bank's own
-/// checkpoints hold.
+/// A user moves a kept checkpoint away and back. Meanwhile the store must not free the log of that
+/// checkpoint.
 #[test]
 fn a_checkpoint_that_someone_removed_by_hand_gives_back_no_space() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,7 @@
-//! Tests banks of every on-disk format that must keep opening: docs/testing.md, "Formats".
+//! Tests that banks of all supported on-disk formats can be opened: docs/testing.md, "Formats".
 //!
-//! `fixtures/format-<n>` has the files of a bank as a build with metadata format `n` wrote them.
-//! Beside them are texts with the content of each checkpoint. `write_a_fixture` makes such a
-//! fixture.
+//! `fixtures/format-<n>` is a bank that a build with metadata format `n` wrote. Next to the bank, a
+//! text for each checkpoint describes the content. `write_a_fixture` makes such a fixture.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -19,14 +18,15 @@ const BUDGET_BYTES: u64 = 256 << 10;
 const KEYS: u64 = 40;
 const WORDS_MAX: u32 = 90;
 
-/// A table of a checkpoint: its width, length of the longest value in bytes, descriptor and rows.
+/// A table of a checkpoint: its width, its largest value length in bytes, its descriptor and its
+/// rows.
 type HeldTable = (Width, u32, Vec<u8>, BTreeMap<u64, Vec<u8>>);
 
-/// The content of a checkpoint, as the text beside the fixture describes it.
+/// The content of a checkpoint according to the fixture's text.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Held {
     blob: Vec<u8>,
-    /// The tables by name.
+    /// The tables by their names.
     tables: BTreeMap<String, HeldTable>,
 }
 
@@ -76,7 +76,7 @@ impl Held {
         held
     }
 
-    /// All keys in the tables, and some keys without rows.
+    /// Returns all keys in the tables, and some keys without rows.
     fn keys(&self) -> Vec<u64> {
         let known = self.tables.values().flat_map(|(.., rows)| rows.keys().copied());
         let mut keys: Vec<u64> = known.chain(0..KEYS + 20).collect();
@@ -85,7 +85,7 @@ impl Held {
         keys
     }
 
-    /// Compares the whole content of a store that is at this checkpoint, by peeks and by scans.
+    /// Asserts by peeks and scans that the store has exactly this content.
     fn compare(&self, store: &Store, blob: &[u8]) {
         assert_eq!(blob, self.blob);
         assert_eq!(store.tables().len(), self.tables.len());
@@ -123,7 +123,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
 }
 
-/// The metadata format that this build writes.
+/// Returns the metadata format that this build writes.
 fn version() -> u32 {
     let frame = embank_kv::metadata::encode(&());
     u32::from_le_bytes(frame[8..12].try_into().unwrap())
@@ -142,7 +142,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The folders of the fixtures, each with the content of its checkpoints.
+/// Returns the folders of the fixtures, each with the content of its checkpoints.
 fn fixtures() -> Vec<(PathBuf, BTreeMap<u64, Held>)> {
     let fixture = |folder: PathBuf| {
         let mut held = BTreeMap::new();
@@ -196,7 +196,7 @@ fn a_bank_of_every_fixture_goes_on() {
         for table in store.tables() {
             let (.., expected) = held.tables.get_mut(&table.name).unwrap();
             let keys: Vec<u64> = expected.keys().copied().collect();
-            // Rows move to memory; some are changed, some are deleted and some are new.
+            // Rows move to memory. Some rows are changed, deleted or inserted.
             let mut values = vec![Vec::new(); keys.len()];
             let outcome = match table.width {
                 Width::Fixed => {
@@ -229,7 +229,7 @@ fn a_bank_of_every_fixture_goes_on() {
     }
 }
 
-/// Puts rows and returns them.
+/// Puts rows and returns their keys and values.
 fn write(
     store: &Store,
     table: TableId,
@@ -253,10 +253,10 @@ fn write(
     }
 }
 
-/// Two keys of table 1 whose hashes agree in all bits that bucket and tag use, so that their
-/// records share a chain.
+/// Returns two keys of table 1 whose hashes have the same bucket and tag. Their records therefore
+/// share a chain.
 fn colliding_keys() -> [u64; 2] {
-    // See docs/format.md, "Images of the index".
+    // The hash function of docs/format.md, "Images of the index".
     let hash = |key: u64| {
         let x = key ^ 0x9E37_79B9_7F4A_7C15;
         let x = (x ^ (x >> 27)).wrapping_mul(0x3C79_AC49_2BA7_B653);
@@ -272,9 +272,9 @@ fn colliding_keys() -> [u64; 2] {
     unreachable!("there are 2^24 of these")
 }
 
-/// Writes a bank of the present format with everything that the format has: tables of both widths,
-/// a dropped table, changed and deleted rows, rows that share a chain, and a log that was
-/// compacted. Its index consists of a whole image and two deltas.
+/// Writes a bank that uses every part of the present format: tables of both widths, a dropped
+/// table, changed and deleted rows, rows that share a chain, and a compacted log. Its index
+/// consists of a whole image and two deltas.
 #[test]
 #[ignore = "writes files: run it when the format has changed"]
 fn write_a_fixture() {
@@ -300,7 +300,7 @@ fn write_a_fixture() {
         }
         for (name, id) in tables {
             let (width, bytes, _, rows) = held.tables.get_mut(name).unwrap();
-            // The first two versions change all rows, later ones only a few.
+            // Versions 1 and 2 change all rows; later versions change a few.
             let few = [version, version + 5, KEYS + version];
             let mut keys = if version <= 2 { all.clone() } else { few.to_vec() };
             if name == "small" && version != 2 {
@@ -313,7 +313,8 @@ fn write_a_fixture() {
         }
         if version == 2 {
             store.drop_table(gone).unwrap();
-            // The compaction moves the rows on disk to the tail, so the log begins later.
+            // Compaction moves the rows on disk to the tail. The log then begins at a higher
+            // address.
             store.compact().unwrap();
         }
         held.blob = format!("step {version}").into_bytes();

@@ -1,5 +1,6 @@
-//! Tests files of another line of history: of a copy that continued on its own, or of a time before
-//! a crash or a roll back. Such a file counts as damage, and the bank serves no row of it.
+//! Tests files from another line of history. Such a file comes from a copy that was written by
+//! itself, or from before a crash or a roll back. The bank treats it as damage and returns none of
+//! its rows.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -34,7 +35,7 @@ fn write(store: &Store, table: TableId, version: u64) {
     store.checkpoint(&version.to_le_bytes()).unwrap();
 }
 
-/// Makes a closed bank with a checkpoint of version 1, in a folder of its own.
+/// Makes a closed bank with a checkpoint of version 1, in a new folder.
 fn bank() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bank");
@@ -44,7 +45,7 @@ fn bank() -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-/// The files of a folder of the bank, sorted by name.
+/// Returns the files of a folder of the bank, sorted by name.
 fn files(dir: &Path, folder: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir.join(folder)).unwrap();
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -57,8 +58,8 @@ fn damage(dir: &Path) -> Vec<String> {
     report.damage.iter().map(ToString::to_string).collect()
 }
 
-/// Reads each row by itself, and asserts that it is of `version` or an error. Returns the number of
-/// errors.
+/// Peeks each row alone, and asserts that the result is an error or the row's value of `version`.
+/// Returns the number of errors.
 fn errors_or_rows_of(store: &Store, table: TableId, version: u64) -> usize {
     let expected = rows_of(&keys(ROWS), version, BYTES);
     let right = |(key, expected): (u64, Option<Vec<u8>>)| match peek(store, table, &[key]) {
@@ -72,7 +73,7 @@ fn errors_or_rows_of(store: &Store, table: TableId, version: u64) -> usize {
     keys(ROWS).into_iter().zip(expected).filter(|pair| !right(pair.clone())).count()
 }
 
-/// Asserts that the bank is at `version` and that the restored files of another line are noticed.
+/// Asserts that the bank is at `version`, and that the restored foreign files are found.
 fn is_noticed(dir: &Path, version: u64) {
     let found = damage(dir);
     assert!(!found.is_empty(), "verify finds nothing");
@@ -112,7 +113,7 @@ fn a_segment_of_a_copy_that_has_gone_on_is_damage() {
     is_noticed(&bank, 2);
 }
 
-/// A file that bank and copy share can be restored from the copy, and is sound.
+/// A log file that bank and copy share can be restored from the copy. The bank is sound afterwards.
 #[test]
 fn a_segment_that_bank_and_copy_share_can_be_restored() {
     let (dir, bank) = bank();
@@ -130,7 +131,7 @@ fn a_segment_that_bank_and_copy_share_can_be_restored() {
     assert_eq!(errors_or_rows_of(&store, table, 2), 0);
 }
 
-/// A drive that loses writes which it has acknowledged returns the blocks from before the crash.
+/// A drive may acknowledge writes and then lose them. After a crash it returns the older blocks.
 #[test]
 fn pages_of_before_a_crash_are_damage() {
     let (_dir, bank) = bank();
@@ -142,8 +143,8 @@ fn pages_of_before_a_crash_are_damage() {
     drop(store);
     let lost: Vec<_> =
         files(&bank, "log").into_iter().map(|file| (fs::read(&file).unwrap(), file)).collect();
-    // The crash came before the checkpoint's name was durable: its pages are on disk, and its
-    // directory is not.
+    // Simulates a crash before the checkpoint's directory was durable: its pages are on disk, and
+    // its directory is not.
     fs::remove_dir_all(bank.join(format!("checkpoints/{before:010}"))).unwrap();
     let (store, table) = open(&bank);
     write(&store, table, 3);
@@ -165,7 +166,8 @@ fn an_image_and_a_blob_of_a_checkpoint_that_was_rolled_back_are_damage() {
         let kept = fs::read(&file).unwrap();
         assert_eq!(Store::roll_back(&bank, 1).unwrap(), [2]);
         let (store, table) = open(&bank);
-        // The new files have the lengths of the old ones, so that only the identity differs.
+        // The new files get the lengths of the old files. They differ only in their identity and
+        // content.
         put(&store, table, &keys(ROWS), 3, BYTES);
         assert_eq!(store.checkpoint(&2_u64.to_le_bytes()).unwrap(), 2);
         drop(store);
@@ -180,8 +182,8 @@ fn an_image_and_a_blob_of_a_checkpoint_that_was_rolled_back_are_damage() {
     }
 }
 
-/// The checkpoint's directory is restored from a copy that continued on its own: its log is not
-/// here.
+/// The checkpoint's directory comes from a copy that was written by itself. The log of that
+/// checkpoint is not in this bank.
 #[test]
 fn a_checkpoint_of_a_copy_that_has_gone_on_is_damage() {
     let (dir, bank) = bank();
@@ -204,8 +206,8 @@ fn a_checkpoint_of_a_copy_that_has_gone_on_is_damage() {
     assert_eq!(errors_or_rows_of(&store, table, 2), 0);
 }
 
-/// The bank is opened many times. Some openings write nothing or fail, and compaction moves the
-/// log's begin past the first openings.
+/// The bank is opened many times. Some openings write nothing, some fail, and compaction frees the
+/// pages of the first openings.
 #[test]
 fn a_bank_that_is_opened_often_keeps_every_row() {
     let (_dir, bank) = bank();
@@ -231,8 +233,8 @@ fn a_bank_that_is_opened_often_keeps_every_row() {
     assert_eq!(errors_or_rows_of(&reader, reader.tables()[0].id, 29), 0);
 }
 
-/// Only the newest manifest names the opening that wrote the last pages, and that manifest is lost.
-/// Salvage takes the opening from the pages' headers.
+/// The lost manifest is the only one that lists the opening of the last pages. Salvage reads the
+/// opening's salt from the pages' headers.
 #[test]
 fn what_a_lost_manifest_named_is_salvaged() {
     let (dir, bank) = bank();

@@ -1,4 +1,4 @@
-//! Tests of checkpoints: their content, readers beside the writer, and copies.
+//! Tests of checkpoints: their content, readers next to the writer, and copies.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
-//! Tests the opening of a bank: which files it makes, when it is refused, and that a refused
-//! opening leaves no files.
+//! Tests the opening of a bank: which files it makes, and when it is refused. A refused opening
+//! leaves no files.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![cfg(all(target_os = "linux", not(miri)))]
@@ -34,7 +34,7 @@ fn refused(dir: &Path, options: &StoreOptions) -> String {
     Store::open(dir, options).unwrap_err().to_string()
 }
 
-/// Regression test: after a typo in the path, or if the file system was not mounted, training began
+/// Regression test: a typo in the path, or a file system that was not mounted, made training begin
 /// with an empty bank.
 #[test]
 fn a_bank_that_must_be_there_is_not_made() {
@@ -43,11 +43,12 @@ fn a_bank_that_must_be_there_is_not_made() {
     let error = refused(&typo, &must_exist());
     assert!(error.contains("no such directory") && error.contains("mounted"), "{error}");
     assert_eq!(names(dir.path()), [""; 0], "nothing is made");
-    // An empty directory is like a mount point without its file system.
+    // An empty directory may be a mount point without its file system, so it is refused too.
     let error = refused(dir.path(), &must_exist());
     assert!(error.contains("the directory is empty"), "{error}");
     assert_eq!(names(dir.path()), [""; 0], "no LOCK either");
-    // A LOCK file alone, which a process that was killed early leaves, is no bank.
+    // A directory with only a LOCK file is no bank. A process that is killed early leaves this
+    // file.
     fs::write(dir.path().join("LOCK"), "").unwrap();
     refused(dir.path(), &must_exist());
     let error = refused(&dir.path().join("LOCK"), &must_exist());
@@ -56,8 +57,8 @@ fn a_bank_that_must_be_there_is_not_made() {
     Store::open(dir.path(), &must_exist()).unwrap();
 }
 
-/// Regression test: a refused opening left a `LOCK` file, or the directory of a bank that was not
-/// made.
+/// Regression test: a refused opening left a `LOCK` file, or the directory of a bank that it had
+/// not made.
 #[test]
 fn a_refused_open_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
@@ -77,7 +78,8 @@ fn a_refused_open_leaves_nothing_behind() {
         StoreOptions { disk_quota_bytes: Some(1), ..options(1 << 20) },
         options(1000),
         StoreOptions { page_size_bytes: Some(4 << 20), ..options(1 << 20) },
-        // The address space is refused as the last step.
+        // The system refuses the address space for this budget. This is the last step of an
+        // opening.
         options(1 << 50),
     ];
     for options in wrong {
@@ -88,7 +90,7 @@ fn a_refused_open_leaves_nothing_behind() {
         assert_eq!(names(&new), [""; 0], "{error}");
         fs::remove_dir_all(dir.path().join("a")).unwrap();
     }
-    // The device fails after the bank's files were made.
+    // The device refuses to open after the store has made the bank's files.
     let failed = Store::open_on(&new, &options(1 << 20), |_| {
         Err(Error::DeviceUnavailable { device: "io_uring", reason: "EPERM".into() })
     });
@@ -96,7 +98,7 @@ fn a_refused_open_leaves_nothing_behind() {
     assert!(!dir.path().join("a").exists());
 }
 
-/// The second of two openings must not remove the files that the first has made.
+/// An opening that finds the bank locked must not remove files that the other opening made.
 #[test]
 fn an_open_that_finds_the_bank_locked_removes_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -108,8 +110,8 @@ fn an_open_that_finds_the_bank_locked_removes_nothing() {
     store.checkpoint(b"").unwrap();
 }
 
-/// The segments of a bank without a checkpoint are removed. Other files in the folder belong to the
-/// user.
+/// An opening removes the segments of a bank that has no checkpoint. It must leave other files in
+/// the log's folder.
 #[test]
 fn files_of_a_user_in_the_log_of_a_new_bank_stay() {
     let dir = tempfile::tempdir().unwrap();
@@ -127,8 +129,8 @@ fn files_of_a_user_in_the_log_of_a_new_bank_stay() {
     assert!(!stale.exists());
 }
 
-/// Regression test: the budget that an error named was refused with a larger one, and a scan needed
-/// a still larger one.
+/// Regression test: the error named a budget that was too small. The next opening named a larger
+/// budget, and a scan needed a still larger one.
 #[test]
 fn the_budget_that_is_asked_for_is_the_last() {
     for (page_bytes, rows) in [
@@ -150,7 +152,7 @@ fn the_budget_that_is_asked_for_is_the_last() {
             let needed_bytes = match Store::open(dir.path(), &options(budget_bytes)) {
                 Err(Error::BudgetTooSmall { needed_bytes, .. }) => needed_bytes,
                 Err(error) => panic!("{place}: {error}"),
-                // The bank opens, but the budget may be too small for a scan.
+                // A budget that suffices to open the bank may be too small for a scan.
                 Ok(store) => match store.scan(table) {
                     Err(Error::BudgetTooSmall { needed_bytes, .. }) => needed_bytes,
                     Err(error) => panic!("{place}: {error}"),
@@ -169,7 +171,8 @@ fn the_budget_that_is_asked_for_is_the_last() {
     }
 }
 
-/// If a user may not read one of the bank's files, the error says so, whichever file it is.
+/// If the user has no permission to read a file of the bank, the error says so. The test covers
+/// each file.
 #[test]
 fn a_bank_that_may_not_be_read_says_so() {
     if !rustix::process::geteuid().is_root() {
@@ -198,8 +201,8 @@ fn a_bank_that_may_not_be_read_says_so() {
         fs::set_permissions(&denied, Permissions::from_mode(mode)).unwrap();
         let path = bank.clone();
         let opened = std::thread::spawn(move || {
-            // SAFETY: the call takes no pointers. The system call changes only this thread and the
-            // threads that it starts.
+            // SAFETY: the call takes no pointers. It changes only this thread and the threads that
+            // it starts.
             let done = unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) };
             assert_eq!(done, 0);
             let device = DeviceChoice::Threads;

@@ -1,5 +1,5 @@
-//! Tests read-only stores: they show a checkpoint beside a writer, change nothing, hold what they
-//! read, and refresh.
+//! Tests read-only stores. They show a checkpoint next to a writer, change no file, hold their
+//! checkpoint, and refresh.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -13,7 +13,7 @@ use crate::common::{
 };
 use embank_kv::{Clock, DeviceChoice, Error, Store, StoreOptions};
 
-/// Returns every file and folder with its path, content, length and time of change.
+/// Returns each file and folder with its path, its content and its time of change.
 fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>, std::time::SystemTime)> {
     let mut found = Vec::new();
     let mut folders = vec![dir.to_owned()];
@@ -47,7 +47,7 @@ fn a_reader_changes_not_a_byte_and_every_write_is_refused() {
         put(&store, table, &keys, 9, 200);
         push_to_disk(&store, table, 0);
     }
-    // A writer's opening would remove or cut these files: a reader leaves them.
+    // A writer's opening would remove or cut these files. A reader must leave them.
     let checkpoints = dir.path().join("checkpoints");
     std::fs::create_dir(checkpoints.join("0000000004.partial")).unwrap();
     let before = tree(dir.path());
@@ -66,7 +66,7 @@ fn a_reader_changes_not_a_byte_and_every_write_is_refused() {
         let tables = store.tables();
         assert_eq!((tables.len(), tables[0].name.as_str()), (1, "rows"));
         let table = tables[0].id;
-        // Read twice: from disk, and then from the row cache.
+        // The first peek reads the disk. The second may find rows in the row cache.
         for _ in 0..2 {
             assert_eq!(peek(&store, table, &keys).unwrap(), rows_of(&keys, at - 1, 200));
         }
@@ -124,8 +124,8 @@ fn a_reader_keeps_its_checkpoint_whole_until_it_moves_on() {
 
     let reader = Store::open_read_only(dir.path(), &options(BUDGET), None).unwrap();
     let scan_of_old = reader.scan(table).unwrap();
-    // The writer rewrites all rows, compacts and removes checkpoints several times. Only the
-    // reader's checkpoint must stay.
+    // The writer rewrites all rows, compacts, and removes old checkpoints. It must keep the
+    // reader's checkpoint.
     for version in 1..6 {
         put(&writer, table, &keys, version, 200);
         put_word(version);
@@ -141,7 +141,7 @@ fn a_reader_keeps_its_checkpoint_whole_until_it_moves_on() {
     assert_eq!(reader.reading().unwrap().blob, [5]);
     assert_eq!(peek(&reader, table, &keys).unwrap(), rows_of(&keys, 5, 200));
     assert_eq!(peek_each(&reader, words, &[5]).unwrap(), [Some(word(5))]);
-    // A scan that began before the refresh shows the old checkpoint and holds it.
+    // The scan began before the refresh. It still shows and holds the old checkpoint.
     writer.checkpoint(b"").unwrap();
     let mut scan = scan_of_old;
     let mut rows = BTreeMap::new();
@@ -153,7 +153,7 @@ fn a_reader_keeps_its_checkpoint_whole_until_it_moves_on() {
     reader.refresh().unwrap();
     drop(reader);
 
-    // With the next checkpoint, all log that the reader held is freed.
+    // The reader is closed. The writer's next checkpoint frees the log that the reader held.
     writer.compact().unwrap();
     writer.checkpoint(b"").unwrap();
     let held = writer.stats().log_held_bytes;
@@ -229,7 +229,7 @@ fn opening_to_read_says_what_is_wrong() {
     assert!(matches!(refused(None, &options(4096)), Error::BudgetTooSmall { .. }));
     says(writer.refresh().unwrap_err(), "opened read-only");
 
-    // A newer checkpoint that fails its check leaves the reader at its own.
+    // If the newest checkpoint is damaged, a refresh fails and the reader keeps its checkpoint.
     let reader = Store::open_read_only(dir.path(), &options(BUDGET), None).unwrap();
     put(&writer, table, &keys(100), 1, 200);
     writer.checkpoint(b"").unwrap();
@@ -246,8 +246,8 @@ fn opening_to_read_says_what_is_wrong() {
     assert_eq!(peek(&reader, table, &keys(100)).unwrap(), rows_of(&keys(100), 1, 200));
 }
 
-/// Each batch and each scan reads from one checkpoint, while a writer works and another thread
-/// refreshes the store.
+/// A writer works and another thread refreshes the store. Each batch and each scan must read one
+/// checkpoint only.
 #[test]
 fn batches_show_one_checkpoint_while_the_store_moves_on() {
     let random = Random::new();
@@ -266,7 +266,7 @@ fn batches_show_one_checkpoint_while_the_store_moves_on() {
             let mut random = random.stream(number);
             scope.spawn(move || {
                 let mut newest = 0;
-                // Ends: the writer is done after a number of versions.
+                // Ends: the writer stops after a fixed number of versions.
                 while !done.load(Ordering::Relaxed) {
                     let some: Vec<u64> = (0..64).map(|_| random.below(3_000)).collect();
                     let rows = peek(reader, table, &some).unwrap();

@@ -1,4 +1,4 @@
-//! Tests that after a crash the bank has exactly the content of its newest checkpoint.
+//! Tests that a bank has exactly the content of its newest checkpoint after a crash.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -27,7 +27,7 @@ fn all() -> Vec<u64> {
     (0..ROWS).collect()
 }
 
-/// Asserts that every row exists and is of this version.
+/// Asserts that every row exists and has `version`.
 fn check(store: &Store, version: u64) {
     let table = store.tables()[0].id;
     for (key, row) in all().into_iter().zip(peek(store, table, &all()).unwrap()) {
@@ -35,7 +35,7 @@ fn check(store: &Store, version: u64) {
     }
 }
 
-/// The names of the directories of a bank's checkpoints, sorted.
+/// Returns the sorted names of the checkpoint directories.
 fn listed(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir.join("checkpoints")).unwrap();
     let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
@@ -57,8 +57,8 @@ fn a_crash_goes_back_to_the_newest_checkpoint_and_nothing_newer_is_there() {
     assert_eq!(store.checkpoint(b"first").unwrap(), 1);
     put(&store, table, &all(), 2, VALUE_BYTES);
     assert_eq!(store.checkpoint(b"second").unwrap(), 2);
-    // No checkpoint has these changed, deleted and inserted rows and this table. They are far more
-    // than memory holds.
+    // The following changes, deletions, insertions and the new table are in no checkpoint. They
+    // exceed the memory, so some are on disk.
     put(&store, table, &all()[..4000], 3, VALUE_BYTES);
     store.delete(table, &all()[3000..]).unwrap();
     put(&store, table, &[ROWS, ROWS + 1], 3, VALUE_BYTES);
@@ -72,7 +72,7 @@ fn a_crash_goes_back_to_the_newest_checkpoint_and_nothing_newer_is_there() {
         assert_eq!(store.tables().len(), 1);
         check(&store, 2);
         assert_eq!(peek(&store, table, &[ROWS, ROWS + 1]).unwrap(), [None, None]);
-        // The next opening must not see these rows either.
+        // The second opening must not see these rows.
         put(&store, table, &all(), 4, VALUE_BYTES);
     }
 }
@@ -106,7 +106,7 @@ fn checkpoints_follow_one_another_over_many_sessions() {
         put(&store, id, &all(), version, VALUE_BYTES);
         assert_eq!(store.checkpoint(&version.to_le_bytes()).unwrap(), version);
         if version % 3 == 0 {
-            // Changes after the checkpoint, which the crash discards.
+            // Puts rows after the checkpoint. The crash must discard them.
             put(&store, id, &all(), 99, VALUE_BYTES);
         }
     }
@@ -176,7 +176,7 @@ fn without_the_newest_checkpoint_the_one_before_is_opened() {
     let recovered = store.recovered().unwrap();
     assert_eq!((recovered.checkpoint, &recovered.blob[..]), (2, &[2][..]));
     check(&store, 2);
-    // Training continues from there.
+    // Checkpoints can be taken again after version 2.
     put(&store, table, &all(), 4, VALUE_BYTES);
     assert_eq!(store.checkpoint(&[4]).unwrap(), 3);
     drop(store);
@@ -192,7 +192,8 @@ fn a_crash_in_the_middle_of_a_checkpoint_leaves_the_one_before() {
     put(&store, table, &all(), 2, VALUE_BYTES);
     store.checkpoint(b"half").unwrap();
     drop(store);
-    // The files as a crash before the rename leaves them, at each stage of the checkpoint.
+    // Simulates crashes before the checkpoint's directory got its final name, one for each stage of
+    // the checkpoint.
     let second = checkpoint_dir(dir.path(), 2);
     let partial = second.with_extension("partial");
     fs::rename(&second, &partial).unwrap();
@@ -284,7 +285,8 @@ fn too_small_a_budget_on_reopening_is_refused_with_the_one_that_does() {
         store.checkpoint(b"").unwrap();
         drop(store);
         let mut budget_bytes = 1 << 10;
-        // The error first names the budget for the pages, then the budget for the index.
+        // The first error names the budget that the pages need, the second the budget that the
+        // index needs.
         let store = (0..3)
             .find_map(|_| match Store::open(dir.path(), &options(budget_bytes)) {
                 Ok(store) => Some(store),
@@ -347,7 +349,8 @@ fn checkpoints_are_taken_while_other_threads_run_batches() {
     for ((key, row), before) in keys.iter().zip(peek(&store, table, &keys).unwrap()).zip(before) {
         let row = row.unwrap();
         let first = value(*key, 0, VALUE_BYTES);
-        // The row contains a whole number of additions, at most as many as the row in memory.
+        // The row in the checkpoint has a whole number of additions. It has at most as many as the
+        // row in memory had.
         let in_checkpoint = number(&row).wrapping_sub(number(&first));
         assert!(in_checkpoint <= before.wrapping_sub(number(&first)), "key {key}");
         assert_eq!(row[8..], first[8..], "key {key}");
@@ -366,11 +369,12 @@ fn a_checkpoint_that_can_not_be_begun_does_no_harm() {
         0 => in_the_way.clone(),
         n => checkpoint_dir(dir.path(), 2).with_extension(format!("{n}.partial")),
     };
-    // A few files with the checkpoint's possible names do no harm: it has further names.
+    // Files have all 16 names that a checkpoint tries for its unfinished directory, so the
+    // checkpoint fails.
     (0..16).for_each(|n| fs::write(name(n), b"").unwrap());
     let error = store.checkpoint(b"").unwrap_err();
     assert!(matches!(&error, Error::Io { path, .. } if *path == in_the_way), "{error}");
-    // The store continues, and the next attempt succeeds.
+    // The store stays usable. With one of the names free, the next checkpoint succeeds.
     put(&store, table, &all(), 3, VALUE_BYTES);
     fs::remove_file(name(9)).unwrap();
     assert_eq!(store.checkpoint(b"").unwrap(), 2);
@@ -379,8 +383,8 @@ fn a_checkpoint_that_can_not_be_begun_does_no_harm() {
     check(&open(dir.path()), 3);
 }
 
-/// Regression test: a bank without a checkpoint has no durable content, but its segment files made
-/// the next opening fail.
+/// Regression test: a bank without a checkpoint has no durable content. Still, its old segment
+/// files made the next opening fail.
 #[test]
 fn a_bank_without_a_checkpoint_takes_another_segment_size() {
     let dir = tempfile::tempdir().unwrap();
@@ -403,7 +407,7 @@ fn a_bank_without_a_checkpoint_takes_another_segment_size() {
     put(&store, table, &all(), 5, VALUE_BYTES);
     store.checkpoint(b"").unwrap();
     drop(store);
-    // Now the segment size is fixed, and other options have no effect on it.
+    // The bank has a checkpoint now, so it keeps its segment size.
     let store = Store::open(dir.path(), &options(512 << 10)).unwrap();
     check(&store, 5);
 }

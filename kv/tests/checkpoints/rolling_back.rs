@@ -1,5 +1,5 @@
-//! Tests a roll back to an older checkpoint: the bank then has exactly that checkpoint, or a later
-//! one after a crash.
+//! Tests the roll back to an older checkpoint. After a crash during the roll back, the bank is at
+//! that checkpoint or at a later one.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -14,8 +14,7 @@ fn opened(dir: &Path) -> Store {
     Store::open(dir, &StoreOptions { checkpoints_kept: 8, ..options(BUDGET) }).unwrap()
 }
 
-/// Makes a bank with a checkpoint of each version from 1 on. Each checkpoint has the rows of its
-/// version.
+/// Makes a bank with one checkpoint for each of `versions` versions.
 fn bank_of(versions: u64) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let store = opened(dir.path());
@@ -32,7 +31,7 @@ fn keys() -> Vec<u64> {
     (0..3_000).collect()
 }
 
-/// Opens the bank, asserts that it is at `version`, and continues from there.
+/// Opens the bank, asserts that it is at `version`, and takes another checkpoint.
 fn is_at(dir: &Path, version: u64) {
     let store = opened(dir);
     assert_eq!(store.recovered().unwrap().checkpoint, version);
@@ -64,7 +63,8 @@ fn the_bank_is_at_the_checkpoint_and_goes_on_from_there() {
 
 #[test]
 fn a_crash_at_any_step_leaves_a_checkpoint_and_the_call_can_be_made_again() {
-    // The steps: each newer checkpoint, beginning with the newest, is renamed and then emptied.
+    // A roll back first renames each newer checkpoint and then empties it, from the newest on. Each
+    // pair gives the number of renamed and of emptied checkpoints at the crash.
     for (renamed, emptied) in [(1, 0), (1, 1), (2, 1), (2, 2), (3, 2), (3, 3)] {
         let dir = bank_of(5);
         for step in 0..renamed {
@@ -77,7 +77,8 @@ fn a_crash_at_any_step_leaves_a_checkpoint_and_the_call_can_be_made_again() {
                 std::fs::remove_file(to.join("blob")).unwrap();
             }
         }
-        // The test looks at the bank after the crash, or repeats the call first.
+        // In half of the cases the bank is opened after the crash, before the roll back is
+        // repeated.
         if emptied < renamed {
             is_at(dir.path(), 5 - renamed);
         }
@@ -108,7 +109,7 @@ fn what_can_not_be_rolled_back_stays_as_it_is() {
         std::fs::write(&path, &whole).unwrap();
     }
     is_at(dir.path(), 3);
-    // A roll back to the checkpoint that is being read is allowed.
+    // A roll back may go to a checkpoint that a reader holds.
     assert_eq!(Store::roll_back(dir.path(), 2).unwrap(), [3]);
     drop(reader);
     assert_eq!(Store::roll_back(dir.path(), 1).unwrap(), [2]);

@@ -1,5 +1,5 @@
-//! Tests that batches continue while a checkpoint is written, and that the checkpoint shows one
-//! moment of all batches.
+//! Tests that batches run while a checkpoint is written. The checkpoint must show all batches at
+//! one moment.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -41,7 +41,7 @@ fn batches_go_on_while_the_disk_does_not_take_the_checkpoint() {
                 store.checkpoint(b"cut").unwrap();
                 taken.store(true, Ordering::Release);
             });
-            // The pause is over when the tail's page has changed.
+            // The checkpoint begins a new page when it cuts the log. Then its pause ends.
             let until = Instant::now() + Duration::from_secs(60);
             while store.stats().log_tail / page == tail / page {
                 assert!(Instant::now() < until, "{:?}", store.stats());
@@ -75,8 +75,8 @@ fn batches_go_on_while_the_disk_does_not_take_the_checkpoint() {
     assert!(ended, "a batch hangs");
 }
 
-/// Regression test: no frame was freed until all pages of a checkpoint were on disk. A thread that
-/// appended with memory full waited for all of them.
+/// Regression test: no frame was freed until all pages of a checkpoint were on disk. With memory
+/// full, a thread that appended waited for all of them.
 #[test]
 fn who_appends_with_memory_full_waits_for_some_pages_of_a_checkpoint_and_not_for_all() {
     let ended = ends(120, || {
@@ -104,15 +104,15 @@ fn who_appends_with_memory_full_waits_for_some_pages_of_a_checkpoint_and_not_for
             let until = Instant::now() + Duration::from_secs(60);
             while store.stats().log_tail / page == before.log_tail / page {
                 assert!(Instant::now() < until, "{:?}", store.stats());
-                // Each page that passes frees a frame. The first frame may need a page to be
-                // written.
+                // Each written page frees a frame. The checkpoint may need a free frame before it
+                // can cut the log.
                 if gate.all_passed() {
                     gate.let_one_through();
                 }
                 std::thread::yield_now();
             }
             s.spawn(|| {
-                // More rows than fit into the free frames.
+                // Inserts more rows than fit into the free frames.
                 insert(5 * page / 1032);
                 done.store(true, Ordering::Release);
             });
@@ -121,8 +121,8 @@ fn who_appends_with_memory_full_waits_for_some_pages_of_a_checkpoint_and_not_for
                 if gate.all_passed() {
                     gate.let_one_through();
                     passed += 1;
-                    // The batch gets time to take the frame, also if other programs use the
-                    // processor.
+                    // Waits up to 20 ms for the batch to use the freed frame, because other
+                    // programs may occupy the processor.
                     let tail = store.stats().log_tail;
                     let pause = Instant::now() + Duration::from_millis(20);
                     while store.stats().log_tail == tail
@@ -141,7 +141,7 @@ fn who_appends_with_memory_full_waits_for_some_pages_of_a_checkpoint_and_not_for
     assert!(ended, "a batch hangs");
 }
 
-/// The versions of a table's rows in the newest checkpoint.
+/// Returns the version of each row of a table in the newest checkpoint.
 fn scanned(store: &Store, table: TableId) -> HashMap<u64, u64> {
     let mut versions = HashMap::new();
     let mut scan = store.scan(table).unwrap();
@@ -152,8 +152,9 @@ fn scanned(store: &Store, table: TableId) -> HashMap<u64, u64> {
     versions
 }
 
-/// Each thread writes a version to its rows in order, then the next version. At any moment its rows
-/// are of one version up to some row, and of the version before from there on.
+/// Asserts that a thread's rows show one moment. The thread writes a version to all its rows in
+/// order, then the next version. At any moment, the first rows have one version and the other rows
+/// have the version before. Returns the newer version.
 fn check_moment(versions: &HashMap<u64, u64>, thread: u64, rows: u64) -> u64 {
     let of = |i: u64| versions.get(&(thread * rows + i)).copied().unwrap_or(0);
     let mut newer = true;
@@ -167,7 +168,7 @@ fn check_moment(versions: &HashMap<u64, u64>, thread: u64, rows: u64) -> u64 {
     of(0)
 }
 
-/// Makes other threads end when dropped, also if the test fails.
+/// Stops the other threads when it is dropped, even if the test panics.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -187,8 +188,8 @@ fn a_checkpoint_shows_one_moment_of_every_thread() {
         let mut random = Random::new();
         let store = Store::open(dir.path(), &options).unwrap();
         let table = store.create_table("rows", 8, b"").unwrap();
-        // Rows that seldom change, so that most of the index stays the same, and rows that are new,
-        // so that the index grows.
+        // The table `others` has many rows that rarely change, so that most of the index is
+        // unchanged. It also gets new rows, so that the index grows.
         let others = store.create_table("others", 8, b"").unwrap();
         let still: Vec<u64> = (0..15_000).collect();
         put(&store, others, &still, 7, 8);
@@ -237,7 +238,7 @@ fn a_checkpoint_shows_one_moment_of_every_thread() {
         assert!(seen > 0, "nothing was written");
         let expected = (scanned(&store, table), scanned(&store, others));
         drop(store);
-        // A scan and a reopening show one checkpoint.
+        // The reopened bank must show the same checkpoint as the scans before.
         let store = Store::open(dir.path(), &options).unwrap();
         assert_eq!((scanned(&store, table), scanned(&store, others)), expected);
         for (&key, &version) in &expected.0 {

@@ -1,5 +1,5 @@
-//! Makes closed banks with every kind of content, and records that content, for tests that read or
-//! damage a bank's files.
+//! Makes closed banks with all kinds of content, and remembers that content. Tests use them to read
+//! or damage a bank's files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -12,11 +12,11 @@ use super::{PutEach, Random, put, value};
 /// The values of rows, by table name and key.
 pub(crate) type Rows = BTreeMap<String, BTreeMap<u64, Vec<u8>>>;
 
-/// A closed bank with two checkpoints. It has tables of fixed and variable width, a dropped table,
-/// deleted rows, and rows that share chains.
+/// A closed bank with two checkpoints. It has tables of both widths, a dropped table, deleted rows,
+/// and rows that share chains.
 pub(crate) struct ClosedBank {
     pub(crate) dir: tempfile::TempDir,
-    /// The rows of the two checkpoints, the older one first.
+    /// The rows of checkpoints 1 and 2.
     pub(crate) rows: [Rows; 2],
     /// Keys that were deleted before the newest checkpoint.
     pub(crate) deleted: BTreeMap<String, BTreeSet<u64>>,
@@ -26,8 +26,8 @@ pub(crate) const BLOBS: [&[u8]; 2] =
     [b"the step before", b"the step, and what else the caller keeps"];
 
 impl ClosedBank {
-    /// Makes a bank with `rows` rows in each table. A budget of 256 KiB makes chains from about
-    /// 5,000 rows on.
+    /// Makes a bank with `rows` rows in each table. With a budget of 256 KiB and about 5,000 rows
+    /// or more, rows share chains.
     pub(crate) fn new(random: &mut Random, rows: u64, budget_bytes: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let options = StoreOptions {
@@ -102,8 +102,8 @@ impl ClosedBank {
         self.dir.path()
     }
 
-    /// Every file of the bank, each once even if it has several names. The log's last segment comes
-    /// last.
+    /// Returns each file of the bank once, even if it has several names. The log's last segment
+    /// comes last.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let mut files = vec![self.path().join("BANK")];
         for folder in ["checkpoints/0000000002", "checkpoints/0000000001", "log"] {

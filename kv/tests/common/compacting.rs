@@ -1,4 +1,4 @@
-//! Options and checks that the tests of compaction share.
+//! Options and checks that the compaction tests share.
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![allow(dead_code, reason = "each test binary uses some of these")]
 
@@ -14,7 +14,7 @@ use super::{options, peek, value};
 pub(crate) const VALUE_BYTES: usize = 96;
 pub(crate) const RECORD_BYTES: u64 = 128;
 
-/// Options of a store that compacts only when `Store::compact` is called.
+/// Options of a store that compacts only when a test calls `Store::compact`.
 pub(crate) fn by_hand(budget_bytes: u64) -> StoreOptions {
     let compaction = CompactionOptions { background: false, ..CompactionOptions::default() };
     StoreOptions { compaction, ..options(budget_bytes) }
@@ -41,8 +41,8 @@ pub(crate) fn check(
     }
 }
 
-/// Runs `work` on a thread of its own, and leaves that thread behind if it hangs. Returns false if
-/// it has not ended after `seconds` seconds.
+/// Runs `work` on a new thread. Returns false if it has not ended after `seconds` seconds; the
+/// thread then keeps running.
 pub(crate) fn ends(seconds: u64, work: impl FnOnce() + Send + 'static) -> bool {
     let (tell, told) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {

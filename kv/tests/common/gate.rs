@@ -6,8 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use embank_kv::Result;
 use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, Read};
 
-/// A device that holds every write while it is closed, except for writes that the test lets
-/// through.
+/// A device that holds all writes while it is closed. A test can let single writes pass.
 #[derive(Debug)]
 pub(crate) struct Gate {
     inner: MemoryDevice,
@@ -18,7 +17,7 @@ pub(crate) struct Gate {
 #[derive(Debug, Default)]
 struct State {
     closed: bool,
-    /// Number of writes that may pass while the gate is closed.
+    /// Number of writes that may still pass while the gate is closed.
     passes: u64,
 }
 
@@ -39,7 +38,7 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// True if every write that was let through has passed.
+    /// True if all writes that the test allowed have passed.
     pub(crate) fn all_passed(&self) -> bool {
         self.state.lock().unwrap().passes == 0
     }
@@ -74,8 +73,8 @@ impl Device for Gate {
     }
 }
 
-/// A closed gate that opens when this is dropped, also after a panic. A store waits for its writes
-/// when it is dropped.
+/// A closed gate. Dropping the value opens the gate, also after a panic: a store that is dropped
+/// waits for its writes.
 pub(crate) struct Opens(Arc<Gate>);
 
 impl Opens {

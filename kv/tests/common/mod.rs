@@ -13,7 +13,7 @@ use embank_kv::{
     Width,
 };
 
-/// Puts `values[i]` into the row of key `i`. Inserts missing rows.
+/// Puts `values[i]` into row `i` of the batch. Inserts missing rows.
 pub(crate) struct PutAll<'a>(pub(crate) &'a [Vec<u8>]);
 
 impl Operation for PutAll<'_> {
@@ -28,7 +28,7 @@ impl Operation for PutAll<'_> {
     }
 }
 
-/// Reads the row of key `i` into `values[i]`. Leaves the value of a missing row as it is.
+/// Reads row `i` of the batch into `values[i]`. Leaves `values[i]` unchanged if the row is missing.
 pub(crate) struct ReadAll<'a>(pub(crate) &'a mut [Vec<u8>]);
 
 impl Operation for ReadAll<'_> {
@@ -38,7 +38,8 @@ impl Operation for ReadAll<'_> {
     }
 }
 
-/// Reads as `ReadAll` does, for training: moves the rows to mutable memory.
+/// Reads rows into `values` as `ReadAll` does. As a get for training, it also moves the rows to
+/// mutable memory, where rows change in place.
 pub(crate) struct GetAll<'a>(pub(crate) &'a mut [Vec<u8>]);
 
 impl Operation for GetAll<'_> {
@@ -48,8 +49,8 @@ impl Operation for GetAll<'_> {
     }
 }
 
-/// Adds `by` to the first eight bytes of a value, as a number. A missing row gets the number `by`,
-/// if `insert`.
+/// Adds `by` to the first eight bytes of a value, taken as a number. If `insert` is true, a missing
+/// row gets the number `by`.
 pub(crate) struct Add {
     pub(crate) by: u64,
     pub(crate) insert: bool,
@@ -67,7 +68,7 @@ impl Operation for Add {
     }
 }
 
-/// Puts `values[i]` into a row of a table of variable width.
+/// Puts `values[i]` into row `i` of the batch, in a table of variable width.
 pub(crate) struct PutEach<'a>(pub(crate) &'a [Vec<u8>]);
 
 impl Operation for PutEach<'_> {
@@ -87,7 +88,7 @@ impl Operation for PutEach<'_> {
     }
 }
 
-/// Reads as `ReadAll` does, from a table of variable width.
+/// Reads rows as `ReadAll` does, from a table of variable width.
 pub(crate) struct ReadEach<'a>(pub(crate) &'a mut [Vec<u8>]);
 
 impl Operation for ReadEach<'_> {
@@ -101,7 +102,7 @@ impl Operation for ReadEach<'_> {
     }
 }
 
-/// Reads as `GetAll` does, from a table of variable width.
+/// Reads rows as `GetAll` does, from a table of variable width.
 pub(crate) struct GetEach<'a>(pub(crate) &'a mut [Vec<u8>]);
 
 impl Operation for GetEach<'_> {
@@ -112,14 +113,14 @@ impl Operation for GetEach<'_> {
     }
 }
 
-/// Changes length and content of rows as a function of their old value: see `turned`. A missing row
-/// begins with 9 bytes.
+/// Changes the length and content of each row, depending on its old value: see `turned`. A missing
+/// row is inserted with 9 bytes.
 pub(crate) struct Turn {
     pub(crate) max: usize,
     pub(crate) insert: bool,
 }
 
-/// The value that `Turn` makes of an old value.
+/// Returns the value that `Turn` writes in place of an old value.
 pub(crate) fn turned(old: Option<&[u8]>, max: usize) -> Vec<u8> {
     let mut value = old.unwrap_or_default().to_vec();
     value.resize(turned_bytes(old, max), 0);
@@ -130,8 +131,8 @@ pub(crate) fn turned(old: Option<&[u8]>, max: usize) -> Vec<u8> {
 fn turned_bytes(old: Option<&[u8]>, max: usize) -> usize {
     let last = |old: &[u8]| usize::from(old.last().copied().unwrap_or(7));
     old.map_or(9, |old| match last(old) % 3 {
-        // Two thirds of the new lengths are near the old one, often with the same padded length;
-        // one third is anywhere.
+        // Two cases of three keep about the old length, often with the same padding. The third case
+        // gives any length.
         0 => old.len(),
         1 => (old.len() ^ 3).min(max),
         _ => (old.len() * 5 + last(old)) % (max + 1),
@@ -153,13 +154,13 @@ impl Operation for Turn {
     }
 }
 
-/// Options of a store that compacts in the background, so that compaction runs during most tests.
+/// Options of a store that compacts in the background. Compaction thus runs during most tests.
 pub(crate) fn options(budget_bytes: u64) -> StoreOptions {
     let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };
     StoreOptions { memory_budget_bytes: budget_bytes, compaction, ..StoreOptions::default() }
 }
 
-/// A value of `bytes` bytes that is a function of key and version.
+/// Returns a value of `bytes` bytes that depends only on key and version.
 pub(crate) fn value(key: u64, version: u64, bytes: usize) -> Vec<u8> {
     let mut state = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ version;
     (0..bytes)
@@ -181,7 +182,7 @@ pub(crate) fn put(
     store.execute(table, keys, Clock::Keep, &mut PutAll(&values)).unwrap()
 }
 
-/// Gets rows and raises their clocks. A missing row stays missing.
+/// Gets rows and raises their clocks. Does not insert missing rows.
 pub(crate) fn acquire(
     store: &Store,
     table: TableId,
@@ -205,7 +206,7 @@ pub(crate) fn is_on_disk(store: &Store, table: TableId, key: u64) -> bool {
     outcome.disk_reads > 0
 }
 
-/// Inserts rows into another table until the row of `key` has left memory.
+/// Inserts rows into another table until the row of `key` leaves memory.
 pub(crate) fn push_to_disk(store: &Store, table: TableId, key: u64) {
     let name = "push rows to disk";
     let other = store.tables().iter().find(|table| table.name == name).map(|table| table.id);
@@ -222,7 +223,7 @@ pub(crate) fn push_to_disk(store: &Store, table: TableId, key: u64) {
     panic!("4 budgets of newer rows did not push key {key} to disk");
 }
 
-/// Random numbers from a seed. A failed test prints the seed, and `EMBANK_TEST_SEED` replays it.
+/// Random numbers from a seed. A failed test prints the seed; `EMBANK_TEST_SEED` sets it.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(fastrand::Rng);
 
@@ -237,7 +238,7 @@ impl Random {
         Random(fastrand::Rng::with_seed(seed))
     }
 
-    /// Another stream of random numbers from this seed, for a thread of its own.
+    /// Returns a separate stream of random numbers from the same seed, for another thread.
     pub(crate) fn stream(&self, number: u64) -> Self {
         let seed = self.0.get_seed() ^ number.wrapping_mul(0xD1B5_4A32_D192_ED03);
         Random(fastrand::Rng::with_seed(seed))
@@ -247,20 +248,20 @@ impl Random {
         self.0.u64(..)
     }
 
-    /// A random number below `end`.
+    /// Returns a random number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0.u64(..end)
     }
 }
 
-/// The values of the rows of `keys`; `None` for a missing row.
+/// Returns the value of each key's row. `None` for a missing row.
 pub(crate) fn peek(store: &Store, table: TableId, keys: &[u64]) -> Result<Vec<Option<Vec<u8>>>> {
     let mut values = vec![Vec::new(); keys.len()];
     let outcome = store.execute(table, keys, Clock::Keep, &mut ReadAll(&mut values))?;
     Ok(rows(values, &outcome))
 }
 
-/// The values that an operation has read; `None` for a row that its outcome lists as missing.
+/// Returns the values that an operation read. `None` for a row that `outcome` lists as missing.
 pub(crate) fn rows(values: Vec<Vec<u8>>, outcome: &Outcome) -> Vec<Option<Vec<u8>>> {
     let mut rows: Vec<_> = values.into_iter().map(Some).collect();
     for &i in &outcome.missing {
@@ -269,7 +270,7 @@ pub(crate) fn rows(values: Vec<Vec<u8>>, outcome: &Outcome) -> Vec<Option<Vec<u8
     rows
 }
 
-/// The values of the rows of `keys` in a table of variable width; `None` for a missing row.
+/// Returns the value of each key's row in a table of variable width. `None` for a missing row.
 pub(crate) fn peek_each(
     store: &Store,
     table: TableId,

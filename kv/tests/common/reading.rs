@@ -1,4 +1,4 @@
-//! Options and checks for banks that are written and read at the same time.
+//! Options and checks for tests that read and write a bank at the same time.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{options, value};
 
 pub(crate) const BUDGET: u64 = 1 << 20;
 
-/// Options of a writer that compacts only when `Store::compact` is called.
+/// Options of a writer that compacts only when a test calls `Store::compact`.
 pub(crate) fn by_hand(checkpoints_kept: usize) -> StoreOptions {
     StoreOptions {
         checkpoints_kept,
@@ -21,7 +21,7 @@ pub(crate) fn keys(count: u64) -> Vec<u64> {
     (0..count).collect()
 }
 
-/// The values of all rows in a version.
+/// Returns the values of the rows of `keys` in `version`.
 pub(crate) fn rows_of(keys: &[u64], version: u64, bytes: usize) -> Vec<Option<Vec<u8>>> {
     keys.iter().map(|&key| Some(value(key, version, bytes))).collect()
 }

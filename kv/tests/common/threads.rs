@@ -1,11 +1,11 @@
-//! Counts threads of this process by their name.
+//! Counts the threads of this process by name.
 
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The number of threads of this process whose name begins with `begin`. A thread gets its name a
-/// moment after its start.
+/// Returns the number of threads whose name begins with `begin`. A new thread has its name only
+/// after a moment.
 pub(crate) fn threads_named(begin: &str) -> usize {
     let name =
         |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
@@ -13,7 +13,7 @@ pub(crate) fn threads_named(begin: &str) -> usize {
     tasks.map(name).filter(|name| name.starts_with(begin)).count()
 }
 
-/// Waits until at least one thread has a name that begins with `begin`.
+/// Waits until a thread has a name that begins with `begin`.
 pub(crate) fn await_thread_named(begin: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while threads_named(begin) == 0 {
@@ -22,8 +22,8 @@ pub(crate) fn await_thread_named(begin: &str) {
     }
 }
 
-/// Waits until no thread has a name that begins with `begin`. The system lists a thread for a
-/// moment after it was joined.
+/// Waits until no thread has a name that begins with `begin`. The system still lists a joined
+/// thread for a moment.
 pub(crate) fn await_no_thread_named(begin: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while threads_named(begin) > 0 {

@@ -1,5 +1,5 @@
-//! Tests that a bank with damaged files returns an error or right rows: never a wrong value, zeros
-//! or a missing row.
+//! Tests that reads from a bank with damaged files give an error or the right row. They must never
+//! give a wrong value, zeros or a missing row.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -13,8 +13,8 @@ const BUDGET_BYTES: u64 = 256 << 10;
 const ROWS: u64 = 700;
 const VALUE_BYTES: [usize; 2] = [40, 100];
 const BLOB: &[u8] = b"the step, and whatever else the caller keeps";
-/// The rows from this key on were written again for the second checkpoint. Its index therefore
-/// consists of the first checkpoint's image and a delta.
+/// Rows from this key on are put again before the second checkpoint. The second checkpoint's index
+/// therefore consists of the first one's image and a delta.
 const SECOND_FROM: u64 = ROWS - 25;
 
 fn version(key: u64) -> u64 {
@@ -37,7 +37,7 @@ impl Bank {
         Self::with_versions(0)
     }
 
-    /// Makes a bank as `new` does, in which the versions of all rows are `ahead` higher.
+    /// Makes a bank as `new` does, with all versions higher by `ahead`.
     fn with_versions(ahead: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), &options(BUDGET_BYTES)).unwrap();
@@ -61,7 +61,7 @@ impl Bank {
         Bank { dir, tables, files }
     }
 
-    /// Reads everything. Returns the number of damaged rows, or 1 if the bank does not open. Every
+    /// Reads all rows. Returns the number of damaged rows, or 1 if the bank does not open. Each
     /// error must name `file`.
     fn examine(&self, file: &Path, what: &str) -> usize {
         let named = |error: Error| {
@@ -83,7 +83,8 @@ impl Bank {
         assert_eq!(store.tables().len(), 2, "{what}");
         let mut errors = 0;
         for (table, bytes) in self.tables.into_iter().zip(VALUE_BYTES) {
-            // Reads all rows at once. If that fails, reads the halves, down to the damaged rows.
+            // Peeks all rows in one batch. A batch that fails is split in two, down to single
+            // damaged rows.
             let all = keys();
             let mut batches: Vec<&[u64]> = vec![&all];
             while let Some(batch) = batches.pop() {
@@ -102,7 +103,7 @@ impl Bank {
                     batches.extend([first, second]);
                     continue;
                 }
-                // A get for training fails too, and inserts no row.
+                // A get for training must fail too, and must not insert the row.
                 let mut values = [Vec::new()];
                 let get = store.execute(table, batch, Clock::Keep, &mut GetAll(&mut values));
                 named(get.unwrap_err());
@@ -112,7 +113,7 @@ impl Bank {
         errors
     }
 
-    /// Writes `bytes` over a file, examines the bank, and restores the file.
+    /// Overwrites a file with `bytes`, examines the bank, and restores the file.
     fn with(&self, file: &Path, bytes: &[u8], what: &str) -> usize {
         let good = fs::read(file).unwrap();
         fs::write(file, bytes).unwrap();
@@ -142,7 +143,8 @@ fn a_flipped_bit_anywhere_is_an_error_or_harmless() {
             let what = format!("{}: bit {bit} of byte {at}", file.display());
             let errors = bank.with(file, &bytes, &what);
             noticed += usize::from(errors > 0);
-            // A superseded row of the log is not read; all metadata is.
+            // A flip in the log may hit a superseded row, which is never read. A flip in metadata
+            // must be found.
             assert!(is_log || errors > 0, "{what} went unnoticed");
         }
         println!("{}: {noticed} of {flips} flips noticed", file.display());
@@ -168,7 +170,8 @@ fn a_file_cut_short_anywhere_is_an_error() {
 
 #[test]
 fn blocks_that_were_lost_swapped_or_repeated_are_errors() {
-    // Disks do more than flip bits: a sector of zeros, a write at the wrong place, an old page.
+    // Disks have other faults than flipped bits: a sector of zeros, a write to the wrong place, an
+    // old page.
     const BLOCK: usize = 512;
     let bank = Bank::new();
     let mut random = Random::new();
@@ -199,7 +202,8 @@ fn blocks_that_were_lost_swapped_or_repeated_are_errors() {
         noticed += usize::from(bank.with(segment, &bytes, &what) > 0);
     }
     println!("{noticed} of 60 noticed");
-    // About 41 are usual: some blocks have equal content, and some are never read.
+    // About 41 of the 60 faults are usually noticed. Some blocks have equal content, and some are
+    // never read.
     assert!(noticed > 20);
 }
 
@@ -217,7 +221,7 @@ fn bytes_after_the_end_of_metadata_are_errors() {
 #[test]
 fn a_file_of_another_checkpoint_is_an_error() {
     // Regression test: the store accepted the index of an older checkpoint in place of the newest
-    // one's, and returned old rows.
+    // one's. It then returned old rows.
     let bank = Bank::new();
     let older = bank.dir.path().join("checkpoints/0000000001");
     for file in &bank.files[..3] {
@@ -230,8 +234,8 @@ fn a_file_of_another_checkpoint_is_an_error() {
 
 #[test]
 fn a_page_of_another_bank_is_an_error() {
-    // Single rows are read without their page's header, so their own checksums must identify the
-    // bank.
+    // A read of a single row does not read the page's header. The row's checksum must therefore
+    // identify the bank.
     let (bank, other) = (Bank::new(), Bank::with_versions(5));
     let segment = bank.files.last().unwrap();
     let (mut bytes, theirs) =
@@ -249,7 +253,7 @@ fn a_lost_file_is_an_error_that_names_it() {
         fs::remove_file(file).unwrap();
         let error = Store::open(bank.dir.path(), &options(BUDGET_BYTES)).unwrap_err();
         assert!(error.to_string().contains(file.to_str().unwrap()), "{error}");
-        // Removes whatever the device has put in the file's place.
+        // Overwrites any file that the device made in place of the lost one.
         fs::write(file, good).unwrap();
     }
     assert_eq!(bank.examine(&bank.files[0], "restored"), 0);

@@ -1,5 +1,5 @@
-//! Tests disks that fail: the caller gets an error, no wrong row is returned, and the last
-//! checkpoint is sound.
+//! Tests disks that fail. The caller gets an error and no wrong row, and the last checkpoint stays
+//! sound.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -13,10 +13,10 @@ use embank_kv::device::{Device, FaultyDevice};
 use embank_kv::{Clock, Error, Store, TableId};
 
 const ROWS: u64 = 5000;
-/// The text of `Error::Io` for an injected failure.
+/// The text in an `Error::Io` that a test injected.
 const INJECTED: &str = "injected";
 
-/// A bank on a disk in memory. The disk outlives the store.
+/// A bank on a disk in memory. The disk still exists when the store is closed.
 struct Bank {
     dir: tempfile::TempDir,
     disk: Arc<dyn Device>,
@@ -32,13 +32,13 @@ impl Bank {
         bank
     }
 
-    /// Opens the bank without compaction in the background, which would receive failures that are
-    /// meant for other calls.
+    /// Opens the bank without background compaction. Compaction could receive a failure that a test
+    /// wants in another call.
     fn open(&self) -> Open {
         open_on(self.dir.path(), &self.disk, &by_hand(BUDGET_BYTES))
     }
 
-    /// Asserts that the bank opens at checkpoint 1 and works.
+    /// Asserts that the bank opens at checkpoint 1 and can be used.
     fn check_good(&self) {
         let Open { store, table, .. } = self.open();
         assert_eq!(store.recovered().unwrap().blob, b"good");
@@ -68,8 +68,8 @@ fn assert_poisoned(result: Result<impl std::fmt::Debug, Error>, cause: &str) {
     assert!(reason.contains(cause), "{reason:?} tells of {cause:?}");
 }
 
-/// Asserts that after a failed write the store writes nothing more, and that rows in memory can
-/// still be peeked.
+/// Asserts the state after a failed write: the store refuses further writes, and rows in memory can
+/// be peeked.
 fn assert_refuses_writes(open: &Open, cause: &str) {
     let calls = open.device.calls();
     assert_poisoned(try_put(open, &[1], 9), cause);
@@ -96,10 +96,10 @@ fn a_failed_write_while_pages_turn_reaches_the_caller() {
         let bank = Bank::new();
         let open = bank.open();
         open.device.fail_write(n, ErrorKind::Other);
-        // Far more rows than memory holds, so pages must be written.
+        // Puts far more rows than memory holds, so that pages must be written.
         assert_poisoned(try_put(&open, &all(), 1), INJECTED);
         assert_refuses_writes(&open, INJECTED);
-        // An opening repairs the bank, also if the disk works again only then.
+        // The bank recovers when it is opened again on the working disk.
         drop(open);
         bank.check_good();
     }
@@ -128,7 +128,7 @@ fn a_full_disk_fails_the_checkpoint_and_not_the_one_before() {
         assert!(matches!(error, Error::DiskFull { .. }), "{error}");
         assert!(error.to_string().contains(INJECTED), "{error}");
     }
-    // The page stayed in memory, so no row is lost when the disk has room again.
+    // The store kept the page in memory. When the disk has room again, no row is lost.
     open.device.mend();
     open.store.checkpoint(b"room").unwrap();
     drop(open);
@@ -155,7 +155,7 @@ fn a_failure_of_any_write_of_a_checkpoint_is_an_error_or_tried_again() {
                 break;
             }
             if kind == ErrorKind::StorageFull {
-                // The disk has room for the second attempt.
+                // A full disk fails one write only. The checkpoint tries again and succeeds.
                 result.unwrap();
                 drop(open);
                 let open = bank.open();
@@ -178,7 +178,7 @@ fn a_failed_sync_fails_the_checkpoint_and_stops_the_store() {
     open.device.fail_sync(1, ErrorKind::Other);
     let error = open.store.checkpoint(b"bad").unwrap_err();
     assert!(matches!(&error, Error::Io { operation: "sync", .. }), "{error}");
-    // The kernel may have dropped data that it could not write, so a later sync that succeeds
+    // The kernel may have dropped data after the failed sync. A later sync that succeeds therefore
     // proves nothing.
     assert_refuses_writes(&open, INJECTED);
     assert_eq!(open.store.stats().checkpoints, 0);
@@ -213,10 +213,10 @@ fn a_failed_read_fails_its_batch_and_no_later_one() {
     }
     open.store.checkpoint(b"good").unwrap();
     drop(open);
-    // These rows are on different pages, in order. No read covers bytes between two of them, so no
-    // read is tried again.
+    // These rows are on different pages, in order. The device reads each row alone, so a failed
+    // read is not repeated in parts.
     let apart: Vec<u64> = all().into_iter().step_by(100).collect();
-    // The first read fails, or one after up to two buffers of 32 reads.
+    // The read that fails is the first read, or a read after one buffer of 32 reads was used.
     for n in [1, 33, 48] {
         let open = bank.open();
         open.device.fail_read(n, ErrorKind::Other);
@@ -225,7 +225,7 @@ fn a_failed_read_fails_its_batch_and_no_later_one() {
         assert!(path.to_string_lossy().ends_with(".seg"), "{path:?}");
         check_rows(&open.store, open.table, &all(), 0);
         drop(open);
-        // A get that fails changes no row, and the next attempt finds all rows.
+        // A failed get changes no row. The next attempt finds all rows.
         let open = bank.open();
         open.device.fail_read(n, ErrorKind::Other);
         let mut values = vec![Vec::new(); apart.len()];
@@ -238,7 +238,7 @@ fn a_failed_read_fails_its_batch_and_no_later_one() {
     let open = bank.open();
     open.device.fail_read(40, ErrorKind::Other);
     peek(&open.store, open.table, &apart).unwrap_err();
-    // A failed read does not stop writes.
+    // A failed read does not stop later writes.
     try_put(&open, &all(), 1).unwrap();
     check_rows(&open.store, open.table, &all(), 1);
     open.store.checkpoint(b"").unwrap();
@@ -265,7 +265,8 @@ fn a_flipped_bit_is_damage_that_names_file_page_and_table() {
     let bank = Bank::new();
     let open = bank.open();
     let page_bytes = open.store.stats().page_size_bytes;
-    // Rows have 96 bytes, from offset 64 on: this is the fifth row of page 3, in its value.
+    // Rows have 96 bytes, and the first begins at offset 64. The flipped bit is in the value of the
+    // fifth row of page 3.
     let offset = 3 * page_bytes + 64 + 4 * 96 + 40;
     open.device.flip_bit_on_read(offset, 5);
     let mut damaged = Vec::new();
@@ -282,7 +283,7 @@ fn a_flipped_bit_is_damage_that_names_file_page_and_table() {
         }
     }
     assert_eq!(damaged.len(), 1, "one row is damaged: {damaged:?}");
-    // No operation takes the damaged record for a row, or the row for missing.
+    // No operation may use the damaged record as a row or report the row as missing.
     let (keys, mut values) = (damaged, [Vec::new()]);
     let get = open.store.execute(open.table, &keys, Clock::Keep, &mut GetAll(&mut values));
     assert!(matches!(get, Err(Error::Damaged { .. })));
@@ -298,7 +299,7 @@ fn every_flipped_bit_of_a_record_is_noticed() {
     let bank = Bank::new();
     let open = bank.open();
     for bit in 0..96 * 8 {
-        // The first record of the log belongs to key 0.
+        // The log's first record has key 0.
         open.device.flip_bit_on_read(64 + bit / 8, (bit % 8) as u8);
         let error = peek(&open.store, open.table, &[0]).unwrap_err();
         assert!(matches!(error, Error::Damaged { .. }), "bit {bit}: {error}");

@@ -1,5 +1,5 @@
-//! Tests that every call of the device may fail, report a wrong result, or be late. No wrong row is
-//! ever returned, no checkpoint is lost, and a log that could not be written accepts no more
+//! Tests each call of the device with a failure, a wrong result or a delay. Reads must never return
+//! a wrong row, and no checkpoint may be lost. After a failed write the store refuses further
 //! writes.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
@@ -20,7 +20,7 @@ const PAGE_BYTES: i64 = 8 << 10;
 
 type Model = HashMap<u64, u64>;
 
-/// The fault of the device, and the number of the call that has it, from 1 on.
+/// A fault of the device. The number names the call that has the fault, from 1 on.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     Read(u64, ReadFault),
@@ -28,7 +28,7 @@ enum Fault {
     Sync(u64),
     Truncate(u64),
     Free(u64),
-    /// No call fails; all are late by random times.
+    /// All calls succeed after random delays, which the seed determines.
     Delays(u64),
 }
 
@@ -45,12 +45,12 @@ impl Fault {
         }
     }
 
-    /// True if the fault may leave wrong bytes on the device without an error.
+    /// True if the fault can leave wrong bytes on the device while the write reports success.
     fn lies_in_writing(self) -> bool {
         matches!(self, Fault::Write(_, fault) if !matches!(fault, WriteFault::Fails { .. }))
     }
 
-    /// True if the store must not write any more after the fault.
+    /// True if the store must refuse further writes after the fault.
     fn stops_writes(self) -> bool {
         matches!(self, Fault::Write(_, WriteFault::Fails { .. }) | Fault::Sync(_))
     }
@@ -63,15 +63,15 @@ struct Life {
     store: Option<Store>,
     table: Option<TableId>,
     model: Model,
-    /// The content of the last complete checkpoint, and of one that was begun after it. The
-    /// numbers are their blobs.
+    /// The content and the blob of the last complete checkpoint. `begun` has the content and the
+    /// blob of a checkpoint that was begun afterwards.
     saved: (u64, Model),
     begun: Option<(u64, Model)>,
     errors: Vec<String>,
 }
 
 impl Life {
-    /// Runs all steps, or stops at a failure that ends the store's writes.
+    /// Runs all steps. Stops early if a failure ends the store's writes.
     fn live(fault: Option<Fault>) -> Self {
         let disk = MemoryDevice::new(&DeviceOptions {
             segment_size_bytes: 64 << 10,
@@ -121,7 +121,7 @@ impl Life {
             let Err(error) = step(self) else { continue };
             self.note(&error);
             let again = !self.fault.is_some_and(Fault::lies_in_writing) && !self.is_stopped();
-            // The fault has happened, so the step is repeated without it.
+            // The fault occurs once, so the repeated step runs without it.
             if !again {
                 break;
             }
@@ -139,7 +139,7 @@ impl Life {
     fn note(&mut self, error: &Error) {
         let text = error.to_string();
         assert!(self.fault.is_some(), "{text}");
-        // The disk in memory has no path.
+        // The disk in memory has no path that an error could name.
         let named = text.contains("injected") || text.contains(".seg") || text.contains("page");
         assert!(named && !text.contains("panicked"), "{:?}: {text}", self.fault);
         self.errors.push(text);
@@ -154,7 +154,8 @@ impl Life {
     }
 
     fn is_stopped(&self) -> bool {
-        // No row has this key, so the call changes nothing.
+        // No row has this key, so the deletion changes nothing. It only tests whether writes are
+        // refused.
         let Some(store) = &self.store else { return false };
         matches!(store.delete(self.table(), &[KEYS_END + 1]), Err(Error::Poisoned { .. }))
     }
@@ -248,8 +249,9 @@ impl Life {
         Ok(())
     }
 
-    /// Checks the bank after the disk works again: it is at its last checkpoint, and its rows are
-    /// right. Rows that a false report has destroyed are errors. Returns their number.
+    /// Opens the bank on the working disk. Asserts that it is at its last checkpoint and returns no
+    /// wrong row. Rows that a write with a false report destroyed must give errors. Returns the
+    /// number of these rows.
     fn look_at_what_is_left(mut self) -> u64 {
         self.device.mend();
         let lied = self.fault.is_some_and(Fault::lies_in_writing);
@@ -279,7 +281,7 @@ impl Life {
     }
 }
 
-/// At most `count` of the numbers from 1 to `calls`, including the first and the last.
+/// Returns at most `count` numbers from 1 to `calls`, including 1 and `calls`.
 fn chosen(calls: u64, count: u64, random: &mut Random) -> Vec<u64> {
     let mut chosen: Vec<u64> = match calls <= count {
         true => (1..=calls).collect(),

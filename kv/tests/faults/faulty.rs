@@ -1,4 +1,4 @@
-//! A bank on a device that a test can make fail.
+//! A bank on a device whose calls fail on a test's request.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -19,7 +19,7 @@ pub(crate) struct Open {
     pub(crate) table: TableId,
 }
 
-/// Opens the bank in `dir` with its log on `disk`. Makes the table if the bank has no table.
+/// Opens the bank in `dir` with its log on `disk`. Creates the table if the bank has none.
 pub(crate) fn open_on(dir: &Path, disk: &Arc<dyn Device>, options: &StoreOptions) -> Open {
     let device = Arc::new(FaultyDevice::new(Arc::clone(disk)));
     let wrapped: Arc<dyn Device> = Arc::<FaultyDevice>::clone(&device);
@@ -31,12 +31,12 @@ pub(crate) fn open_on(dir: &Path, disk: &Arc<dyn Device>, options: &StoreOptions
     Open { store, device, table }
 }
 
-/// A disk in memory, which outlives the stores that are opened on it.
+/// Makes a disk in memory. It still exists when the stores on it are closed.
 pub(crate) fn memory() -> Arc<dyn Device> {
     Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap())
 }
 
-/// Puts rows of `version`.
+/// Puts the rows of `keys` with `version`.
 pub(crate) fn try_put(open: &Open, keys: &[u64], version: u64) -> Result<Outcome, Error> {
     let values: Vec<_> = keys.iter().map(|&key| value(key, version, VALUE_BYTES)).collect();
     open.store.execute(open.table, keys, Clock::Keep, &mut PutAll(&values))

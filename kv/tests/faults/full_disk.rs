@@ -1,5 +1,5 @@
-//! Tests a disk that fills up: calls fail with `DiskFull`, no row is lost, and the calls work again
-//! when there is room.
+//! Tests a disk that becomes full. Calls fail with `DiskFull`, no row is lost, and the calls
+//! succeed when there is room again.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -15,7 +15,7 @@ use crate::common::{Add, options, peek, put, value};
 use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, Read};
 use embank_kv::{Clock, DeviceChoice, Error, StoreOptions};
 
-/// Number of rows: several times as many as memory holds.
+/// Number of rows, several times the number that memory holds.
 const ROWS: u64 = 10_000;
 
 fn assert_full(result: Result<impl std::fmt::Debug, Error>) {
@@ -23,8 +23,8 @@ fn assert_full(result: Result<impl std::fmt::Debug, Error>) {
     assert!(matches!(error, Error::DiskFull { .. }), "{error}");
 }
 
-/// Asserts that each row has a version that the model allows: two versions if a failed put may have
-/// changed the row.
+/// Asserts that each row has one of the versions that the model allows. A row has two allowed
+/// versions if a failed put may have changed it.
 fn check(open: &Open, versions: &BTreeMap<u64, BTreeSet<u64>>) {
     let keys: Vec<u64> = versions.keys().copied().collect();
     for (&key, row) in keys.iter().zip(peek(&open.store, open.table, &keys).unwrap()) {
@@ -37,8 +37,8 @@ fn check(open: &Open, versions: &BTreeMap<u64, BTreeSet<u64>>) {
     }
 }
 
-/// Regression test: the store stopped writing for ever, and every row since the last checkpoint was
-/// lost.
+/// Regression test: after a full disk the store never wrote again. All rows since the last
+/// checkpoint were lost.
 #[test]
 fn no_row_is_lost_and_calls_work_again_when_there_is_room() {
     for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
@@ -71,7 +71,7 @@ fn no_row_is_lost_and_calls_work_again_when_there_is_room() {
             assert_full(open.store.checkpoint(b"none"));
             check(&open, &versions);
             open.device.mend();
-            // The next call follows at once.
+            // The first call after the disk has room must succeed.
             put(&open.store, open.table, &keys, round, VALUE_BYTES);
             versions.values_mut().for_each(|known| *known = [round].into());
             check(&open, &versions);
@@ -96,7 +96,7 @@ fn each_call_that_needs_a_page_tries_once_more() {
         assert_full(try_put(&open, &[ROWS + 1000 + key], 1));
         assert_eq!(open.device.calls().writes - before, 1, "attempts of one call");
     }
-    // Rows in memory change in place, without an attempt to write.
+    // A put changes a row in mutable memory in place, and tries no write.
     let before = open.device.calls().writes;
     let resident = keys
         .iter()
@@ -106,14 +106,14 @@ fn each_call_that_needs_a_page_tries_once_more() {
     assert_eq!(open.device.calls().writes, before);
 }
 
-/// Deletions need a page; the last frames are reserved for them.
+/// A deletion may need a new page. The last free frames are reserved for that.
 #[test]
 fn rows_on_disk_can_be_deleted_and_read() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
     let open = open_on(dir.path(), &disk, &by_hand(BUDGET_BYTES));
     let keys: Vec<u64> = (0..ROWS).collect();
     put(&open.store, open.table, &keys, 0, VALUE_BYTES);
-    // The writer finds the disk full before memory is full.
+    // The checkpoint makes the writer thread find the disk full before memory is full.
     open.store.checkpoint(b"").unwrap();
     open.device.break_writes(ErrorKind::StorageFull);
     put(&open.store, open.table, &keys[..1], 1, VALUE_BYTES);
@@ -156,7 +156,8 @@ fn threads_that_wait_for_a_page_hear_of_the_full_disk() {
     check(&open, &versions);
 }
 
-/// Half of an update can't be undone: the caller would apply it twice.
+/// The caller repeats a failed update. An update that failed after half of its rows would change
+/// these rows twice.
 #[test]
 fn an_update_is_refused_before_its_first_row_or_comes_to_its_end() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
@@ -166,7 +167,7 @@ fn an_update_is_refused_before_its_first_row_or_comes_to_its_end() {
     open.store.checkpoint(b"").unwrap();
     let (mut refused, mut done) = (0, 0);
     for round in 0..300_u64 {
-        // The disk has room at some times and no room at others.
+        // In 3 of 7 rounds the disk has no room.
         open.device.set_room(if round % 7 < 3 { 0 } else { 1 << 40 });
         let start = (round * 977 % (ROWS - 500)) as usize;
         let keys = &keys[start..start + 500];
@@ -188,7 +189,7 @@ fn an_update_is_refused_before_its_first_row_or_comes_to_its_end() {
     }
 }
 
-/// The system reports free space and refuses the write, as for the quota of a user.
+/// The system reports free space and still refuses writes, as it does for a user's disk quota.
 #[test]
 fn an_update_is_whole_where_the_system_does_not_tell_of_the_limit() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
@@ -204,7 +205,7 @@ fn an_update_is_whole_where_the_system_does_not_tell_of_the_limit() {
                 open.device.break_writes(ErrorKind::QuotaExceeded);
                 put(&open.store, open.table, &[0], 0, VALUE_BYTES);
                 rows[0] = value(0, 0, VALUE_BYTES);
-                // The writer finds the disk full before memory is full.
+                // The checkpoint makes the writer thread find the disk full before memory is full.
                 assert_full(open.store.checkpoint(b""));
             }
             15 => open.device.mend(),
@@ -233,11 +234,11 @@ fn an_update_is_whole_where_the_system_does_not_tell_of_the_limit() {
     }
 }
 
-/// Regression test: a writer waited without end for a compactor that had no work.
+/// Regression test: a writer waited for ever for compaction that had nothing to do.
 #[test]
 fn no_writer_waits_for_compaction_that_cannot_help() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), memory());
-    // Compaction runs in the background, and no checkpoint is taken.
+    // These options let compaction run in the background. No checkpoint is taken.
     let open = open_on(dir.path(), &disk, &options(BUDGET_BYTES));
     let keys: Vec<u64> = (0..ROWS).collect();
     put(&open.store, open.table, &keys[..1000], 0, VALUE_BYTES);
@@ -250,7 +251,7 @@ fn no_writer_waits_for_compaction_that_cannot_help() {
     try_put(&open, &keys, 1).unwrap();
 }
 
-/// A disk of a given size, in blocks of 4 KiB.
+/// A disk of a limited size, in blocks of 4 KiB.
 #[derive(Debug)]
 struct SmallDisk {
     inner: MemoryDevice,
@@ -321,8 +322,8 @@ impl Device for SmallDisk {
     }
 }
 
-/// Regression test: the bank itself filled the disk with superseded rows. `compact` failed and
-/// freed nothing.
+/// Regression test: the bank filled the disk with superseded rows. `compact` then failed and freed
+/// nothing.
 #[test]
 fn a_bank_that_has_filled_its_disk_compacts_in_the_room_that_is_left() {
     for has_checkpoint in [false, true] {
@@ -335,7 +336,7 @@ fn a_bank_that_has_filled_its_disk_compacts_in_the_room_that_is_left() {
         if has_checkpoint {
             open.store.checkpoint(b"empty").unwrap();
         }
-        // Ends: a round takes about 1 MB of the disk.
+        // Ends: each round writes about 1 MB to a disk of 8 MiB.
         let full = (1..100).find_map(|round| {
             keys.chunks(500).find_map(|keys| {
                 let done = try_put(&open, keys, round);
@@ -377,7 +378,8 @@ fn a_bank_that_has_filled_its_disk_compacts_in_the_room_that_is_left() {
     }
 }
 
-/// The disk has no free space, not even the reserve for a checkpoint: another program has taken it.
+/// Another program has taken all free space, also the space that the store reserves for a
+/// checkpoint.
 #[test]
 fn compaction_frees_as_it_goes_on_a_disk_without_any_room() {
     let dir = tempfile::tempdir().unwrap();
@@ -388,7 +390,7 @@ fn compaction_frees_as_it_goes_on_a_disk_without_any_room() {
     for round in 1..4 {
         put(&open.store, open.table, &keys, round, VALUE_BYTES);
     }
-    // From here on the disk is exactly as large as its content.
+    // From here on the disk has no free block.
     let taken = small.taken.lock().unwrap().len() as u64;
     small.size_blocks.store(taken, Ordering::SeqCst);
     let mut versions: BTreeMap<u64, BTreeSet<u64>> =
@@ -416,7 +418,7 @@ fn compaction_frees_as_it_goes_on_a_disk_without_any_room() {
     check(&open, &versions);
 }
 
-/// The store reserves the space for a checkpoint: a bank that has filled its disk can take one.
+/// The store reserves space for a checkpoint. A bank that filled its disk can therefore take one.
 #[test]
 fn writers_leave_room_for_a_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -442,7 +444,7 @@ fn writers_leave_room_for_a_checkpoint() {
     check(&open, &versions);
 }
 
-/// Background compaction waits for space and continues by itself.
+/// Background compaction waits for space and then continues by itself.
 #[test]
 fn compaction_in_the_background_goes_on_when_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
@@ -452,7 +454,7 @@ fn compaction_in_the_background_goes_on_when_there_is_room() {
     let keys: Vec<u64> = (0..ROWS).collect();
     put(&open.store, open.table, &keys, 0, VALUE_BYTES);
     open.device.break_writes(ErrorKind::StorageFull);
-    // Ends: memory holds only a part of the rows.
+    // Ends: memory can hold only some of the rows.
     while try_put(&open, &keys, 1).is_ok() {}
     open.device.mend();
     for version in 2..8 {
@@ -466,7 +468,7 @@ fn compaction_in_the_background_goes_on_when_there_is_room() {
     check(&open, &keys.iter().map(|&key| (key, [7].into())).collect());
 }
 
-/// On a real device the store asks the file system, which has free space.
+/// A device on files reports the free space of its file system.
 #[test]
 fn a_file_system_says_what_room_it_has() {
     let dir = tempfile::tempdir().unwrap();

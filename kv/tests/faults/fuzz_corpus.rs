@@ -1,7 +1,7 @@
-//! Runs the inputs that the fuzz targets of `kv/fuzz` have kept, without a fuzzer: docs/testing.md,
+//! Runs the fuzz targets of `kv/fuzz` on their stored inputs, without a fuzzer: docs/testing.md,
 //! "Fuzzing".
 //!
-//! `kv/src/testing/fuzzing.rs` replays the inputs of decoders that are private to the crate.
+//! The targets whose decoders are private to the crate run in `kv/src/testing/fuzzing.rs`.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![allow(unreachable_pub, dead_code, reason = "shared with the fuzz targets, which use all of it")]
@@ -31,7 +31,7 @@ fn replay<T: for<'a> Arbitrary<'a>>(target: &str, run: impl Fn(&T)) {
     for file in files {
         println!("{}", file.display());
         let bytes = fs::read(&file).unwrap();
-        // As libfuzzer-sys does: an input that is too short is skipped.
+        // An input that is too short is skipped, as libfuzzer-sys skips it.
         if let Ok(input) = T::arbitrary_take_rest(Unstructured::new(&bytes)) {
             run(&input);
         }

@@ -1,5 +1,5 @@
-//! Tests of faults: damaged files, failing devices and full disks lead to errors, and never to
-//! wrong rows.
+//! Tests of faults. Damaged files, failing devices and full disks must give errors, and never wrong
+//! rows.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
-//! Tests salvage: every row that was not on a damaged page is copied with its value, and the report
-//! names the rest.
+//! Tests salvage. Each row that is on no damaged page is copied with its value, and the report
+//! names all other rows.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -17,7 +17,7 @@ use embank_kv::{Error, Store};
 
 const MEMORY: SalvageOptions = SalvageOptions { memory_budget_bytes: Some(4 << 20) };
 
-/// Salvages a bank. Asserts that the new bank is sound, opens and has the blob.
+/// Salvages a bank. Asserts that the new bank is sound, can be opened and has the blob.
 fn salvaged(dir: &Path) -> (SalvageReport, Rows) {
     let new = tempfile::tempdir().unwrap();
     let report = salvage(dir, new.path(), &MEMORY, &mut |_| {}).unwrap();
@@ -38,8 +38,8 @@ fn salvaged(dir: &Path) -> (SalvageReport, Rows) {
     (report, rows)
 }
 
-/// The page of each row's newest record, read from the log as docs/format.md describes it. Records
-/// were written in order, so the last record of a key is the newest.
+/// Returns the page of each row's newest record. Reads the log as docs/format.md describes it. A
+/// key's last record is its newest, because records were written in order.
 fn pages_of_rows(bank: &ClosedBank) -> BTreeMap<(u16, u64), u64> {
     let page_bytes = summary(bank.path()).unwrap().checkpoints[0].page_bytes as usize;
     let log = fs::read(bank.files().pop().unwrap()).unwrap();
@@ -56,7 +56,7 @@ fn pages_of_rows(bank: &ClosedBank) -> BTreeMap<(u16, u64), u64> {
     pages
 }
 
-/// The rows of the newest checkpoint whose records are on no page of `pages`.
+/// Returns the rows of the newest checkpoint whose newest record is on no page of `pages`.
 fn rows_off(bank: &ClosedBank, of_rows: &BTreeMap<(u16, u64), u64>, pages: &BTreeSet<u64>) -> Rows {
     let tables = &summary(bank.path()).unwrap().checkpoints[1].tables;
     let mut off = bank.rows[1].clone();
@@ -67,7 +67,7 @@ fn rows_off(bank: &ClosedBank, of_rows: &BTreeMap<(u16, u64), u64>, pages: &BTre
     off
 }
 
-/// Asserts that `found` has every row of `whole`, with its value.
+/// Asserts that `found` has every row of `whole` with the same value.
 fn assert_holds(found: &Rows, whole: &Rows, what: &str) {
     for (name, rows) in whole {
         for (key, row) in rows {
@@ -85,7 +85,8 @@ fn a_whole_bank_comes_back_whole_by_its_index_and_by_its_log() {
         assert!(report.is_complete() && report.rows_by == RowSource::Index, "{report:?}");
         assert_eq!(found, bank.rows[1]);
 
-        // Without the index, the log gives the same rows, including deletions.
+        // Without the index, salvage reads the log. It must find the same rows and apply the
+        // deletions.
         let newest = bank.path().join("checkpoints/0000000002");
         for file in fs::read_dir(newest).unwrap().map(|file| file.unwrap().path()) {
             if file.file_name().unwrap().to_str().unwrap().starts_with("index") {
@@ -177,8 +178,8 @@ fn rows_off_the_damaged_pages_all_come_back() {
     }
 }
 
-/// Regression test: tables after a dropped one got smaller numbers. Rows that refer to tables by
-/// their numbers then belonged to another table: the expiry times of tables.
+/// Regression test: tables after a dropped table got smaller numbers. The bank's internal rows with
+/// the tables' expiry times then applied to other tables.
 #[test]
 fn tables_keep_their_numbers() {
     let (dir, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,6 +1,6 @@
-//! Tests damage that has right checksums, as a faulty program may write it: the result is an error,
-//! without a panic and without a large allocation. The fuzz targets of `kv/fuzz` search for more
-//! such damage.
+//! Tests damage with correct checksums, as a faulty program may write it. The store must return an
+//! error without a panic and without a large allocation. The fuzz targets of `kv/fuzz` search for
+//! more such damage.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 #![allow(unreachable_pub, dead_code, reason = "shared with the fuzz targets, which use all of it")]
@@ -16,8 +16,8 @@ use embank_kv::{Error, Store, TableId};
 const BUDGET_BYTES: u64 = 256 << 10;
 const PAGE_BYTES: u64 = 8 << 10;
 
-/// Makes a closed bank of one table and one checkpoint. Returns it with the path of the image of
-/// its index.
+/// Makes a closed bank with one table and one checkpoint. Returns the bank and the path of the
+/// checkpoint's index file.
 fn bank() -> (tempfile::TempDir, TableId, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), &options(BUDGET_BYTES)).unwrap();
@@ -28,7 +28,7 @@ fn bank() -> (tempfile::TempDir, TableId, PathBuf) {
     (dir, table, image)
 }
 
-/// Changes the words of an image's stream, which has one chunk.
+/// Changes the words in an index file whose stream has one chunk, and corrects the checksum.
 fn change_words(image: &PathBuf, change: impl FnOnce(&mut [[u8; 8]])) {
     let mut bytes = fs::read(image).unwrap();
     let length = u32::from_le_bytes(bytes[32..36].try_into().unwrap()) as usize;
@@ -37,8 +37,8 @@ fn change_words(image: &PathBuf, change: impl FnOnce(&mut [[u8; 8]])) {
     fs::write(image, bytes).unwrap();
 }
 
-/// Regression test: for an image that claimed 2^43 buckets, a terabyte was requested before
-/// anything was read.
+/// Regression test: an index file claimed 2^43 buckets. The store requested a terabyte before it
+/// read anything.
 #[test]
 fn an_index_is_not_larger_than_its_files() {
     let (dir, _, image) = bank();
@@ -52,14 +52,14 @@ fn an_index_is_not_larger_than_its_files() {
     assert_eq!(report.tables[0].rows, 500);
 }
 
-/// Regression test: an entry led to the last bytes of a page, where no header fits, and the reader
-/// read past its buffer.
+/// Regression test: an index entry led to the last bytes of a page, which have no room for a
+/// record's header. The reader read past its buffer.
 #[test]
 fn an_entry_that_leads_to_a_pages_end_is_damage() {
     for (before_end, chained) in [8, 16, 24, 32].into_iter().flat_map(|at| [(at, 0), (at, 1)]) {
         let (dir, table, image) = bank();
-        // One entry for each row. If the hashes of two rows agree in bucket and tag, one entry
-        // leads to both.
+        // Each row has an entry. Two rows share one entry if their hashes have the same bucket and
+        // tag.
         let mut changed = 0;
         change_words(&image, |words| {
             let mut at = 4;

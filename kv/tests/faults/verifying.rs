@@ -1,5 +1,5 @@
-//! Tests verification: a sound bank has no finding, each damage is found and named, and
-//! verification changes nothing.
+//! Tests verification. A sound bank has no findings, each damage is found and named, and no file
+//! changes.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -51,7 +51,7 @@ fn read_all(dir: &Path, checkpoint: u64, of: &Rows) {
 #[test]
 fn a_whole_bank_is_clean_and_its_rows_can_be_read_at_each_checkpoint() {
     let mut random = Random::new();
-    // The second budget is too small for one entry a row, so rows share chains.
+    // The second budget is too small for one index entry per row, so rows share chains.
     for (rows, budget_bytes) in [(2_000, 16 << 20), (20_000, 300 << 10)] {
         let bank = ClosedBank::new(&mut random, rows, budget_bytes);
         fs::create_dir(bank.path().join("checkpoints/0000000009.partial")).unwrap();
@@ -65,7 +65,8 @@ fn a_whole_bank_is_clean_and_its_rows_can_be_read_at_each_checkpoint() {
                 assert_eq!((table.rows, table.sound), (expected, expected), "{}", table.name);
             }
         }
-        // With a window of the index at a time, the result is equal.
+        // With little memory, verification reads the index in several windows. The result must be
+        // the same.
         let small = VerifyOptions { memory_bytes: 64 << 10, ..VerifyOptions::default() };
         let again = verify(bank.path(), &small, &mut |_| {}).unwrap();
         assert!(again.is_clean());
@@ -81,7 +82,7 @@ fn a_whole_bank_is_clean_and_its_rows_can_be_read_at_each_checkpoint() {
     }
 }
 
-/// True if a byte of the log is named by no checkpoint of the bank.
+/// True if no checkpoint of the bank uses this byte of the log.
 fn is_harmless(bank: &Path, file: &Path, at: u64) -> bool {
     let Some(name) = file.file_name().and_then(|name| name.to_str()?.strip_suffix(".seg")) else {
         return false;
@@ -200,8 +201,8 @@ fn a_bank_is_verified_while_it_is_written() {
         });
         let mut verified = 0;
         while !writer.is_finished() {
-            // With two checkpoints kept, the writer may be too fast for a report; nothing is
-            // asserted then.
+            // The writer keeps two checkpoints and may remove both during a verification. Such an
+            // attempt fails and is skipped.
             let Ok(report) = verify(dir.path(), &VerifyOptions::default(), &mut |_| {}) else {
                 continue;
             };

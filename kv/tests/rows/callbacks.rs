@@ -1,4 +1,4 @@
-//! Tests callers' functions that panic: the store, its counts and its memory stay as they were.
+//! Tests callbacks that panic. The store's rows, counts and memory must be as before.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -12,7 +12,7 @@ use embank_kv::{
 const VALUE_BYTES: usize = 64;
 const ROWS: u64 = 20_000;
 
-/// Panics at the 64th row of a batch, and at every 64th row after it.
+/// Panics at every 64th row of a batch.
 struct Panics;
 
 impl Operation for Panics {
@@ -22,7 +22,7 @@ impl Operation for Panics {
     }
 }
 
-/// The callback panics while the device's queue is full of reads into the store's buffer.
+/// The callback panics while the device still has many reads into the store's buffer.
 #[test]
 fn a_panic_amid_reads_from_disk_leaves_the_device_whole() {
     for choice in [DeviceChoice::IoUring, DeviceChoice::Threads] {
@@ -48,7 +48,7 @@ fn a_panic_amid_reads_from_disk_leaves_the_device_whole() {
     }
 }
 
-/// Takes a checkpoint from inside a callback, which is not allowed.
+/// Takes a checkpoint inside a callback, which the store must refuse.
 struct Checkpoints<'a>(&'a Store);
 
 impl Operation for Checkpoints<'_> {
@@ -59,7 +59,7 @@ impl Operation for Checkpoints<'_> {
     }
 }
 
-/// Regression test: the checkpoint waited for its own batch, for ever.
+/// Regression test: a checkpoint inside a callback waited for ever for its own batch.
 #[test]
 fn a_checkpoint_in_a_callback_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
@@ -71,7 +71,7 @@ fn a_checkpoint_in_a_callback_is_an_error() {
     assert_eq!(store.checkpoint(b"").unwrap(), 1);
 }
 
-/// Inserts rows and panics at the last row of the batch, in a table of fixed or of variable width.
+/// Inserts rows and panics at the batch's last row. `VARIABLE` selects the width of the table.
 struct PanicsAtTheEnd<const VARIABLE: bool>(usize);
 
 impl<const VARIABLE: bool> Operation for PanicsAtTheEnd<VARIABLE> {
@@ -90,8 +90,8 @@ impl<const VARIABLE: bool> Operation for PanicsAtTheEnd<VARIABLE> {
     }
 }
 
-/// Regression test: the rows before the panic were inserted and not counted. Deleting them took the
-/// count below zero, and no checkpoint could be taken any more.
+/// Regression test: rows that were inserted before the panic were not counted. Their deletion took
+/// the count below zero, and all later checkpoints failed.
 #[test]
 fn rows_that_were_inserted_before_a_panic_are_counted() {
     let dir = tempfile::tempdir().unwrap();
@@ -111,7 +111,7 @@ fn rows_that_were_inserted_before_a_panic_are_counted() {
             }));
             assert!(panicked.is_err());
         }
-        // A row that had to wait for a read was not inserted.
+        // Rows that still waited for a read when the batch panicked were not inserted.
         let there = peek(&store, fixed, &keys).unwrap().into_iter().flatten().count()
             + peek_each(&store, variable, &keys).unwrap().into_iter().flatten().count();
         assert!(there > 0);
@@ -123,7 +123,7 @@ fn rows_that_were_inserted_before_a_panic_are_counted() {
     }
 }
 
-/// Counts the calls of `settled` for each row of a batch.
+/// Counts the calls of `seen` and `settled` for each row of a batch.
 struct Settles<const ACCESS: u8> {
     settled: Vec<u32>,
     seen: Vec<u32>,
@@ -137,7 +137,7 @@ impl<const ACCESS: u8> Operation for Settles<ACCESS> {
         _ => Access::Put,
     };
     fn insert(&mut self, i: usize, _: &mut [u8]) -> bool {
-        // Every third row stays missing.
+        // Does not insert every third row, so that it stays missing.
         !i.is_multiple_of(3)
     }
     fn seen(&mut self, i: usize, _: u32) {
@@ -153,7 +153,7 @@ fn settles<const ACCESS: u8>(store: &Store, table: TableId, keys: &[u64], there:
         for keys_each in [1, keys.len()] {
             for (group, there) in keys.chunks(keys_each).zip(there.chunks(keys_each)) {
                 if clock == (Clock::Acquire { bound: Some(0) }) {
-                    // Ends the leases that an earlier round acquired.
+                    // Ends the leases of earlier rounds, so that the bound 0 admits the rows.
                     store.execute(table, group, Clock::Release, &mut Reads).unwrap();
                 }
                 let none = || vec![0; group.len()];
@@ -173,15 +173,15 @@ fn settles<const ACCESS: u8>(store: &Store, table: TableId, keys: &[u64], there:
     }
 }
 
-/// Reads rows and leaves missing rows as they are.
+/// Gets rows and inserts no missing row.
 struct Reads;
 
 impl Operation for Reads {
     const ACCESS: Access = Access::Get;
 }
 
-/// Regression test: a batch of one get of a row in mutable memory did not call `settled` if it left
-/// the clock as it was.
+/// Regression test: a batch with one get did not call `settled` if the row was in mutable memory
+/// and its clock stayed the same.
 #[test]
 fn what_was_done_to_a_row_is_told_once_wherever_it_lies() {
     let dir = tempfile::tempdir().unwrap();

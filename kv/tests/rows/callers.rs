@@ -20,7 +20,7 @@ fn store_with_rows() -> (tempfile::TempDir, Arc<Store>, TableId) {
     (dir, Arc::new(store), table)
 }
 
-/// The rows to read when a thread ends, and the channel that reports the number of rows found.
+/// The rows that a thread reads when it ends, and the channel for the number of rows that it found.
 struct Last {
     store: Arc<Store>,
     table: TableId,
@@ -28,7 +28,8 @@ struct Last {
     found: mpsc::Sender<usize>,
 }
 
-/// Reads rows when its thread ends, after the store's own thread locals were destroyed.
+/// A thread local that reads rows when its thread ends. The store's own thread locals are destroyed
+/// before it.
 struct AtTheEnd(Option<Last>);
 
 impl Drop for AtTheEnd {
@@ -52,7 +53,7 @@ fn an_ending_thread_may_still_use_the_store() {
         let (found, count) = mpsc::channel();
         let (store, wanted) = (Arc::clone(&store), keys.len());
         std::thread::spawn(move || {
-            // Registered before the store's thread locals, so destroyed after them.
+            // Initialized before the store's thread locals, so it is destroyed after them.
             let last = AtTheEnd(Some(Last { store: Arc::clone(&store), table, keys, found }));
             AT_THE_END.with(|place| *place.borrow_mut() = last);
             peek(&store, table, &[1, 2]).unwrap();
@@ -78,8 +79,8 @@ impl Operation for Ignore {
     const ACCESS: Access = Access::Get;
 }
 
-/// Regression test: after a panic in the middle of a batch, threads that waited for rows which the
-/// batch had released were not woken.
+/// Regression test: a batch released rows and then panicked. Threads that waited for these rows
+/// were not woken.
 #[test]
 fn a_panicking_release_still_wakes_who_waits() {
     let (_dir, store, table) = store_with_rows();
@@ -104,7 +105,7 @@ fn a_panicking_release_still_wakes_who_waits() {
     assert_eq!(store.clock_of(table, 1).unwrap(), Some(0));
 }
 
-/// Regression test: a batch that a poisoned store refused was counted as if it had changed rows.
+/// Regression test: a store that refuses writes counted rows of a refused batch as changed.
 #[test]
 fn a_refused_batch_changes_no_count() {
     use embank_kv::device::{Device, DeviceOptions, FaultyDevice, MemoryDevice};

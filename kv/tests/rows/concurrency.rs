@@ -1,4 +1,4 @@
-//! Tests threads that work on the same rows while pages turn and leave memory all the time.
+//! Tests threads that work on the same rows while pages are filled and evicted.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -31,8 +31,8 @@ fn number(value: &[u8]) -> u64 {
     u64::from_le_bytes(value[..8].try_into().unwrap())
 }
 
-/// Four threads add to counters while another thread deletes, puts, peeks, promotes and takes
-/// checkpoints.
+/// Four threads add to counters. Another thread deletes, puts, peeks, promotes and takes
+/// checkpoints. The test compares the final counters.
 fn add_and_compare(device: DeviceChoice, batches: u64) {
     const KEYS: u64 = 8000;
     let Bank { store, table, dir: _dir } = bank(device, 32);
@@ -45,7 +45,7 @@ fn add_and_compare(device: DeviceChoice, batches: u64) {
             let (store, expected, adders) = (&store, &expected, &adders);
             s.spawn(move || {
                 for batch in 0..batches {
-                    // Half of the additions go to a sixteenth of the keys.
+                    // Half of the keys come from a sixteenth of the table.
                     let end = [KEYS, KEYS / 16];
                     let keys: Vec<u64> = (0..64).map(|i| random.below(end[i % 2])).collect();
                     let mut add = Add { by: 1, insert: true };
@@ -114,7 +114,7 @@ fn no_addition_is_lost_on_the_thread_pool() {
 
 const WORDS: usize = 33;
 
-/// Checks that each row is filled with one repeated word, and counts the rows.
+/// Asserts that each row consists of one repeated word, and counts the rows.
 struct Filled(usize);
 
 fn check_filled(value: &[u8]) -> u64 {
@@ -138,7 +138,8 @@ impl Operation for PutFilled {
     }
 }
 
-/// Replaces the word that fills a row by another word, and checks the whole old value.
+/// Fills each row with another word, after asserting that the old value consists of one repeated
+/// word.
 struct TurnFilled(u64);
 
 impl Operation for TurnFilled {
@@ -159,8 +160,8 @@ impl Operation for Filled {
 
 #[test]
 fn a_peeked_value_is_never_torn() {
-    // Regression test: a reader that checked the generation and not the lock saw halves of two
-    // values.
+    // Regression test: a reader checked a record's generation number but not its lock. It saw
+    // halves of two values.
     const KEYS: u64 = 1500;
     let Bank { store, table, dir: _dir } = bank(DeviceChoice::Memory, WORDS as u32 * 8);
     let all: Vec<u64> = (0..KEYS).collect();
@@ -174,7 +175,7 @@ fn a_peeked_value_is_never_torn() {
             s.spawn(move || {
                 // `cargo xtask bench soak` runs the same check for an hour.
                 for _ in 0..1500 {
-                    // A few hot rows in memory, and some rows from anywhere.
+                    // Some keys are hot rows in memory, and some are random rows.
                     let mut keys: Vec<u64> = (0..40).map(|_| random.below(8)).collect();
                     keys.extend((0..8).map(|_| random.below(KEYS)));
                     let word = random.next();
@@ -207,7 +208,7 @@ fn each_key_is_inserted_once_however_many_threads_insert_it() {
     const KEYS: u64 = 1_100_000;
     const BATCH: u64 = 1024;
     let dir = tempfile::tempdir().unwrap();
-    // Rows leave memory during the test; the index has space to grow.
+    // The budget lets rows leave memory and leaves room for the index to grow.
     let options = StoreOptions { device: DeviceChoice::Memory, ..options(40 << 20) };
     let store = Store::open(dir.path(), &options).unwrap();
     let table = store.create_table("counters", 8, b"").unwrap();
@@ -218,7 +219,7 @@ fn each_key_is_inserted_once_however_many_threads_insert_it() {
             let (store, start) = (&store, &start);
             s.spawn(move || {
                 for first in (0..KEYS).step_by(BATCH as usize) {
-                    // All threads insert the same new keys at the same time, each thread in another
+                    // All threads insert the same new keys at the same time, each in a different
                     // order.
                     let end = KEYS.min(first + BATCH);
                     let mut keys: Vec<u64> = (first..end).collect();
@@ -277,8 +278,8 @@ fn no_more_leases_are_out_than_the_bound_admits() {
                         }
                         let mut is_blocked = is_blocked.into_iter();
                         keys.retain(|_| !is_blocked.next().unwrap());
-                        // Counted while the lease is held, so the count never exceeds the number of
-                        // admitted leases.
+                        // Counts the leases while they are held, so the count never exceeds the
+                        // number of admitted leases.
                         for &key in &keys {
                             let now = out[key as usize].fetch_add(1, Ordering::SeqCst) + 1;
                             most.fetch_max(now, Ordering::Relaxed);
@@ -329,7 +330,7 @@ fn a_checkpoint_between_two_batches_of_its_thread_holds_that_threads_rows_whole(
             put(&store, table, &all, version, 32);
             store.checkpoint(&version.to_le_bytes()).unwrap();
         }
-        // These changes are in no checkpoint.
+        // No checkpoint has these changes.
         put(&store, table, &all[..1000], last + 1, 32);
         done.store(true, Ordering::Relaxed);
     });
@@ -340,8 +341,8 @@ fn a_checkpoint_between_two_batches_of_its_thread_holds_that_threads_rows_whole(
     for (&key, row) in all.iter().zip(peek(&store, table, &all).unwrap()) {
         assert_eq!(row.unwrap(), value(key, last, 32), "key {key}");
     }
-    // The other threads' rows hold a whole number of additions: 100 bytes, all zero except for the
-    // first word.
+    // Each row of the other table has a whole number of additions. Its 100 bytes are zero except
+    // for the first word.
     let keys: Vec<u64> = (0..3000).collect();
     for row in peek(&store, other, &keys).unwrap().into_iter().flatten() {
         assert!(number(&row) > 0 && row[8..].iter().all(|&byte| byte == 0));
@@ -350,7 +351,7 @@ fn a_checkpoint_between_two_batches_of_its_thread_holds_that_threads_rows_whole(
 
 #[test]
 fn a_row_that_comes_and_goes_is_whole_or_missing() {
-    // Deletions and inserts of the same keys race with readers, in memory and on disk.
+    // Threads delete and insert the same keys while others read them, in memory and on disk.
     const KEYS: u64 = 4000;
     let Bank { store, table, dir: _dir } = bank(DeviceChoice::Memory, 40);
     let random = Random::new();
@@ -379,11 +380,12 @@ fn a_row_that_comes_and_goes_is_whole_or_missing() {
     });
     let all: Vec<u64> = (0..KEYS).collect();
     let there = peek(&store, table, &all).unwrap().into_iter().flatten().count() as u64;
-    // Every row that was inserted was deleted or still exists.
+    // Each inserted row was deleted or still exists.
     assert_eq!(store.stats().inserted, deleted.load(Ordering::Relaxed) + there);
 }
 
-/// Adds 1. Before its new record is published, another thread's work runs.
+/// Adds 1 to a row. Before the new record is published, it calls a function, which acts as another
+/// thread.
 struct Overtaken<F: FnMut()>(F);
 
 impl<F: FnMut()> Operation for Overtaken<F> {
@@ -394,15 +396,15 @@ impl<F: FnMut()> Operation for Overtaken<F> {
     }
 }
 
-/// Regression test: an update that had to start again used the space of its first attempt, and put
-/// that record in front of a newer one. The chain then did not lead back, and the other row could
-/// not be read any more.
+/// Regression test: an update began again and reused the space of its first record. It linked that
+/// record in front of a record with a higher address. The chain then no longer went back, and a row
+/// could not be read.
 #[test]
 fn a_record_that_was_overtaken_does_not_lead_to_a_newer_one() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), &options(1 << 20)).unwrap();
     let table = store.create_table("rows", 8, b"").unwrap();
-    // Two keys that share a slot, because their hashes agree in all bits that the index stores.
+    // Two keys with the same hash bits in the index, so that they share a slot.
     let mut seen = std::collections::HashMap::new();
     let (first, second) = (0..1u64 << 20)
         .find_map(|key| {
@@ -430,7 +432,7 @@ fn a_record_that_was_overtaken_does_not_lead_to_a_newer_one() {
     );
 }
 
-/// Makes every value empty. Runs other work before it does so.
+/// Makes each value empty, after it has called a function.
 struct Shrink<F: FnMut()>(F);
 
 impl<F: FnMut()> Operation for Shrink<F> {
@@ -444,8 +446,8 @@ impl<F: FnMut()> Operation for Shrink<F> {
     }
 }
 
-/// Takes a checkpoint and opens the bank again. Only the table "kept" exists then, with the rows of
-/// `keys`.
+/// Takes a checkpoint and opens the bank again. Asserts that only the table "kept" exists, with the
+/// rows of `keys`.
 fn goes_on(dir: &tempfile::TempDir, store: Store, keys: &[u64]) {
     let kept = store.create_table("kept", 8, b"").unwrap();
     put(&store, kept, keys, 1, 8);
@@ -456,9 +458,9 @@ fn goes_on(dir: &tempfile::TempDir, store: Store, keys: &[u64]) {
     assert_eq!(peek(&store, kept, &keys[..1]).unwrap(), [Some(value(keys[0], 1, 8))]);
 }
 
-/// Regression test: a batch that ran while its table was dropped subtracted from the table's count
-/// of rows, which was already 0. The next manifest had a count beyond all bounds, and the bank
-/// could not be opened again.
+/// Regression test: a batch ran while its table was dropped. It subtracted from the table's row
+/// count, which was already 0. The next manifest had an impossible count, and the bank could not be
+/// opened again.
 #[test]
 fn a_drop_beside_a_delete_leaves_a_bank_that_opens() {
     let mut random = Random::new();
@@ -472,7 +474,7 @@ fn a_drop_beside_a_delete_leaves_a_bank_that_opens() {
         std::thread::scope(|s| {
             s.spawn(|| {
                 begin.wait();
-                // Deletes the rows that the drop has not removed yet.
+                // Deletes the rows that the concurrent drop has not yet removed.
                 let _ = store.delete(table, &keys);
             });
             begin.wait();
@@ -485,8 +487,8 @@ fn a_drop_beside_a_delete_leaves_a_bank_that_opens() {
     goes_on(&dir, store, &keys);
 }
 
-/// Drops a table of variable width in the middle of a batch that makes its rows shorter: the count
-/// of bytes must not go below zero.
+/// A table of variable width is dropped during a batch that makes its rows shorter. The table's
+/// byte count must not go below zero.
 #[test]
 fn a_drop_beside_a_batch_that_shrinks_leaves_a_bank_that_opens() {
     let dir = tempfile::tempdir().unwrap();

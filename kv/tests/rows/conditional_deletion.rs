@@ -1,4 +1,5 @@
-//! Tests `delete_if`: a row is deleted only if the condition accepts its value of that moment.
+//! Tests `delete_if`: a row is deleted only if the condition accepts the value that the row has at
+//! the deletion.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -17,16 +18,16 @@ fn open(device: DeviceChoice) -> (tempfile::TempDir, Store, TableId) {
     (dir, store, table)
 }
 
-/// In every region, exactly the rows that the condition accepts are deleted. The condition sees
-/// each row's present value, and is not asked about missing rows.
+/// In each region, exactly the accepted rows are deleted. The condition gets each row's present
+/// value, and is not called for missing rows.
 #[test]
 fn rows_of_every_region_go_on_their_condition() {
     for device in [DeviceChoice::Auto, DeviceChoice::Threads, DeviceChoice::Memory] {
         let (_dir, store, table) = open(device);
         let keys: Vec<u64> = (0..ROWS).collect();
         put(&store, table, &keys, 0, VALUE_BYTES);
-        // After the checkpoint all rows in memory are read-only. The put then makes some of them
-        // mutable again.
+        // The checkpoint makes all rows in memory read-only. The put makes 100 of them mutable
+        // again.
         store.checkpoint(b"").unwrap();
         put(&store, table, &keys[..100], 7, VALUE_BYTES);
         let asked = [&keys[..], &[ROWS, ROWS + 1]].concat();
@@ -41,7 +42,7 @@ fn rows_of_every_region_go_on_their_condition() {
             })
             .unwrap();
         assert_eq!(deleted, ROWS / 3);
-        // Every row that is left is found, in every region.
+        // The condition saw rows in every region.
         let after = store.stats();
         assert!(after.hits_mutable - before.hits_mutable >= 66);
         assert!(after.hits_read_only > before.hits_read_only);
@@ -79,8 +80,8 @@ fn the_condition_sees_the_leases_of_a_row() {
     assert_eq!(store.clock_of(table, 2).unwrap(), Some(1), "what was kept is as it was");
 }
 
-/// The sum of all additions equals the sum of the deleted and of the remaining values. No update is
-/// lost between the condition's answer and the deletion.
+/// The sum of all additions must equal the sum of the deleted and the remaining values. Otherwise
+/// an update between the condition's answer and the deletion was lost.
 #[test]
 fn no_update_falls_between_the_look_and_the_deletion() {
     struct Number(u64);
@@ -98,7 +99,7 @@ fn no_update_falls_between_the_look_and_the_deletion() {
             for round in 0..rounds {
                 store.execute(table, &keys, Clock::Keep, &mut Add { by: 1, insert: true }).unwrap();
                 if round % 100 == 99 {
-                    // Pushes rows to disk.
+                    // Puts other rows, so that rows go to disk.
                     put(&store, table, &filler, round, VALUE_BYTES);
                 }
             }

@@ -1,4 +1,4 @@
-//! Tests that the index grows with the rows, stays inside the budget, and loses no row.
+//! Tests that the index grows with the rows, stays within the budget and loses no row.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -12,12 +12,12 @@ use embank_kv::{
 
 const BATCH: u64 = 4096;
 
-/// The value of a row: a number that is made from its key.
+/// Returns the value of a key's row, a number.
 fn number(key: u64) -> u64 {
     key.rotate_left(17) ^ 0xE3BA_4C5D
 }
 
-/// The `i`th key. Keys are not in order.
+/// Returns the `i`th key. The keys are not sorted.
 fn key(i: u64) -> u64 {
     i.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -49,7 +49,7 @@ fn keys(first: u64, end: u64) -> Vec<u64> {
     (first..end).map(key).collect()
 }
 
-/// Inserts the rows `first..end`. Calls `after` after each batch.
+/// Inserts the rows with numbers `first` to `end` - 1. Calls `after` after each batch.
 fn insert(store: &Store, table: TableId, first: u64, end: u64, mut after: impl FnMut(u64)) {
     for start in (first..end).step_by(BATCH as usize) {
         let stop = end.min(start + BATCH);
@@ -60,7 +60,7 @@ fn insert(store: &Store, table: TableId, first: u64, end: u64, mut after: impl F
     }
 }
 
-/// Checks that each of the first `rows` rows is found, and that other keys have no row.
+/// Asserts that each of the first `rows` rows is found, and that other keys have no row.
 fn check_all(store: &Store, table: TableId, rows: u64) {
     for start in (0..rows).step_by(1 << 16) {
         let keys = keys(start, rows.min(start + (1 << 16)));
@@ -90,9 +90,9 @@ fn with_table(store: Store) -> (Store, TableId) {
     (store, table)
 }
 
-/// Inserts `rows` rows and measures the memory after each batch. `granule_bytes` is the unit in
-/// which the index takes memory, once for buckets and once for overflow buckets. The index also has
-/// a sixteenth of a page of overflow buckets in reserve.
+/// Inserts `rows` rows and measures the memory after each batch. The index takes memory in units of
+/// `granule_bytes`, separately for buckets and for overflow buckets. It also keeps overflow buckets
+/// of a sixteenth of a page in reserve.
 fn grow_and_measure(budget_bytes: u64, rows: u64, granule_bytes: u64) {
     let dir = tempfile::tempdir().unwrap();
     let (store, table) = open(&dir, &options(budget_bytes));
@@ -112,7 +112,7 @@ fn grow_and_measure(budget_bytes: u64, rows: u64, granule_bytes: u64) {
     println!("at most {worst:.2} bytes of index a row");
     check_all(&store, table, rows);
     assert_eq!(store.stats().inserted, rows);
-    // The checkpoint's image of the index holds the same rows.
+    // The reopened index must have the same number of entries.
     let entries = store.stats().index_entries;
     store.checkpoint(b"").unwrap();
     drop(store);
@@ -121,7 +121,7 @@ fn grow_and_measure(budget_bytes: u64, rows: u64, granule_bytes: u64) {
     let limit = 16 * rows + 2 * granule_bytes;
     assert!(store.stats().memory_index_bytes <= limit);
     check_all(&store, table, rows);
-    // The reopened index continues to grow.
+    // The reopened index must be able to grow.
     insert(&store, table, rows, rows + rows / 8, |_| ());
     check_all(&store, table, rows + rows / 8);
 }
@@ -136,8 +136,8 @@ fn a_budget_with_huge_pages_takes_index_memory_in_their_size() {
     grow_and_measure(1 << 30, 300_000, 2 << 20);
 }
 
-/// Inserts far more rows than the index has space for: keys share slots, and chains get long, on
-/// disk.
+/// Inserts far more rows than the index has slots for. Keys then share slots, and the long chains
+/// are on disk.
 fn overfill(
     budget_bytes: u64,
     rows: u64,
@@ -151,7 +151,7 @@ fn overfill(
     assert!(stats.index_entries < rows, "the index is not full yet: {stats:?}");
     assert!(used_bytes(&stats) <= budget_bytes, "{stats:?}");
     check_all(&store, table, rows);
-    // Rows of a shared slot can be used, deleted and promoted like other rows.
+    // Rows that share a slot can be put, deleted and promoted like other rows.
     let mut random = Random::new();
     let some: Vec<u64> = (0..2000).map(|_| key(random.below(rows))).collect();
     store.execute(table, &some, Clock::Keep, &mut Put(&some)).unwrap();
@@ -185,8 +185,8 @@ fn a_full_index_of_512_kib_finds_every_row_on_a_real_disk() {
 
 #[test]
 fn the_budget_is_kept_at_every_step() {
-    // Regression test: the index took memory at once, and frames were released only when a later
-    // page turned.
+    // Regression test: the index took memory at once, and the log released frames only when it
+    // began a later page.
     for budget_bytes in [256 << 10, 384 << 10, 512 << 10, 3 << 20] {
         let dir = tempfile::tempdir().unwrap();
         let options = StoreOptions { device: DeviceChoice::Memory, ..options(budget_bytes) };
@@ -200,24 +200,24 @@ fn the_budget_is_kept_at_every_step() {
 
 #[test]
 fn promote_in_one_thread_moves_every_row_of_shared_slots() {
-    // Regression test: of two rows of one slot, the second stayed on disk and was counted as
+    // Regression test: if two rows shared a slot, the second row stayed on disk. It was counted as
     // overtaken by the first.
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { device: DeviceChoice::Memory, ..options(256 << 10) };
     let (store, table) = open(&dir, &options);
     insert(&store, table, 0, 100_000, |_| ());
-    // Keys from the middle: their rows were inserted when slots were already shared.
+    // When these rows were inserted, slots were already shared.
     let wanted = keys(50_000, 51_000);
     let promoted = store.promote(table, &wanted).unwrap();
-    // No other thread can bring a row in.
+    // No other thread can move a row meanwhile.
     assert_eq!((promoted.missing, promoted.overtaken), (0, 0), "{promoted:?}");
     assert_eq!(promoted.moved + promoted.resident, 1000);
 }
 
 #[test]
 fn an_index_that_does_not_fit_is_refused_with_the_budget_that_does() {
-    // Regression test: the store named a budget without overflow buckets, and refused that budget
-    // too.
+    // Regression test: the error named a budget without overflow buckets. The store then refused
+    // that budget too.
     for rows in [60_000, 330_000, 1_000_000, 1_400_000] {
         let dir = tempfile::tempdir().unwrap();
         let large = StoreOptions { page_size_bytes: Some(16 << 10), ..options(96 << 20) };

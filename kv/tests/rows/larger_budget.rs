@@ -7,9 +7,9 @@ use embank_kv::Store;
 const VALUE_BYTES: usize = 64;
 const ROWS: u64 = 100_000;
 
-/// Regression test. With 1 MiB keys share slots, so the tags of their entries are short, and splits
-/// copy the entries when there is more memory. The copies were counted when they were removed and
-/// not when they were made. The count went below zero, and the index then grew without rows.
+/// Regression test: with 1 MiB, keys share slots and entries have short tags. With more memory,
+/// splits copy such entries. The copies were counted when they were removed, but not when they were
+/// made. The count went below zero, and the index grew without rows.
 #[test]
 fn copies_of_entries_are_counted_and_go_with_their_rows() {
     let dir = tempfile::tempdir().unwrap();
@@ -28,7 +28,8 @@ fn copies_of_entries_are_counted_and_go_with_their_rows() {
     let store = Store::open(dir.path(), &by_hand(64 << 20)).unwrap();
     insert(&store, table, ROWS..4 * ROWS);
     let stats = store.stats();
-    // Buckets for 5 rows each, and a third more for overflow; copies need only overflow buckets.
+    // The bound allows buckets for 5 rows each, and a third more for overflow buckets. Copies of
+    // entries need only overflow buckets.
     assert!(stats.memory_index_bytes < 4 * ROWS * 20, "{stats:?}");
     let keys: Vec<u64> = (0..ROWS).collect();
     for (key, row) in keys.iter().zip(peek(&store, table, &keys).unwrap()) {

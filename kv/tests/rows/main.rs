@@ -1,4 +1,4 @@
-//! Tests of rows: operations, clocks, caches and scans, in every region and with many threads.
+//! Tests of rows: operations, clocks, caches and scans, in each region and with many threads.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Tests that any sequence of operations and reopenings gives the results of a `HashMap`.
+//! Tests that random sequences of operations and reopenings give the same results as a `HashMap`.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -25,12 +25,12 @@ enum Step {
 }
 
 const KEYS: u64 = 6000;
-/// Largest length of the values of each table. The last table is of variable width.
+/// Largest value length of each table in bytes. The last table has variable width.
 const VALUE_BYTES: [u32; 3] = [72, 12, 201];
 const VARIABLE: usize = 2;
 
-/// Length of a value that is put. Most values are short, with every padding; some are empty, and
-/// some have the largest length.
+/// Returns the length of a value that a step puts. Most values are short; some are empty, and some
+/// have the largest length.
 fn value_bytes(table: usize, key: u64, version: u64) -> usize {
     let most = VALUE_BYTES[table] as usize;
     let mixed = (key ^ version.wrapping_mul(0xD1B5_4A32_D192_ED03)) >> 20;
@@ -121,7 +121,7 @@ impl Pair {
 
     fn apply(&mut self, step: &Step) {
         let keys = |first: u64, count: u64| -> Vec<u64> {
-            // The keys are not in order, and spread over the whole range.
+            // The keys are not sorted and spread over all 64-bit numbers.
             (first..first + count).map(|i| (i % KEYS).wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
         };
         let store = self.store.as_ref().unwrap();
@@ -196,7 +196,8 @@ impl Pair {
             Step::Promote { table, first, count } => {
                 let keys = keys(first, count);
                 let promoted = store.promote(self.tables[table], &keys).unwrap();
-                // Compaction may move a row first.
+                // The single counts are not predictable, because compaction may move a row before
+                // the promotion.
                 let total =
                     promoted.moved + promoted.resident + promoted.missing + promoted.overtaken;
                 assert_eq!(total, keys.len() as u64);
@@ -248,7 +249,7 @@ impl Pair {
         rows.unwrap()
     }
 
-    /// Checks that a scan returns the rows of the newest checkpoint.
+    /// Asserts that scans return the rows of the newest checkpoint.
     fn check_scans(&self) {
         let durable = self.durable.as_ref().unwrap();
         for (table, &id) in self.tables.iter().enumerate() {
@@ -282,8 +283,8 @@ fn run(options: StoreOptions, steps: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// 12,000 rows of up to 104 bytes with a budget of 512 KiB: most rows are on disk, and keys
-    /// share index slots.
+    /// The 12,000 rows of up to 104 bytes exceed the budget of 512 KiB. Most rows are on disk, and
+    /// keys share index slots.
     #[test]
     fn larger_than_memory(steps in prop::collection::vec(step(), 1..30)) {
         run(options(512 << 10), &steps);

@@ -1,4 +1,5 @@
-//! Tests that the device can tell reads for which a caller waits from reads of the background.
+//! Tests that reads for a waiting caller and reads in the background have different priorities at
+//! the device.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use embank_kv::{Clock, Result, Store};
 
 const ROWS: u64 = 20_000;
 
-/// A device that counts the calls that read, by priority.
+/// A device that counts its reads by priority.
 #[derive(Debug)]
 struct Counting {
     inner: MemoryDevice,
@@ -29,7 +30,7 @@ impl Counting {
         count.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Returns whether the foreground and the background have read since the last call.
+    /// Returns whether there were foreground reads and background reads since the last call.
     fn look(&self) -> (bool, bool) {
         let read = |count: &AtomicU64| count.swap(0, Ordering::SeqCst) > 0;
         (read(&self.foreground), read(&self.background))
@@ -76,7 +77,7 @@ fn callers_read_in_the_foreground_and_housekeeping_in_the_background() {
     let (foreground, background) = (AtomicU64::new(0), AtomicU64::new(0));
     let device = Arc::new(Counting { inner, foreground, background });
     let wrapped: Arc<dyn Device> = Arc::<Counting>::clone(&device);
-    // With so little memory, keys share slots and compaction walks chains.
+    // With this budget, keys share slots. Compaction therefore reads chains.
     let store = Store::open_on(dir.path(), &options(256 << 10), |_| Ok(wrapped)).unwrap();
     let table = store.create_table("rows", 64, b"").unwrap();
     let keys: Vec<u64> = (0..ROWS).collect();

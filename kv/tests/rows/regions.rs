@@ -1,4 +1,5 @@
-//! Tests that rows are found in every region, and that the statistics name the region.
+//! Tests that rows are found in each region (mutable, read-only, disk), and that the statistics
+//! count the right region.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -15,8 +16,8 @@ const ROWS: u64 = 10_000;
 const DEVICES: [DeviceChoice; 3] =
     [DeviceChoice::Auto, DeviceChoice::Threads, DeviceChoice::Memory];
 
-/// A store with four times as many rows as its memory holds, after a checkpoint. All rows in memory
-/// are read-only, so the test knows the regions.
+/// A store with a checkpoint and four times more rows than its memory holds. All rows in memory are
+/// read-only, so the region of each row is known.
 struct Loaded {
     store: Store,
     table: TableId,
@@ -44,13 +45,13 @@ fn get(store: &Store, table: TableId, keys: &[u64]) -> Vec<Vec<u8>> {
     values
 }
 
-/// Returns the keys whose rows are on disk, oldest first, and the keys whose rows are in memory,
-/// newest last.
+/// Returns the keys of the rows on disk, oldest first, and of the rows in memory, newest last.
 fn split(loaded: &Loaded) -> (Vec<u64>, Vec<u64>) {
     keys().into_iter().partition(|&key| is_on_disk(&loaded.store, loaded.table, key))
 }
 
-/// Rows found on disk. `split` has brought some of them into the row cache.
+/// Returns the number of rows that were found on disk or in the row cache. `split` brings some rows
+/// into the cache.
 fn below_head(stats: &StoreStats) -> u64 {
     stats.hits_disk + stats.hits_cache
 }
@@ -72,7 +73,7 @@ fn a_peek_finds_rows_in_memory_and_on_disk_and_counts_each_once() {
         let disk = after.hits_disk - before.hits_disk;
         let read_only = after.hits_read_only - before.hits_read_only;
         assert!(disk > 0 && read_only > 0, "{after:?}");
-        // A checkpoint makes every row read-only, so no row is mutable.
+        // The checkpoint made all rows read-only.
         assert_eq!(after.hits_mutable, before.hits_mutable);
         assert_eq!(disk + read_only, ROWS);
     }
@@ -89,17 +90,16 @@ fn neighbours_on_disk_are_read_together() {
         let reads = after.disk_reads - before.disk_reads;
         assert_eq!(below_head(&after) - below_head(&before), on_disk.len() as u64);
         assert!(reads > 0);
-        // The rows have 96 bytes and were written in order: a page of 8 KiB holds 84 of them.
+        // Rows of 96 bytes were written in order, so a page of 8 KiB has 84 of them.
         assert!(reads * 20 < on_disk.len() as u64, "{reads} reads for {} rows", on_disk.len());
-        // Two bursts may both read the block in which the first ends and the next begins. No other
-        // block is read twice.
+        // Only the block between two bursts is read twice.
         let bytes = after.disk_read_bytes - before.disk_read_bytes;
         assert!(bytes <= after.log_head * 9 / 8, "{bytes} bytes for {}", after.log_head);
     }
 }
 
-/// Returns a function that opens a bank whose rows of 96 bytes are on disk in the order of their
-/// keys.
+/// Writes rows of 96 bytes to disk in the order of their keys. Returns a function that opens this
+/// bank.
 fn in_order(dir: &Path, budget_bytes: u64) -> impl Fn() -> (Store, Arc<FaultyDevice>) {
     let options = StoreOptions { device: DeviceChoice::Memory, ..options(budget_bytes) };
     let disk: Arc<dyn Device> = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
@@ -110,7 +110,7 @@ fn in_order(dir: &Path, budget_bytes: u64) -> impl Fn() -> (Store, Arc<FaultyDev
     };
     let (store, _) = open();
     let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
-    // Put one by one, because a batch does not keep the order.
+    // Each row is put alone, because a batch does not keep the order of its keys.
     for key in keys() {
         put(&store, table, &[key], 0, VALUE_BYTES);
     }
@@ -119,15 +119,16 @@ fn in_order(dir: &Path, budget_bytes: u64) -> impl Fn() -> (Store, Arc<FaultyDev
     open
 }
 
-/// Pages have 512 KiB.
+/// The pages have 512 KiB.
 #[test]
 fn rows_with_little_between_them_are_read_together() {
     let dir = tempfile::tempdir().unwrap();
     let open = in_order(dir.path(), 64 << 20);
-    // 16 KiB are 170 rows, and 64 KiB are 680 rows.
+    // Rows that are 150 apart are less than 16 KiB apart, and are read together. Rows that are 200
+    // apart are read separately.
     for (apart, bridged) in [(150, true), (200, false)] {
         let wanted: Vec<u64> = keys().into_iter().step_by(apart).take(40).collect();
-        // Number of the read that fails; 0 for no failure.
+        // The number of the read that fails. 0 means that no read fails.
         for fails in 0..4 {
             let (store, device) = open();
             if fails > 0 {
@@ -138,9 +139,8 @@ fn rows_with_little_between_them_are_read_together() {
             let stats = store.stats();
             if fails == 0 {
                 let (reads, bytes) = (stats.disk_reads, stats.disk_read_bytes);
-                // The bank's hash has a random seed. A row may therefore share its slot with a
-                // newer row, which is read as well. The two may be read together with a row that
-                // lies near them.
+                // The bank's hash has a random seed, so a row may share its slot with a newer row.
+                // The newer row is read too, possibly together with a nearby row.
                 assert!(if bridged { reads <= 15 } else { reads >= 38 }, "{stats:?}");
                 let bytes_max =
                     if bridged { reads * (64 << 10) } else { (40 * 1024) + (128 << 10) };
@@ -149,8 +149,8 @@ fn rows_with_little_between_them_are_read_together() {
                 assert!(rows.unwrap_err().to_string().contains("injected"));
                 continue;
             } else {
-                // The failed read may have been one of bytes between two rows: the rows are then
-                // read without these bytes.
+                // The failed read covered bytes between two rows. The batch then reads each row
+                // alone.
                 assert!(stats.disk_reads > 40, "{stats:?}");
             }
             let rows: Vec<_> = rows.unwrap().into_iter().map(Option::unwrap).collect();
@@ -159,12 +159,12 @@ fn rows_with_little_between_them_are_read_together() {
     }
 }
 
-/// The buffer has room for four reads, so a read fails after the batch has worked on some rows.
+/// The buffer has room for four reads. A read thus fails after the batch has used some rows.
 #[test]
 fn rows_that_are_read_again_after_a_failure_are_used_once() {
     let dir = tempfile::tempdir().unwrap();
     let open = in_order(dir.path(), BUDGET_BYTES);
-    // Several of these rows are on one page of 8 KiB.
+    // A page of 8 KiB has several of these rows.
     let wanted: Vec<u64> = keys().into_iter().step_by(20).collect();
     let rows = wanted.len() as u64;
     for fails in [1, 10, 50, 150] {
@@ -194,7 +194,7 @@ fn scattered_rows_cost_at_most_one_read_each() {
     assert!(reads <= scattered.len() as u64, "{reads} reads for {} rows", scattered.len());
 }
 
-/// The counts that must not change in a batch that writes nothing.
+/// Returns the counts that stay the same if a batch writes nothing.
 fn written(stats: &StoreStats) -> (u64, u64, u64, u64, u64) {
     (
         stats.log_tail,
@@ -244,7 +244,7 @@ fn a_get_brings_read_only_rows_into_mutable_memory() {
     let loaded = load(DeviceChoice::Auto);
     let (_, in_memory) = split(&loaded);
     let (store, table) = (&loaded.store, loaded.table);
-    // Fewer rows than a page holds, so that no page is evicted during the test.
+    // These rows fit into one page, so no page is evicted.
     let wanted = &in_memory[in_memory.len() - 50..];
     let before = store.stats();
     assert_eq!(get(store, table, wanted), expected(wanted));
@@ -264,8 +264,8 @@ fn an_update_in_each_region_changes_the_row_once() {
     let (store, table) = (&loaded.store, loaded.table);
     let newest = &in_memory[in_memory.len() - 100..];
     for wanted in [&on_disk[..100], newest] {
-        // In the first round the row is in its region; in the second it is at the tail and changes
-        // in place.
+        // First the rows are read-only or on disk. The second update finds them at the tail and
+        // changes them in place.
         for version in 1..=2 {
             let mut add = Add { by: 5, insert: false };
             store.execute(table, wanted, Clock::Keep, &mut add).unwrap();
@@ -326,7 +326,7 @@ fn a_deleted_row_is_missing_in_each_region_and_can_come_back() {
         assert!(peek(store, table, &wanted).unwrap().iter().all(Option::is_none));
         assert_eq!(store.clock_of(table, wanted[0]).unwrap(), None);
         if version == 2 {
-            // In the second round the tombstones themselves go to disk.
+            // In the second round, the tombstones go to disk too.
             crate::common::push_to_disk(store, table, wanted[0]);
             assert!(peek(store, table, &wanted).unwrap().iter().all(Option::is_none));
         }
@@ -347,7 +347,8 @@ fn promote_moves_rows_to_mutable_memory_and_says_so() {
         wanted.extend(&in_memory[in_memory.len() - 20..]);
         wanted.extend([ROWS, ROWS + 1]);
         let promoted = store.promote(table, &wanted).unwrap();
-        // The 20 rows in memory are in the read-only region, which the log evicts next.
+        // The 20 rows in memory are read-only, and the log evicts them next. Promotion therefore
+        // moves them too.
         let expected_counts = Promoted { moved: 120, resident: 0, missing: 2, overtaken: 0 };
         assert_eq!(promoted, expected_counts);
         let again = store.promote(table, &wanted).unwrap();
@@ -378,7 +379,7 @@ fn operations_are_counted_by_kind_and_changes_by_row() {
     assert_eq!((stats.put_keys, stats.get_keys, stats.peek_keys), (3, 2, 2));
     assert_eq!((stats.update_keys, stats.delete_keys), (3, 2));
     assert_eq!((stats.changed, stats.inserted, stats.deleted), (3 + 1 + 1 + 1, 4, 1));
-    // A batch of one key is counted as any other batch.
+    // A batch with one key is counted like any other batch.
     put(&store, table, &[1], 0, VALUE_BYTES);
     get(&store, table, &[1]);
     peek(&store, table, &[1]).unwrap();
@@ -405,7 +406,7 @@ fn stalls_are_counted_and_timed() {
     assert_eq!(store.stats().changed, 2 * ROWS);
 }
 
-/// Regression test: a deleted row whose record was in the mutable region was counted as resident.
+/// Regression test: a deleted row whose tombstone was in mutable memory was counted as resident.
 #[test]
 fn a_deleted_row_is_missing_to_a_promote_in_every_region() {
     let dir = tempfile::tempdir().unwrap();
@@ -416,15 +417,15 @@ fn a_deleted_row_is_missing_to_a_promote_in_every_region() {
     store.delete(table, &keys[..10]).unwrap();
     let missing = |store: &Store| store.promote(table, &keys).unwrap().missing;
     assert_eq!(missing(&store), 10);
-    // The checkpoint makes every row read-only.
+    // The checkpoint makes all rows read-only.
     store.checkpoint(b"").unwrap();
     assert_eq!(missing(&store), 10);
     crate::common::push_to_disk(&store, table, 10);
     assert_eq!(missing(&store), 10);
 }
 
-/// Rows that an operation uses after they were marked are not kept by `promote_unused`: they are at
-/// the tail already.
+/// `promote_unused` does not report rows that were used after they were marked, because those rows
+/// are already at the tail.
 #[test]
 fn rows_that_others_moved_are_not_reported_as_kept() {
     for device in DEVICES {
@@ -447,7 +448,7 @@ fn rows_that_others_moved_are_not_reported_as_kept() {
         let mut places: Vec<usize> = moved.iter().map(|&(place, _)| place).collect();
         places.sort_unstable();
         assert_eq!(places, (30..50).collect::<Vec<_>>());
-        // Rows that were kept have new marks.
+        // Each moved row has a new mark with a higher address.
         assert!(moved.iter().all(|&(place, mark)| mark.address() > marks[place].address()));
     }
 }

@@ -1,4 +1,4 @@
-//! Tests that rows which are used often stay in memory, unchanged, when their page leaves it.
+//! Tests that often used rows stay in memory with their values when their page is evicted.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -9,9 +9,9 @@ use embank_kv::{Access, Clock, Operation, Store, TableId};
 
 const BUDGET_BYTES: u64 = 512 << 10;
 const VALUE_BYTES: usize = 64;
-/// Number of rows: four times as many as memory holds.
+/// Number of rows, four times the number that memory holds.
 const ROWS: u64 = 16_000;
-/// After about this number of appended rows, the log has replaced all rows in memory.
+/// Approximate number of appended rows after which all pages in memory have been replaced.
 const ROUND: u64 = 5_000;
 const HOT: u64 = 400;
 
@@ -36,7 +36,7 @@ fn hot() -> Vec<u64> {
     (0..HOT).map(|n| n * 5).collect()
 }
 
-/// Uses `count` rows that are not hot, in order, from number `from` on: each moves to the tail.
+/// Uses `count` rows that are not hot, from number `from` on. Each of them moves to the tail.
 fn use_others(store: &Store, table: TableId, from: u64, count: u64) {
     let others: Vec<u64> =
         (from..from + count).map(|n| 2000 + n.wrapping_mul(31) % (ROWS - 2000)).collect();
@@ -48,7 +48,7 @@ fn use_others(store: &Store, table: TableId, from: u64, count: u64) {
     }
 }
 
-/// Number of rows that `peek` finds in memory.
+/// Returns the number of rows that `peek` finds in memory.
 fn in_memory(store: &Store, peek: impl FnOnce()) -> u64 {
     let before = store.stats();
     peek();
@@ -56,8 +56,8 @@ fn in_memory(store: &Store, peek: impl FnOnce()) -> u64 {
     after.hits_mutable + after.hits_read_only - before.hits_mutable - before.hits_read_only
 }
 
-/// Calls `use_some` so that each hot row is used `times` times. Each row is used five times in a
-/// row, and then not until it would have left memory.
+/// Calls `use_some` on the hot rows in `times` rounds. In each round, a row is used five times in
+/// sequence. Then enough other rows are used to push it out of memory.
 fn in_bursts(store: &Store, table: TableId, times: u64, mut use_some: impl FnMut(&[u64])) {
     const PARTS: u64 = 20;
     for part in 0..times * PARTS {
@@ -89,13 +89,13 @@ fn rows_that_are_used_often_stay_and_others_go() {
     let added = add_in_bursts(&store, table, 8);
     let stats = store.stats();
     let stay = in_memory(&store, || drop(peek(&store, table, &hot()).unwrap()));
-    // Without retention about 20 rows stay. If the writer thread evicts a page before its rows can
-    // be retained, each such page costs 20 rows.
+    // Without retention about 20 hot rows are in memory. If the writer thread evicts a page before
+    // its rows are retained, up to 20 hot rows are lost from memory.
     assert!(stay > HOT / 2, "{stay} of {HOT} are in memory: {stats:?}");
-    // At most a quarter of the rows of evicted pages is retained, and in fact few more than the hot
-    // rows.
+    // At most a quarter of an evicted page's rows is retained. In this test, few rows other than
+    // the hot rows are retained.
     assert!(stats.retained > HOT && stats.retained * 4 < stats.records_appended, "{stats:?}");
-    // The retained rows have their values, also after a reopening.
+    // The retained rows have the right values, also after the bank is opened again.
     store.checkpoint(b"").unwrap();
     for _ in 0..2 {
         for (row, before) in peek(&store, table, &hot()).unwrap().into_iter().zip(&before) {
@@ -108,7 +108,7 @@ fn rows_that_are_used_often_stay_and_others_go() {
     for (row, before) in peek(&store, table, &hot()).unwrap().into_iter().zip(&before) {
         assert_eq!(number(&row.unwrap()), before.wrapping_add(added));
     }
-    // When the hot rows are not used any more, they leave memory.
+    // Hot rows that are no longer used must leave memory.
     for round in 0..200 {
         use_others(&store, table, round * ROUND, ROUND);
         if in_memory(&store, || drop(peek(&store, table, &hot()).unwrap())) == 0 {
@@ -132,7 +132,7 @@ fn nothing_is_retained_where_all_rows_are_alike() {
         .collect();
         keys.sort_unstable();
         keys.dedup();
-        // Some of these rows are then in the row cache.
+        // The peek brings some of these rows into the row cache.
         peek(&store, table, &keys[..10]).unwrap();
         add(&store, table, &keys);
     }
@@ -185,9 +185,9 @@ fn rows_of_variable_width_stay_and_those_of_dropped_tables_do_not_matter() {
     }
     let mut rows = Vec::new();
     let stay = in_memory(&store, || rows = peek_each(&store, texts, &hot()).unwrap());
-    // Without retention only the last twenty rows would be in memory.
+    // Without retention only 20 rows would be in memory.
     assert!(stay > HOT / 4, "{stay} of {HOT}: {:?}", store.stats());
-    // The version of the last of five uses in the last round.
+    // Each row has the version that its last use put.
     let version_of = |i: u64| version - (HOT - 20 - i / 20 * 20) / 20 * 5;
     let expected = (0..).zip(hot()).map(|(i, key)| Some(text(key, version_of(i))));
     assert!(rows.into_iter().eq(expected));

@@ -1,5 +1,5 @@
-//! Tests the row cache: repeated peeks of rows on disk come from memory, write nothing, and never
-//! return a wrong row.
+//! Tests the row cache. Repeated peeks of rows on disk are served from memory, write nothing and
+//! never give a wrong row.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -22,7 +22,7 @@ struct Bank {
     _dir: tempfile::TempDir,
 }
 
-/// A reopened bank with four times as many rows as its memory holds, all of them on disk.
+/// Makes and reopens a bank with four times more rows than memory holds. All rows are on disk.
 fn bank() -> Bank {
     let dir = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Device> = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
@@ -53,7 +53,7 @@ fn assert_within_budget(stats: &StoreStats) {
     assert!(used <= stats.memory_budget_bytes, "{stats:?}");
 }
 
-/// `count` keys, spread over the whole log.
+/// Returns `count` keys whose rows are spread over the whole log.
 fn spread(count: u64) -> Vec<u64> {
     (0..count).map(|i| i * (ROWS / count)).collect()
 }
@@ -78,7 +78,7 @@ fn rows_that_are_peeked_at_again_come_from_memory_and_nothing_is_written() {
     assert_eq!(after.1.writes, opened.writes);
     assert_eq!((after.0.records_appended, after.0.disk_write_bytes), (0, 0));
     assert_within_budget(&after.0);
-    // The cache has far more memory than the log, because the log has no rows to keep in memory.
+    // The log has no row in memory, so the cache gets most of the memory.
     assert!(after.0.memory_cache_bytes > BUDGET_BYTES / 8, "{:?}", after.0);
 }
 
@@ -89,7 +89,7 @@ fn rows_read_once_do_not_push_out_those_in_use() {
     for _ in 0..6 {
         check(&bank, &hot);
     }
-    // Reads twice as many rows as the cache holds, and uses the hot rows in between.
+    // Reads twice as many other rows as the cache holds, and the hot rows in between.
     for (i, chunk) in (0..6000).map(|i| i * 3 + 1).collect::<Vec<u64>>().chunks(500).enumerate() {
         check(&bank, chunk);
         if i.is_multiple_of(3) {
@@ -113,7 +113,7 @@ fn an_updated_row_is_never_answered_from_its_old_copy() {
             }
         }
         put(&store, table, &keys, version, VALUE_BYTES);
-        // Pushes the new records to disk.
+        // Puts other rows, so that the new records go to disk.
         let others: Vec<u64> =
             (0..ROWS).filter(|key| key % 3 == 1 && !keys.contains(key)).collect();
         store.promote(table, &others).unwrap();
@@ -171,7 +171,7 @@ fn memory_goes_back_to_the_log_when_rows_are_used_for_training() {
     }
     let peeked = store.stats();
     assert!(peeked.memory_cache_bytes > peeked.memory_frames_bytes, "{peeked:?}");
-    // A set of rows that fits into the log's frames if the log gets the cache's memory.
+    // These rows fit into the log's frames once the log gets memory from the cache.
     let working: Vec<u64> = spread(4000);
     for _ in 0..100 {
         for chunk in working.chunks(500) {
@@ -187,18 +187,18 @@ fn memory_goes_back_to_the_log_when_rows_are_used_for_training() {
 #[test]
 fn a_damaged_record_is_never_kept() {
     let bank = bank();
-    // Rows are in the order of their keys, from offset 64 on.
+    // Records are in key order and begin at offset 64. The flipped bit is in the row of key 7.
     bank.device.flip_bit_on_read(64 + 7 * RECORD_BYTES + 50, 3);
     for _ in 0..3 {
         let error = peek(&bank.store, bank.table, &[7]).unwrap_err();
         assert!(matches!(error, Error::Damaged { .. }), "{error}");
     }
     bank.device.mend();
-    // The first two reads show that a cache is useful; then the row is in it.
+    // The first two reads make the store open the cache. The row is then in it.
     for _ in 0..2 {
         check(&bank, &[7]);
     }
-    // A good copy is in memory now, so the disk is not read.
+    // The row is in the cache, so the damaged record on disk is not read.
     bank.device.flip_bit_on_read(64 + 7 * RECORD_BYTES + 50, 3);
     check(&bank, &[7]);
 }
@@ -214,7 +214,7 @@ fn a_failed_read_leaves_nothing_wrong_behind() {
     }
 }
 
-/// Each key has one writer. A reader must see at least the version that was written before it
+/// Each key has one writer. A reader must get at least the version that was written before the read
 /// began.
 #[test]
 fn readers_of_a_tiny_cache_never_see_an_old_row() {
@@ -239,7 +239,7 @@ fn readers_of_a_tiny_cache_never_see_an_old_row() {
                     for ((&key, least), row) in
                         keys.iter().zip(least).zip(peek(store, table, &keys).unwrap())
                     {
-                        // An odd version is a deletion. A writer may be one version ahead of
+                        // Odd versions are deletions. A writer may be one version ahead of
                         // `written`.
                         let now = written[key as usize].load(Ordering::Acquire) + 1;
                         let fits = |version: u64| {
@@ -303,9 +303,9 @@ fn bump(written: &[AtomicU64], keys: &[u64]) {
     }
 }
 
-/// Regression test: a hang, and a writer that counted frames below zero. The index grew while the
-/// cache had its maximum. Every inserting thread then waited for a frame in the middle of a chunk,
-/// and so did a checkpoint that paused them.
+/// Regression test: the index grew while the cache had its maximum. Each inserting thread waited
+/// for a frame inside a chunk of its batch, and a checkpoint waited for these threads. The writer
+/// also counted frames below zero.
 #[test]
 fn inserts_and_checkpoints_beside_a_full_cache_come_to_an_end() {
     const OLD: u64 = 1500;
@@ -327,7 +327,7 @@ fn inserts_and_checkpoints_beside_a_full_cache_come_to_an_end() {
         }
         let stats = store.stats();
         assert!(stats.memory_cache_bytes > stats.memory_budget_bytes / 2, "{stats:?}");
-        // Threads without a scope: a thread that hangs must not keep the test from ending.
+        // The threads are not scoped: otherwise a hanging thread would keep the test from ending.
         let (tell, told) = std::sync::mpsc::channel();
         for thread in 0..=THREADS {
             let (store, tell) = (Arc::clone(&store), tell.clone());

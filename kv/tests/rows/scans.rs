@@ -1,4 +1,4 @@
-//! Tests that a scan returns each row of a checkpoint once, whatever other threads do during it.
+//! Tests that a scan returns each row of its checkpoint once, while other threads change the store.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -26,7 +26,8 @@ fn expect(versions: &HashMap<u64, u64>) -> HashMap<u64, Vec<u8>> {
     versions.iter().map(|(&key, &version)| (key, value(key, version, VALUE_BYTES))).collect()
 }
 
-/// Puts rows of many ages into a table, deletes some, and puts rows of another table between them.
+/// Puts rows into a table in many steps, deletes some, and puts rows of another table in between.
+/// Returns the version of each row.
 fn churn(store: &Store, table: TableId, other: TableId, random: &mut Random) -> HashMap<u64, u64> {
     let mut versions = HashMap::new();
     for version in 0..60 {
@@ -45,7 +46,7 @@ fn churn(store: &Store, table: TableId, other: TableId, random: &mut Random) -> 
 
 #[test]
 fn a_scan_yields_each_row_of_its_table_once() {
-    // With the smallest budget keys share slots, so the scan must walk most chains.
+    // With the smallest budget, keys share slots and the scan must read most chains.
     for budget_bytes in [256 << 10, 1 << 20, 64 << 20] {
         let dir = tempfile::tempdir().unwrap();
         let mut random = Random::new();
@@ -161,8 +162,8 @@ fn damage_and_failures_reach_the_scan() {
     assert!(matches!(all(&store), Err(Error::Truncated { .. })));
 }
 
-/// Regression test: a scan that could not read an image of the index kept the log's space until the
-/// bank was opened again.
+/// Regression test: a scan failed because it could not read an index file. It still kept the log's
+/// space until the bank was opened again.
 #[test]
 fn a_scan_that_can_not_begin_holds_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -184,8 +185,7 @@ fn a_scan_that_can_not_begin_holds_nothing() {
     }
     std::fs::write(&image, &whole).unwrap();
     assert!(matches!(store.scan(later), Err(Error::NoSuchTable(_))));
-    // If the failed scan held the first checkpoint's log, that log would stay after the checkpoint
-    // is gone.
+    // If the failed scan held the log of checkpoint 1, that log would not be freed here.
     for version in 1..4 {
         put(&store, table, &keys, version, VALUE_BYTES);
         store.compact().unwrap();

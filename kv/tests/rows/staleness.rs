@@ -1,5 +1,5 @@
-//! Tests staleness clocks: one test for each error of the public MLKV code, and for errors of this
-//! store.
+//! Tests staleness clocks, which count the outstanding gets of a row. Each test covers an error of
+//! the public MLKV code or of this store.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -21,7 +21,7 @@ struct Bank {
     dir: tempfile::TempDir,
 }
 
-/// A store with the row of `KEY`.
+/// Makes a store with one row, of key `KEY`.
 fn bank() -> Bank {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), &options(BUDGET_BYTES)).unwrap();
@@ -40,7 +40,7 @@ enum Region {
 const REGIONS: [Region; 3] = [Region::Mutable, Region::ReadOnly, Region::Disk];
 
 impl Bank {
-    /// Moves the row, with its clock, to a region.
+    /// Moves the row with its clock to a region.
     fn bring_to(&self, region: Region) {
         match region {
             Region::Mutable => {}
@@ -64,7 +64,7 @@ impl Bank {
 
 #[test]
 fn the_bound_holds_in_every_region() {
-    // MLKV did not check the bound for rows that came from disk.
+    // MLKV did not check the bound for rows that it read from disk.
     for region in REGIONS {
         let bank = bank();
         assert!(!bank.is_blocked(1));
@@ -76,7 +76,7 @@ fn the_bound_holds_in_every_region() {
         assert!(bank.is_blocked(1), "{region:?}: two are outstanding");
         assert!(bank.is_blocked(0), "{region:?}");
         let after = bank.store.stats();
-        // A blocked row is not changed.
+        // The refused get changed nothing.
         assert_eq!(bank.clock(), Some(2), "{region:?}");
         assert_eq!(after.log_tail, before.log_tail, "{region:?}");
         assert_eq!(after.records_appended, before.records_appended, "{region:?}");
@@ -98,7 +98,7 @@ fn a_blocked_row_is_not_read_and_its_neighbours_are() {
         assert_eq!(outcome.blocked, [1], "{region:?}");
         let expected = [value(1, 0, VALUE_BYTES), Vec::new(), value(2, 0, VALUE_BYTES)];
         assert_eq!(values, expected, "{region:?}");
-        // A blocked row is not changed by an update either.
+        // A refused update changes nothing either.
         let mut add = Add { by: 1, insert: true };
         let outcome = bank.store.execute(bank.table, &[KEY], clock, &mut add).unwrap();
         assert_eq!(outcome.blocked, [0], "{region:?}");
@@ -135,8 +135,8 @@ fn a_promoted_row_keeps_its_count() {
 
 #[test]
 fn counts_are_zero_after_reopening() {
-    // MLKV wrote counts to disk and never reset them. A lease that was held at a crash therefore
-    // blocked its row for ever.
+    // MLKV wrote clocks to disk and never reset them. After a crash, a lease that was held at the
+    // crash blocked its row for ever.
     for region in REGIONS {
         let bank = bank();
         for _ in 0..2 {
@@ -151,7 +151,7 @@ fn counts_are_zero_after_reopening() {
         assert_eq!(bank.clock(), Some(0), "{region:?}");
         assert!(!bank.is_blocked(0), "{region:?}");
         assert_eq!(bank.clock(), Some(1), "{region:?}");
-        // The counts of this opening apply again, also on disk.
+        // The new lease counts, also after the row goes to disk.
         bank.bring_to(Region::Disk);
         assert!(bank.is_blocked(0), "{region:?}");
     }
@@ -172,7 +172,7 @@ fn a_release_does_not_go_below_zero() {
 
 #[test]
 fn a_get_of_a_missing_key_leaves_no_record() {
-    // MLKV left an empty record behind, and later gets found it.
+    // MLKV left an empty record, which later gets found.
     let bank = bank();
     let before = bank.store.stats();
     for key in 1000..1010 {
@@ -194,7 +194,7 @@ fn a_get_of_a_missing_key_leaves_no_record() {
 
 #[test]
 fn a_row_on_disk_is_never_reported_missing() {
-    // MLKV reported rows that it had found on disk as missing.
+    // MLKV reported rows on disk as missing.
     let bank = bank();
     let keys: Vec<u64> = (0..3000).collect();
     put(&bank.store, bank.table, &keys, 0, VALUE_BYTES);
@@ -225,8 +225,8 @@ fn an_inserting_get_counts_from_the_first() {
 
 #[test]
 fn a_lease_over_a_deletion_comes_down_wherever_the_tombstone_lies() {
-    // A release that finds a tombstone must still lower the row's count. The row may be inserted
-    // again, and would be blocked until the bank is opened again.
+    // A release that finds a tombstone must still lower the clock. Otherwise a row that is inserted
+    // again stays blocked until the bank is opened again.
     for lies_when_deleted in REGIONS {
         for lies_when_released in REGIONS {
             let bank = bank();
@@ -245,7 +245,8 @@ fn a_lease_over_a_deletion_comes_down_wherever_the_tombstone_lies() {
 
 #[test]
 fn a_waiting_reader_does_not_stop_the_store() {
-    // MLKV's reader waited while it held its epoch: no page could turn, and every thread stopped.
+    // In MLKV, a waiting reader stayed in its epoch. The log could then begin no new page, and all
+    // threads stopped.
     let bank = bank();
     assert!(!bank.is_blocked(0));
     let (waits, waiting) = mpsc::channel();
@@ -297,14 +298,14 @@ fn a_release_after_the_ticket_is_not_missed() {
     assert!(!bank.is_blocked(0));
     let ticket = bank.store.release_ticket(bank.table, KEY);
     release(&bank.store, bank.table, &[KEY]).unwrap();
-    // The release has happened already: the wait must not need another one.
+    // The release came after the ticket and before the wait, so the wait must end at once.
     assert!(bank.store.wait_released(ticket, Instant::now()));
 }
 
 #[test]
 fn leases_pass_between_threads_by_tickets_alone() {
-    // 4 threads take turns on one row with bound 0. A lost wake-up would show as a wait that
-    // reaches its deadline.
+    // Four threads take turns on one row with bound 0. A lost wake-up would make a wait reach its
+    // deadline.
     const TURNS: u64 = 500;
     let bank = bank();
     std::thread::scope(|s| {

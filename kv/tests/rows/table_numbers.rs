@@ -1,5 +1,5 @@
-//! Tests that a new table may get the number of a dropped table, and that it shows no row, clock or
-//! count of the dropped one.
+//! Tests that a new table may get the number of a dropped table. It must show no row, clock or
+//! count of the dropped table.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -14,7 +14,7 @@ use embank_kv::device::{Device, DeviceOptions, Freed, MemoryDevice, Read};
 use embank_kv::inspect::{SalvageOptions, TableReader, VerifyOptions, salvage, summary, verify};
 use embank_kv::{Clock, Error, Result, RowMark, Store, StoreOptions, TableId};
 
-/// Opens a store with at most `max` tables at a time.
+/// Opens a store that allows at most `max` table numbers at a time.
 fn open(dir: &Path, options: &StoreOptions, max: u16) -> Store {
     let store = Store::open(dir, options).unwrap();
     store.limit_table_numbers(max);
@@ -26,7 +26,7 @@ fn is_clean(dir: &Path) {
     assert!(found.is_clean(), "{found:?}");
 }
 
-/// Removes everything of dropped tables, except from the checkpoint that is taken last.
+/// Removes all records of dropped tables, and all older checkpoints that have these tables.
 fn clear(store: &Store, checkpoints_kept: usize) {
     store.checkpoint(b"").unwrap();
     store.compact().unwrap();
@@ -46,8 +46,8 @@ fn is_refused<T: std::fmt::Debug>(what: &str, result: Result<T>) {
     assert!(matches!(result, Err(Error::NoSuchTable(_))), "{what}: {result:?}");
 }
 
-/// Regression test: after 65,536 tables the bank accepted no new table for ever. The number of a
-/// table without rows is free without compaction and without a checkpoint.
+/// Regression test: after 65,536 tables a bank refused every new table. A table without rows must
+/// release its number without compaction or checkpoint.
 #[test]
 fn tables_can_be_made_and_dropped_without_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -74,7 +74,7 @@ fn tables_can_be_made_and_dropped_without_end() {
     assert_eq!(summary(dir.path()).unwrap().table_numbers_left, 65_534);
 }
 
-/// A bank uses a number again only if every number has had a table.
+/// A bank reuses a number only after every number has had a table.
 #[test]
 fn numbers_that_no_table_had_come_first() {
     let dir = tempfile::tempdir().unwrap();
@@ -88,8 +88,8 @@ fn numbers_that_no_table_had_come_first() {
     assert_eq!(made, [(1, 0), (2, 0), (3, 0), (4, 0), (1, 1), (2, 1)]);
 }
 
-/// Tables of several widths share numbers over a thousand rounds of rows, checkpoints, compactions
-/// and openings.
+/// Tables of several widths get the same numbers over a thousand rounds of rows, checkpoints,
+/// compactions and openings.
 #[test]
 fn a_table_shows_no_row_of_one_that_had_its_number() {
     let dir = tempfile::tempdir().unwrap();
@@ -131,8 +131,8 @@ fn a_table_shows_no_row_of_one_that_had_its_number() {
     is_clean(dir.path());
 }
 
-/// A number stays taken while a record, a kept checkpoint, a pinned checkpoint or a checkpoint that
-/// is read has it.
+/// A number stays taken while a record or a checkpoint has it. The test covers kept and pinned
+/// checkpoints, and a checkpoint that a reader holds.
 #[test]
 fn a_number_that_something_has_is_not_used_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -154,7 +154,7 @@ fn a_number_that_something_has_is_not_used_again() {
     no_number_is_left(&store);
     store.unpin(1).unwrap();
     clear(&store, 1);
-    // The checkpoint that the reader holds says that records are left.
+    // The checkpoint that the reader holds still lists records of the dropped table.
     no_number_is_left(&store);
     assert_eq!(summary(dir.path()).unwrap().table_numbers_left, 65_533);
     drop(reader);
@@ -163,15 +163,14 @@ fn a_number_that_something_has_is_not_used_again() {
     let again = store.create_table("again", 8, b"").unwrap();
     assert_eq!((again.number(), again.incarnation()), (table.number(), 1));
     no_number_is_left(&store);
-    // A dropped table that had no row and is in no checkpoint releases its number at once.
+    // A dropped table without a row and without a checkpoint releases its number at once.
     store.drop_table(again).unwrap();
     let third = store.create_table("third", 8, b"").unwrap();
     assert_eq!((third.number(), third.incarnation()), (table.number(), 2));
     assert_eq!(store.rows(other).unwrap(), 0);
 }
 
-/// A pinned checkpoint keeps only the numbers of its own tables, and not the numbers of tables that
-/// were made later.
+/// A pinned checkpoint keeps the numbers of its own tables, and not the numbers of later tables.
 #[test]
 fn a_pinned_checkpoint_keeps_only_the_numbers_that_it_has() {
     let dir = tempfile::tempdir().unwrap();
@@ -190,8 +189,8 @@ fn a_pinned_checkpoint_keeps_only_the_numbers_that_it_has() {
     }
 }
 
-/// After a dropped table's number belongs to another table, each call with the old id is refused
-/// and does not affect the new table.
+/// Another table gets the number of a dropped table. Each call with the old id must be refused and
+/// must not affect the new table.
 #[test]
 fn ids_of_dropped_tables_are_refused_for_good() {
     let dir = tempfile::tempdir().unwrap();
@@ -240,13 +239,13 @@ fn ids_of_dropped_tables_are_refused_for_good() {
         assert_eq!(store.clock_of(new, key).unwrap(), Some(u32::from(key == 1)), "{key}");
     }
     assert_eq!(scanned(&store, new).len(), 100);
-    // A mark of a dropped table's row has no effect on the new table.
+    // Marks of the dropped table's rows have no effect on the new table.
     let mut moved = Vec::new();
     store.promote_unused(new, &marked, &marks, &mut moved).unwrap();
     assert_eq!(peek(&store, new, &keys(100)).unwrap(), rows_of(&keys(100), 2, 24));
 }
 
-/// A device that holds the first read after it is armed until the test releases it.
+/// A device that can hold one read until the test releases it.
 #[derive(Debug)]
 struct HeldRead {
     inner: MemoryDevice,
@@ -309,9 +308,9 @@ impl Device for HeldRead {
     }
 }
 
-/// Regression test: a batch waited for the disk while its table was dropped and the number went to
-/// another table. It then looked up its keys in the new table, read the new rows, raised their
-/// clocks, and changed and deleted them.
+/// Regression test: a batch waited for the disk. Meanwhile its table was dropped, and another table
+/// got the number. The batch then looked up its keys in the new table, read and deleted its rows,
+/// and changed their clocks.
 #[test]
 fn a_batch_under_way_does_not_reach_the_table_that_gets_the_number() {
     type Call = fn(&Store, TableId) -> Result<()>;
@@ -340,7 +339,7 @@ fn a_batch_under_way_does_not_reach_the_table_that_gets_the_number() {
         put(&store, old, &keys(500), 1, 24);
         store.checkpoint(b"").unwrap();
         drop(store);
-        // All rows are on disk.
+        // After the reopening all rows are on disk.
         let store = open();
         let old = store.tables()[0].id;
         device.set(Held::Armed);
@@ -363,7 +362,8 @@ fn a_batch_under_way_does_not_reach_the_table_that_gets_the_number() {
     }
 }
 
-/// Counts a thread as ended when dropped, also after a panic, so that no other thread waits for it.
+/// Counts a thread as ended when it is dropped, even after a panic. Other threads then do not wait
+/// for it.
 struct Ended<'a>(&'a AtomicU64);
 
 impl Drop for Ended<'_> {
@@ -372,8 +372,8 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Threads use tables by ids that may belong to dropped tables, while other threads drop and make
-/// tables, take checkpoints and compact.
+/// Threads use tables by ids that may be outdated. Meanwhile other threads drop and create tables,
+/// take checkpoints and compact.
 #[test]
 fn no_row_crosses_while_tables_come_and_go_under_load() {
     const THREADS: u64 = 3;
@@ -381,12 +381,12 @@ fn no_row_crosses_while_tables_come_and_go_under_load() {
     let random = Random::new();
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path(), &StoreOptions { checkpoints_kept: 1, ..options(1 << 20) }, 6);
-    /// The table that has a name now, and the version of its rows.
+    /// The present table of a name, and the version of its rows.
     #[derive(Clone, Copy)]
     struct Now(TableId, u64);
     let make = |place: usize, version: u64| {
         let name = format!("{place}");
-        // Ends: a number is free after the next compaction and checkpoint.
+        // Ends: compaction and checkpoints make a number free.
         loop {
             match store.create_table(&name, 32, b"") {
                 Ok(id) => return Now(id, version),
@@ -409,8 +409,8 @@ fn no_row_crosses_while_tables_come_and_go_under_load() {
                 let _ended = Ended(done);
                 start.wait();
                 while !stop.load(Ordering::Relaxed) {
-                    // The lock is not held from here on, so another thread may drop the table at
-                    // any time.
+                    // The read lock is released at the end of this statement, so another thread may
+                    // then drop the table.
                     let Now(id, version) =
                         *tables[random.below(NAMES as u64) as usize].read().unwrap();
                     let first = random.below(4_000);
@@ -462,7 +462,7 @@ fn no_row_crosses_while_tables_come_and_go_under_load() {
     });
     assert!(reused.into_inner() >= 140);
     println!("{} calls were refused", refused.into_inner());
-    // The counts agree with the rows.
+    // The stored row counts must agree with the rows.
     for table in &tables {
         let Now(id, version) = *table.read().unwrap();
         let keys = keys(4_400);
@@ -478,7 +478,7 @@ fn no_row_crosses_while_tables_come_and_go_under_load() {
     is_clean(dir.path());
 }
 
-/// A reader refreshes past the reuse of a number. Its old handles stay refused, whichever table has
+/// A reader refreshes after a number was reused. Its old ids must stay refused, whichever table has
 /// the name or the number now.
 #[test]
 fn a_readers_old_handles_are_refused_after_a_refresh() {
@@ -496,7 +496,7 @@ fn a_readers_old_handles_are_refused_after_a_refresh() {
         let table = store.tables().iter().find(|table| table.name == "rows").unwrap().id;
         store.drop_table(table).unwrap();
         clear(&store, 1);
-        // Until the reader refreshes, its checkpoint has the table and keeps the number.
+        // Until its refresh, the reader's checkpoint has the table and keeps the number taken.
         assert_eq!(peek(&reader, handles[0], &keys(100)).is_ok(), round == 0);
         no_number_is_left(&store);
         assert_eq!(peek(&reader, other_read, &keys(20)).unwrap(), rows_of(&keys(20), 9, 8));
@@ -521,7 +521,7 @@ fn a_readers_old_handles_are_refused_after_a_refresh() {
         handles.push(now);
         assert_eq!(peek(&reader, other_read, &keys(20)).unwrap(), rows_of(&keys(20), 9, 8));
     }
-    // A table of the same name with another number is not the old table either.
+    // The old id must also be refused if the new table has the same name and another number.
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path(), &by_hand(1), 2);
     let table = store.create_table("rows", 24, b"").unwrap();
@@ -540,8 +540,7 @@ fn a_readers_old_handles_are_refused_after_a_refresh() {
     assert_eq!(peek(&reader, now, &keys(10)).unwrap(), rows_of(&keys(10), 2, 24));
 }
 
-/// After a crash, the table that had got the number is gone, and its rows do not show up in any
-/// table.
+/// After a crash, the table that got the number is gone. Its rows must not appear in any table.
 #[test]
 fn a_crash_takes_back_the_table_that_got_the_number() {
     let dir = tempfile::tempdir().unwrap();
@@ -555,7 +554,8 @@ fn a_crash_takes_back_the_table_that_got_the_number() {
     drop(store);
     let store = open(dir.path(), &by_hand(1), 1);
     assert!(store.tables().is_empty());
-    // The log of the checkpoint may have records that an older build did not report.
+    // The number may stay taken, because the checkpoint's log may have records that an older build
+    // did not report.
     if let Err(error) = store.create_table("third", 24, b"") {
         assert!(error.to_string().contains("compact"), "{error}");
         clear(&store, 1);
@@ -570,7 +570,7 @@ fn a_crash_takes_back_the_table_that_got_the_number() {
     is_clean(dir.path());
 }
 
-/// A roll back brings back the old table of a number; the later table is gone.
+/// A roll back restores the old table of a number, and the later table is gone.
 #[test]
 fn a_roll_back_brings_back_the_table_that_had_the_number() {
     let dir = tempfile::tempdir().unwrap();
@@ -590,7 +590,7 @@ fn a_roll_back_brings_back_the_table_that_had_the_number() {
     assert_eq!(peek(&store, table, &keys(50)).unwrap(), rows_of(&keys(50), 4, 8));
     let other = store.create_table("other", 16, b"").unwrap();
     assert_eq!(other.number(), 2);
-    // Now the number can be used again: every checkpoint with the table is gone.
+    // After every checkpoint with the table is removed, its number can be reused.
     store.drop_table(table).unwrap();
     drop(store);
     let store = open(dir.path(), &by_hand(1), 1);
@@ -601,8 +601,8 @@ fn a_roll_back_brings_back_the_table_that_had_the_number() {
     assert_eq!(peek(&store, new, &keys(50)).unwrap(), vec![None; 50]);
 }
 
-/// A copy knows only its own checkpoints. A delta whose new table has the number of a dropped one
-/// makes the copy remove the checkpoints that have the dropped table.
+/// A copy has only its own checkpoints. A delta may bring a table with the number of a dropped
+/// table. The copy must then remove its checkpoints with the dropped table.
 #[test]
 fn copies_and_deltas_give_no_table_the_rows_of_another() {
     let dir = tempfile::tempdir().unwrap();
@@ -632,8 +632,8 @@ fn copies_and_deltas_give_no_table_the_rows_of_another() {
     let new = store.create_table("rows", 24, b"").unwrap();
     assert_eq!((new.number(), new.incarnation()), (table.number(), 1));
     put(&store, new, &keys(100), 2, 24);
-    // The reader's checkpoint has the number for the old table. From the newest checkpoint on, both
-    // tables would look alike.
+    // The copy refuses the delta, because a reader holds a checkpoint with the old table under this
+    // number. After a refresh, both tables would look alike to that reader.
     let error = follow(&store).unwrap_err();
     assert!(error.to_string().contains("refresh"), "{error}");
     assert_eq!(peek(&reader, old, &keys(100)).unwrap(), rows_of(&keys(100), 1, 24));
@@ -651,7 +651,7 @@ fn copies_and_deltas_give_no_table_the_rows_of_another() {
     assert_eq!(peek(&reader, now, &keys(100)).unwrap(), rows_of(&keys(100), 2, 24));
     drop(reader);
     is_clean(&copy);
-    // The copy continues on its own.
+    // The copy can be written further.
     let copied = open(&copy, &by_hand(1), 2);
     let id = copied.tables().iter().find(|table| table.name == "rows").unwrap().id;
     assert_eq!(peek(&copied, id, &keys(100)).unwrap(), rows_of(&keys(100), 2, 24));
@@ -662,9 +662,9 @@ fn copies_and_deltas_give_no_table_the_rows_of_another() {
     assert_eq!(peek(&copied, id, &keys(100)).unwrap(), vec![None; 100]);
 }
 
-/// Regression test: the newest manifest is lost. The manifest before it knows the number of a later
-/// table as that of a dropped table. The later table's rows were taken for the dropped table's
-/// rows, and the report did not mention them.
+/// Regression test: the newest manifest is lost. In the manifest before it, the number of a later
+/// table belongs to a dropped table. Salvage took the later table's rows for rows of the dropped
+/// table, and the report did not mention them.
 #[test]
 fn salvage_tells_of_rows_whose_table_got_a_number_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -708,6 +708,6 @@ fn salvage_tells_of_rows_whose_table_got_a_number_again() {
     };
     assert!(reader.for_each_row(visit).unwrap().is_empty());
     assert_eq!(rows, 40);
-    // A manifest that can't be read may have every number.
+    // The unreadable manifest may have any number, so all known numbers count as taken.
     assert_eq!(summary(dir.path()).unwrap().table_numbers_left, 65_532);
 }

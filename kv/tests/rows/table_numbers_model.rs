@@ -1,5 +1,5 @@
-//! Tests that after any sequence of steps each table shows its own rows, although tables share few
-//! numbers, for readers and after openings.
+//! Tests that each table shows exactly its own rows after a random sequence of steps, although
+//! tables reuse few numbers. The test also covers readers and reopenings.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -17,8 +17,7 @@ const KEYS: u64 = 300;
 const KEPT: usize = 2;
 const STEPS: u64 = 4_000;
 
-/// The expected content of a table. No two tables have one `uid`, and each value contains the `uid`
-/// of its table.
+/// The expected content of a table. Each table has a unique `uid`, which is part of all its values.
 #[derive(Debug, Clone, PartialEq)]
 struct Model {
     uid: u64,
@@ -31,7 +30,7 @@ type Tables = BTreeMap<String, Model>;
 
 struct Reader {
     store: Store,
-    /// Ids that tables had at any of the reader's checkpoints, with the tables' uids.
+    /// The ids of tables in all checkpoints that the reader has shown, and the `uid` of each table.
     handles: Vec<(TableId, u64)>,
 }
 
@@ -41,7 +40,7 @@ struct World {
     store: Option<Store>,
     tables: Tables,
     ids: BTreeMap<String, TableId>,
-    /// Ids of tables that were dropped in this opening.
+    /// Ids of tables that were dropped since the bank was opened.
     old: Vec<TableId>,
     /// The tables of each checkpoint.
     checkpoints: BTreeMap<u64, Tables>,
@@ -65,7 +64,7 @@ fn check(store: &Store, id: TableId, model: &Model, what: &str) {
 }
 
 fn is_refused(store: &Store, id: TableId, what: &str) {
-    // Peeks of both widths: a table that exists refuses one of them with another error.
+    // Peeks with both widths: for an existing table, one of them would fail with another error.
     for found in [peek(store, id, &[1]), peek_each(store, id, &[1]), peek(store, id, &[1, 2])] {
         assert!(matches!(found, Err(Error::NoSuchTable(_))), "{what}: {id:?}: {found:?}");
     }
@@ -187,7 +186,7 @@ impl World {
         assert_eq!(self.store().delete(id, &keys).unwrap(), there as u64);
     }
 
-    /// Gets and releases rows, which moves them and their clocks.
+    /// Gets rows and releases them, which moves the rows and changes their clocks.
     fn get(&mut self) {
         let Some((name, id)) = self.some_table() else { return };
         let keys = self.some_keys();
@@ -235,7 +234,7 @@ impl World {
     }
 
     fn roll_back(&mut self) {
-        // A reader at a newer checkpoint would prevent the roll back.
+        // Readers at newer checkpoints would prevent the roll back.
         self.readers.clear();
         self.store = None;
         let kept = embank_kv::inspect::summary(self.dir.path()).unwrap().checkpoints;

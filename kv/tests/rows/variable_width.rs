@@ -1,4 +1,4 @@
-//! Tests values of any length in every region: a read returns exactly the bytes that were put.
+//! Tests values of any length in each region: a read returns exactly the bytes that were put.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -45,7 +45,7 @@ fn some(values: &[Vec<u8>]) -> Vec<Option<Vec<u8>>> {
     values.iter().cloned().map(Some).collect()
 }
 
-/// The region that the rows are in before each operation.
+/// The region in which the rows are before an operation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Region {
     Mutable,
@@ -56,7 +56,8 @@ enum Region {
 
 const REGIONS: [Region; 4] = [Region::Mutable, Region::ReadOnly, Region::Disk, Region::Reopened];
 
-/// All lengths up to 39 bytes, some around the paddings of larger ones, and the largest.
+/// Returns all lengths up to 39 bytes, some greater lengths around a change of padding, and the
+/// largest length.
 fn lengths() -> Vec<usize> {
     (0..40).chain([127, 128, 129, 511, 512, MAX - 1, MAX]).collect()
 }
@@ -71,7 +72,8 @@ fn bring(bank: &mut Bank, region: Region) {
         Region::Reopened => {
             bank.store.checkpoint(b"").unwrap();
             let options = options(BUDGET_BYTES);
-            // Another store takes the field's place, so that the old one releases its lock first.
+            // Puts another store into the field, so that the old store releases its lock before the
+            // bank is opened again.
             let other = Store::open(&bank.dir.path().join("other"), &options).unwrap();
             drop(std::mem::replace(&mut bank.store, other));
             bank.store = Store::open(bank.dir.path(), &options).unwrap();
@@ -79,10 +81,9 @@ fn bring(bank: &mut Bank, region: Region) {
     }
 }
 
-/// Writes other rows until the rows of the table have left memory.
+/// Writes other rows until the table's rows have left memory.
 fn push_away(bank: &Bank) {
-    // `push_to_disk` peeks with an operation of fixed width, so it gets a new row of a table of
-    // fixed width.
+    // `push_to_disk` peeks a row of fixed width, so a row of such a table is put first.
     let name = "fixed";
     let fixed = bank.store.tables().iter().find(|table| table.name == name).map(|table| table.id);
     let fixed = fixed.unwrap_or_else(|| bank.store.create_table(name, 8, b"").unwrap());
@@ -102,8 +103,7 @@ fn each_operation_does_right_by_each_length_in_each_region() {
         assert_eq!(peek_each(&bank.store, bank.table, &keys).unwrap(), some(&values));
 
         bring(&mut bank, region);
-        // Read twice, because some rows come from the row cache the second time. Then read one by
-        // one.
+        // The second read may find rows in the row cache. Then each row is read alone.
         for _ in 0..2 {
             assert_eq!(peek_each(&bank.store, bank.table, &keys).unwrap(), some(&values));
         }
@@ -126,7 +126,8 @@ fn each_operation_does_right_by_each_length_in_each_region() {
         assert_eq!(get_each(&bank.store, bank.table, &keys), some(&values), "{region:?}");
 
         bring(&mut bank, region);
-        // Every length becomes every other one in turn: longer, shorter, and with the same padding.
+        // Each row gets the length of another row, which may be longer, shorter or equal with
+        // padding.
         values.rotate_right(1);
         put_each(&bank.store, bank.table, &keys, &values);
         assert_eq!(peek_each(&bank.store, bank.table, &keys).unwrap(), some(&values), "{region:?}");
@@ -143,8 +144,8 @@ fn each_operation_does_right_by_each_length_in_each_region() {
         assert_eq!(bank.store.clock_of(bank.table, 1).unwrap(), Some(0));
 
         bring(&mut bank, region);
-        // An operation fills some tombstones with a value of another length, and leaves others as
-        // they are.
+        // The update inserts nothing, so it leaves the tombstones. The put then replaces them by
+        // values of other lengths.
         let mut turn = Turn { max: MAX, insert: false };
         let outcome = bank.store.execute(bank.table, &deleted, Clock::Keep, &mut turn).unwrap();
         assert_eq!(outcome.missing.len(), deleted.len(), "{region:?}");
@@ -183,7 +184,7 @@ fn a_value_changes_where_it_lies_as_long_as_its_padding_stays() {
         assert_eq!(store.stats().log_tail, tail + 32 + bytes.next_multiple_of(8) as u64);
         assert_eq!(peek_each(&store, table, &[7]).unwrap(), [Some(new)]);
     }
-    // A deleted row keeps its space for a value with the same padding.
+    // A value with the same padding reuses the space of the deleted row.
     store.delete(table, &[7]).unwrap();
     let tail = store.stats().log_tail;
     put_each(&store, table, &[7], &[value(7, 9, 8)]);
@@ -201,7 +202,7 @@ fn values_that_fill_a_page_come_and_go() {
     let page_bytes = 8 << 10;
     let options = StoreOptions { page_size_bytes: Some(page_bytes), ..options(1 << 20) };
     let store = Store::open(dir.path(), &options).unwrap();
-    // The whole page except for its header and the record's header.
+    // The largest value fills the page except for the page's header and the record's header.
     let max = page_bytes as usize - 64 - 32;
     let error = store.create_variable_table("too long", max as u32 + 1, b"").unwrap_err();
     assert!(matches!(error, Error::TooLong { bytes_max, .. } if bytes_max == max), "{error:?}");
@@ -233,7 +234,8 @@ fn most_rows_come_with_one_read_whatever_their_length() {
     for mean in [20_u64, 300, 800] {
         let Bank { store, table, dir: _dir } = bank(DeviceChoice::Auto);
         let keys: Vec<u64> = (0..3000).collect();
-        // Lengths from 0 to twice the mean, evenly distributed. The table's maximum is much larger.
+        // The lengths are spread evenly from 0 to twice the mean. The table permits much longer
+        // values.
         let bytes = |key: u64| (key * 7919 % (mean * 2).min(MAX as u64)) as usize;
         let values: Vec<_> = keys.iter().map(|&key| value(key, 0, bytes(key))).collect();
         put_each(&store, table, &keys, &values);
@@ -250,8 +252,8 @@ fn most_rows_come_with_one_read_whatever_their_length() {
         let from_disk = after.hits_disk - before.hits_disk;
         let reads = after.disk_reads - before.disk_reads;
         assert!(found == 300 && from_disk <= reads, "{reads} reads for {from_disk} rows");
-        // With so small a budget keys may share index slots. If reads guessed the lengths badly,
-        // most rows would take two reads.
+        // With this small budget keys may share slots. If reads guessed the lengths badly, most
+        // rows would need two reads.
         println!("mean {mean}: {reads} reads for {from_disk} rows");
         assert!(reads < from_disk * 8 / 5, "{reads} reads for {from_disk} rows");
     }
@@ -270,7 +272,7 @@ fn what_a_table_does_not_admit_is_refused_and_changes_nothing() {
     assert_eq!((info.width, info.value_bytes), (Width::Variable, MAX as u32));
     let fixed = store.create_table("fixed", 8, b"").unwrap();
     assert_eq!(store.tables()[1].width, Width::Fixed);
-    // Operations of another width are refused, for one key and for many, whatever they do.
+    // Operations of the wrong width are refused, for one key and for several.
     for keys in [&[1][..], &[1, 2]] {
         let values = vec![vec![0; 8]; keys.len()];
         let mut to = values.clone();
@@ -323,7 +325,7 @@ fn every_flipped_bit_of_a_row_is_an_error() {
         let end = store.stats().log_tail;
         store.execute(fixed, &[1], Clock::Keep, &mut PutAll(&[vec![0; 8]])).unwrap();
         push_to_disk(&store, fixed, 1);
-        // A failed read leaves no row in the row cache, so each of these peeks reads the device.
+        // A failed read does not fill the row cache, so each peek reads from the device.
         for bit in begin * 8..end * 8 {
             device.flip_bit_on_read(bit / 8, (bit % 8) as u8);
             let error = peek_each(&store, table, &[0]).unwrap_err();
@@ -334,14 +336,14 @@ fn every_flipped_bit_of_a_row_is_an_error() {
     }
 }
 
-/// A value that repeats one byte. The byte depends on the value's length.
+/// Asserts that a value repeats one byte, which its length determines. Counts the values.
 struct Filled(u64);
 
 impl Filled {
     fn check(value: &[u8]) {
         let Some(&first) = value.first() else { return };
         assert!(value.iter().all(|&byte| byte == first), "torn: {value:?}");
-        // The byte determines the length modulo 251, so a part of a longer value is noticed.
+        // The byte is the length modulo 251, so a part of a longer value is detected.
         assert_eq!(value.len() % 251, usize::from(first), "cut: {value:?}");
     }
 }
@@ -355,7 +357,7 @@ impl Operation for Filled {
     }
 }
 
-/// Fills rows again, each with a new random length.
+/// Fills each row again with a new random length.
 struct Refill<const PUT: bool>(Random);
 
 impl<const PUT: bool> Operation for Refill<PUT> {
@@ -365,7 +367,7 @@ impl<const PUT: bool> Operation for Refill<PUT> {
         if let Some(old) = old {
             Filled::check(old);
         }
-        // Most lengths differ by a few paddings only, so that many rows change in place.
+        // Most lengths are close together, so that many rows change in place.
         let most = if self.0.below(4) == 0 { 260 } else { 40 };
         self.0.below(most) as usize
     }
@@ -395,14 +397,14 @@ fn a_value_whose_length_changes_is_never_torn() {
                 let mut put = Refill::<true>(random.stream(3));
                 let mut update = Refill::<false>(random.stream(4));
                 for round in 0..1200 {
-                    // A few hot rows in memory, and some rows from anywhere.
+                    // Some keys are hot rows in memory, and some are random rows.
                     let mut keys: Vec<u64> = (0..40).map(|_| random.below(8)).collect();
                     keys.extend((0..8).map(|_| random.below(KEYS)));
                     store.execute(table, &keys, Clock::Keep, &mut put).unwrap();
                     store.execute(table, &keys, Clock::Keep, &mut update).unwrap();
                     if round % 64 == thread {
                         store.promote(table, &keys).unwrap();
-                        // Rows that only this thread uses.
+                        // Only this thread uses this row.
                         store.execute(table, &[KEYS + thread], Clock::Keep, &mut put).unwrap();
                         assert_eq!(store.delete(table, &[KEYS + thread]).unwrap(), 1);
                     }
@@ -431,7 +433,7 @@ fn a_value_whose_length_changes_is_never_torn() {
     let stats = store.stats();
     assert!(stats.log_head > 0 && stats.hits_disk > 0, "pages were evicted: {stats:?}");
     assert_eq!(stats.live_rows, KEYS);
-    // The bytes that all threads together have counted equal the bytes of the rows.
+    // The byte count, which all threads changed, must equal the bytes of the rows.
     let rows = peek_each(&store, table, &all).unwrap();
     let bytes = |row: Option<Vec<u8>>| 32 + row.unwrap().len().next_multiple_of(8) as u64;
     assert_eq!(stats.live_bytes, rows.into_iter().map(bytes).sum::<u64>());

@@ -1,4 +1,4 @@
-//! Tests that compaction frees the space of dead records and changes nothing else.
+//! Tests that compaction frees the space of dead records and has no other effect.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -9,15 +9,15 @@ use crate::common::compacting::{RECORD_BYTES, VALUE_BYTES, by_hand, check, ends,
 use crate::common::{Random, options, peek, put};
 use embank_kv::{Error, Store};
 
-/// Bytes that the files of the log take on disk, without holes.
+/// Returns the bytes of disk that the log's files occupy, without holes.
 fn log_bytes_on_disk(dir: &std::path::Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let files = std::fs::read_dir(dir.join("log")).unwrap();
     files.map(|file| file.unwrap().metadata().unwrap().blocks() * 512).sum()
 }
 
-/// Overwrites random rows many times. Compares the size of the log with the size of its rows after
-/// each step.
+/// Overwrites random rows many times. After each batch, asserts that the log is not too large for
+/// its rows.
 fn hold_space(budget_bytes: u64, rows: u64, checkpoint_every: Option<u64>) {
     let dir = tempfile::tempdir().unwrap();
     let (store, table) = open(dir.path(), &options(budget_bytes));
@@ -42,8 +42,7 @@ fn hold_space(budget_bytes: u64, rows: u64, checkpoint_every: Option<u64>) {
         }
         let stats = store.stats();
         assert_eq!(stats.live_bytes, live);
-        // Space that kept checkpoints hold comes on top. It may be freed when the next checkpoint
-        // is complete.
+        // Kept checkpoints hold more space, which the next complete checkpoint may free.
         let held = stats.log_held_bytes as f64 / live as f64;
         assert!(held < 0.25, "a checkpoint for each 2.5% of the rows' bytes holds {held:.3}");
         highest = highest.max(stats.space_amplification() - held);
@@ -64,8 +63,7 @@ fn hold_space(budget_bytes: u64, rows: u64, checkpoint_every: Option<u64>) {
     );
     assert_eq!(stats.compaction_stopped, None);
     assert!(stats.freed_bytes > 5 * live, "{stats:?}");
-    // The files agree with the count if the file system supports holes. Each file may take one
-    // block more.
+    // The file system must support holes in files. Each file may occupy one block more.
     let on_disk = log_bytes_on_disk(dir.path());
     assert!(on_disk <= stats.log_disk_bytes + 16 * page, "{on_disk} {stats:?}");
     check(&store, table, &versions, 0..rows + 10);
@@ -101,8 +99,8 @@ fn deleted_rows_give_their_space_and_their_slots_back() {
     let full = log_bytes_on_disk(dir.path());
     assert_eq!(store.delete(table, &all[100..]).unwrap(), 49_900);
     assert_eq!(store.stats().live_rows, 100);
-    // Space that a checkpoint names stays until the checkpoint is gone. Tombstones go with the
-    // second pass.
+    // Each checkpoint keeps its log until it is removed. Only the second compaction can free the
+    // tombstones.
     for _ in 0..4 {
         store.checkpoint(b"less").unwrap();
         store.compact().unwrap();
@@ -135,7 +133,8 @@ fn a_dropped_table_is_gone_at_once_and_its_space_later() {
     assert!(matches!(peek(&store, table, &[1]), Err(Error::NoSuchTable(_))));
     assert!(matches!(store.delete(table, &[1]), Err(Error::NoSuchTable(_))));
     assert_eq!(store.stats().live_rows, 500);
-    // The drop is in no checkpoint yet: a crash brings the whole table back, even after compaction.
+    // No checkpoint has the drop yet. After a crash the table must exist with all its rows, even
+    // though the log was compacted.
     store.compact().unwrap();
     drop(store);
     let (store, again) = open(dir.path(), &by_hand(1 << 20));
@@ -150,7 +149,7 @@ fn a_dropped_table_is_gone_at_once_and_its_space_later() {
     store.checkpoint(b"one").unwrap();
     assert!(log_bytes_on_disk(dir.path()) < full / 5);
     assert!(store.stats().index_entries <= 500);
-    // The name is free, and the number is not.
+    // A new table may have the name, and gets a new number.
     let table = store.create_table("rows", 8, b"").unwrap();
     assert_eq!(table.number(), 3);
     drop(store);
@@ -179,8 +178,8 @@ fn clocks_go_along_with_their_rows() {
     }
 }
 
-/// If long and short rows alternate, pages stay half empty although no record is dead. No writer
-/// waits for compaction to gain space that it can't gain.
+/// Long and short rows alternate, so pages stay half empty although no record is dead. Compaction
+/// can't gain this space, and no writer may wait for it.
 #[test]
 fn badly_filled_pages_are_not_copied_around_for_ever() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +197,7 @@ fn badly_filled_pages_are_not_copied_around_for_ever() {
     let stats = store.stats();
     assert!(ended, "stuck: {stats:?}");
     assert!(stats.compaction_copied_bytes < 2 * stats.live_bytes, "{stats:?}");
-    // When rows are deleted, the other calls end.
+    // Deleted rows let compaction free space.
     store.delete(long, &(0..400).collect::<Vec<_>>()).unwrap();
     let ended = ends(60, {
         let store = Arc::clone(&store);
@@ -224,7 +223,7 @@ fn a_dropped_table_of_long_rows_asks_for_no_memory_once_they_are_gone() {
         store.drop_table(long).unwrap();
         store.checkpoint(b"").unwrap();
     }
-    // The table's records may still need memory.
+    // The dropped table still has records, which need memory.
     Store::open(dir.path(), &by_hand(768 << 10)).unwrap_err();
     {
         let store = Store::open(dir.path(), &by_hand(4 << 20)).unwrap();
@@ -245,7 +244,7 @@ fn a_checkpoint_that_failed_holds_no_space() {
     let (store, table) = open(dir.path(), &by_hand(512 << 10));
     let keys: Vec<u64> = (0..20_000).collect();
     put(&store, table, &keys, 0, VALUE_BYTES);
-    // A directory that has the checkpoint's name.
+    // A directory with the checkpoint's name makes the checkpoint fail.
     let name = dir.path().join("checkpoints/0000000001");
     std::fs::create_dir(&name).unwrap();
     std::fs::write(name.join("x"), "x").unwrap();

@@ -1,4 +1,4 @@
-//! Tests compaction on a disk that fails, and crashes between the steps of compaction.
+//! Tests compaction on a disk that fails, and crashes between steps of compaction.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -11,7 +11,7 @@ use crate::common::put;
 use embank_kv::device::{Device, DeviceOptions, FaultyDevice, MemoryDevice};
 use embank_kv::{Error, Store, StoreOptions, TableId};
 
-/// Makes a bank on a disk in memory. Most of its rows are on that disk.
+/// Makes a bank on a disk in memory. Most rows are on that disk.
 fn on_memory(dir: &std::path::Path) -> (Store, Arc<FaultyDevice>, Arc<dyn Device>, TableId) {
     let disk: Arc<dyn Device> = Arc::new(MemoryDevice::new(&DeviceOptions::default()).unwrap());
     let device = Arc::new(FaultyDevice::new(Arc::clone(&disk)));
@@ -35,7 +35,7 @@ fn a_damaged_page_stops_compaction_and_loses_nothing_else() {
     let stats = store.stats();
     assert_eq!(stats.log_begin, 5 * page);
     assert!(stats.compaction_stopped.unwrap().contains("page 5"));
-    // The store continues, and so does compaction when the page can be read again.
+    // The store stays usable. Compaction continues when the page can be read again.
     put(&store, table, &[1, 2, 3], 2, VALUE_BYTES);
     device.mend();
     let begin = store.stats().log_begin;
@@ -65,7 +65,7 @@ fn every_failure_in_compaction_is_reported_and_harms_no_checkpoint() {
         let failed = match site {
             "sync" => store.compact().and_then(|_| store.checkpoint(b"bad").map(|_| ())),
             "free" => {
-                // Two checkpoints are kept, so the third one frees the space of the first.
+                // Two checkpoints are kept, so only a third one frees the space of the first.
                 store.compact().unwrap();
                 store.checkpoint(b"good").unwrap();
                 store.checkpoint(b"good").unwrap();
@@ -74,7 +74,7 @@ fn every_failure_in_compaction_is_reported_and_harms_no_checkpoint() {
             _ => store.compact().map(|_| ()),
         };
         match site {
-            // The pass succeeds although it could not free the space: the next call frees it.
+            // The compaction succeeds although it could not free the space. The next call frees it.
             "free" => failed.unwrap(),
             _ => assert!(failed.unwrap_err().to_string().contains("injected"), "{site} {n}"),
         }
@@ -93,8 +93,8 @@ fn every_failure_in_compaction_is_reported_and_harms_no_checkpoint() {
 
 #[test]
 fn a_crash_between_any_two_steps_reopens_at_the_newest_checkpoint() {
-    // The steps are: compact, checkpoint, free. The test crashes after each number of steps, with
-    // one and with two kept checkpoints.
+    // The steps are put, checkpoint and compact, in turn. The test crashes after each number of
+    // steps, with one and with two kept checkpoints.
     for kept in [1, 2] {
         for steps in 0..9 {
             let dir = tempfile::tempdir().unwrap();
@@ -114,8 +114,7 @@ fn a_crash_between_any_two_steps_reopens_at_the_newest_checkpoint() {
             }
             let recovered = store.stats();
             drop(store);
-            // The crash came before the segments were removed: the freed part of the first one
-            // exists again, with damage.
+            // Opens the bank as after a crash at this step.
             let (store, table) = open(dir.path(), &options);
             let versions: HashMap<_, _> = match durable {
                 Some(version) => keys.iter().map(|&key| (key, version)).collect(),

@@ -21,18 +21,18 @@ fn compaction_beside_a_checkpoint_keeps_to_the_quota() {
     store.checkpoint(b"").unwrap();
     let odd: Vec<u64> = keys.iter().copied().filter(|key| key % 2 == 1).collect();
     store.delete(table, &odd).unwrap();
-    // One second is enough for compaction to copy the log once.
+    // In one second compaction can copy the whole log.
     let until = std::time::Instant::now() + Duration::from_secs(1);
     while std::time::Instant::now() < until {
         let stats = store.stats();
-        // Deletions may exceed the quota by their tombstones.
+        // Deletions may exceed the quota by their tombstones, of 32 bytes each.
         assert!(stats.log_disk_bytes <= quota + 32 * odd.len() as u64, "{stats:?}");
         std::thread::yield_now();
     }
 }
 
-/// Writers run at the quota, with background compaction and checkpoints. The test compares the log
-/// with the quota all the time, by the store's count and by the file system's.
+/// Writers run at the quota with background compaction and checkpoints. The test constantly
+/// compares the log's size with the quota, as the store and as the file system report it.
 #[test]
 fn the_log_is_never_above_the_quota() {
     let dir = tempfile::tempdir().unwrap();
@@ -43,7 +43,7 @@ fn the_log_is_never_above_the_quota() {
     let done = AtomicBool::new(false);
     let on_disk = || -> u64 {
         let files = std::fs::read_dir(dir.path().join("log")).unwrap();
-        // A file may be removed between its listing and the read of its metadata.
+        // The store may remove a file between its listing and the call of `metadata`.
         files.filter_map(|file| file.unwrap().metadata().ok()).map(|file| file.blocks() * 512).sum()
     };
     std::thread::scope(|scope| {
@@ -73,7 +73,8 @@ fn the_log_is_never_above_the_quota() {
     });
 }
 
-/// A quota below the memory budget: dead records were never on disk.
+/// The quota is smaller than the memory. Rows are deleted before their records reach the disk, so
+/// the calls must end.
 #[test]
 fn a_quota_below_the_memory_is_no_limit_to_what_is_deleted() {
     let dir = tempfile::tempdir().unwrap();
@@ -96,13 +97,14 @@ fn at_the_quota_writers_wait_for_compaction_and_then_fail() {
     let quota = 4 << 20;
     let options = StoreOptions { disk_quota_bytes: Some(quota), ..options(512 << 10) };
     let (store, table) = open(dir.path(), &options);
-    // Two thirds of the quota are overwritten again and again. Compaction makes room each time.
+    // Rows of two thirds of the quota are overwritten repeatedly. Compaction must make room each
+    // time.
     let keys: Vec<u64> = (0..quota / RECORD_BYTES * 2 / 3).collect();
     for version in 0..6 {
         put(&store, table, &keys, version, VALUE_BYTES);
         assert!(store.stats().log_disk_bytes <= quota);
     }
-    // More rows than fit into the quota.
+    // Puts more rows than fit into the quota.
     let more: Vec<u64> = (1 << 20..(1 << 20) + quota / RECORD_BYTES).collect();
     let values: Vec<_> = more.iter().map(|&key| value(key, 0, VALUE_BYTES)).collect();
     let error = store.execute(table, &more, Clock::Keep, &mut PutAll(&values)).unwrap_err();
@@ -110,15 +112,14 @@ fn at_the_quota_writers_wait_for_compaction_and_then_fail() {
     assert_eq!(quota_bytes, quota);
     assert!(live_bytes > quota / 2, "{live_bytes}");
     assert!(store.stats().log_disk_bytes <= quota);
-    // Old rows are still there, and peeks and deletions work. After the deletions there is room
-    // again.
+    // At the quota, peeks and deletions still work. The deletions make room for puts.
     let versions: HashMap<_, _> = keys.iter().map(|&key| (key, 5)).collect();
     check(&store, table, &versions, 0..keys.len() as u64);
     store.delete(table, &more).unwrap();
     store.delete(table, &keys[1000..]).unwrap();
     put(&store, table, &keys[..2000], 7, VALUE_BYTES);
     check(&store, table, &keys[..2000].iter().map(|&key| (key, 7)).collect(), 0..2000);
-    // Compaction can't free space that checkpoints hold, and the error says so.
+    // Checkpoints hold the log, so compaction can't free it. The error must say so.
     store.checkpoint(b"held").unwrap();
     let mut held = None;
     for version in 8..20 {
@@ -131,7 +132,7 @@ fn at_the_quota_writers_wait_for_compaction_and_then_fail() {
     }
     let error = held.expect("a checkpoint holds the space");
     assert!(error.to_string().contains("take a checkpoint"), "{error}");
-    // The cure that the error names works.
+    // Does what the error advises. The puts then succeed.
     store.checkpoint(b"one").unwrap();
     store.checkpoint(b"two").unwrap();
     put(&store, table, &keys[..500], 30, VALUE_BYTES);

@@ -21,8 +21,7 @@ fn readers_writers_and_deleters_agree_while_compaction_moves_their_rows() {
     let (store, table) = open(dir.path(), &StoreOptions { compaction, ..options(512 << 10) });
     let all: Vec<u64> = (0..KEYS).collect();
     put(&store, table, &all, 0, VALUE_BYTES);
-    // Each of two writers owns every third key and counts its rows up. The remaining rows are
-    // deleted and put back.
+    // Each of two writers adds to its third of the keys. The last third is deleted and put again.
     let added: Vec<AtomicU64> = all.iter().map(|_| AtomicU64::new(0)).collect();
     let stop = AtomicBool::new(false);
     let random = Random::new();
@@ -105,8 +104,8 @@ fn readers_writers_and_deleters_agree_while_compaction_moves_their_rows() {
     check(&Store::open(dir.path(), &options(512 << 10)).unwrap());
 }
 
-/// More threads than the device has rings move rows from disk to the tail, and wait for compaction,
-/// which reads too. A scan runs at the same time.
+/// More threads than the device has rings move rows from disk to the tail. They wait for
+/// compaction, which must still be able to read. A scan runs at the same time.
 #[test]
 fn batches_that_wait_for_compaction_leave_it_what_it_needs_to_read() {
     const ROWS: u64 = 60_000;
@@ -148,7 +147,7 @@ fn batches_that_wait_for_compaction_leave_it_what_it_needs_to_read() {
     println!("{} waits on {}", stats.compaction_waits, stats.device);
 }
 
-/// A device that holds the reads of the thread named "slow" until the test releases them.
+/// A device that holds the reads of the thread "slow" until the test releases them.
 #[derive(Debug)]
 struct Slow {
     inner: MemoryDevice,
@@ -187,8 +186,8 @@ impl Device for Slow {
     }
 }
 
-/// A put has found tombstones on disk. Compaction removes them, and another put of the same keys
-/// finds no record. Only one of the two puts may insert each key.
+/// A put has found tombstones on disk. Compaction then removes them, and a second put of the same
+/// keys finds no record. Only one of the puts may insert each key.
 #[test]
 fn a_key_whose_tombstone_goes_is_inserted_once() {
     const ROWS: u64 = 160_000;
@@ -203,13 +202,13 @@ fn a_key_whose_tombstone_goes_is_inserted_once() {
     for keys in all.chunks(4000) {
         put(&store, table, keys, 0, 8);
     }
-    // With this many rows, keys share slots.
+    // There are more rows than index slots, so keys share slots.
     let deleted: Vec<u64> = (0..ROWS).filter(|key| key % 10 != 1).collect();
     for keys in deleted.chunks(4000) {
         store.delete(table, keys).unwrap();
     }
     store.checkpoint(b"").unwrap();
-    // New heads in memory, in front of chains with tombstones.
+    // These rows get new records in memory, which lead to chains with tombstones.
     let heads: Vec<u64> = (ROWS / 20..ROWS / 10).map(|i| i * 10 + 1).take(5000).collect();
     put(&store, table, &heads, 1, 8);
     let keys = &deleted[..4000];

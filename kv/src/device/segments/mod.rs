@@ -1,29 +1,28 @@
-//! The log's address space, mapped to segment files.
+//! Maps the log's address space to segment files.
 //!
-//! Log offset `o` lies in file `log/<first offset, 16 hex digits>.seg`. All files have a fixed
-//! size, a power of two, so that the beginning of the log can be given back as whole files. A file
-//! is opened when it is first needed, with `O_DIRECT` if the file system allows it. The number of
-//! open handles is bounded: those in the cache, and those of files that were written and are not
-//! synced. If too many files wait for a sync, the write that opened a further one syncs all others.
-//! If the process may open no further file, both kinds of handles are closed.
+//! Log offset `o` is in the file `log/<first offset, 16 hex digits>.seg`. All files have one fixed
+//! size, a power of two, so the log's beginning can be removed in whole files. A file is opened
+//! when it is first needed, with `O_DIRECT` if the file system allows it. Two sets of handles stay
+//! open, each with a limit: a cache, and the files that were written and not synced. If too many
+//! files wait for a sync, the next write syncs all but the last. If the process has no free handle,
+//! both sets are closed.
 //!
 //! Durability depends on these rules:
 //! - A write enters `unsynced` after it has completed and before it returns, so a later sync finds
-//!   it. `unsynced` holds the handle that wrote, because the kernel reports a failed write-back to
-//!   that handle.
+//!   it. `unsynced` keeps the handle of the write, because the kernel reports a failed write-back
+//!   to that handle.
 //! - A new file sets `folder_unsynced` before its first write returns.
-//! - One sync runs at a time: a sync that finds nothing to do must not return while another one
-//!   still works on it.
-//! - A file with a second name belongs to a copy of the bank too (see `copying`), and must not
-//!   change. Its first part is not punched out. Before the log continues in such a file, this bank
-//!   replaces it by a file of its own. It does so too with a file of another user that this process
-//!   may not write to. The store writes to no full segment otherwise, so it needs no lock. The
-//!   copier that makes a second name keeps the log that its copy needs from being given back. A
-//!   reader may have the old file open, so each checkpoint that is read has a device of its own
-//!   (`store::reading`).
-//! - After a failed sync the kernel may have marked the lost pages clean, and a second sync would
-//!   report success (the "fsyncgate" of PostgreSQL, 2018). So the failure is kept, and each later
-//!   sync repeats it.
+//! - One sync runs at a time. Otherwise a sync could find nothing to do and return while another
+//!   sync is still at work.
+//! - A file with a second name also belongs to a copy of the bank (see `copying`), and must not
+//!   change. No hole is punched into it. Before the log continues in such a file, the bank replaces
+//!   it by its own copy. The bank does the same with another user's file to which it may not write.
+//!   The store writes to no other full segment, so this needs no lock. While a copier makes second
+//!   names, the log that it needs is kept. A reader may have the old file open, so each checkpoint
+//!   that is read has its own device (`store::reading`).
+//! - After a failed sync the kernel may have marked the lost pages clean. A second sync would then
+//!   report success (the "fsyncgate" of PostgreSQL, 2018). The failure is therefore kept, and each
+//!   later sync returns it.
 
 pub(crate) mod names;
 pub(crate) mod segment;
@@ -53,43 +52,44 @@ use crate::error::{Error, Result};
 use crate::files::directory::{Directory, Place};
 use crate::sync::{AtomicBool, Ordering};
 
-/// Default bytes of log in one segment file: 256 MiB. If the file system can't punch holes, space
-/// is given back in whole files.
+/// Default size of a segment file: 256 MiB. On a file system without holes, space is returned in
+/// whole files only.
 pub const SEGMENT_SIZE_BYTES_DEFAULT: u64 = 256 << 20;
 
-/// Most files that wait for a sync. Each holds a handle. A sync of 16 files is quick after direct
-/// writes, whose blocks are on the drive already. Without direct writes only one file may wait.
+/// Limit of the files that wait for a sync. Each occupies a handle. After direct writes a sync of
+/// 16 files is quick, because the blocks are on the drive. Without direct writes only one file may
+/// wait.
 const UNSYNCED_FILES_MAX: usize = 16;
 
-/// A burst's reads with their files, which are open.
+/// The reads of a burst with their open files.
 #[derive(Debug)]
 pub(super) struct Located {
     segments: Vec<Arc<Segment>>,
-    /// For each read: the place of its segment in `segments`, and the offset in that file.
+    /// For each read, the index of its segment in `segments` and the offset in that file.
     places: Vec<(u32, u64)>,
 }
 
 impl Located {
-    /// The file of read `i`, and the offset in it.
+    /// Returns the file of read `i`, and the offset in it.
     pub(super) fn place(&self, i: usize) -> (&Segment, u64) {
         let (segment, offset) = self.places[i];
         (&self.segments[segment as usize], offset)
     }
 
-    /// The file of the first read, for errors of the whole burst.
+    /// Returns the path of the first read's file, for errors of the whole burst.
     pub(super) fn path(&self) -> PathBuf {
         self.place(0).0.place.path()
     }
 }
 
-/// The segment files that have been removed from the log's beginning.
+/// The segment files at the log's beginning that were removed, or should have been.
 #[derive(Debug, Default)]
 struct FreedFiles {
-    /// The first segment that may exist, except for those in `left`.
+    /// Number of the first segment that may exist. Segments in `left` may exist too.
     first: u64,
-    /// Segments before `first` that could not be removed, with the reason.
+    /// Segments before `first` that could not be removed, and the reason.
     left: BTreeMap<u64, String>,
-    /// The names of unfinished files.
+    /// Messages about unfinished files that could not be removed.
     unfinished: Vec<String>,
 }
 
@@ -107,14 +107,15 @@ pub(super) struct Segments {
     open: RwLock<BTreeMap<u64, Arc<Segment>>>,
     unsynced: Mutex<BTreeMap<u64, Arc<Segment>>>,
     folder_unsynced: AtomicBool,
-    /// The segments that have been removed. Locked while space is given back.
+    /// Locked while space is returned to the file system.
     freed: Mutex<FreedFiles>,
-    /// The first failure of a sync. Locked during each sync.
+    /// The first failed sync. Locked during each sync.
     sync_failure: Mutex<Option<String>>,
 }
 
 impl Segments {
-    /// Opens the segment files of the bank in `dir`. Makes their folder durably if it is absent.
+    /// Opens the segment files of the bank in `dir`. Creates their folder if it does not exist,
+    /// durably.
     pub(super) fn open(dir: &Arc<Directory>, options: &DeviceOptions) -> Result<Self> {
         options.check()?;
         let opened = if options.read_only {
@@ -151,7 +152,7 @@ impl Segments {
         self.folder.path()
     }
 
-    /// True if a segment holds a log offset.
+    /// True if a segment contains log offset `offset`.
     pub(super) fn holds(&self, segment: &Segment, offset: u64) -> bool {
         segment.number == self.number(offset)
     }
@@ -164,18 +165,19 @@ impl Segments {
         self.direct_refused.as_deref()
     }
 
-    /// The file that holds log offset `offset`, and the offset in that file.
+    /// Returns the file that contains log offset `offset`, and the offset in that file.
     pub(super) fn locate(&self, offset: u64) -> (PathBuf, u64) {
         (self.place(self.number(offset)).path(), self.within(offset))
     }
 
-    /// Checks every read and finds its file before a read starts.
+    /// Checks every read and opens its file, before any read starts.
     pub(super) fn locate_all(&self, reads: &[Read<'_>]) -> Result<Located> {
         let mut located = Located { segments: Vec::new(), places: Vec::with_capacity(reads.len()) };
         for read in reads {
             transfer::check(read.offset, read.buffer, self.segment_size_bytes)?;
             let number = self.number(read.offset);
-            // Bursts are sorted by address, so most reads lie in the segment of the read before.
+            // A burst is sorted by address, so most reads are in the same segment as the read
+            // before.
             if located.segments.last().is_none_or(|last| last.number != number) {
                 located.segments.push(self.for_reading(read.offset, read.buffer.len())?);
             }
@@ -198,13 +200,13 @@ impl Segments {
         if waiting > self.unsynced_max() { self.sync_full() } else { Ok(()) }
     }
 
-    /// Most files that wait for a sync, each with a handle.
+    /// Returns the limit of the files that wait for a sync.
     fn unsynced_max(&self) -> usize {
         let most = if self.direct { UNSYNCED_FILES_MAX } else { 1 };
         (self.open_files_max / 4).clamp(1, most)
     }
 
-    /// Syncs all files but the last one, which is being written, and closes their handles. Does
+    /// Syncs all files except the last, which is being written, and closes their handles. Does
     /// nothing while another thread syncs, because that thread closes them.
     fn sync_full(&self) -> Result<()> {
         let Some(mut failure) = self.sync_failure.try_lock() else { return Ok(()) };
@@ -223,8 +225,8 @@ impl Segments {
         sync_all(&full).inspect_err(|error| *failure = Some(error.to_string()))
     }
 
-    /// Closes every handle but that of the last file. The end of the log must stay writable without
-    /// a new handle: otherwise a checkpoint that can't open its own files would poison the store.
+    /// Closes all handles except the last file's. The log's end must stay writable without a new
+    /// handle. Otherwise a checkpoint that can't open its own files would stop all writes.
     pub(super) fn release_handles(&self) {
         self.release(&mut self.open.write());
     }
@@ -233,8 +235,9 @@ impl Segments {
         let last = open.pop_last();
         open.clear();
         open.extend(last);
-        // Waits for a sync under way, which holds the handles that it syncs. A thread that syncs
-        // never waits for `open`. A failure is kept, and the next sync repeats it.
+        // Waits for a running sync, which holds the handles that it syncs. A thread that syncs
+        // never waits for `open`, so there is no deadlock. A failure is kept, and the next sync
+        // returns it.
         let _ = self.sync_all_but_last(&mut self.sync_failure.lock());
     }
 
@@ -256,16 +259,16 @@ impl Segments {
     fn sync_unsynced(&self) -> Result<()> {
         let unsynced = std::mem::take(&mut *self.unsynced.lock());
         sync_all(&unsynced)?;
-        // SeqCst pairs with the store in `for_writing`.
+        // SeqCst: pairs with the store in `for_writing`.
         if self.folder_unsynced.swap(false, Ordering::SeqCst) {
             self.sync_folder()?;
         }
         Ok(())
     }
 
-    /// Removes whole segments beyond `end`, the last one first, so that a crash leaves a log
-    /// without gaps. Then cuts the segment that holds `end`. Files of a copy of the bank stay as
-    /// they are.
+    /// Removes whole segments after `end`, from the last one on, so that a crash leaves no gap in
+    /// the log. Then cuts the segment that contains `end`. Does not change files that belong to a
+    /// copy of the bank.
     pub(super) fn truncate(&self, end: u64) -> Result<()> {
         self.check_writable("truncate")?;
         self.check_in_place()?;
@@ -301,9 +304,9 @@ impl Segments {
         self.sync_folder()
     }
 
-    /// Removes whole segments below `below`, the first ones first, and punches the part below it
-    /// out of the next one. A reader that has a removed file open can still read it. A file that
-    /// can't be removed is left and noted.
+    /// Removes whole segments below `below`, from the first one on. Punches a hole into the next
+    /// segment, up to `below`. A reader that has a removed file open can still read it. A file that
+    /// can't be removed is noted and stays.
     pub(super) fn free(&self, below: u64) -> Result<Freed> {
         self.check_writable("free")?;
         self.check_in_place()?;
@@ -314,7 +317,7 @@ impl Segments {
         let next = state.first..last.max(state.first);
         for number in again.into_iter().chain(next) {
             let place = self.place(number);
-            // The handles go first, so no thread finds the handle of a removed file.
+            // The handles are removed first, so that no thread gets the handle of a removed file.
             self.open.write().remove(&number);
             self.unsynced.lock().remove(&number);
             match place.remove_file() {
@@ -334,13 +337,14 @@ impl Segments {
         state.first = state.first.max(last);
         let rest = self.within(below);
         if rest > 0 && !self.punch(last, rest) {
-            // If the file system can't punch holes, the space comes back with the whole file.
+            // Without holes, the space is returned later with the whole file.
             freed.end = below - rest;
         }
         Ok(freed)
     }
 
-    /// Gives the first bytes of a segment back. False if the file system can't do it.
+    /// Returns the space of a segment's first bytes to the file system. False if that is not
+    /// possible.
     fn punch(&self, number: u64, bytes: u64) -> bool {
         let segment = self.open_existing(&mut self.open.write(), number);
         match segment {
@@ -353,7 +357,7 @@ impl Segments {
         }
     }
 
-    /// A line for each segment that could not be removed.
+    /// Describes each file that could not be removed.
     pub(super) fn not_removed(&self) -> Vec<String> {
         let freed = self.freed.lock();
         freed.left.values().chain(&freed.unfinished).cloned().collect()
@@ -372,8 +376,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Fails if the path of the bank, or of its log, leads elsewhere by now. Nothing is made or
-    /// removed then.
+    /// Fails if the path of the bank or of its log leads to another directory now. Called before a
+    /// file is created or removed.
     fn check_in_place(&self) -> Result<()> {
         self.bank.check_in_place()?;
         self.folder.check_in_place()
@@ -395,7 +399,7 @@ impl Segments {
         self.folder.place(segment_name(number * self.segment_size_bytes))
     }
 
-    /// The segment that holds the read of `len` bytes at a log offset.
+    /// Returns the segment for a read of `len` bytes at log offset `offset`.
     pub(super) fn for_reading(&self, offset: u64, len: usize) -> Result<Arc<Segment>> {
         let number = self.number(offset);
         if let Some(segment) = self.cached(number) {
@@ -417,7 +421,7 @@ impl Segments {
         if let Some(segment) = self.cached(number) {
             return Ok(segment);
         }
-        // The lock is held throughout, so that only one of two first writers creates the file.
+        // The lock is kept until the end: of two first writers, only one may create the file.
         let mut open = self.open.write();
         if let Some(segment) = self.open_existing(&mut open, number)? {
             return Ok(segment);
@@ -427,12 +431,12 @@ impl Segments {
         let create = || open_file::create(&place, self.direct);
         let file = self.with_a_handle(&mut open, create);
         let file = file.map_err(|e| Error::io("create", &place, e))?;
-        // SeqCst pairs with the swap in `sync_unsynced`.
+        // SeqCst: pairs with the swap in `sync_unsynced`.
         self.folder_unsynced.store(true, Ordering::SeqCst);
         Ok(self.keep(&mut open, number, place, file))
     }
 
-    /// Opens a file. If the process may open no further one, closes others first.
+    /// Opens a file. If the process has no free handle, closes other files and tries again.
     fn with_a_handle(
         &self,
         open: &mut BTreeMap<u64, Arc<Segment>>,
@@ -450,7 +454,7 @@ impl Segments {
     fn cached(&self, number: u64) -> Option<Arc<Segment>> {
         let open = self.open.read();
         let segment = open.get(&number)?;
-        // Relaxed: a hint for `keep`; no other data depends on it.
+        // Relaxed: only a hint for `keep`. No other data depends on it.
         segment.used.store(true, Ordering::Relaxed);
         Some(Arc::clone(segment))
     }
@@ -472,8 +476,8 @@ impl Segments {
         }
     }
 
-    /// Keeps a handle open, and closes another one if there are too many. A thread that uses the
-    /// closed one, or that has to sync it, has a reference that keeps the file open.
+    /// Adds a handle to the cache, and removes another one if there are too many. A thread that
+    /// still uses or syncs the removed handle has a reference, which keeps the file open.
     fn keep(
         &self,
         open: &mut BTreeMap<u64, Arc<Segment>>,
@@ -482,7 +486,7 @@ impl Segments {
         file: File,
     ) -> Arc<Segment> {
         if open.len() >= self.open_files_max {
-            // Relaxed: as in `cached`.
+            // Relaxed: `used` is only a hint.
             let unused = open.values().find(|segment| !segment.used.swap(false, Ordering::Relaxed));
             let victim = unused.map(|segment| segment.number);
             if let Some(victim) = victim.or_else(|| open.keys().next().copied()) {
@@ -494,8 +498,8 @@ impl Segments {
         segment
     }
 
-    /// Removes the files that `make_own` left at a crash. Returns a line for each file that can't
-    /// be removed.
+    /// Removes the files that `make_own` left at a crash. Describes each file that can't be
+    /// removed.
     fn remove_unfinished(&self) -> Result<Vec<String>> {
         let unfinished = self.names()?.into_iter().filter(|name| is_unfinished(name));
         let left = unfinished.filter_map(|name| {
@@ -510,8 +514,7 @@ impl Segments {
         self.folder.names().map_err(|e| Error::io("list", self.folder.path(), e))
     }
 
-    /// Segment numbers and file lengths, in ascending order. Files with other names do not belong
-    /// to the log.
+    /// Returns segment numbers and file lengths in ascending order. Ignores files with other names.
     fn on_disk(&self) -> Result<Vec<(u64, u64)>> {
         let mut found = Vec::new();
         for name in self.names()? {
@@ -519,7 +522,7 @@ impl Segments {
             let place = self.folder.place(name);
             let len = match place.len() {
                 Ok(len) => len,
-                // A writer has just given the file back.
+                // A writer has removed the file after the listing.
                 Err(e) if self.read_only && e.kind() == io::ErrorKind::NotFound => continue,
                 Err(e) => return Err(Error::io("stat", &place, e)),
             };
@@ -539,7 +542,7 @@ impl Segments {
     }
 }
 
-/// True if the process or the system may open no further file.
+/// True if the error says that the process or the system has no free file handle.
 pub(crate) fn is_out_of_handles(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
@@ -551,7 +554,7 @@ fn sync_all(segments: &BTreeMap<u64, Arc<Segment>>) -> Result<()> {
     Ok(())
 }
 
-/// The last segment file of a folder, which no writer removes. `None` if the folder has no segment
+/// Returns the folder's last segment file, which no writer removes. `None` if there is no segment
 /// file.
 fn last_segment(folder: &Arc<Directory>) -> Result<Option<Place>> {
     let names = folder.names().map_err(|e| Error::io("list", folder.path(), e))?;
@@ -559,19 +562,19 @@ fn last_segment(folder: &Arc<Directory>) -> Result<Option<Place>> {
     Ok(segments.max().map(|first| folder.place(segment_name(first))))
 }
 
-/// True if a file has further names.
+/// True if a file has a second name.
 fn is_shared(place: &Place) -> Result<bool> {
     place.is_shared().map_err(|e| Error::io("stat", place, e))
 }
 
-/// True if another user owns the file and this process may not write to it.
+/// True if this process has no permission to write to the file, because another user owns it.
 fn is_another_users(place: &Place) -> bool {
     let opened = place.open_with(OFlags::RDWR);
     opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// Removes a file beyond the log's end. Cuts a file that can't be removed to length 0, because it
-/// will be written again.
+/// Removes a file after the log's end. If it can't be removed, cuts it to length 0, because the log
+/// will write it again.
 fn remove_or_empty(place: &Place) -> io::Result<()> {
     place.remove_file().or_else(|refused| {
         let file = place.open_with(OFlags::RDWR).map_err(|_| refused)?;
@@ -580,8 +583,8 @@ fn remove_or_empty(place: &Place) -> io::Result<()> {
     })
 }
 
-/// Puts a copy of a file's first `bytes` in its place. The content is durable when the call
-/// returns, the new name is not.
+/// Replaces a file by a copy of its first `bytes` bytes. On return the content is durable; the new
+/// name is not.
 fn make_own(place: &Place, bytes: u64) -> io::Result<()> {
     use std::io::Read as _;
     let unfinished = place.with_extension(UNFINISHED);

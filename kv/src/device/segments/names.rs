@@ -1,4 +1,4 @@
-//! Names of the log's files.
+//! Names of segment files.
 
 use crate::files::directory::Directory;
 use crate::files::directory::Place;
@@ -7,19 +7,20 @@ use std::sync::Arc;
 
 pub(crate) const FOLDER: &str = "log";
 
-/// The extension of an unfinished segment file.
+/// Extension of an unfinished segment file.
 pub(crate) const UNFINISHED: &str = "new";
 
 pub(crate) fn segment_name(first: u64) -> String {
     format!("{first:016x}.seg")
 }
 
-/// The segment file of the bank in `dir` that begins at log offset `first`.
+/// Returns the segment file that begins at log offset `first`, in the bank `dir`.
 pub(crate) fn segment_place(dir: &Arc<Directory>, first: u64) -> Place {
     dir.place(FOLDER).join(segment_name(first))
 }
 
-/// The log offset of a segment file's first byte, as the file's name says.
+/// Returns the log offset of a segment file's first byte, according to its name. `None` for other
+/// names.
 pub(crate) fn first_offset(name: &OsStr) -> Option<u64> {
     offset_of(name, "seg")
 }
@@ -29,7 +30,7 @@ pub(crate) fn is_segment(name: &OsStr) -> bool {
     first_offset(name).is_some()
 }
 
-/// True if `make_own` was making this file. Files of other names do not belong to the log.
+/// True for the name of a file that `make_own` has not finished.
 pub(crate) fn is_unfinished(name: &OsStr) -> bool {
     offset_of(name, UNFINISHED).is_some()
 }

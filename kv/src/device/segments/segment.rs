@@ -1,4 +1,4 @@
-//! One file of the log, and its transfers.
+//! A segment file and its transfers.
 
 use crate::device::contract::BLOCK_BYTES;
 use crate::device::transfer;
@@ -10,14 +10,14 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// One open segment file.
+/// An open segment file.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) number: u64,
     pub(crate) place: Place,
     pub(crate) file: File,
-    /// Set by each use. The search for a handle to close clears it and takes a handle that was not
-    /// used since.
+    /// Set by each use. The search for a handle to close clears it, and takes a handle that was not
+    /// used since the last search.
     pub(crate) used: AtomicBool,
 }
 
@@ -35,7 +35,7 @@ impl Segment {
         }
     }
 
-    /// A failed read: the system's error with file and offset.
+    /// Makes the error for a failed read: the system's error with file and offset.
     pub(crate) fn read_failed(&self, offset: u64, source: &io::Error) -> Error {
         let source = io::Error::new(source.kind(), format!("at offset {offset}: {source}"));
         Error::io("read", &self.place, source)
@@ -46,7 +46,7 @@ impl Segment {
         Error::io("write", &self.place, source)
     }
 
-    /// Fills `buffer` from the file's `offset`, in one or two system calls.
+    /// Fills `buffer` from offset `offset` of the file. Reads on after a short read.
     pub(crate) fn read_exact(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let mut done = 0;
         let mut retries = 0;
@@ -72,8 +72,8 @@ impl Segment {
         }
     }
 
-    /// Writes all of `bytes`. After a write that stopped within a block, the next one begins at
-    /// that block's start, because a direct write can't begin within a block.
+    /// Writes all of `bytes`. If a write stops inside a block, the next write begins at that
+    /// block's start, because a direct write must begin at a block.
     pub(crate) fn write_all(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut done = 0;
         let mut retries = 0;

@@ -22,7 +22,7 @@ fn few_handles_stay_open_and_every_write_is_still_synced() {
         segments.write(number * 4096, &block).unwrap();
         assert!(segments.open.read().len() <= 2);
     }
-    // Each file but the last was synced when the file after its successor was begun.
+    // One file may wait for a sync, so a write to a new file synced all earlier files.
     assert_eq!(segments.unsynced.lock().keys().copied().collect::<Vec<_>>(), [5]);
     segments.sync().unwrap();
     assert!(segments.unsynced.lock().is_empty());
@@ -41,7 +41,7 @@ fn a_failed_sync_is_repeated_by_every_later_one() {
     let dir = tempfile::tempdir().unwrap();
     let segments = segments(dir.path(), 8);
     segments.write(0, &AlignedBuffer::zeroed(512)).unwrap();
-    // `fdatasync` of a pipe fails with EINVAL. The pipe stands for a failing disk.
+    // A pipe takes the place of a failing disk: `fdatasync` of a pipe returns EINVAL.
     let (reader, _writer) = io::pipe().unwrap();
     let broken = Segment {
         number: 7,
@@ -75,7 +75,7 @@ fn a_file_with_another_name_is_never_changed() {
     }
     let own = fs::read(segments.place(2).path()).unwrap();
     assert!(own.len() == 1024 && own[..512].iter().all(|&byte| byte == 9));
-    // Without the second name, the file may change again.
+    // The second name is gone, so the file may change again.
     fs::remove_file(dir.path().join("1")).unwrap();
     assert_eq!(segments.free(4096 + 1024).unwrap().end, 4096 + 1024);
 }

@@ -1,26 +1,26 @@
-//! The io_uring device: bursts of direct reads, many of them in flight from one thread.
+//! The io_uring device. One thread has many direct reads in flight.
 //!
-//! A burst or a stream takes a ring from a small pool, keeps it filled up to its depth, and reaps
-//! several completions at once. So it makes one system call for an eighth of the depth, not one for
-//! each read. The calling thread does all the work.
+//! A burst or a stream takes a ring from a small pool, keeps the ring full, and reaps several
+//! completions at a time. It makes one system call for an eighth of the ring's depth, and not one
+//! for each read. The calling thread does all the work.
 //!
 //! A stream into a buffer from [`AlignedBuffer::for_streams`] reads into *registered* pages, which
-//! the kernel need not look up for each read. That saves a tenth of the thread's time for a read. A
-//! buffer is registered with at most one ring, and a ring has at most one registered buffer, so a
-//! buffer of the pool is pinned once. A stream gets the ring that knows its buffer if that ring is
-//! idle. Otherwise, or if the kernel refuses to register, the reads are plain ones, and nothing
-//! reports it.
+//! the kernel does not look up for each read. This saves a tenth of the thread's time per read. A
+//! buffer is registered with at most one ring, and a ring has at most one registered buffer. A
+//! stream gets the ring that has its buffer registered, if that ring is idle. Otherwise, or if the
+//! kernel refuses the registration, the stream makes plain reads without a report.
 //!
-//! Not used, and why:
-//! - The ring for writes. The log writes pages of megabytes with a system call each, so a ring
-//!   would save nothing. A file system also runs direct writes that extend a file one at a time.
-//! - The ring for a burst of one read, for the same reason. Such a read never waits for a ring. A
-//!   stream always takes a ring, because it does not know at the start that it will have only one
-//!   read.
-//! - Registered files. A registered file would hold the space of a removed segment until every ring
-//!   has unregistered it. Beside registered buffers it saves less than 5%.
-//! - `IORING_SETUP_DEFER_TASKRUN`. It ties a ring to the thread that made it, but rings are lent to
-//!   any thread. A ring for each thread was no faster, because the drive reports its completions in
+//! The device does not use these features:
+//! - Writes through the ring. The log writes pages of megabytes with one system call each, so a
+//!   ring would save nothing. A file system also executes direct writes that extend a file one
+//!   after another.
+//! - The ring for a burst of one read. It would save nothing, and a single read never has to wait
+//!   for a ring. A stream always takes a ring, because it can't know at the start that it will have
+//!   one read.
+//! - Registered files. A removed segment would keep its space until every ring has unregistered it.
+//!   In addition to registered buffers, registered files save less than 5%.
+//! - `IORING_SETUP_DEFER_TASKRUN`. It binds a ring to the thread that made it, but any thread can
+//!   get a ring. A ring per thread was no faster, because the drive reports its completions in
 //!   groups.
 
 use std::io;
@@ -42,8 +42,8 @@ use super::{
 use crate::error::{Error, Result};
 use crate::files::directory::Directory;
 
-/// Most bytes of one request. A longer read continues with another request, as after a short
-/// answer.
+/// Limit of the bytes of one request. A longer read continues with a second request, as after a
+/// short read.
 const REQUEST_BYTES_MAX: usize = 1 << 30;
 
 /// `io_uring` with `O_DIRECT`.
@@ -64,10 +64,10 @@ pub struct UringDevice {
 }
 
 impl UringDevice {
-    /// Opens the segment files under `dir/log`, and tests io_uring by a request through a ring.
+    /// Opens the segment files in `dir/log`, and tests io_uring with one request.
     ///
     /// # Errors
-    /// [`Error::DeviceUnavailable`] with the kernel's reason; else as [`super::open`].
+    /// [`Error::DeviceUnavailable`] with the kernel's reason, and the errors of [`super::open`].
     pub fn open(dir: &Path, options: &DeviceOptions) -> Result<Self> {
         Self::open_in(&super::directory(dir, options)?, options)
     }
@@ -125,8 +125,8 @@ impl Device for UringDevice {
 
     fn read_stream(&self, memory: &mut AlignedBuffer, stream: &mut dyn ReadStream) -> Result<u64> {
         let lane = self.traffic.enter(stream.priority());
-        // Made before the loan, so it is dropped after it. The loan's drop drains the ring, and
-        // until then the kernel may read from these files, also if the stream unwinds.
+        // Declared before the loan, so it is dropped after it. Dropping the loan drains the ring.
+        // Until then the kernel may read these files, also if the stream unwinds.
         let mut files = Vec::new();
         let lent = self.rings.lend(memory.number());
         let mut lent = lent.map_err(|e| Error::io("make a ring for", self.segments.folder(), e))?;
@@ -167,16 +167,16 @@ impl Device for UringDevice {
     }
 }
 
-/// The reads of a burst that is under way.
+/// The reads of a running burst.
 struct Burst<'a, 'b> {
     reads: &'a mut [Read<'b>],
     located: &'a Located,
     lane: Lane<'a>,
-    /// Bytes that have arrived, for each read.
+    /// For each read, the number of bytes that have arrived.
     arrived: Vec<usize>,
-    /// The first read that has not been pushed yet.
+    /// Number of the first read that was not yet pushed.
     next: usize,
-    /// Reads to push again, for their remaining bytes.
+    /// Numbers of reads to push again, for their remaining bytes.
     again: Vec<usize>,
     retries: Retries,
     error: Option<Error>,
@@ -197,8 +197,8 @@ impl<'a, 'b> Burst<'a, 'b> {
         }
     }
 
-    /// Ends: each turn reaps a completion, or waits for one for a bounded time, and a working drive
-    /// answers. A read comes again only after at least a block has arrived, or within the limit of
+    /// Ends: each turn reaps a completion or waits for a bounded time, and a working drive answers.
+    /// A read is pushed again only after at least a block has arrived, or within the limit of
     /// retries.
     fn run(mut self, ring: &mut Ring) -> Result<()> {
         loop {
@@ -206,17 +206,17 @@ impl<'a, 'b> Burst<'a, 'b> {
             if ring.outstanding() == 0 {
                 return self.error.map_or(Ok(()), Err);
             }
-            // While there are reads to push, waits for a part of the depth. So the disk always has
-            // work, and a system call brings several completions. Then waits for all remaining
-            // ones.
+            // While reads are left to push, waits for a part of the depth. The drive then always
+            // has work, and a system call returns several completions. Afterwards waits for all
+            // remaining reads.
             let outstanding = ring.outstanding();
             let more = self.has_more();
             let want =
                 if more { self.lane.patience(ring.depth(), outstanding) } else { outstanding };
             if let Err(error) = ring.submit_and_wait(want) {
                 ring.drain();
-                // The ring failed, not one of the reads in it: the error names the first read's
-                // place.
+                // The ring failed and not a single read. The error names the first read's file and
+                // offset.
                 let (segment, offset) = self.located.place(0);
                 return Err(self.error.unwrap_or_else(|| segment.read_failed(offset, &error)));
             }
@@ -247,11 +247,10 @@ impl<'a, 'b> Burst<'a, 'b> {
                 .offset(offset + self.arrived[i] as u64)
                 .build()
                 .user_data(i as u64);
-            // SAFETY: `self` borrows the buffers exclusively and `located` holds the file open.
-            // Both outlive `run` and the ring's loan, which end only when the ring is drained:
-            // `run` returns with no request in flight, and an unwinding drops the loan, which
-            // drains the ring. No buffer is in flight twice: `i` comes from `again` or `next`, once
-            // for each completion.
+            // SAFETY: `self` borrows the buffers exclusively, and `located` keeps the file open.
+            // Both outlive `run` and the ring's loan. `run` returns with no request in flight. If
+            // it unwinds, the loan is dropped, which drains the ring. No buffer is in flight twice,
+            // because `i` comes from `again` or `next` once per completion.
             unsafe { ring.push(&entry) };
         }
     }
@@ -274,7 +273,7 @@ impl<'a, 'b> Burst<'a, 'b> {
     }
 }
 
-/// The idle rings, and the number of all rings.
+/// The pool of idle rings.
 #[derive(Debug)]
 struct RingPool {
     state: Mutex<PoolState>,
@@ -285,17 +284,17 @@ struct RingPool {
 
 struct PoolState {
     idle: Vec<Ring>,
-    /// Idle or lent.
+    /// Number of rings, idle or lent.
     rings: usize,
-    /// Numbers of the buffers that are registered or being registered.
+    /// Numbers of the buffers that are registered or are being registered.
     registered: Vec<u64>,
-    /// True if the kernel has refused to register a buffer. It is not asked again.
+    /// True if the kernel has refused to register a buffer. The device then registers no more.
     refused: bool,
 }
 
 impl PoolState {
-    /// An idle ring: preferably one that has this buffer registered, then one without a registered
-    /// buffer, then any other.
+    /// Takes an idle ring. Prefers a ring with this buffer registered, then a ring without a
+    /// registered buffer.
     fn take(&mut self, buffer: Option<u64>) -> Option<Ring> {
         let place = |wanted| self.idle.iter().position(|ring: &Ring| ring.registered() == wanted);
         let at = place(buffer).or_else(|| place(None));
@@ -324,11 +323,11 @@ impl RingPool {
         }
     }
 
-    /// A ring for one burst, into this buffer if it has a number. It is an idle ring, a new one, or
-    /// the next one that is given back.
+    /// Lends a ring for one burst or stream. `buffer` is the number of the stream's buffer. The
+    /// ring is an idle one, a new one, or the next one that is given back.
     ///
-    /// Waits only while other bursts have the rings, and each of them gives its ring back when it
-    /// ends.
+    /// Ends: it waits only while other bursts have all rings. Each burst gives its ring back when
+    /// it ends.
     fn lend(&self, buffer: Option<u64>) -> io::Result<Lent<'_>> {
         let mut state = self.state.lock();
         loop {
@@ -342,7 +341,7 @@ impl RingPool {
                         return Ok(Lent { ring: Some(ring), pool: self });
                     }
                     Err(error) if state.rings == 0 => return Err(error),
-                    // The device is slower without this ring, but works.
+                    // The device also works with fewer rings, more slowly.
                     Err(_) => {}
                 }
             }
@@ -351,9 +350,10 @@ impl RingPool {
     }
 }
 
-/// A ring on loan; it comes back drained, or is dropped if it can't be used again.
+/// A lent ring. Dropping it drains the ring and gives it back, or drops the ring if it can't be
+/// reused.
 struct Lent<'p> {
-    /// Taken only by drop.
+    /// `None` only during drop.
     ring: Option<Ring>,
     pool: &'p RingPool,
 }
@@ -363,7 +363,7 @@ impl Lent<'_> {
         self.ring.as_mut().expect("a loan has its ring until it is dropped")
     }
 
-    /// Registers a buffer that is meant for it and is not registered with any ring.
+    /// Registers a buffer that has a number, unless it is already registered with a ring.
     fn register(&mut self, buffer: &mut AlignedBuffer) {
         let Some(number) = buffer.number() else { return };
         if self.ring().registered().is_some() {

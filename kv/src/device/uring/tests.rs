@@ -1,4 +1,4 @@
-//! The device's own tests: those of every device are in `device::tests`.
+//! Tests of this device only. `device::tests` has the tests of all devices.
 
 use super::*;
 use crate::device::transfer;
@@ -28,12 +28,12 @@ fn a_ring_that_fails_is_replaced_and_the_device_goes_on() {
     let mut memory = AlignedBuffer::zeroed(512 * 16);
     memory.fill(5);
     device.write(0, &memory).unwrap();
-    // At the first, second and third system call of a burst: with nothing, and with reads in
+    // The first, second or third system call of a burst fails. In the first case no read is in
     // flight.
     for calls_before in 0..3 {
         {
             let mut lent = device.rings.lend(None).unwrap();
-            // EINTR stands for calls that are merely disturbed.
+            // EINTR makes a call fail without harm, like a signal.
             lent.ring().injected.lock().extend(vec![libc::EINTR; calls_before]);
             lent.ring().injected.lock().push_back(libc::ENXIO);
         }
@@ -83,7 +83,7 @@ fn short_and_disturbed_completions_are_asked_for_again_within_bounds() {
     assert!(!burst.has_more());
 }
 
-/// Blocks of a file in which each block is filled with its number.
+/// A stream of blocks. Block `i` of the file is filled with the number `i`.
 struct Numbered(u64);
 
 impl ReadStream for Numbered {
@@ -97,7 +97,7 @@ impl ReadStream for Numbered {
     }
 }
 
-/// The same blocks, counting those of which nothing came.
+/// A stream of the same blocks that counts the blocks into which nothing was read.
 struct Watched {
     blocks: Numbered,
     zeros: u32,
@@ -133,10 +133,10 @@ fn each_buffer_is_registered_once_and_finds_its_ring_again() {
     if device.rings.state.lock().refused {
         return eprintln!("left out: the kernel registers no buffer");
     }
-    // While the first one's ring is lent, the second gets one of its own.
+    // The first buffer's ring is lent, so the second buffer is registered with a new ring.
     let lent = device.rings.lend(Some(first)).unwrap();
     device.read_stream(&mut buffers[1], &mut Numbered(0)).unwrap();
-    // And while its own is not to be had, it does without.
+    // The second buffer's ring is lent, so its stream makes plain reads.
     drop(lent);
     let lent = device.rings.lend(Some(second)).unwrap();
     assert_eq!(lent.ring.as_ref().unwrap().registered(), Some(second));
@@ -155,9 +155,8 @@ fn each_buffer_is_registered_once_and_finds_its_ring_again() {
     assert_eq!(device.rings.state.lock().registered, [first, second]);
 }
 
-/// Not left to the allocator, which may put the new buffer elsewhere: the pages of one buffer go
-/// back to the system, as if it had been freed, and the ones that come in their place get a number
-/// of their own.
+/// A freed buffer's address may be reused with other pages. The test simulates this: it returns the
+/// buffer's pages to the system and gives the buffer a new number.
 #[test]
 fn a_new_buffer_where_a_registered_one_was_gets_its_own_bytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -168,8 +167,7 @@ fn a_new_buffer_where_a_registered_one_was_gets_its_own_bytes() {
         return eprintln!("left out: the kernel registers no buffer");
     }
     buffer.replace_pages();
-    // What the new number is for: by the old one, the kernel reads into pages that are no longer
-    // there.
+    // With the old number, the kernel reads into the old pages, and the buffer stays zero.
     let mut stale = Watched { blocks: Numbered(0), zeros: 0 };
     device.read_stream(&mut buffer, &mut stale).unwrap();
     assert_eq!(stale.zeros, 64, "the registered pages are not those that were replaced");

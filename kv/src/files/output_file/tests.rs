@@ -1,4 +1,4 @@
-//! Tests of output files: names, modes, links, and what a signal leaves.
+//! Tests of output files: names, modes, links, and the removal of files after a signal.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
-/// Set in a test's process to make it act as if no file system had `O_TMPFILE`.
+/// A test sets this variable in its child process. The child then acts as if no file system had
+/// `O_TMPFILE`.
 const HIDDEN: &str = "EMBANK_TEST_HIDDEN";
 
 pub(super) fn may_be_unnamed() -> bool {
@@ -50,8 +51,8 @@ fn a_file_appears_when_it_is_complete_and_leaves_nothing_when_not() {
     }
 }
 
-/// Regression test: a name of 240 bytes or more left no space for the characters that were added to
-/// it.
+/// Regression test: a name of 240 bytes or more failed, because the hidden name added characters
+/// to it.
 #[test]
 fn a_name_may_be_as_long_as_the_file_system_takes() {
     for (unnamed, length) in [(true, 240), (true, 255), (false, 240), (false, 255)] {
@@ -68,7 +69,7 @@ fn a_name_may_be_as_long_as_the_file_system_takes() {
     }
 }
 
-/// Regression test: a file of mode 0600 was replaced by one that every user can read.
+/// Regression test: a file of mode 0600 was replaced by a file that every user could read.
 #[test]
 fn a_file_keeps_the_mode_of_the_one_before() {
     for unnamed in [true, false] {
@@ -84,14 +85,14 @@ fn a_file_keeps_the_mode_of_the_one_before() {
             );
             std::fs::remove_file(&path).unwrap();
         }
-        // A new file has the mode of any other new file of this process.
+        // A file that replaces no file has the mode of any new file of this process.
         std::fs::write(dir.path().join("plain"), "").unwrap();
         write(&path, unnamed, "new").unwrap();
         assert_eq!(mode_of(&path), mode_of(&dir.path().join("plain")));
     }
 }
 
-/// Regression test: a link was replaced by the new file, and its target kept the old content.
+/// Regression test: the new file replaced a link, and the link's target kept the old content.
 #[test]
 fn links_are_written_through() {
     let dir = tempfile::tempdir().unwrap();
@@ -121,7 +122,7 @@ fn links_are_written_through() {
     assert!(error.contains("links"), "{error}");
 }
 
-/// Regression test: an export by root replaced /dev/null by a file, for all users.
+/// Regression test: an export by root replaced /dev/null by a regular file.
 #[test]
 fn what_is_no_regular_file_is_refused_and_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -158,7 +159,7 @@ fn what_is_no_regular_file_is_refused_and_stays() {
     }
     assert_eq!(names(dir.path()), before);
     assert!(at("pipe").metadata().unwrap().file_type().is_fifo());
-    // The name became a pipe while the file was written.
+    // The name becomes a pipe while the file is written.
     let file = OutputFile::create(&at("late")).unwrap();
     rustix::fs::mknodat(CWD, at("late"), FileType::Fifo, fifo, 0).unwrap();
     let error = file.sync().unwrap_err().to_string();
@@ -182,14 +183,14 @@ fn a_link_of_another_user_in_a_directory_for_all_is_refused() {
     assert_eq!(std::fs::read_to_string(at("secret")).unwrap(), "old");
 }
 
-/// The process that the next test ends by a signal.
+/// Runs in a child process of the next test, which ends it by a signal.
 #[test]
 #[ignore = "run by a_signal_leaves_no_hidden_file"]
 fn writes_a_file_until_it_is_ended() {
     let Some(path) = std::env::var_os(HIDDEN) else { return };
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the call sets no handler. A shell may have started this process with ignored
-        // signals.
+        // SAFETY: the call sets no handler. It is needed because a shell may have started this
+        // process with ignored signals.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     let mut file = OutputFile::create(Path::new(&path)).unwrap();
@@ -215,7 +216,8 @@ fn a_signal_leaves_no_hidden_file() {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("written")));
         assert_eq!(names(dir.path()).len(), 2);
-        // SAFETY: the process is this test's own child, and it has not been waited for.
+        // SAFETY: the process is this test's child, and the test has not waited for it, so its id
+        // is valid.
         assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
         assert_eq!(child.wait().unwrap().signal(), Some(signal), "the signal still ends it");
         assert_eq!(names(dir.path()), ["out"]);

@@ -1,4 +1,4 @@
-//! A device for tests that fails on request.
+//! A device for tests whose calls fail on request.
 
 #[cfg(test)]
 mod tests;
@@ -15,11 +15,12 @@ use crate::device::{
 };
 use crate::error::{Error, Result};
 
-/// Wraps a device and makes its calls fail on request. Tests use it to force every error site above
-/// the device. Not for production: every call takes a lock.
+/// Wraps a device and makes chosen calls fail. Tests use it to reach every error path of the code
+/// above the device. It is slow, because every call takes a lock.
 ///
-/// Calls are counted from the request on: `n` = 1 is the next call. There is one request of each
-/// kind at a time, and a new request replaces it. [`Self::mend`] removes all requests.
+/// A request names the call that fails by its number: 1 is the next call after the request. Each
+/// kind of call has at most one request, and a new request replaces the old one. [`Self::mend`]
+/// removes all requests.
 ///
 /// ```
 /// use std::{io, sync::Arc};
@@ -45,19 +46,19 @@ struct Plan {
     syncs: Countdown<io::ErrorKind>,
     truncates: Countdown<io::ErrorKind>,
     frees: Countdown<io::ErrorKind>,
-    /// If set, every write and sync from the next one on fails with this error.
+    /// If set, all further writes and syncs fail with this error.
     broken: Option<io::ErrorKind>,
     flips: Vec<(u64, u8)>,
     end: Option<u64>,
-    /// The free space that the device reports for its file system.
+    /// If set, the free bytes that the device reports for its file system.
     room_bytes: Option<u64>,
-    /// State of the generator that shuffles completions and draws delays.
+    /// State of the random generator for the order of completions and for delays.
     shuffle: Option<u64>,
     delay_us_max: u64,
     calls: DeviceCalls,
 }
 
-/// The number of calls that a [`FaultyDevice`] has received, including failed ones.
+/// Number of calls to a [`FaultyDevice`], failed calls included.
 ///
 /// ```
 /// use embank_kv::device::DeviceCalls;
@@ -65,21 +66,21 @@ struct Plan {
 /// ```
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceCalls {
-    /// Bursts of reads.
+    /// Number of bursts of reads.
     pub bursts: u64,
-    /// Single reads, over all bursts.
+    /// Number of single reads in all bursts.
     pub reads: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
-    /// Syncs.
+    /// Number of syncs.
     pub syncs: u64,
-    /// Truncates.
+    /// Number of truncates.
     pub truncates: u64,
-    /// Calls that free space.
+    /// Number of calls that free space.
     pub frees: u64,
 }
 
-/// A fault of a read.
+/// A way in which a read goes wrong.
 ///
 /// ```
 /// use embank_kv::device::ReadFault;
@@ -88,25 +89,26 @@ pub struct DeviceCalls {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadFault {
-    /// The whole burst fails.
+    /// All reads of the burst fail with this error.
     Fails(io::ErrorKind),
-    /// The burst ends within this read, as if the file ended there: [`Error::Truncated`].
+    /// The burst fails with [`Error::Truncated`], as if the file ended in the middle of this read.
     CutShort,
-    /// The read returns the bytes at another offset; zeros if no bytes are there.
+    /// The read returns the bytes of another offset, or zeros if no bytes are there.
     Misdirected {
-        /// Distance in bytes, a multiple of [`BLOCK_BYTES`].
+        /// Distance to the other offset in bytes, a multiple of [`BLOCK_BYTES`].
         by: i64,
     },
-    /// One bit of the bytes that are read is flipped.
+    /// The read returns the bytes with one bit flipped.
     Flipped {
-        /// Which byte, counted from the start of the read, modulo its length.
+        /// Position of the byte in the read, modulo the read's length.
         byte: usize,
-        /// Which bit of the byte, 0 to 7.
+        /// Number of the bit in the byte, 0 to 7.
         bit: u8,
     },
 }
 
-/// A fault of a write. The caller sees an error only for `Fails`; the other faults report success.
+/// A way in which a write goes wrong. Only `Fails` returns an error; the other faults report
+/// success.
 ///
 /// ```
 /// use embank_kv::device::WriteFault;
@@ -114,8 +116,7 @@ pub enum ReadFault {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteFault {
-    /// The write fails after its first `kept_bytes` bytes, rounded down to blocks, have reached the
-    /// device.
+    /// The write fails after `kept_bytes` bytes, rounded down to blocks, reached the device.
     Fails {
         /// The error that the write returns.
         kind: io::ErrorKind,
@@ -124,21 +125,22 @@ pub enum WriteFault {
     },
     /// No byte reaches the device.
     Lost,
-    /// The bytes go to another offset. They are lost if that is below 0 or across a segment's end.
+    /// The bytes go to another offset. They are lost if the offset would be below 0 or the write
+    /// would cross a segment's end.
     Misdirected {
-        /// Distance in bytes, a multiple of [`BLOCK_BYTES`].
+        /// Distance to the other offset in bytes, a multiple of [`BLOCK_BYTES`].
         by: i64,
     },
-    /// One bit of the bytes is flipped on the way.
+    /// The bytes reach the device with one bit flipped.
     Flipped {
-        /// Which byte, counted from the start of the write, modulo its length.
+        /// Position of the byte in the write, modulo the write's length.
         byte: usize,
-        /// Which bit of the byte, 0 to 7.
+        /// Number of the bit in the byte, 0 to 7.
         bit: u8,
     },
 }
 
-/// A request: the call to fail, counted from now, and its fault.
+/// A request: the number of calls until the chosen call, and the fault of that call.
 #[derive(Debug)]
 struct Countdown<F>(Option<(u64, F)>);
 
@@ -154,8 +156,8 @@ impl<F: Copy> Countdown<F> {
         self.0 = Some((n, fault));
     }
 
-    /// Counts `calls` calls. If the chosen call is among them, returns its position, from 0, and
-    /// its fault.
+    /// Counts `calls` calls. If the chosen call is one of them, returns its position among them,
+    /// from 0, and its fault.
     fn pass(&mut self, calls: u64) -> Option<(usize, F)> {
         let (n, fault) = self.0?;
         self.0 = (n > calls).then(|| (n - calls, fault));
@@ -164,36 +166,36 @@ impl<F: Copy> Countdown<F> {
 }
 
 impl FaultyDevice {
-    /// Wraps `inner`, and passes every call on until a fault is requested.
+    /// Wraps `inner`. Until a fault is requested, every call goes to `inner` unchanged.
     pub fn new(inner: Arc<dyn Device>) -> Self {
         Self { inner, plan: Mutex::default() }
     }
 
-    /// Makes the burst that holds the `n`-th single read from now fail; the burst reads no bytes.
+    /// Makes the `n`-th single read from now fail. Its whole burst then fails and reads no bytes.
     ///
     /// # Panics
-    /// If `n` is 0, here and in the methods below.
+    /// If `n` is 0. The other methods with an `n` also panic then.
     pub fn fail_read(&self, n: u64, kind: io::ErrorKind) {
         self.spoil_read(n, ReadFault::Fails(kind));
     }
 
-    /// Gives the `n`-th single read from now a fault.
+    /// Applies `fault` to the `n`-th single read from now.
     pub fn spoil_read(&self, n: u64, fault: ReadFault) {
         self.plan.lock().reads.set(n, fault);
     }
 
-    /// Gives the `n`-th write from now a fault.
+    /// Applies `fault` to the `n`-th write from now.
     pub fn spoil_write(&self, n: u64, fault: WriteFault) {
         self.plan.lock().writes.set(n, fault);
     }
 
-    /// Makes the `n`-th write from now fail; no byte of it reaches the device.
+    /// Makes the `n`-th write from now fail. None of its bytes reaches the device.
     pub fn fail_write(&self, n: u64, kind: io::ErrorKind) {
         self.tear_write(n, 0, kind);
     }
 
-    /// Makes the `n`-th write from now fail after its first `kept_bytes` bytes, rounded down to
-    /// blocks, have reached the device. A power cut or a full disk leaves such a page.
+    /// Makes the `n`-th write from now fail after `kept_bytes` bytes, rounded down to blocks,
+    /// reached the device. A power cut or a full disk leaves such a partial page.
     pub fn tear_write(&self, n: u64, kept_bytes: usize, kind: io::ErrorKind) {
         self.spoil_write(n, WriteFault::Fails { kind, kept_bytes });
     }
@@ -208,22 +210,23 @@ impl FaultyDevice {
         self.plan.lock().truncates.set(n, kind);
     }
 
-    /// Makes the `n`-th call that frees space fail; no space is freed.
+    /// Makes the `n`-th call that frees space fail. No space is freed.
     pub fn fail_free(&self, n: u64, kind: io::ErrorKind) {
         self.plan.lock().frees.set(n, kind);
     }
 
-    /// Makes every write and sync from now on fail, as a broken or full disk does.
+    /// Makes all further writes and syncs fail, as on a broken or full disk.
     pub fn break_writes(&self, kind: io::ErrorKind) {
         self.plan.lock().broken = Some(kind);
     }
 
-    /// Reports this number of free bytes from now on, whatever is written.
+    /// Makes the device report `bytes` free bytes from now on. Writes do not change the number.
     pub fn set_room(&self, bytes: u64) {
         self.plan.lock().room_bytes = Some(bytes);
     }
 
-    /// Flips bit `bit` (0 to 7) of the byte at log offset `offset` in every read that covers it.
+    /// Flips one bit in every read that contains log offset `offset`. `bit` is the number of the
+    /// bit, 0 to 7.
     ///
     /// # Panics
     /// If `bit` is above 7.
@@ -232,18 +235,18 @@ impl FaultyDevice {
         self.plan.lock().flips.push((offset, bit));
     }
 
-    /// Makes reads that reach beyond log offset `end` fail with [`Error::Truncated`].
+    /// Makes every read beyond log offset `end` fail with [`Error::Truncated`].
     pub fn cut_reads_at(&self, end: u64) {
         self.plan.lock().end = Some(end);
     }
 
-    /// Completes the reads of a stream in an order that `seed` determines.
+    /// Completes the reads of a stream in a random order, which `seed` determines.
     pub fn shuffle_completions(&self, seed: u64) {
         self.plan.lock().shuffle = Some(seed);
     }
 
-    /// Delays each read and write by up to `us_max` microseconds, as `seed` determines. Completes
-    /// the reads of a stream in such an order too.
+    /// Delays each read and write by a random time of at most `us_max` microseconds. Also completes
+    /// the reads of a stream in a random order. `seed` determines both.
     pub fn delay(&self, seed: u64, us_max: u64) {
         let mut plan = self.plan.lock();
         plan.shuffle = Some(seed);
@@ -259,13 +262,13 @@ impl FaultyDevice {
         std::thread::sleep(Duration::from_micros(us));
     }
 
-    /// Removes all requests. The counts of calls stay.
+    /// Removes all requests. The counts of calls are kept.
     pub fn mend(&self) {
         let mut plan = self.plan.lock();
         *plan = Plan { calls: plan.calls, ..Plan::default() };
     }
 
-    /// The number of calls since the device was made.
+    /// Number of calls since the device was made.
     pub fn calls(&self) -> DeviceCalls {
         self.plan.lock().calls
     }
@@ -286,13 +289,13 @@ impl FaultyDevice {
     }
 }
 
-/// The next number of the generator.
+/// Returns the generator's next number.
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
     *state >> 33
 }
 
-/// The offset `by` bytes away from `offset`; `None` if that is below 0.
+/// Returns `offset` plus `by`. `None` if the sum is negative.
 fn moved(offset: u64, by: i64) -> Option<u64> {
     offset.checked_add_signed(by)
 }
@@ -389,7 +392,7 @@ impl Device for FaultyDevice {
             Some(WriteFault::Lost) => Ok(()),
             Some(WriteFault::Misdirected { by }) => {
                 if let Some(elsewhere) = moved(offset, by) {
-                    // The error is ignored: a write to an impossible place is lost.
+                    // The error is ignored: a write to an impossible offset is lost.
                     let _ = self.inner.write(elsewhere, bytes);
                 }
                 Ok(())

@@ -1,4 +1,4 @@
-//! Models of the index: threads insert, move, remove and look up entries while buckets fill up and
+//! Models of the index. Threads insert, move, remove and look up entries while buckets fill up and
 //! split.
 
 use std::sync::Arc;
@@ -9,25 +9,26 @@ use crate::memory::budget::Budget;
 use crate::record::address::Address;
 use crate::sync::{Planted, quietly, thread};
 
-/// Bytes between two records. The first record is not at address 0, which means "no record".
+/// Distance of two records in bytes. The first record is at this address, because address 0 means
+/// "no record".
 const STRIDE: u64 = 64;
 
-/// A record, reduced to what the index needs.
+/// The parts of a record that the index needs.
 #[derive(Debug, Clone, Copy)]
 struct Record {
     key: u64,
     previous: Address,
 }
 
-/// An index, and a log that stores only the key and the chain of each record.
+/// An index with a log. The log has only the key and the chain of each record.
 struct Indexed {
     index: Index,
     budget: Budget,
-    /// A mutex of the standard library, so that the scheduler makes no choice here.
+    /// A mutex of the standard library: the model checker must not switch threads here.
     records: std::sync::Mutex<Vec<Record>>,
 }
 
-/// The entry and the record at which a key was found.
+/// The index entry and the record at which a key was found.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     entry: Entry,
@@ -35,14 +36,14 @@ struct Place {
     previous: Address,
 }
 
-/// A hash function that returns the key's low 20 bits. Keys with equal low 20 bits have equal
-/// hashes, so they have equal tags and share every bucket.
+/// Returns the low 20 bits of a key as its hash. Keys that differ only in higher bits have the same
+/// hash, and therefore the same tag and bucket.
 fn hash(key: u64) -> u64 {
     key & 0xF_FFFF
 }
 
 impl Indexed {
-    /// Makes an index of one bucket with these keys.
+    /// Makes an index that has one bucket and these keys.
     fn with(keys: impl IntoIterator<Item = u64>) -> Arc<Indexed> {
         quietly(|| {
             let budget = Budget::new(SMALL.budget_bytes_min, SMALL.page_bytes_min, SMALL).unwrap();
@@ -72,7 +73,8 @@ impl Indexed {
         })
     }
 
-    /// Grows the index as if all records were on disk, so that a split can't read them.
+    /// Splits buckets as if all records were on disk. The split then can't read the
+    /// records.
     fn grow_blind(&self) -> bool {
         self.index.grow(&self.budget, |_| Look::Unseen)
     }
@@ -81,7 +83,7 @@ impl Indexed {
         self.records.lock().unwrap()[(address.raw() / STRIDE) as usize - 1].previous = previous;
     }
 
-    /// Returns all places at which a key is found, and the slots that were searched.
+    /// Returns all places of a key, and the slots that were searched.
     fn places(&self, key: u64) -> (Vec<Place>, Candidates) {
         let mut candidates = Candidates::default();
         self.index.candidates(hash(key), &mut candidates);
@@ -104,7 +106,7 @@ impl Indexed {
         !self.places(key).0.is_empty()
     }
 
-    /// Inserts a key as `execute` does. Returns false if the key was there.
+    /// Inserts a key as `Store::execute` does. Returns false if the key exists.
     fn insert(&self, key: u64) -> bool {
         loop {
             let (places, searched) = self.places(key);
@@ -120,9 +122,9 @@ impl Indexed {
         }
     }
 
-    /// Gives the key's entry a new record at the tail.
+    /// Appends a new record for the key, and makes the key's entry lead to it.
     fn move_to_tail(&self, key: u64) {
-        // Ends: an attempt fails only if another thread has changed the entry.
+        // Ends: an attempt fails only if another thread has changed the entry meanwhile.
         loop {
             let place = self.places(key).0[0];
             assert_eq!(place.entry.address(), place.address, "the model moves heads only");
@@ -134,20 +136,20 @@ impl Indexed {
         }
     }
 
-    /// Removes the key's entry, which must lead to this key alone.
+    /// Removes the key's entry. The entry's chain must have no other key.
     fn remove(&self, key: u64) {
-        // Ends: an attempt fails only if another thread has changed the entry.
+        // Ends: an attempt fails only if another thread has changed the entry meanwhile.
         while !self.index.remove(hash(key), self.places(key).0[0].entry) {}
     }
 
-    /// Asserts that the index holds each of these keys exactly once.
+    /// Asserts that the index has each of these keys exactly once.
     fn assert_holds(&self, keys: impl IntoIterator<Item = u64>) {
         quietly(|| {
             for key in keys {
                 let places = self.places(key).0;
                 let heads = places.iter().filter(|place| place.entry.address() == place.address);
                 assert!(!places.is_empty(), "key {key:#x} was lost");
-                // A superseded record may stay in the chain behind the record that supersedes it.
+                // A key may occur twice in one chain: its old record can remain behind its new one.
                 let same = places.iter().all(|place| place.entry == places[0].entry);
                 assert!(same && heads.count() <= 1, "key {key:#x} is there twice: {places:?}");
             }
@@ -155,8 +157,8 @@ impl Indexed {
     }
 }
 
-/// Two threads insert the same key, and a third thread inserts a key with the same hash, into a
-/// bucket with free slots.
+/// Two threads insert the same key into a bucket with free slots. A third thread inserts a key with
+/// the same hash.
 fn inserting_into_a_bucket() {
     let indexed = Indexed::with([1, 2, 3]);
     let same = [0, 1].map(|_| {
@@ -178,8 +180,8 @@ fn inserting_into_a_bucket() {
     assert_eq!(indexed.index.entry_count(), 5, "two keys share an entry");
 }
 
-/// Two threads insert the same key into a full bucket, which gets overflow buckets, while a third
-/// thread frees slots.
+/// Two threads insert the same key into a full bucket, which gets overflow buckets. A third thread
+/// frees slots.
 fn inserting_into_a_full_bucket() {
     let indexed = Indexed::with(1..=7);
     let same = [0, 1].map(|number| {
@@ -239,7 +241,7 @@ fn growing() {
     assert_eq!(indexed.index.entry_count(), 14);
 }
 
-/// Splits copy entries without tag bits while threads move, remove and insert keys.
+/// Splits copy entries that have no tag bits. Meanwhile threads move, remove and insert keys.
 fn growing_with_blank_entries() {
     let indexed = Indexed::with(1..=11);
     quietly(|| indexed.index.forget_tags());
@@ -260,13 +262,13 @@ fn growing_with_blank_entries() {
     quietly(|| assert_eq!(indexed.index.counts(), indexed.index.recount(), "miscounted"));
 }
 
-/// A split sends chains without tag bits to the sides where their records belong. Each chain has
-/// keys of both sides.
+/// A split distributes chains without tag bits by the hashes of their records. Each chain has
+/// records for both new buckets.
 fn growing_by_records() {
     let indexed = Indexed::with(1..=7);
     quietly(|| {
         indexed.index.forget_tags();
-        // Appends each key's record to the chain of the first entry.
+        // Appends a record for each key and links it in front of the first entry's chain.
         for key in 8..=11 {
             let entry = indexed.places(key).1.iter().next().unwrap();
             let new = indexed.append(key);

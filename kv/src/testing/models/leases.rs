@@ -1,5 +1,5 @@
-//! Models of leases: some expire while the bound changes. At no time do more gets hold a row than
-//! the bound allows.
+//! Models of leases. Leases expire, and the staleness bound changes. The models assert that never
+//! more gets hold a row than the bound permits.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,16 +12,15 @@ use crate::sync::{AtomicU32, CountingU64, Ordering, Planted, quietly, thread};
 const FILLED: u64 = PAGES_IN_MEMORY - 2;
 const KEY: u64 = 0;
 
-/// A bank, its leases, and counts that the test keeps beside the clocks.
+/// A bank, its leases, and counts that the model keeps in addition to the rows' clocks.
 struct Course {
     bank: Arc<Bank>,
     leases: Leases<()>,
     bound: AtomicU32,
-    /// The largest bound of the whole model.
+    /// The largest bound that the model sets.
     bound_max: u32,
-    /// Number of gets that have returned and are neither answered nor expired. Raised after the
-    /// get has raised the clock, and lowered before the clock is lowered, so it never exceeds
-    /// the clock.
+    /// Number of gets that returned and whose lease is neither answered nor expired. It is raised
+    /// after the row's clock and lowered before it, so it never exceeds the clock.
     having: CountingU64,
     answered: CountingU64,
 }
@@ -50,8 +49,8 @@ impl Course {
         self.bank.get(KEY, self.bound.load(Ordering::Relaxed))
     }
 
-    /// Waits for a row as `embank` does, and ends the leases that are too old. Here every lease is
-    /// too old.
+    /// Waits for the row as `embank` does: before each wait, the thread ends all expired leases.
+    /// Here every lease counts as expired.
     fn get(&self) {
         while !self.try_get() {
             let ticket = self.bank.release_ticket(KEY);
@@ -59,7 +58,7 @@ impl Course {
                 break;
             }
             self.expire();
-            // In a model a wait never reaches its deadline: a lost wake-up shows as a deadlock.
+            // In a model a wait has no timeout, so a lost wake-up shows as a deadlock.
             assert!(self.bank.wait_released(ticket));
         }
         let others = self.having.fetch_add(1, Ordering::SeqCst);
@@ -78,7 +77,7 @@ impl Course {
         assert_ne!(self.having.fetch_sub(1, Ordering::SeqCst), 0, "a count was given back twice");
     }
 
-    /// Gets the row and updates it, unless the lease has expired first.
+    /// Gets the row, and updates it if the lease has not expired.
     fn train(&self, thread: usize) {
         self.get();
         let lease = self.leases.register((), Instant::now(), thread);
@@ -90,12 +89,13 @@ impl Course {
         self.leases.end(&lease);
     }
 
-    /// Gets the row and never answers.
+    /// Gets the row and never answers, so only expiry ends the lease.
     fn forget(&self, thread: usize) {
         self.get();
         self.leases.register((), Instant::now(), thread);
-        // A thread that has checked the leases before this one was registered checks again only
-        // after a timeout, which does not happen in a model.
+        // Another thread may have looked for expired leases before this lease was registered. In
+        // the product it looks again after a timeout. A model has no timeout, so this thread wakes
+        // it.
         self.bank.wake_waiters();
     }
 
@@ -116,7 +116,7 @@ impl Course {
     }
 }
 
-/// Trainers wait for each other, and for one trainer that never answers.
+/// Trainers wait for each other, and for a trainer that never answers.
 fn expiring_leases() {
     let course = Course::new(0, 0);
     let threads = [
@@ -131,8 +131,8 @@ fn expiring_leases() {
     course.finish();
 }
 
-/// The bound goes down and up again while pages leave memory. One get holds the row all the time.
-/// With bound 1 one more get may hold it, and with bound 0 no other get.
+/// The bound goes from 1 to 0 and back while pages leave memory. One get holds the row all the
+/// time. With bound 1 a second get may hold the row, with bound 0 none.
 fn changing_bound() {
     let course = Course::new(1, 1);
     quietly(|| course.get());

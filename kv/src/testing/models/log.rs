@@ -1,5 +1,5 @@
-//! Models of the log: appends that turn pages, changes in place, readers, the writer thread, and a
-//! checkpoint's cut.
+//! Models of the log: appends that begin new pages, changes in place, readers, the writer thread,
+//! and a checkpoint that cuts the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,27 +21,28 @@ use crate::sync::{Planted, quietly, thread};
 const TABLE: TableNumber = TableNumber(1);
 const BANK: u64 = 0xB_A22;
 const PAGE_BYTES: u64 = SMALL.page_bytes_min;
-/// Length of a value. Two records of this length fill a page.
+/// Length of a value in bytes. Two records of this length fill a page.
 const VALUE_BYTES: usize = 184;
-/// Number of pages that are filled before the threads begin. Memory holds nine.
+/// Number of pages that are filled before the threads begin. Memory holds 9 pages.
 const PAGES_BEFORE: u64 = 7;
 
-/// A log, its gate, and the content that the log must have.
+/// A log, its gate, and its expected content.
 struct Logged {
     log: Log,
     gate: Gate,
     device: Arc<FillingDisk>,
-    /// The first word of each record's value, by the record's address, which is also its key. A
-    /// mutex of the standard library, so that the scheduler makes no choice here.
+    /// For each record, the first word of its value by the record's address. The address is also
+    /// the record's key. A mutex of the standard library: the model checker must not switch threads
+    /// here.
     truth: std::sync::Mutex<BTreeMap<u64, u64>>,
 }
 
-/// A disk that refuses the first writes because it is full.
+/// A disk that is full at first: it refuses a given number of writes.
 #[derive(Debug)]
 struct FillingDisk {
     inner: MemoryDevice,
-    /// Number of writes that are still refused. An atomic of the standard library, so that the
-    /// scheduler makes no choice here.
+    /// Number of writes that will still be refused. An atomic of the standard library: the model
+    /// checker must not switch threads here.
     refusals: std::sync::atomic::AtomicU32,
 }
 
@@ -82,7 +83,7 @@ impl Device for FillingDisk {
     }
 }
 
-/// Repeats a call until the disk has room for it.
+/// Repeats a call until it no longer fails because the disk is full.
 fn when_there_is_room<R>(call: impl Fn() -> Result<R>) -> R {
     loop {
         match call() {
@@ -100,7 +101,7 @@ impl Logged {
     fn on_a_disk_that_refuses(writes: u32) -> Arc<Logged> {
         quietly(|| {
             let budget = Arc::new(Budget::new(SMALL.budget_bytes_min, PAGE_BYTES, SMALL).unwrap());
-            // Charges the row cache with all it may have, so that the log gets its smallest number
+            // Charges all memory that the row cache may have. The log then gets its smallest number
             // of frames.
             assert!(budget.try_charge_cache(budget.cache_bytes_max()));
             assert_eq!(budget.frames_allowed(), 9);
@@ -129,9 +130,9 @@ impl Logged {
     }
 
     /// # Safety
-    /// The duties of `View::record`.
+    /// The caller must keep the duties of `View::record`.
     unsafe fn record<'v>(&self, view: View<'v>, address: Address) -> RecordRef<'v> {
-        // SAFETY: the caller keeps the duties of `View::record`.
+        // SAFETY: this function's caller keeps the duties of `View::record`.
         let record = unsafe { view.record(address) };
         assert_eq!(record.key(), address.raw(), "another record lies here");
         record
@@ -142,7 +143,7 @@ impl Logged {
             let pin = self.gate.enter();
             match self.log.allocate(record_bytes(VALUE_BYTES)) {
                 Ok(address) => {
-                    // SAFETY: this thread is pinned, and has allocated the record under this pin.
+                    // SAFETY: this thread is pinned, and allocated the record under this pin.
                     let record = unsafe { self.log.view().record(address) };
                     record.begin(TABLE, address.raw(), VALUE_BYTES);
                     record.store_value(&[0]);
@@ -165,7 +166,7 @@ impl Logged {
         }
     }
 
-    /// Changes a record in place, if it is in the mutable region.
+    /// Adds 1 to a record's value in place, if the record is in the mutable region.
     fn change(&self, address: Address) {
         let _pin = self.gate.enter();
         let view = self.log.view();
@@ -186,7 +187,7 @@ impl Logged {
         locked.unlock_changed(word);
     }
 
-    /// Reads a record from memory or from the device.
+    /// Reads a record from memory or the device, and asserts its value.
     fn read(&self, address: Address) {
         let pin = self.gate.enter();
         let view = self.log.view();
@@ -198,7 +199,7 @@ impl Logged {
             let mut value = [0];
             assert!(clock::read_unlocked(record.clock(), || record.load_value(&mut value)));
             assert!((before..=self.known(address)).contains(&value[0]));
-            // The frame still has the same record, because this thread is pinned.
+            // The frame still has this record, because this thread is pinned.
             assert_eq!(record.key(), address.raw(), "the frame was given away");
             return;
         }
@@ -224,8 +225,8 @@ impl Logged {
         );
     }
 
-    /// Does what a checkpoint does: cuts the log and waits until it is written. Asserts that the
-    /// device then holds the log as it was at the cut.
+    /// Cuts the log, which begins a new page, and waits until all older pages are written, as a
+    /// checkpoint does. Asserts that the device then has the log's content at the cut.
     fn settle(&self) {
         let reserved = when_there_is_room(|| self.log.reserve_frame());
         let pause = self.gate.pause();
@@ -241,8 +242,8 @@ impl Logged {
         });
     }
 
-    /// Runs these threads beside a writer thread. Then asserts that the device holds everything
-    /// that it should hold.
+    /// Runs these threads next to a writer thread. Then writes the log and asserts that the device
+    /// has all its content.
     fn beside_the_writer(self: Arc<Self>, threads: Vec<Box<dyn FnOnce(&Logged) + Send>>) {
         let writer = {
             let logged = Arc::clone(&self);
@@ -261,7 +262,7 @@ impl Logged {
     }
 }
 
-/// Two threads fill pages, and one thread changes records in place.
+/// Two threads fill pages while a third thread changes records in place.
 fn pages_turned_and_written() {
     let logged = Logged::new();
     let places = logged.addresses();
@@ -270,8 +271,8 @@ fn pages_turned_and_written() {
         Box::new(appends(5)),
         Box::new(appends(4)),
         Box::new(move |logged| {
-            // Records of a page that is settled next, of one that is settled later, and of one that
-            // is not settled.
+            // Records in three kinds of pages: the page that the writer closes next, a page that it
+            // closes later, and a page that stays open.
             for place in [0, 2, 4, 12] {
                 logged.change(places[place]);
             }
@@ -279,7 +280,7 @@ fn pages_turned_and_written() {
     ]);
 }
 
-/// A checkpoint cuts the log during appends and changes in place.
+/// A checkpoint cuts the log while other threads append records and change them in place.
 fn cut_and_written() {
     let logged = Logged::new();
     let last = *logged.addresses().last().unwrap();
@@ -298,7 +299,7 @@ fn cut_and_written() {
     ]);
 }
 
-/// The disk is full for a time while two threads fill pages and a checkpoint waits for its pages.
+/// Two threads fill pages and a checkpoint waits for its pages, while the disk is full at first.
 fn filled_and_written() {
     let logged = Logged::on_a_disk_that_refuses(3);
     let appends = |count| move |logged: &Logged| logged.append_all(count);
@@ -306,15 +307,14 @@ fn filled_and_written() {
         Box::new(appends(5)),
         Box::new(appends(4)),
         Box::new(|logged| {
-            // An update asks for a write before it changes its first row.
+            // An update calls `try_to_write` before it changes its first row.
             let _ = logged.log.try_to_write();
             logged.settle();
         }),
     ]);
 }
 
-/// The writer finds the disk full, and a call asks for another attempt. No frame is freed in
-/// between.
+/// The writer finds the disk full, and a call makes it try again. No frame is freed meanwhile.
 fn tried_again() {
     let logged = Logged::on_a_disk_that_refuses(1);
     logged.beside_the_writer(vec![
@@ -325,7 +325,7 @@ fn tried_again() {
     ]);
 }
 
-/// Pages leave memory while readers use them.
+/// Pages leave memory while other threads read their records.
 fn evicted_and_read() {
     let logged = Logged::new();
     let places = logged.addresses();

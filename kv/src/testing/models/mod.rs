@@ -1,28 +1,26 @@
-//! The store's concurrency under a model checker.
+//! Tests of the store's concurrent code under a model checker.
 //!
-//! **Approach.** A model is a few threads with a few operations each, on the code that the store
-//! runs with. Built with `--cfg embank_shuttle`, all atomics, locks and threads of that code are
-//! those of `sync::modelled`. The checker, shuttle, runs one thread at a time, and chooses at each
-//! operation which thread runs next. A schedule is one sequence of such choices. Each model runs
-//! through many schedules. Half of them are drawn at random. The other half come from PCT
-//! (Burckhardt et al., ASPLOS 2010). PCT lets one thread run as long as it can and changes the
-//! thread at a few random steps.
+//! **Approach.** A model consists of a few threads that run a few operations of the product's code.
+//! With `--cfg embank_shuttle`, that code uses the atomics, locks and threads of `sync::modelled`.
+//! The checker, shuttle, runs one thread at a time. At each operation it chooses the thread that
+//! runs next. A sequence of such choices is a schedule. Each model runs in many schedules. Half of
+//! them are random. The other half come from PCT (Burckhardt et al., ASPLOS 2010), which runs one
+//! thread as long as possible and changes to another thread at a few random steps.
 //!
-//! The constants of the product have the values of other builds. The models open their stores
-//! within their own limits ([`SMALL`]: pages of 512 bytes, an index of one bucket), so that a few
-//! steps turn a page or split a bucket.
+//! The product's constants keep their values. The models open their stores with small limits
+//! ([`SMALL`]: pages of 512 bytes, an index of one bucket). A few steps then fill a page or split a
+//! bucket.
 //!
-//! **A model that can't fail proves nothing.** Each model is therefore also run with planted bugs
+//! **A model that can't fail proves nothing.** Each model therefore also runs with planted bugs
 //! (`sync::Planted`), and must find each of them.
 //!
-//! **What models can't find.** All operations happen in one sequence, so a model finds no bug of a
-//! weaker memory order. This includes the argument of `epoch::slots` about `membarrier`: its slots
-//! and eras run here, but its fences have no effect. A device in memory replaces real devices, so
-//! their behaviour is not tested either.
+//! **What models can't find.** All operations run in one sequence, so a model finds no bug that
+//! needs a weak memory order. For example, `epoch::slots` uses `membarrier`, and its fences have no
+//! effect here. Files and drives are not tested either, because a device in memory replaces them.
 //!
 //! `docs/testing.md` has the commands. `EMBANK_MODEL_SCHEDULES` sets the number of schedules of
-//! each model. `EMBANK_MODEL_SEED` sets the first seed: the seed that a failed schedule prints
-//! repeats that schedule.
+//! each model. `EMBANK_MODEL_SEED` sets the first seed. A failed schedule prints its seed, and that
+//! seed repeats the schedule.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -42,21 +40,21 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 use crate::limits::Limits;
 use crate::sync::{Planted, plant};
 
-/// Limits within which a few steps turn a page or split a bucket. The row cache is off: setting up
-/// its 4,096 slots would take more steps than the rest of a model.
+/// Limits with which a few steps fill a page or split a bucket. There is no row cache, because
+/// setting up its 4,096 slots would take more steps than the rest of a model.
 const SMALL: Limits =
     Limits { page_bytes_min: 512, budget_bytes_min: 20 << 10, initial_level: 0, row_cache: false };
 
 /// Default number of schedules of each model.
 const SCHEDULES_DEFAULT: usize = 400;
-/// Number of schedules with one seed and one scheduler.
+/// Number of schedules in a turn. A turn has one seed and one scheduler.
 const SCHEDULES_PER_TURN: usize = 100;
-/// Limit of the schedules in which a planted bug must be found.
+/// A planted bug must be found within this number of schedules.
 const SCHEDULES_TO_FIND: usize = 20_000;
-/// Limit of the steps of one schedule. No correct schedule needs this many, so a longer one never
-/// ends.
+/// Limit of the steps of one schedule. Correct schedules are shorter. At the limit the schedule is
+/// taken for endless and fails.
 const STEPS_MAX: usize = 300_000;
-/// Depths of PCT: it changes the running thread at one step less than this number.
+/// The depths for PCT. At depth d, PCT changes the running thread at d - 1 random steps.
 const DEPTHS: [usize; 3] = [2, 3, 5];
 const STACK_BYTES: usize = 512 << 10;
 
@@ -74,13 +72,13 @@ fn first_seed() -> u64 {
     })
 }
 
-/// Writes a line to standard error without the capture of the test harness. The capture thus hides
-/// only the many panics of planted bugs.
+/// Writes a line to standard error. The test harness does not capture it, unlike the many panics of
+/// planted bugs.
 fn report(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Runs a model through the schedules of one turn. The seed selects random schedules or PCT.
+/// Runs a model in the schedules of one turn. Even seeds give random schedules, odd seeds give PCT.
 fn run_turn(seed: u64, schedules: usize, model: fn()) {
     let mut config = Config::new();
     config.stack_size = STACK_BYTES;
@@ -95,8 +93,7 @@ fn run_turn(seed: u64, schedules: usize, model: fn()) {
     }
 }
 
-/// Runs a model through as many schedules as the environment asks for. The model must not fail in
-/// any of them.
+/// Runs a model in `EMBANK_MODEL_SCHEDULES` schedules. It must not fail in any of them.
 fn explore(name: &str, model: fn()) {
     let wanted = from_environment("EMBANK_MODEL_SCHEDULES", || SCHEDULES_DEFAULT as u64) as usize;
     let seed = first_seed();
@@ -116,8 +113,8 @@ fn explore(name: &str, model: fn()) {
     report(&format!("model {name}: {schedules} schedules in {seconds:.1} s, from seed {seed}"));
 }
 
-/// Runs a model with a planted bug. The model must fail in some schedule. Without the bug it must
-/// not fail in the first turns.
+/// Runs a model with a planted bug until it fails. Panics if it does not fail. In the first two
+/// turns the model also runs without the bug, and must not fail.
 fn finds(bug: Planted, model: fn()) {
     let seed = first_seed();
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! Models of a record's lock-and-clock word, and of the threads that wait for it.
+//! Models of a record's lock and clock, and of the threads that wait for the record.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,11 +15,11 @@ const TABLE: TableNumber = TableNumber(1);
 const KEY: u64 = 7;
 const VALUE_WORDS: usize = 2;
 
-/// A row in memory, and counts that the test keeps beside its word.
+/// A row in memory, and counts that the model keeps in addition to the row's clock.
 struct Row {
     words: Vec<AtomicU64>,
     waiters: Waiters,
-    /// Number of gets that are not answered yet.
+    /// Number of gets that are not yet answered by a put.
     out: CountingU64,
     updates: CountingU64,
 }
@@ -41,12 +41,13 @@ impl Row {
     }
 
     fn record(&self) -> RecordRef<'_> {
-        // SAFETY: `words` has as many words as a record of this length.
+        // SAFETY: `words` has the length of this record.
         unsafe { RecordRef::new(self.words.as_ptr(), Address::new(64)) }
     }
 
-    /// Locks the row as an operation with this clock does. Returns false if the bound refuses the
-    /// operation. If `change`, updates the value, which must count the updates before this one.
+    /// Locks the row, changes its clock as an operation with `clock` does, and unlocks it. Returns
+    /// false if the bound refuses the operation. If `change` is true, also adds 1 to the value and
+    /// asserts that no update was lost.
     fn work(&self, clock: Clock, change: bool) -> bool {
         let record = self.record();
         let Ok(locked) = clock::lock(record.clock(), |word| clock.admits(word.outstanding()))
@@ -86,7 +87,7 @@ impl Row {
         value[0]
     }
 
-    /// Waits for the row as `embedding` does.
+    /// Waits for the row as the crate `embedding` does.
     fn acquire(&self, bound: u32) {
         let clock = Clock::Acquire { bound: Some(bound) };
         while !self.work(clock, false) {
@@ -94,7 +95,7 @@ impl Row {
             if self.work(clock, false) {
                 return;
             }
-            // In a model a wait never reaches its deadline: a lost wake-up shows as a deadlock.
+            // In a model a wait has no timeout, so a lost wake-up shows as a deadlock.
             assert!(ticket.wait(Instant::now()));
         }
     }
@@ -105,7 +106,7 @@ impl Row {
     }
 }
 
-/// Gets and puts under a bound, while other threads read without the lock.
+/// Threads get and put the row under a bound. Another thread reads the row without the lock.
 fn gets_puts_and_peeks() {
     let row = Row::new();
     let trainers = [0, 1].map(|bound| {
@@ -130,7 +131,8 @@ fn gets_puts_and_peeks() {
     assert_eq!(ClockWord::from_bits(row.record().clock().load(Ordering::Relaxed)).outstanding(), 0);
 }
 
-/// Three trainers compete for a row that only one may hold at a time. Each gets it in the end.
+/// Three trainers wait for a row that one trainer at a time may hold. Each trainer gets it in the
+/// end.
 fn waiting_for_a_row() {
     let row = Row::new();
     let trainers = [2, 1, 1].map(|rounds| {

@@ -1,5 +1,5 @@
-//! Models of whole stores: batches, index growth, pages that leave memory, checkpoints and
-//! compaction at the same time.
+//! Models of whole stores. Batches, index growth, page eviction, checkpoints and compaction run at
+//! the same time.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::record::address::TableId;
 use crate::store::Store;
 use crate::sync::{CountingU64, Ordering, Planted, quietly, thread};
 
-/// Length of the values of the table `rows`: one number.
+/// Length of a value of the table `rows` in bytes: one number.
 const VALUE_BYTES: u32 = 8;
-/// Length of the values of the table `filler`: nearly a page.
+/// Length of a value of the table `filler` in bytes: nearly a page.
 const FILLER_BYTES: u32 = 400;
 /// Approximate number of pages that memory holds.
 pub(super) const PAGES_IN_MEMORY: u64 = 19;
 
 std::thread_local! {
-    /// The directory of the models' banks, in memory if the system has `/dev/shm`, because each
-    /// schedule makes some files. A failed schedule leaves its files.
+    /// The directory of the models' banks. It is in `/dev/shm` if that exists, because each
+    /// schedule makes files. The files of a failed schedule stay.
     static ROOT: tempfile::TempDir = {
         let memory = Path::new("/dev/shm");
         let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
@@ -45,7 +45,7 @@ impl Operation for Put {
     }
 }
 
-/// Adds one to a row. Makes the row if it does not exist.
+/// Adds 1 to a row's value. Inserts the row if it does not exist.
 struct Add;
 impl Operation for Add {
     const ACCESS: Access = Access::Update;
@@ -59,7 +59,7 @@ impl Operation for Add {
     }
 }
 
-/// Leaves the value as it is.
+/// Uses a row without changing its value.
 struct Touch;
 impl Operation for Touch {
     const ACCESS: Access = Access::Touch;
@@ -81,8 +81,8 @@ impl Operation for Peek {
     }
 }
 
-/// A store, its directory and its device, with a table of numbers and a table of values that fill
-/// pages.
+/// A store with its directory and device. The table `rows` has numbers, and each row of the table
+/// `filler` fills a page.
 pub(super) struct Bank {
     store: Store,
     rows: TableId,
@@ -111,7 +111,7 @@ impl Bank {
         Bank { store, rows, filler, device, dir }
     }
 
-    /// Makes a bank and runs `begin` on it.
+    /// Makes a bank and calls `begin` with it, before the threads of the model start.
     pub(super) fn new(begin: impl FnOnce(&Bank)) -> Arc<Bank> {
         quietly(|| {
             let dir = ROOT.with(|root| tempfile::tempdir_in(root)).unwrap();
@@ -122,7 +122,7 @@ impl Bank {
         })
     }
 
-    /// Closes the bank and opens it at its newest checkpoint.
+    /// Closes the bank and opens it again, which restores its newest checkpoint.
     fn reopen(self: Arc<Self>) -> Bank {
         let Bank { store, device, dir, .. } =
             Arc::into_inner(self).expect("its threads have ended");
@@ -138,19 +138,19 @@ impl Bank {
         self.store.execute(self.rows, &[key], Clock::Keep, &mut Add).unwrap();
     }
 
-    /// Gets a row for training. Returns false if more than `bound` gets hold it.
+    /// Gets a row for training. Returns false if more than `bound` gets already hold the row.
     pub(super) fn get(&self, key: u64, bound: u32) -> bool {
         let clock = Clock::Acquire { bound: Some(bound) };
         let outcome = self.store.execute(self.rows, &[key], clock, &mut Get).unwrap();
         outcome.blocked.is_empty()
     }
 
-    /// Ends a get of the row and adds one to its value.
+    /// Answers a get of the row and adds 1 to its value.
     pub(super) fn train(&self, key: u64) {
         self.store.execute(self.rows, &[key], Clock::Release, &mut Add).unwrap();
     }
 
-    /// Ends a get of the row and leaves its value.
+    /// Answers a get of the row without changing its value.
     pub(super) fn release(&self, key: u64) {
         self.store.execute(self.rows, &[key], Clock::Release, &mut Touch).unwrap();
     }
@@ -177,7 +177,7 @@ impl Bank {
         outcome.missing.is_empty().then_some(peek.0)
     }
 
-    /// Puts one row of `filler` for each key, each of which fills a page.
+    /// Puts a row of the table `filler` for each key. Each row fills a page.
     pub(super) fn fill(&self, keys: impl IntoIterator<Item = u64>) {
         for key in keys {
             self.store.execute(self.filler, &[key], Clock::Keep, &mut Put(key)).unwrap();
@@ -198,8 +198,8 @@ impl Bank {
     }
 }
 
-/// Sets the threshold of retention as it would be after `JUDGED_ROWS` rows with a few used often:
-/// each row with at least `USES_MIN` uses is retained.
+/// Sets the threshold of retention to the value that it has after `JUDGED_ROWS` rows of which few
+/// are used often. Rows with at least `USES_MIN` uses are then retained.
 fn judge_uses(store: &Store) {
     let core = store.core();
     let mut state = core.retention.state.lock();
@@ -216,7 +216,7 @@ pub(super) fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Rows change, appear and disappear while a checkpoint is taken. The test then opens the
+/// Rows are changed, inserted and deleted while a checkpoint is taken. The model then opens the
 /// checkpoint.
 fn checkpoint_among_writers() {
     const FIRST: u64 = 1;
@@ -264,7 +264,7 @@ fn checkpoint_among_writers() {
     });
 }
 
-/// Two threads add to the same rows, in memory and on disk, while a third thread fills pages.
+/// Two threads add to the same rows, in memory and on disk. A third thread fills pages.
 fn adding_while_pages_leave() {
     const FILLED: u64 = PAGES_IN_MEMORY - 2;
     let bank = Bank::new(|bank| {
@@ -294,8 +294,8 @@ fn adding_while_pages_leave() {
     });
 }
 
-/// One trainer at a time may hold a row, whether it is in memory, in a page that is being settled,
-/// or on disk.
+/// One trainer at a time may hold a row. This holds while the row is in memory, while its page is
+/// written, and when it is on disk.
 fn training_while_pages_leave() {
     const FILLED: u64 = PAGES_IN_MEMORY - 2;
     const TRAINERS: u64 = 2;
@@ -304,8 +304,8 @@ fn training_while_pages_leave() {
     let trainers = [(); TRAINERS as usize].map(|()| {
         let having = Arc::clone(&having);
         spawn(&bank, move |bank| {
-            // Ends: the holder returns the row, and the ticket that was taken before the next try
-            // sees that.
+            // Ends: the holder releases the row. The ticket is taken before the second try, so the
+            // wait sees a release after that try.
             while !bank.get(0, 0) {
                 let ticket = bank.store.release_ticket(bank.rows, 0);
                 if bank.get(0, 0) {
@@ -327,7 +327,8 @@ fn training_while_pages_leave() {
     });
 }
 
-/// A checkpoint of the changes since the last one, while further changes happen.
+/// A second checkpoint, which saves only the index changes since the first, is taken while rows
+/// change.
 fn second_checkpoint_among_writers() {
     const KEYS: u64 = 100;
     let bank = Bank::new(|bank| {
@@ -391,11 +392,11 @@ fn compacting_among_writers() {
     });
 }
 
-/// Number of rows that were retained in all schedules of the model below.
+/// Number of rows that the model below retained, in all schedules.
 static RETAINED: CountingU64 = CountingU64::new(0);
 
-/// Rows that are used often are retained when their page leaves memory, while other threads add to
-/// them, delete them and insert them.
+/// Often used rows are retained when their page leaves memory. Meanwhile other threads add to them,
+/// delete them and insert them again.
 fn retaining_while_pages_leave() {
     const FILLED: u64 = PAGES_IN_MEMORY - 3;
     let bank = Bank::new(|bank| {
