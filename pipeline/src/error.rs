@@ -285,7 +285,7 @@ pub struct BadRowReport {
     pub line: u64,
     /// Number of lines that the row spans. More than one if a quoted field contains a line end.
     pub lines: u64,
-    /// The byte of the line, from 1, at which the bad field begins. `None` if the row has the wrong
+    /// The byte of the row, from 1, at which the bad field begins. `None` if the row has the wrong
     /// number of fields.
     pub column: Option<u64>,
     /// The fault, with the field's name and value.
