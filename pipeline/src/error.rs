@@ -63,7 +63,7 @@ pub enum Error {
     Header {
         /// The input's name.
         input: String,
-        /// What does not fit.
+        /// The name that does not fit, and the reason.
         why: String,
         /// The fields that the pipeline reads.
         expected: Vec<String>,
@@ -85,17 +85,17 @@ pub enum Error {
     /// A compressed input can't be decompressed.
     #[error("{input}: it can't be decompressed, so it is cut short or damaged: {source}")]
     Compressed {
-        /// Its name.
+        /// The input's name.
         input: String,
-        /// What is wrong with it.
+        /// The error of the decompressor.
         source: std::io::Error,
     },
     /// A Parquet or Arrow file can't be read, or its columns do not fit the pipeline's fields.
     #[error("{input}: {what}")]
     Columns {
-        /// Its name.
+        /// The input's name.
         input: String,
-        /// What is wrong with it.
+        /// The fault of the file.
         what: String,
     },
     /// An input of packed rows ends within a row.
@@ -103,7 +103,7 @@ pub enum Error {
         "{input}: {bytes} bytes are no whole number of rows of {row_bytes} bytes; is it cut short, or of other fields?"
     )]
     NoWholeRows {
-        /// Its name.
+        /// The input's name.
         input: String,
         /// Bytes of the input.
         bytes: u64,
@@ -120,7 +120,7 @@ pub enum Error {
         name: String,
         /// The value.
         value: u64,
-        /// Its id.
+        /// The value's id.
         id: u64,
         /// All values of the pipeline are below this number.
         range: u64,

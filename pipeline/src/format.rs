@@ -38,7 +38,7 @@ pub enum Format {
     ByName(TextSettings),
 }
 
-/// Text settings that replace those of a format.
+/// Settings of text that replace a format's own.
 ///
 /// # Examples
 /// ```

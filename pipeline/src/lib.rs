@@ -8,7 +8,7 @@
 //!
 //! # Where to look
 //!
-//! Each module uses only modules below it in this table.
+//! Apart from plain types such as [`Dtype`], a module uses only modules below it in this table.
 //!
 //! | module | what changes there |
 //! |---|---|

@@ -19,7 +19,7 @@ const ROWS_MAX: usize = 1 << 31;
 /// Most batches in a feed's channel. The channel allocates memory for each place, filled or not.
 const BATCHES_AHEAD_MAX: usize = 1 << 16;
 
-/// How to run a pipeline.
+/// Options of a pipeline's runs.
 ///
 /// # Examples
 /// ```

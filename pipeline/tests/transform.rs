@@ -534,7 +534,7 @@ fn a_run_inside_a_drop_of_an_unwinding_thread_is_a_run_as_any() {
         fn drop(&mut self) {
             let text = criteo_text(400);
             let options = RunOptions { threads: 3, chunk_bytes: 3000, ..RunOptions::default() };
-            // Repeated, so that each thread ends first in some run.
+            // Repeated, because the thread that ends first differs from run to run.
             for _ in 0..30 {
                 let mut pipeline = Pipeline::new(&Spec::criteo(50), &options).unwrap();
                 let input = [Input::memory("rows", text.as_bytes())];

@@ -108,7 +108,6 @@ impl Decoder {
         true
     }
 
-    /// Removes bad rows from the block.
     #[cold]
     fn drop_bad(&mut self, first_line: usize, bad: &[BadRow], block: &mut Block) {
         self.kept.clear();

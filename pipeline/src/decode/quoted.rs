@@ -124,7 +124,6 @@ pub(crate) struct HeaderFields {
     pub(crate) wrong: bool,
 }
 
-/// Reads the fields of a text's first row.
 pub(crate) fn header_fields(text: &[u8], syntax: Syntax) -> HeaderFields {
     let mut header = HeaderFields::default();
     // Ends: each round moves beyond a field.

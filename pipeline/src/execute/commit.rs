@@ -50,7 +50,6 @@ pub(crate) struct Committer<'c> {
     options: CommitOptions,
     pub(super) rows: u64,
     pub(super) bad_rows: u64,
-    /// Lines that the bad rows span.
     pub(super) bad_lines: u64,
     pub(super) reported: Vec<BadRowReport>,
     /// Index of the input whose chunks are being committed.

@@ -91,7 +91,7 @@ impl<T> Order<T> {
         // Ends: each round commits a chunk. The chunks run out, or the window stops threads from
         // beginning more.
         while let Some(work) = buffer.finished.front_mut().and_then(Option::take) {
-            // Both change together: indices in `finished` count from `next`.
+            // Changed together, because indices in `finished` count from `next`.
             buffer.finished.pop_front();
             buffer.next += 1;
             drop(buffer);

@@ -21,9 +21,7 @@ const CHUNKS_A_THREAD: usize = 16;
 pub(crate) struct Outcome {
     pub(crate) rows: u64,
     pub(crate) bad_rows: u64,
-    /// Lines that the bad rows span.
     pub(crate) bad_lines: u64,
-    /// The first few bad rows.
     pub(crate) first_bad_rows: Vec<BadRowReport>,
     /// Number of threads that worked.
     pub(crate) threads: usize,

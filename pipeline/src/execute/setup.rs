@@ -14,7 +14,6 @@ pub(crate) struct Setup<'a, 'i> {
     /// The plan for rows with the fields in the pipeline's order. The plans of other headers have
     /// the same vocabularies, look-ups and outputs.
     pub(crate) plan: &'a Arc<Plan>,
-    /// Format of the inputs.
     pub(crate) format: Format,
     pub(crate) options: &'a RunOptions,
     pub(crate) infos: &'a Arc<[MatrixInfo]>,

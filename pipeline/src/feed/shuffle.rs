@@ -45,8 +45,8 @@ impl Shuffle {
                 Error::Spec(format!("no memory for a shuffle buffer of {rows} rows: {source}"))
             })?;
         }
-        // Spreads the seed's bits. Otherwise two seeds whose difference is SplitMix64's increment would
-        // make the same draws, shifted by one.
+        // Spreads the seed's bits. Otherwise two seeds whose difference is SplitMix64's increment
+        // would make the same draws, shifted by one.
         let spread = Draws(seed).0.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ seed.rotate_left(32);
         Ok(Self { rows, held, draws: Draws(spread), places: Vec::new() })
     }

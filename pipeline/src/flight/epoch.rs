@@ -29,7 +29,7 @@ pub(super) struct Epochs {
     pub(super) schema: SchemaRef,
     inputs: Vec<FeedInput>,
     options: FlightOptions,
-    /// Its one permit belongs to the feed that uses the pipeline.
+    /// A semaphore with one permit. The feed that uses the pipeline holds it.
     turn: Arc<Semaphore>,
     served: Mutex<ServedPipeline>,
     /// Threads of the running feeds, and of some that have ended.

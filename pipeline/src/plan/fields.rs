@@ -31,8 +31,8 @@ impl<'a> Fields<'a> {
     /// Lays the fields out.
     ///
     /// # Errors
-    /// [`Error::Spec`](crate::Error::Spec) if the format does not have a field, or if a column uses
-    /// a field that does not exist or that another column reads in another way.
+    /// [`Error::Spec`](crate::Error::Spec) if packed rows can't have a field. Also if a column uses
+    /// a field that does not exist, or that another column reads as another type.
     pub(super) fn new(spec: &'a Spec, format: Format) -> Result<Self> {
         let separator = match format {
             // A text with a separator of several bytes is rewritten before it is decoded. Each
@@ -118,7 +118,7 @@ fn count_use(spec: &Spec, column: &Column, uses: &mut [Uses]) -> Result<()> {
     Ok(())
 }
 
-/// Returns how a field is read.
+/// Returns the kind as which a field is read.
 fn kind_of(field: &Field, uses: Uses) -> Result<FieldKind> {
     let is_hex_text = field.kind == FieldKind::Bytes && uses.hex > 0;
     if is_hex_text && uses.hex < uses.all {

@@ -28,9 +28,9 @@ pub enum Source {
 pub struct Column {
     /// The name by which outputs refer to the column. Often the name of its field.
     pub name: String,
-    /// The origin of its values.
+    /// The origin of the column's values.
     pub from: Source,
-    /// Its operators, in order.
+    /// The operators on the column, in order.
     #[serde(default)]
     pub operators: Vec<Operator>,
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 pub use explain::{Bound, Explanation};
 pub(crate) use stopwatch::{ReadBusy, Stopwatch};
 
-/// A part of the work on each row.
+/// A stage of the work on each row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Stage {
@@ -80,7 +80,7 @@ pub struct StageTime {
     pub wall: Duration,
 }
 
-/// Where the time of a run went.
+/// The times of a run, by stage.
 ///
 /// # Examples
 /// ```

@@ -1,6 +1,6 @@
 //! Finds the ids of values from a small range with one load each.
 //!
-//! If a modulus bounds the values, a vocabulary's forward map is an array with a slot for each
+//! If a modulus bounds the values, the map from value to id is an array with a slot for each
 //! possible value. An id is final at its first appearance. A slot therefore changes only once, from
 //! 0 to id + 1, and readers need no lock. A reader sees the id or 0. After a 0 it asks again at the
 //! commit of its chunk, when it may add values ([`crate::execute`]).
@@ -66,7 +66,6 @@ impl DirectTable {
         Ok(Self { map: MmapRaw::from(map), range: range as usize })
     }
 
-    /// The table's slots.
     #[inline]
     pub(crate) fn slots(&self) -> &[AtomicU32] {
         // SAFETY: the map has `range` times four bytes, is aligned to a page, and is zero at first.
@@ -139,7 +138,7 @@ impl DirectTable {
         id
     }
 
-    /// Gives a value an id.
+    /// Stores the id of a value.
     #[inline]
     pub(crate) fn put(&self, value: u32, id: u32) {
         // Relaxed: no other data depends on the slot; `look_up` says why readers may miss the

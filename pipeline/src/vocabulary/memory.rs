@@ -2,7 +2,7 @@
 //! much of them a bank has.
 //!
 //! The table gives ids in memory, at memory speed. A bank gets the new values only at a save
-//! ([`MemoryNumbering::save`]), in the order of their ids, so that it gives them the same ids.
+//! ([`MemoryNumbering::save`]), in the order of their ids, and gives them the same ids.
 //! Between saves no other pipeline may insert into the bank's vocabulary. Otherwise the bank would
 //! give this pipeline's ids to other values.
 //!
@@ -27,7 +27,6 @@ const SAVED_AT_ONCE: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct MemorySettings {
     pub(super) name: String,
-    /// The id of the first value.
     pub(super) first_id: u32,
     /// The id of unknown values once the vocabulary is frozen. `None` if they have no id.
     pub(super) unknown: Option<u32>,
@@ -90,7 +89,6 @@ impl MemoryNumbering {
         }
     }
 
-    /// The table of ids.
     pub(super) fn table(&self) -> &Arc<DirectTable> {
         &self.table
     }

@@ -30,7 +30,7 @@ pub(crate) enum RunIds {
     Bank(BankIds),
 }
 
-/// The ids of a bank's vocabulary.
+/// A bank's vocabulary, with the limit of the ids that the run knows.
 #[derive(Debug)]
 pub(crate) struct BankIds {
     pub(crate) vocabulary: Vocabulary,
@@ -41,12 +41,12 @@ pub(crate) struct BankIds {
 /// Treatment of a value without an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnUnseen {
-    /// The commit of its chunk gives it an id. A frozen vocabulary without an id for unknown values
-    /// fails instead.
+    /// The commit of the value's chunk gives it an id. A frozen vocabulary without an id for
+    /// unknown values fails instead.
     Number,
-    /// It gets this id.
+    /// The value gets this id.
     Id(u64),
-    /// It ends the run with an error.
+    /// The value ends the run with an error.
     Refuse,
 }
 

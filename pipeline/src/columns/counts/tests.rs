@@ -57,8 +57,7 @@ fn packed_numbers_are_read_up_to_their_end() {
         word |= place << (5 * place);
     }
     bytes.extend(word.to_le_bytes());
-    // The last 32 of the miniblock's 160 bits. They cut the difference number 25, so only 0 to 24
-    // are compared.
+    // The last 32 of the miniblock's 160 bits. The differences from number 25 on are not compared.
     bytes.extend([0; 4]);
     bytes.extend(b"rest");
     let (all, rest) = numbers(&bytes).unwrap();
