@@ -101,8 +101,8 @@ impl RunOptions {
 pub struct FeedOptions {
     /// Rows of a batch. Default: 4096.
     pub batch_rows: usize,
-    /// Whether to drop the rows at the end that do not fill a batch. Default: false; they are the
-    /// last, shorter batch.
+    /// Whether to drop the rows at the end that do not fill a batch. Default: false; these rows are
+    /// then a last, shorter batch.
     pub drop_last: bool,
     /// Rows that the shuffle buffer holds. Each new row takes the place of a random row in the
     /// buffer, and that row goes out. Default: 0, which keeps the order of the input.

@@ -281,8 +281,8 @@ fn a_run_that_failed_between_its_passes_is_finished_by_the_next() {
     }
 }
 
-/// A vocabulary that counts without a `min_count` is finished by `keep_frequent`, not by `run`, or
-/// by another user who freezes it.
+/// A vocabulary that counts without a `min_count` is finished by `keep_frequent`, or by another
+/// user who freezes it. `run` does not finish it.
 #[test]
 fn what_was_not_kept_by_hand_is_kept_by_hand_or_frozen_by_another() {
     for frozen_by_another in [false, true] {

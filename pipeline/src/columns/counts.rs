@@ -1,5 +1,5 @@
-//! Checks that Parquet pages can't demand too much memory with the numbers of values that they
-//! declare.
+//! Refuses Parquet pages that declare more values than they can have, because a decoder would
+//! allocate memory for all of them.
 //!
 //! Decoders of the `parquet` crate allocate memory for the number of values that a page declares,
 //! before they look for the values. They do so for dictionaries, and for the lengths in

@@ -2,8 +2,8 @@
 //!
 //! The thread that claims the next chunk reads it, as for compressed text
 //! ([`crate::input::stream`]). A chunk is some rows of a record batch. When an input is opened, the
-//! reader checks that all columns exist and that their types fit the fields. Later it checks only
-//! whether each value fits.
+//! reader checks that required fields have columns and that the columns' types fit the fields.
+//! Later it checks only whether each value fits.
 //!
 //! **Hostile files.** The `parquet` and `arrow` crates return errors for most damage, but panic for
 //! some. This module catches the panic, drops the input's decoder, and returns an error that names

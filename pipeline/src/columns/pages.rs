@@ -65,7 +65,7 @@ fn check_page(header: &[u8]) -> Result<()> {
 /// Reads an i32 field whose id is one more than the id of the field before it. `None` for any other
 /// field.
 fn field(rest: &mut &[u8]) -> Option<u64> {
-    // Header byte of such a field: an id difference of 1, and the type i32.
+    // Header byte of an i32 field whose id is one more than the last id.
     const NEXT_I32: u8 = 0x15;
     let (&NEXT_I32, mut after) = rest.split_first()? else { return None };
     let mut value = 0;

@@ -27,7 +27,7 @@ pub(super) fn concatenate(
         Level::Avx2 | Level::Avx512 => {
             let tiled = (rows / TILE * TILE, width / TILE * TILE);
             // SAFETY: `tiles` needs AVX2, which this level implies, and valid rows and columns,
-            // which were checked above.
+            // which the assertions above have checked.
             unsafe { tiles(words, columns, tiled, into) };
             tiled
         }

@@ -137,8 +137,8 @@ impl Pipeline {
         let run = move || {
             let taken = taken.lock().take();
             let mut pipeline = taken.expect("it is taken back only if there is no thread");
-            // The consumer can't end a pass that only counts, nor a wait for a silent pipe. The run
-            // itself must look at the flag.
+            // The consumer can end neither a pass that only counts nor a wait for a silent pipe.
+            // The run itself must check the flag.
             let before = pipeline.replace_stop(Arc::clone(&thread_stop));
             let inputs: Vec<_> = inputs.iter().map(FeedInput::input).collect();
             let outcome =

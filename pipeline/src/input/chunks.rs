@@ -372,8 +372,8 @@ impl Position<'_> {
 }
 
 impl<'a> Claim<'a> {
-    /// Returns the chunk's rows, with the bytes before them. Rows of a file go into `buffer`, which
-    /// must be the one that was passed to `claim`.
+    /// Returns the bytes that `begin` counts and the chunk's rows after them. Rows of a file go
+    /// into `buffer`, which must be the one that was passed to `claim`.
     pub(crate) fn rows<'b>(&mut self, buffer: &'b mut Vec<u8>) -> Result<ChunkRows<'b>>
     where
         'a: 'b,

@@ -48,8 +48,8 @@ pub struct Pipeline {
     options: RunOptions,
     bad_rows: BadRowLimit,
     infos: Arc<[MatrixInfo]>,
-    /// Shared with evaluations, which read it when their runs begin. At most one pipeline adds
-    /// values.
+    /// The vocabularies. Evaluations share them and read them when their runs begin. At most one
+    /// pipeline adds values.
     numberings: Arc<Mutex<Vec<Numbering>>>,
     /// True if runs give ids to new values.
     learns: bool,

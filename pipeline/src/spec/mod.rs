@@ -73,9 +73,9 @@ pub struct Spec {
     #[serde(default)]
     pub bad_rows: BadRows,
     /// Largest share of bad rows with [`BadRows::Skip`], from 0 to 1; 1 is no limit. A bad row
-    /// counts as the number of lines that it spans. The run checks the share once it has met 10,000
-    /// rows, and fails with [`Error::TooManyBadRows`](crate::Error::TooManyBadRows) above it.
-    /// Default: 0.01.
+    /// counts as the number of lines that it spans. The run checks the share after 10,000 lines,
+    /// and fails with [`Error::TooManyBadRows`](crate::Error::TooManyBadRows) above it. Default:
+    /// 0.01.
     #[serde(default = "bad_rows_max")]
     pub bad_rows_max: f64,
     /// Settings of vocabularies. Vocabularies that are not listed have the defaults.

@@ -146,7 +146,7 @@ impl DirectTable {
         self.slots()[value as usize].store(id + 1, Ordering::Relaxed);
     }
 
-    /// Takes all ids back. Every value then has `id`, or no id if it is `None`.
+    /// Takes all ids back. Every value then has the id `id`, or no id if `id` is `None`.
     pub(crate) fn clear(&self, id: Option<u32>) {
         let empty = id.map_or(0, |id| id + 1);
         for slot in self.slots() {
