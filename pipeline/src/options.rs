@@ -81,7 +81,7 @@ impl RunOptions {
         Ok(())
     }
 
-    /// Sets the number of threads of later runs: `threads`, clamped to 1 to 4,096.
+    /// Sets the number of threads of later runs to `threads`, limited to the range 1 to 4,096.
     pub(crate) fn set_threads(&mut self, threads: usize) {
         self.threads = threads.clamp(1, THREADS_MAX);
     }

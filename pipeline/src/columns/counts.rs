@@ -21,7 +21,7 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::pages::PAGE_BYTES_MAX;
 
-/// Most lengths of a page. Two lists of i32 of this length fill one page of the largest size.
+/// Most lengths of a page. Two lists of i32 of this length take as much memory as the largest page.
 /// Writers make pages of a MiB.
 const LENGTHS_MAX: u64 = PAGE_BYTES_MAX / (2 * size_of::<i32>() as u64);
 /// Most values of a block. Writers use 128 or 2,048. Larger numbers could overflow in the crate.

@@ -2,8 +2,8 @@
 //!
 //! A page's header declares its decompressed and its compressed length. The `parquet` crate
 //! allocates that much memory before it looks at the page, so this module reads each header first.
-//! A header is in Thrift's compact protocol. Its first three fields are the page's type and the two
-//! lengths, in every writer's files.
+//! A header is in Thrift's compact protocol. Every writer puts the page's type and the two lengths
+//! into its first three fields.
 
 use bytes::Bytes;
 use parquet::errors::{ParquetError, Result};
@@ -75,8 +75,7 @@ fn field(rest: &mut &[u8]) -> Option<u64> {
         value |= u64::from(byte & 0x7F) << shift;
         if byte < 0x80 {
             *rest = after;
-            // Zigzag: the last bit is the sign. A negative length counts as 0; the crate refuses it
-            // later.
+            // Zigzag: the last bit is the sign. A negative length counts as 0 here.
             return Some(if value & 1 == 0 { value >> 1 } else { 0 });
         }
     }

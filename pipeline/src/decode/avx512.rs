@@ -189,7 +189,7 @@ unsafe fn convert_kind<const SIGNED: bool>(
         }
         careful |= u8::from(bad != 0) << row;
     }
-    // SAFETY: `store_transposed` needs AVX2, which every processor with AVX-512 has.
+    // SAFETY: `store_transposed` needs AVX2, which this level implies.
     unsafe { store_transposed(rows, step, group) };
     careful
 }

@@ -13,8 +13,8 @@ use crate::vocabulary::{
     UnseenWord, check_id,
 };
 
-/// Slots that are loaded into the cache together. The processor has fewer cache misses under way at
-/// a time, and this many slots stay in the cache.
+/// Slots that are loaded into the cache together: more than the cache misses that the processor
+/// handles at a time, and few enough to stay in the cache.
 const TOUCHED: usize = 64;
 
 /// A chunk that is being committed.

@@ -42,7 +42,7 @@ struct ReorderBuffer<T> {
 }
 
 impl<T> Order<T> {
-    /// Allows at most `window` unfinished chunks; 0 counts as 1.
+    /// Allows at most `window` uncommitted chunks; 0 counts as 1.
     pub(crate) fn new(window: usize) -> Self {
         let buffer = ReorderBuffer {
             next: 0,

@@ -14,7 +14,8 @@ use crate::error::{BadRowReport, Error, Result};
 use crate::trace::{ReadBusy, Stopwatch};
 use crate::vocabulary::ValueCounts;
 
-/// Unfinished chunks allowed for each thread. Finished chunks must wait for a slow one before them.
+/// Uncommitted chunks allowed for each thread. Finished chunks must wait for a slow one before
+/// them.
 const CHUNKS_A_THREAD: usize = 16;
 
 /// The result of a run without errors.

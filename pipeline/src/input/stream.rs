@@ -155,7 +155,7 @@ pub(crate) enum Broken {
     TooLong {
         lines_before: usize,
     },
-    /// The input ends within a packed row. Has the input's length.
+    /// The input, of this length in bytes, ends within a packed row.
     CutShort(u64),
 }
 

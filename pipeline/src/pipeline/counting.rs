@@ -29,8 +29,8 @@ impl Pipeline {
     /// a known range, because a bank counts them during the pass. From then on `generate`, a
     /// [`run`](Self::run) that would count, and [`keep_frequent`](Self::keep_frequent) fail with
     /// [`Error::CountedInPart`]. The cure is an earlier checkpoint, or new vocabularies. Counts of
-    /// values of a known range are unchanged after a failure; without the other kind the pass can
-    /// be repeated.
+    /// values of a known range are unchanged after a failure. A pass that counts only such values
+    /// can be repeated.
     ///
     /// # Examples
     /// See [`keep_frequent`](Self::keep_frequent).
@@ -48,7 +48,7 @@ impl Pipeline {
     /// vocabulary is frozen. Other values get the vocabulary's
     /// [`unknown_id`](crate::VocabularySpec::unknown_id). Earlier ids are no longer valid.
     ///
-    /// [`run`](Self::run) calls it for vocabularies with a
+    /// [`run`](Self::run) calls `keep_frequent` itself for vocabularies with a
     /// [`min_count`](crate::VocabularySpec::min_count).
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl Pipeline {
         if self.counted != Counted::NotKept {
             self.generate(inputs)?;
         }
-        // Stays so if one of the vocabularies below fails.
+        // If one of the vocabularies below fails, `counted` stays `NotKept`.
         self.counted = Counted::NotKept;
         let mut numberings = self.numberings.lock();
         for &place in to_make {
@@ -143,7 +143,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Notes that a pass that counts begins.
+    /// Notes the beginning of a pass that counts.
     pub(super) fn counting_begins(&mut self) {
         // Only a bank's counts survive a failed pass. Counts in memory are dropped.
         if self.numberings.lock().iter().any(Numbering::counts_as_it_goes) {

@@ -1,7 +1,8 @@
 //! Finds the stage that limits a run, by a linear program with a closed-form solution.
 //!
 //! Let `x` be the rows per second of the whole pipeline, and `c` the core-seconds per row of each
-//! stage. A stage that has `t` cores does `t / c` rows per second. The program is
+//! stage. A stage that has `t` cores does `t / c` rows per second. The best rate is the solution of
+//! this linear program:
 //!
 //! ```text
 //! max x   subject to   x * c <= t  for each stage,   sum of t <= cores,
@@ -92,8 +93,8 @@ impl Explanation {
             }
             Bound::Serial => Stage::Number,
         };
-        // Only these two stages count their waiting. In the others, wall time exceeds processor
-        // time only because threads share cores.
+        // Only reading and the consumer count their waiting. In other stages, wall time exceeds
+        // processor time only because threads share cores.
         let waits = |stage| a_row(trace.time(stage).wall.saturating_sub(trace.time(stage).cpu));
         let held = costs.iter().sum::<f64>() + waits(Stage::Read) + waits(Stage::Consume);
         let stages = Stage::ALL.into_iter().zip(costs);

@@ -6,9 +6,9 @@
 //! Between saves no other pipeline may insert into the bank's vocabulary. Otherwise the bank would
 //! give this pipeline's ids to other values.
 //!
-//! A pipeline and its [evaluations](crate::Pipeline::evaluation) share it under a lock. When an
-//! evaluation's run begins, it takes a reference to the table and the number of values as its
-//! limit. It treats ids from the limit on as missing, so it does not see later values.
+//! A pipeline and its [evaluations](crate::Pipeline::evaluation) share the vocabulary under a lock.
+//! When an evaluation's run begins, it takes a reference to the table and the number of values as
+//! its limit. It treats ids from the limit on as missing, so it does not see later values.
 //! [`MemoryNumbering::load`] and [`MemoryNumbering::keep_frequent`] take ids back. They fill a new
 //! table if an evaluation still reads the old one.
 
