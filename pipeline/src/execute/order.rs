@@ -9,9 +9,9 @@
 //! buffer and takes another one. The thread that puts in the next chunk in order commits it, and
 //! then all ready chunks after it. A thread that arrives meanwhile leaves its chunk to the
 //! committing thread. One thread at a time commits, in order. A thread waits only if `window`
-//! chunks are unfinished, because the oldest is late or the consumer is slow. Waiting threads sleep
-//! until half of the window is free. A wake-up after every commit would make threads sleep and wake
-//! all the time.
+//! chunks are uncommitted, because the oldest is late or the consumer is slow. Waiting threads
+//! sleep until half of the window is free. A wake-up after every commit would make threads sleep
+//! and wake all the time.
 //!
 //! **No chunk is forgotten.** `committing` is set and cleared under the lock. A thread clears it
 //! only after it has seen, under the same lock, that the next chunk is missing. The thread that
