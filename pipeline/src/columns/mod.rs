@@ -40,7 +40,7 @@ use ipc::Ipc;
 use pages::Pages;
 use types::{check, views};
 
-/// Most rows of a chunk.
+/// Most rows of a chunk, so that a chunk of few small columns stays a small piece of work.
 const CHUNK_ROWS_MAX: usize = 1 << 16;
 /// Approximate bytes of a value in a chunk.
 const VALUE_BYTES: usize = 8;

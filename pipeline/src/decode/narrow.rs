@@ -9,7 +9,7 @@
 
 /// Most fields of a step. With their separators they fit in 64 bytes.
 pub(super) const STEP_FIELDS_MAX: usize = 7;
-/// Rows that a kernel converts together.
+/// Rows that a kernel converts together: one for each 32-bit lane of an AVX2 vector.
 pub(super) const GROUP_ROWS: usize = 8;
 
 /// Form of the fields of a step.

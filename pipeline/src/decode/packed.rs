@@ -7,7 +7,7 @@ use super::block::{BLOCK_ROWS, Block, COLUMN_STRIDE, Slot};
 use super::layout::Layout;
 use super::level::Level;
 
-/// Rows of a tile, and fields of a tile.
+/// Rows of a tile, and fields of a tile: one for each 32-bit lane of an AVX2 vector.
 const TILE: usize = 8;
 
 /// Returns the bytes of a row of `fields` fields.

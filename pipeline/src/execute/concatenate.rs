@@ -2,7 +2,7 @@
 
 use crate::decode::{COLUMN_STRIDE, Level};
 
-/// Columns of a tile, and rows of a tile.
+/// Columns of a tile, and rows of a tile: one for each 32-bit lane of an AVX2 vector.
 const TILE: usize = 8;
 
 /// Writes `rows` rows of the columns into `into`, row by row. `columns` are indices of columns in

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Most bytes of a line without its LF, for any chunk size.
+/// Most bytes of a line without its LF, for any chunk size. This limit bounds the buffers.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;
 /// First bytes of a text that show its compression.
 pub(crate) const MAGIC_BYTES: usize = 4;
@@ -299,7 +299,7 @@ impl Scan {
         }
     }
 
-    /// Searches up to `end`. The text from `at` to `end` must be outside quotes.
+    /// Searches for line ends up to `end`. The text from `at` to `end` must be outside quotes.
     fn lines_to(&mut self, text: &[u8], end: usize) {
         match line_ends(text, self.row_begin, self.at, end) {
             Ok(None) => {}

@@ -68,7 +68,7 @@ impl Vocabulary<'_> {
     }
 }
 
-/// The values that the column looks up in its vocabulary.
+/// Returns the kind and the range of the values that the column looks up in its vocabulary.
 fn value_space(place: Place<'_>, has_bank: bool) -> Result<ValueSpace> {
     let column = place.column;
     let kind = place.flow.kind;

@@ -36,7 +36,7 @@ const BAR_COLUMNS: usize = 30;
 pub enum Bound {
     /// All cores are busy. The cure is more cores, or less work in the heaviest stage.
     Cpu,
-    /// The input is read at its full speed.
+    /// The input is already read as fast as it comes.
     Disk,
     /// The stages that one thread runs at a time: numbering new values, and the consumer of the
     /// batches.
