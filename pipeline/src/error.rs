@@ -1,29 +1,29 @@
-//! What can go wrong in a pipeline.
+//! The errors of a pipeline.
 
 use std::path::PathBuf;
 
-/// Of a header, an error shows at most 50 names.
+/// An error lists at most 50 names of a header.
 const NAMES_MAX: usize = 50;
-/// Of a name, an error shows at most 60 characters: a first line that is no header may be one long
+/// An error shows at most 60 characters of a name. A first line that is no header may be one long
 /// name.
 const NAME_CHARS_MAX: usize = 60;
 
-/// A failure, with its place and its cure.
+/// A failure of a pipeline. The message says where it happened and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The pipeline itself makes no sense: an operator for another type, a name that is not there.
+    /// The spec or an option is invalid: for example, an operator for another type, or an unknown
+    /// name.
     #[error("the pipeline can't be run: {0}")]
     Spec(String),
-    /// The inputs can't be run over together: the list is empty, or their names say different
+    /// One run can't read these inputs together: the list is empty, or their names say different
     /// formats.
     #[error("{0}")]
     Inputs(String),
-    /// A row can't be used, and the pipeline is to fail at those.
+    /// A row can't be used, and the spec's `bad_rows` is [`BadRows::Fail`](crate::BadRows::Fail).
     #[error("{0:#}; `bad_rows: skip` leaves such rows out and counts them")]
     BadRow(BadRowReport),
-    /// More rows are bad than a run may leave out
-    /// ([`Spec::bad_rows_max`](crate::Spec::bad_rows_max)).
+    /// The share of bad rows exceeds [`Spec::bad_rows_max`](crate::Spec::bad_rows_max).
     #[error(
         "{bad_lines} of the first {lines} lines are of bad rows, more than the share of {limit} that `bad_rows_max` allows; \
          the first: {}; fields have settings for spellings of missing values (`missing`) and whole floats \
@@ -33,14 +33,14 @@ pub enum Error {
     TooManyBadRows {
         /// Lines that the bad rows span.
         bad_lines: u64,
-        /// Those lines, and the rows that are not bad.
+        /// The bad lines plus the good rows.
         lines: u64,
-        /// The share that is allowed.
+        /// The largest share that the spec allows.
         limit: f64,
-        /// The first bad rows, one at least.
+        /// The first bad rows, at least one.
         first: Vec<BadRowReport>,
     },
-    /// A text can't be read: it has another encoding or other line ends.
+    /// A text has an encoding or line ends that the pipeline can't read.
     #[error(
         "{input}:{line}: it is {what}; convert it to UTF-8 with LF or CRLF at line ends (`iconv -t UTF-8`, `tr '\\r' '\\n'`), \
          or say the format that it has"
@@ -48,9 +48,9 @@ pub enum Error {
     Encoding {
         /// The input's name.
         input: String,
-        /// The line, from 1.
+        /// The line's number, from 1.
         line: u64,
-        /// What it is.
+        /// The encoding or the line ends that were found.
         what: &'static str,
     },
     /// The first line of a text does not name the pipeline's fields.
@@ -63,39 +63,39 @@ pub enum Error {
     Header {
         /// The input's name.
         input: String,
-        /// What does not fit.
+        /// The name that does not fit, and the reason.
         why: String,
-        /// The fields that are read.
+        /// The fields that the pipeline reads.
         expected: Vec<String>,
-        /// The columns that it names.
+        /// The column names in the header.
         found: Vec<String>,
     },
-    /// A line is longer than one may be.
+    /// A line exceeds the limit of a line's length.
     #[error(
         "{input}:{line}: a line of more than {limit} bytes; is this a text with line ends, and is each quote closed?"
     )]
     LineTooLong {
         /// The input's name.
         input: String,
-        /// The line, from 1; of a row that spans lines, its first.
+        /// The line's number, from 1. If the row spans several lines, its first line.
         line: u64,
-        /// Bytes, the line's end not counted.
+        /// Most bytes of a line, without its line end.
         limit: usize,
     },
     /// A compressed input can't be decompressed.
     #[error("{input}: it can't be decompressed, so it is cut short or damaged: {source}")]
     Compressed {
-        /// Its name.
+        /// The input's name.
         input: String,
-        /// What is wrong with it.
+        /// The error of the decompressor.
         source: std::io::Error,
     },
-    /// A file of columns can't be read, or has other columns than the pipeline has fields.
+    /// A Parquet or Arrow file can't be read, or its columns do not fit the pipeline's fields.
     #[error("{input}: {what}")]
     Columns {
-        /// Its name.
+        /// The input's name.
         input: String,
-        /// What is wrong with it.
+        /// The fault of the file.
         what: String,
     },
     /// An input of packed rows ends within a row.
@@ -103,9 +103,9 @@ pub enum Error {
         "{input}: {bytes} bytes are no whole number of rows of {row_bytes} bytes; is it cut short, or of other fields?"
     )]
     NoWholeRows {
-        /// Its name.
+        /// The input's name.
         input: String,
-        /// Its length.
+        /// Bytes of the input.
         bytes: u64,
         /// Bytes of a row.
         row_bytes: usize,
@@ -120,12 +120,13 @@ pub enum Error {
         name: String,
         /// The value.
         value: u64,
-        /// Its id.
+        /// The value's id.
         id: u64,
-        /// Values of the pipeline are below it.
+        /// All values of the pipeline are below this number.
         range: u64,
     },
-    /// A vocabulary of the bank was changed by another hand while the pipeline had values for it.
+    /// Another program part changed a vocabulary of the bank while the pipeline had unsaved values
+    /// for it.
     #[error(
         "vocabulary {name:?} of the bank {what} while the pipeline had new values for it that were not saved: ids that \
          it gave out since the last save are worth nothing; go back to the last checkpoint, and let one pipeline at a \
@@ -134,14 +135,15 @@ pub enum Error {
     VocabularyChanged {
         /// The vocabulary's name.
         name: String,
-        /// What happened to it.
+        /// The change, as a phrase that follows the vocabulary's name.
         what: String,
     },
-    /// Vocabularies have counts that can't be added to: what failed, and what can be done.
+    /// A pass that counted values failed, or keeping the frequent values failed after it. Another
+    /// pass would count rows twice. The text says what failed and what to do.
     #[error("the counts of vocabularies can't be added to: {0}")]
     CountedInPart(String),
-    /// The ids of a vocabulary became those of other values while an
-    /// [evaluation](crate::Pipeline::evaluation) used them. Its batch was not handed out.
+    /// A vocabulary was renumbered while an [evaluation](crate::Pipeline::evaluation) used its ids.
+    /// The evaluation's batch was not handed out.
     #[error(
         "vocabulary {name:?} was numbered anew, and this run looks values up by the old numbering, as its earlier batches \
          were: run again, over tables of the new one; where somebody else has numbered it anew, let the pipeline that \
@@ -151,8 +153,8 @@ pub enum Error {
         /// The vocabulary's name.
         name: String,
     },
-    /// A vocabulary that gives no new ids in this run met a value that it lacks, and was made
-    /// without an id for those.
+    /// A vocabulary that gives no new ids in this run met a value that it lacks, and it has no id
+    /// for unknown values.
     #[error(
         "{input}: column {column:?} has value {value} in row {row} of the run, and vocabulary {name:?} does not have it \
          and {}, or make the vocabulary anew with an id for such values (first_id=1, unknown_id=0)",
@@ -171,13 +173,13 @@ pub enum Error {
         value: String,
         /// The input's name.
         input: String,
-        /// Among the rows of the run that are no bad ones, from 0.
+        /// The row's number in the run, from 0, without bad rows.
         row: u64,
-        /// Whether the vocabulary is frozen. Else the run is an
+        /// True if the vocabulary is frozen. False if the run is an
         /// [evaluation](crate::Pipeline::evaluation).
         frozen: bool,
     },
-    /// A byte string is longer than its vocabulary takes. Its batch was not handed out.
+    /// A byte string is longer than its vocabulary allows. The batch was not handed out.
     #[error(
         "{input}: vocabulary {name:?} takes values of {longest} bytes, and {value}, met in row {row} of the run, has \
          {found}; make it anew with a larger `value_bytes_max`"
@@ -185,18 +187,18 @@ pub enum Error {
     ValueTooLong {
         /// The vocabulary's name.
         name: String,
-        /// The value, its beginning.
+        /// The beginning of the value.
         value: String,
-        /// Its length in bytes.
+        /// Bytes of the value.
         found: usize,
-        /// The longest that the vocabulary takes.
+        /// Most bytes that the vocabulary allows.
         longest: u32,
         /// The input's name.
         input: String,
-        /// Among the rows of the run that are no bad ones, from 0.
+        /// The row's number in the run, from 0, without bad rows.
         row: u64,
     },
-    /// An id does not fit the output that shows it.
+    /// An id does not fit in the type of an output.
     #[error(
         "vocabulary {name:?} has come to id {id}, and an output shows its ids only up to {limit}; show them as I64"
     )]
@@ -205,20 +207,20 @@ pub enum Error {
         name: String,
         /// The id.
         id: u64,
-        /// The largest that fits.
+        /// The largest id that fits.
         limit: u64,
     },
-    /// The bank with the vocabularies reports a failure.
+    /// The bank with the vocabularies returned an error.
     #[error(transparent)]
     Bank(#[from] embank::Error),
-    /// Memory for tables of ids is not to be had.
+    /// The system refused the memory for a table of ids.
     #[error(
         "{bytes} bytes for the ids of vocabulary {name:?} are not to be had: {source}; a smaller modulus needs less"
     )]
     OutOfMemory {
         /// The vocabulary's name.
         name: String,
-        /// Bytes.
+        /// Bytes that were asked for.
         bytes: u64,
         /// The system's error.
         source: std::io::Error,
@@ -226,43 +228,43 @@ pub enum Error {
     /// A file can't be read or written.
     #[error("{doing} {}: {source}", path.display())]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// To which file.
+        /// The file's path.
         path: PathBuf,
         /// The system's error.
         source: std::io::Error,
     },
-    /// The system refuses a thread that the call needs. A run goes on with the workers that it
-    /// gets.
+    /// The system refused a thread that the call needs. A run itself needs no certain number of
+    /// workers: it goes on with the ones that started.
     #[error("the thread of the {thread} can't be started: {source}; {}", embank::THREADS_ADVICE)]
     ThreadRefused {
-        /// What it serves: "feed", "server" or "client" of a feed over the network, "run" in
-        /// Python.
+        /// The thread's use: "feed", "server" or "client" (of a feed over the network), or "run"
+        /// (in Python).
         thread: &'static str,
         /// The system's error.
         source: std::io::Error,
     },
-    /// A thread of the pipeline panicked: a defect, of the pipeline or of its consumer.
+    /// A thread of the pipeline panicked. The defect is in the pipeline or in its consumer.
     #[error("a thread of the pipeline panicked: {0}")]
     Panicked(String),
     /// The consumer of the batches failed.
     #[error("the consumer of the batches failed: {0}")]
     Consumer(Box<dyn std::error::Error + Send + Sync>),
-    /// The run was told to stop ([`Pipeline::stop_when`](crate::Pipeline::stop_when)).
+    /// The caller stopped the run ([`Pipeline::stop_when`](crate::Pipeline::stop_when)).
     #[error("the run was stopped before its end")]
     Stopped,
 }
 
-/// The crate's results.
+/// Result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The error of a pipeline that makes no sense.
+/// Returns [`Error::Spec`] with the reason `why`.
 pub(crate) fn refused<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::Spec(why.into()))
 }
 
-/// Names for an error, the first few of many.
+/// Joins the first `NAMES_MAX` names for a message, and says how many more there are.
 fn listed(names: &[String]) -> String {
     let short =
         |name: &String| format!("{:?}", name.chars().take(NAME_CHARS_MAX).collect::<String>());
@@ -273,20 +275,20 @@ fn listed(names: &[String]) -> String {
     listed.join(", ")
 }
 
-/// A row that can't be used: where it is and why. Shown with `{:#}`, it tells the lines that it
-/// spans, if they are several.
+/// The place of a bad row and the reason why it can't be used. The format `{:#}` also shows the
+/// number of lines if the row spans several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadRowReport {
-    /// The input's name, a path where it is a file.
+    /// The input's name. For a file, its path.
     pub input: String,
-    /// Its line, from 1.
+    /// The row's first line, from 1.
     pub line: u64,
-    /// How many lines it spans: more than one where a quote is open at a line's end.
+    /// Number of lines that the row spans. More than one if a quoted field contains a line end.
     pub lines: u64,
-    /// Where in the line the bad field begins, in bytes from 1; none where the number of fields is
-    /// wrong.
+    /// The byte of the row, from 1, at which the bad field begins. `None` if the row has the wrong
+    /// number of fields.
     pub column: Option<u64>,
-    /// What is wrong, with the field's name and value.
+    /// The fault, with the field's name and value.
     pub what: String,
 }
 

@@ -1,44 +1,44 @@
-//! How rows lie in inputs, and what a file's name says about it.
+//! Formats of inputs, and the format that a file's name implies.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// Bytes of a separator at most. Those in use have one or two.
+/// Most bytes of a separator. Common separators have one or two.
 const SEPARATOR_BYTES_MAX: usize = 8;
 
-/// How rows lie in the input.
+/// How rows are stored in an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
-    /// A row a line, ended by LF or CRLF.
+    /// Text with one row a line. A line ends with LF or CRLF.
     Text {
-        /// What stands between fields.
+        /// The bytes between fields.
         separator: Separator,
-        /// What the first line of each input is.
+        /// Meaning of the first line of each input.
         header: Header,
-        /// The byte that encloses fields with separators and line ends, as in RFC 4180: doubled, it
-        /// stands for itself. Not a separator or line end, and only with a separator of one byte.
-        /// Without it, quotes have no meaning, and inputs can be read from several places at a
-        /// time.
+        /// The byte that encloses fields which contain separators or line ends, as in RFC 4180.
+        /// Doubled inside such a field, it stands for itself. It can't be a separator or a line
+        /// end, and it needs a separator of one byte. With `None`, quotes have no meaning, and
+        /// several threads can read one input at different places.
         quote: Option<u8>,
     },
-    /// Fields of 32 bits, little-endian, one behind the other, nothing between rows: PIPER's Config
-    /// III.
+    /// Fields of 32 bits, little-endian, without gaps: PIPER's Config III.
     Packed,
-    /// Parquet and Arrow files (of the IPC format, as files or streams), by their first bytes:
-    /// fields are columns of their names. Needs the crate's feature `parquet`.
+    /// Parquet and Arrow files (IPC files or streams), told apart by their first bytes. A field is
+    /// the column of its name. Needs the crate's feature `parquet`.
     Columns,
-    /// What the names of a run's inputs say, in either case: `.csv` is [`CSV`](Self::CSV), `.tsv`
-    /// and `.tab` [`TSV`](Self::TSV), `.bin` [`Packed`](Self::Packed), and `.parquet`, `.pq`,
-    /// `.arrow`, `.arrows`, `.feather` and `.ipc` are [`Columns`](Self::Columns); names of
-    /// other kinds say nothing. Where no name says anything it is [`TSV`](Self::TSV). Names
-    /// that say different formats are an error, as are those of formats that no pipeline reads.
+    /// The format that the extensions of a run's inputs imply, in upper or lower case. `.csv` is
+    /// [`CSV`](Self::CSV). `.tsv` and `.tab` are [`TSV`](Self::TSV). `.bin` is
+    /// [`Packed`](Self::Packed). `.parquet`, `.pq`, `.arrow`, `.arrows`, `.feather` and `.ipc` are
+    /// [`Columns`](Self::Columns). Other extensions imply no format. If no name implies one, the
+    /// format is [`TSV`](Self::TSV). Names that imply different formats are an error, and so are
+    /// extensions of formats that no pipeline reads.
     ByName(TextSettings),
 }
 
-/// What differs from the format that a name says.
+/// Settings of text that replace a format's own.
 ///
 /// # Examples
 /// ```
@@ -52,31 +52,31 @@ pub enum Format {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TextSettings {
-    /// What stands between fields. Default: the format's own.
+    /// The bytes between fields. Default: the format's separator.
     pub separator: Option<Separator>,
-    /// What the first line of each input is. Default: the format's own.
+    /// Meaning of the first line of each input. Default: the format's own.
     pub header: Option<Header>,
-    /// What encloses fields, `Some(None)` for nothing. Default: the format's own; none where the
-    /// separator has several bytes.
+    /// The quote; `Some(None)` means that no byte is a quote. Default: the format's quote, or no
+    /// quote if the separator has several bytes.
     pub quote: Option<Option<u8>>,
 }
 
-/// What the first line of each input is.
+/// Meaning of the first line of each input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Header {
-    /// The names of its columns. Fields are the columns of their names, in any order; other columns
-    /// are not read. A header that lacks a field, or has its name twice, is an error. An input
-    /// of no bytes has no rows.
+    /// The line names the columns. A field is the column of its name, in any order; other columns
+    /// are not read. A header that lacks a field, or has its name twice, is an error. An input of
+    /// no bytes has no rows.
     Names,
-    /// A line that is passed over unread: columns stand in the order of the fields, whatever it
-    /// says. For headers whose names are not those of the fields.
+    /// The line is skipped. Columns are in the order of the fields. For headers whose names differ
+    /// from the fields' names.
     Skip,
-    /// A row as any other: columns stand in the order of the fields.
+    /// The line is a row. Columns are in the order of the fields.
     None,
 }
 
-/// What stands between the fields of a text: one to eight bytes, no line end among them.
+/// The bytes between the fields of a text: one to eight, without a line end.
 ///
 /// # Examples
 /// ```
@@ -101,13 +101,13 @@ impl Separator {
         Self { bytes, length: 1 }
     }
 
-    /// Its bytes.
+    /// The separator's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
 
-    /// Its first byte.
+    /// The separator's first byte.
     pub(crate) fn first(self) -> u8 {
         self.bytes[0]
     }
@@ -127,7 +127,7 @@ impl FromStr for Separator {
     type Err = Error;
 
     /// # Errors
-    /// [`Error::Spec`] for another number of bytes and for a line end.
+    /// [`Error::Spec`] if the text has no byte, more than eight bytes, or a line end.
     fn from_str(text: &str) -> Result<Self> {
         if !(1..=SEPARATOR_BYTES_MAX).contains(&text.len()) || text.contains(['\n', '\r']) {
             return Err(Error::Spec(format!(
@@ -147,19 +147,19 @@ impl fmt::Debug for Separator {
 }
 
 impl Format {
-    /// Text with tabs between fields, without a header, as the Criteo sets are.
+    /// Text with tabs between fields and without a header, as in the Criteo data sets.
     pub const TSV: Self =
         Self::Text { separator: Separator::one(b'\t'), header: Header::None, quote: None };
-    /// Text with commas between fields, some in double quotes, and a line of their names before
-    /// them.
+    /// Text with commas between fields, double quotes around some fields, and a header with the
+    /// names of the columns.
     pub const CSV: Self =
         Self::Text { separator: Separator::one(b','), header: Header::Names, quote: Some(b'"') };
 
-    /// This format with some settings changed.
+    /// Returns this format with some settings replaced.
     ///
     /// # Errors
-    /// [`Error::Spec`] for settings of text where it is no text, and for quotes with a separator of
-    /// several bytes.
+    /// [`Error::Spec`] if text settings are given for a format that is no text, or a quote for a
+    /// separator of several bytes.
     pub fn with(self, settings: TextSettings) -> Result<Self> {
         let Self::Text { separator, header, quote } = self else {
             if let Self::ByName(own) = self {
@@ -183,7 +183,8 @@ impl Format {
     }
 
     /// # Errors
-    /// [`Error::Spec`] for separators and quotes that can't be told apart.
+    /// [`Error::Spec`] if the separator or the quote is a line end, or if a quote can't be told
+    /// from the separator.
     pub(crate) fn check(self) -> Result<()> {
         let Self::Text { separator, quote, .. } = self else { return Ok(()) };
         let wrong = |why: &str| Err(Error::Spec(why.to_owned()));
@@ -200,10 +201,10 @@ impl Format {
         Ok(())
     }
 
-    /// The format of inputs of these names.
+    /// Returns the format of inputs with these names.
     ///
     /// # Errors
-    /// [`Error::Inputs`] for names of different formats, and of those that no pipeline reads.
+    /// [`Error::Inputs`] if the names imply different formats, or a format that no pipeline reads.
     pub(crate) fn of_names<'a>(self, names: impl Iterator<Item = &'a str>) -> Result<Self> {
         let Self::ByName(settings) = self else { return Ok(self) };
         let mut known: Option<(Named, &str)> = None;
@@ -227,7 +228,7 @@ impl Format {
     }
 }
 
-/// A format that a name says.
+/// A format that a file's extension implies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Named {
     Csv,
@@ -246,7 +247,7 @@ impl Named {
         }
     }
 
-    /// None if the name says nothing.
+    /// `None` if the name implies no format.
     fn of(name: &str) -> Result<Option<Self>> {
         let refused = |why: String| Err(Error::Inputs(format!("{name}: {why}")));
         let lower = name.to_ascii_lowercase();
@@ -317,7 +318,7 @@ mod tests {
             assert_eq!(of(&[name]).unwrap(), Format::Columns, "{name}");
         }
         assert_eq!(of(&["rows.BIN.zst"]).unwrap(), Format::Packed);
-        // A name that says nothing goes with one that does.
+        // A name without a known extension takes the format of the other names.
         assert_eq!(of(&["part-0", "part-1.csv"]).unwrap(), Format::CSV);
     }
 

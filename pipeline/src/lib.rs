@@ -1,16 +1,16 @@
 //! Tabular preprocessing for embedding tables: decode, transform, number categories, feed.
 //!
-//! A [`Spec`] says what the fields of a row are, what becomes of each column and what comes out. A
-//! [`Pipeline`] runs it over text in one pass: threads decode lines with vector instructions,
+//! A [`Spec`] lists the fields of a row, the operators on each column, and the outputs. A
+//! [`Pipeline`] runs it over its inputs in one pass. Threads decode lines with vector instructions,
 //! transform blocks of columns in the processor's cache, and number categories in order of first
-//! appearance, the same with any number of threads. Vocabularies end with the pipeline, or are
-//! those of a bank ([`Pipeline::with_bank`]).
+//! appearance. The ids are the same with any number of threads. Vocabularies last as long as the
+//! pipeline, or live in a bank ([`Pipeline::with_bank`]).
 //!
 //! # Where to look
 //!
-//! Arrows point downwards: a room uses those below it.
+//! Apart from plain types such as [`Dtype`], a module uses only modules below it in this table.
 //!
-//! | room | what changes there |
+//! | module | what changes there |
 //! |---|---|
 //! | `flight`, `feed`, `sink` | where batches go: over the network, to a training loop, to files |
 //! | `pipeline` | what a [`Pipeline`] can do: runs, counting, saving |

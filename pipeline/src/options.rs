@@ -1,4 +1,4 @@
-//! What a user sets: how a pipeline runs, feeds and serves.
+//! Options: how a pipeline runs, feeds and serves.
 
 #[cfg(feature = "flight")]
 use std::time::Duration;
@@ -7,19 +7,19 @@ use crate::decode::Level;
 use crate::error::{Error, Result, refused};
 use crate::format::Format;
 
-/// Bytes of a chunk of text: some thousand rows.
+/// Default bytes of a chunk of text. A chunk of this size has some thousand rows.
 const CHUNK_BYTES: usize = 512 << 10;
-/// More threads than any machine has cores.
+/// Largest number of threads of a run. No machine has as many cores.
 const THREADS_MAX: usize = 4096;
-/// Places in a chunk, and in the longest line after it, are numbers of 32 bits.
+/// Largest chunk. Offsets in a chunk, and in a long line after it, must fit in 32 bits.
 const CHUNK_BYTES_MAX: usize = 1 << 30;
-/// Most rows of a batch or a shuffle buffer.
+/// Most rows of a batch, and most rows of a shuffle buffer.
 const ROWS_MAX: usize = 1 << 31;
 
-/// Each place of the channel takes memory, filled or not.
+/// Most batches in a feed's channel. The channel allocates memory for each place, filled or not.
 const BATCHES_AHEAD_MAX: usize = 1 << 16;
 
-/// How to run a pipeline.
+/// Options of a pipeline's runs.
 ///
 /// # Examples
 /// ```
@@ -30,15 +30,17 @@ const BATCHES_AHEAD_MAX: usize = 1 << 16;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunOptions {
-    /// Threads. Default: as many as the machine has cores for this process.
+    /// Number of threads. Default: the cores that the process may use.
     pub threads: usize,
-    /// What decoding may use. Default: the best that the processor has.
+    /// Vector instructions that decoding may use. Default: the best level that the processor has.
     pub level: Level,
-    /// How rows lie in the input. Default: [`Format::TSV`].
+    /// Format of the inputs. Default: [`Format::TSV`].
     pub format: Format,
-    /// Bytes of a chunk: what a thread works on at a time, and a batch holds. Default: 512 KiB.
+    /// Bytes of a chunk. A thread works on one chunk at a time, and a batch holds the rows of one
+    /// chunk. Default: 512 KiB.
     pub chunk_bytes: usize,
-    /// Whether to measure where the time goes, which takes some percent of it. Default: no.
+    /// Whether to measure the time of each stage. A traced run takes some percent longer. Default:
+    /// false.
     pub trace: bool,
 }
 
@@ -55,10 +57,10 @@ impl Default for RunOptions {
 }
 
 impl RunOptions {
-    /// Whether a pipeline can run so.
+    /// Checks that a pipeline can run with these options.
     ///
     /// # Errors
-    /// [`Error::Spec`], which names the option.
+    /// [`Error::Spec`] if an option is out of its range; the message names it.
     pub(crate) fn check(&self) -> Result<()> {
         if !(1..=THREADS_MAX).contains(&self.threads) {
             let given = self.threads;
@@ -79,13 +81,13 @@ impl RunOptions {
         Ok(())
     }
 
-    /// Later runs use `threads` threads, one at least and 4,096 at most.
+    /// Sets the number of threads of later runs to `threads`, limited to the range 1 to 4,096.
     pub(crate) fn set_threads(&mut self, threads: usize) {
         self.threads = threads.clamp(1, THREADS_MAX);
     }
 }
 
-/// How to feed.
+/// How a feed makes batches.
 ///
 /// # Examples
 /// ```
@@ -97,20 +99,20 @@ impl RunOptions {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeedOptions {
-    /// Rows of each batch. Default: 4096.
+    /// Rows of a batch. Default: 4096.
     pub batch_rows: usize,
-    /// Whether rows that are left over at the end and make no whole batch are dropped. Default:
-    /// no, they are the last batch.
+    /// Whether to drop the rows at the end that do not fill a batch. Default: false; these rows are
+    /// then a last, shorter batch.
     pub drop_last: bool,
-    /// Rows that wait in the shuffle buffer. Each row that comes in sends a random one of them
-    /// out. Default: 0, the order of the input.
+    /// Rows that the shuffle buffer holds. Each new row takes the place of a random row in the
+    /// buffer, and that row goes out. Default: 0, which keeps the order of the input.
     pub shuffle_rows: usize,
-    /// Of the shuffle. Default: 0.
+    /// Seed of the shuffle. Default: 0.
     pub seed: u64,
-    /// Rows at the beginning of the feed that are made, but not handed out: a feed goes on at
-    /// another one's [`next_row`](crate::Feed::next_row) so. Default: 0.
+    /// Rows at the beginning of the feed that are made but not handed out. With another feed's
+    /// [`next_row`](crate::Feed::next_row), this feed continues where that one stopped. Default: 0.
     pub skip_rows: u64,
-    /// Batches that may be ready beside the one in hand. Default: 2.
+    /// Batches that may be ready beside the one that the caller uses. Default: 2.
     pub batches_ahead: usize,
 }
 
@@ -128,10 +130,10 @@ impl Default for FeedOptions {
 }
 
 impl FeedOptions {
-    /// Whether a feed can be made so.
+    /// Checks that a feed can be made with these options.
     ///
     /// # Errors
-    /// [`Error::Spec`] which names the option.
+    /// [`Error::Spec`] if an option is out of its range; the message names it.
     pub fn check(&self) -> Result<()> {
         let refused = |option: &str, found: usize, least: usize| {
             Err(Error::Spec(format!("{option} is {found}, and must be {least} to {ROWS_MAX}")))
@@ -149,7 +151,7 @@ impl FeedOptions {
     }
 }
 
-/// How to serve a feed.
+/// How a server serves a feed.
 ///
 /// # Examples
 /// ```
@@ -163,14 +165,14 @@ impl FeedOptions {
 #[cfg(feature = "flight")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlightOptions {
-    /// How batches are made. Clients may ask for another seed and another first row.
+    /// How batches are made. A client may ask for another seed and another first row.
     pub feed: FeedOptions,
-    /// Most bytes of values in a message; a larger batch goes out as several messages. For clients
-    /// that limit the size of a message, as those in Rust do by default: 4 MiB, headers included.
-    /// Default: `None`, a batch is a message.
+    /// Most bytes of values in a message. A larger batch goes out as several messages. Needed for
+    /// clients that limit a message's size; clients in Rust take 4 MiB by default, headers
+    /// included. Default: `None`, each batch is one message.
     pub message_bytes: Option<usize>,
-    /// How long a client that comes while another one has the feed waits for it before it is
-    /// refused. Default: 10 s.
+    /// How long a client waits while another client has the feed. After this time the server
+    /// refuses it. Default: 10 s.
     pub wait: Duration,
 }
 

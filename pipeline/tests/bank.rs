@@ -1,5 +1,5 @@
-//! Pipelines whose vocabularies live in a bank, against maps in memory, over reopens and thread
-//! counts.
+//! Compares pipelines whose vocabularies are in a bank with maps in memory, over reopens and
+//! numbers of threads.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -28,7 +28,8 @@ fn numbered(name: &str, from: &str, vocabulary: &str, operators: &[Operator]) ->
     column.then(Operator::Vocabulary(vocabulary.into()))
 }
 
-/// Numbers, text and hashes without a bound, a bounded column, and vocabularies that columns share.
+/// Columns of numbers, text and hashes without a bound, a bounded column, and vocabularies that two
+/// columns share.
 fn spec(settings: Vec<VocabularySpec>) -> Spec {
     let fill = |value: Value| Operator::FillMissing(value);
     let columns = vec![
@@ -62,7 +63,8 @@ fn draw(row: u64, field: u64) -> u64 {
     (row * 7 + field + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 24
 }
 
-/// Rows with values that repeat, more of them the later the part, and fields that are empty.
+/// Makes rows with some empty fields and with values that repeat. Later parts have more different
+/// values.
 fn text(part: u64, rows: u64) -> String {
     let mut text = String::new();
     for row in part * rows..(part + 1) * rows {
@@ -85,7 +87,7 @@ fn text(part: u64, rows: u64) -> String {
     text
 }
 
-/// What each column's vocabulary and value are, row by row.
+/// Returns, for each row, the vocabulary and the value of each column.
 fn values(text: &str) -> Vec<[(&'static str, String); 6]> {
     let or = |field: &str, other: &str| if field.is_empty() { other } else { field }.to_owned();
     let number = |field: &str| or(field, "0").parse::<i64>().unwrap().to_string();
@@ -118,7 +120,7 @@ fn number(model: &mut Model, first_id: i64, text: &str) -> Vec<i64> {
     ids
 }
 
-/// All ids, which the three outputs must agree on.
+/// Runs the pipeline and returns all ids, which must be equal in the three outputs.
 fn run(pipeline: &mut Pipeline, text: &str) -> Vec<i64> {
     let mut ids = Vec::new();
     pipeline
@@ -149,7 +151,7 @@ fn ids_are_those_of_a_map_over_reopens_with_any_number_of_threads() {
             let mut expected = model.clone();
             let text = text(part, 400);
             assert_eq!(run(&mut pipeline, &text), number(&mut expected, 0, &text), "{threads}");
-            // Of the third part nothing stays: there is no checkpoint.
+            // The third part has no checkpoint, so the reopened bank has nothing of it.
             if part != 2 {
                 pipeline.checkpoint(&bank, &part.to_le_bytes()).unwrap();
                 model = expected;
@@ -207,7 +209,7 @@ fn rare_values_get_the_id_for_those_in_two_passes() {
         assert_eq!(run(&mut pipeline, &input), first, "{threads}");
         pipeline.checkpoint(&bank, b"").unwrap();
         drop((pipeline, bank));
-        // Frozen now: applied, in one pass.
+        // The vocabularies are frozen now, so this run applies them in one pass.
         let bank = open(&path);
         let mut pipeline = with(&bank);
         assert_eq!(run(&mut pipeline, &later), second, "{threads}");
@@ -295,21 +297,22 @@ fn a_table_and_a_bank_that_do_not_fit_each_other() {
     let mut pipeline = Pipeline::with_bank(&sites(100), &options(1), &bank).unwrap();
     assert_eq!(run_sites(&mut pipeline, "63\n5\n").unwrap(), [0, 1]);
     pipeline.save().unwrap();
-    // Another hand inserts while nothing is unsaved: taken over.
+    // Another user inserts while the pipeline has no unsaved values: the pipeline adopts the
+    // insertion.
     let vocabulary = bank.open_vocabulary("sites").unwrap();
     vocabulary.ids_or_insert(&[7], &mut [0]).unwrap();
     assert_eq!(run_sites(&mut pipeline, "7\n8\n").unwrap(), [2, 3]);
-    // And while something is.
+    // Another user inserts while the pipeline has unsaved values: the save fails.
     vocabulary.ids_or_insert(&[9], &mut [0]).unwrap();
     let error = pipeline.save().unwrap_err();
     assert!(matches!(error, Error::VocabularyChanged { .. }), "{error}");
     assert!(error.to_string().contains("has grown from 3 to 4 values"), "{error}");
     let error = run_sites(&mut pipeline, "8\n").unwrap_err();
     assert!(matches!(error, Error::VocabularyChanged { .. }), "{error}");
-    // Values that are not below the modulus.
+    // The bank has a value that is not below the modulus.
     let error = Pipeline::with_bank(&sites(99), &options(1), &bank).unwrap_err();
     assert!(matches!(error, Error::ValueOutOfRange { value: 99, id: 0, range: 99, .. }), "{error}");
-    // Values of another kind, and other settings.
+    // The bank's vocabulary has another kind of values, then other settings.
     bank.drop_vocabulary("sites").unwrap();
     bank.vocabulary("sites", VocabularyConfig::bytes()).unwrap();
     let error = Pipeline::with_bank(&sites(99), &options(1), &bank).unwrap_err();
@@ -319,7 +322,7 @@ fn a_table_and_a_bank_that_do_not_fit_each_other() {
     let spec = Spec { vocabularies: vec![VocabularySpec::new("sites")], ..sites(99) };
     let error = Pipeline::with_bank(&spec, &options(1), &bank).unwrap_err();
     assert!(error.to_string().contains("first_id"), "{error}");
-    // Without a word about it, it is as the bank has it.
+    // Without settings in the spec, the bank's settings apply.
     let mut pipeline = Pipeline::with_bank(&sites(99), &options(1), &bank).unwrap();
     assert_eq!(run_sites(&mut pipeline, "7\n8\n").unwrap(), [4, 5]);
 }
@@ -393,7 +396,7 @@ fn an_id_that_an_output_cannot_show_is_an_error() {
             outputs: vec![Output::new("ids", dtype, ["word"])],
             ..Spec::default()
         };
-        // The second value's id has 32 bits, not 31; the second time both are known.
+        // The second value's id is 2^31. In the second round the bank already knows both values.
         for _ in 0..2 {
             let mut pipeline = Pipeline::with_bank(&spec, &options(1), &bank).unwrap();
             let input = [Input::memory("words", b"a\nb\n")];
@@ -451,8 +454,8 @@ fn a_vocabulary_that_can_not_be_taken_over_is_refused_each_time() {
     let input = [Input::memory("numbers", b"1\n2\n3\n")];
     pipeline.run(&input, &mut |_: &mut Batch| Ok(())).unwrap();
     pipeline.save().unwrap();
-    // Another user of the bank renumbers the vocabulary, and adds a value that the modulus does not
-    // have. The number of values is as before.
+    // Another user of the bank renumbers the vocabulary and adds a value above the modulus. The
+    // number of values stays the same.
     let vocabulary = bank.open_vocabulary("v").unwrap();
     vocabulary.count(&[0, 2]).unwrap();
     vocabulary.keep_frequent(1).unwrap();

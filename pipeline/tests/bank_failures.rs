@@ -1,5 +1,5 @@
-//! Pipelines over a bank when something fails: what the bank holds then, and that going on is right
-//! or refused.
+//! Tests pipelines on a bank after failures: the state of the bank, and whether the pipeline
+//! continues or refuses to.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -21,7 +21,7 @@ fn with_quota(path: &Path) -> Bank {
     Bank::open(path.join("bank"), options).unwrap()
 }
 
-/// Fills a part of the quota, until `free` drops it.
+/// Uses up a part of the quota, until `free` drops the table.
 fn fill(bank: &Bank, rows: u64) {
     let table = bank.table("fill", TableConfig::new(64)).unwrap();
     for first in (0..rows).step_by(500) {
@@ -42,7 +42,7 @@ fn one_thread() -> RunOptions {
     RunOptions { threads: 1, chunk_bytes: 16 << 10, ..RunOptions::default() }
 }
 
-/// A column of numbers below `modulus`.
+/// A spec with one column of numbers below `modulus`.
 fn numbers(modulus: u32, settings: Option<VocabularySpec>) -> Spec {
     Spec {
         fields: vec![Field::new("site", FieldKind::Int32).required()],
@@ -57,7 +57,7 @@ fn numbers(modulus: u32, settings: Option<VocabularySpec>) -> Spec {
     }
 }
 
-/// Words, and a number that may make a row a bad one.
+/// A spec with a word, and a number that can make a row bad.
 fn words(settings: Option<VocabularySpec>) -> Spec {
     Spec {
         fields: vec![
@@ -101,9 +101,9 @@ fn numbers_of(vocabulary: &Vocabulary) -> Vec<u64> {
     }
 }
 
-/// Another user of the bank renumbers the vocabulary, and adds a value that the pipeline can't
-/// have. A load that broke off there once left a part of the values beside the old length: later
-/// runs gave ids of other values, or panicked.
+/// Regression test: another user of the bank renumbers the vocabulary and adds a value that the
+/// pipeline can't have. The failed load left a part of the values beside the old length. Later runs
+/// gave ids of other values, or panicked.
 #[test]
 fn a_vocabulary_that_cannot_be_taken_over_is_refused_until_it_can() {
     let folder = tempfile::tempdir().unwrap();
@@ -121,7 +121,7 @@ fn a_vocabulary_that_cannot_be_taken_over_is_refused_until_it_can() {
             assert!(matches!(error, Error::ValueOutOfRange { value: 5000, .. }), "{error}");
         }
     }
-    // Only what fits.
+    // Now all values of the vocabulary are below the modulus.
     vocabulary.count(&[1, 2]).unwrap();
     vocabulary.keep_frequent(1).unwrap();
     assert_eq!(run(&mut pipeline, "8\n9\n7\n").unwrap(), [1, 2, 0]);
@@ -129,8 +129,8 @@ fn a_vocabulary_that_cannot_be_taken_over_is_refused_until_it_can() {
     assert_eq!(numbers_of(&vocabulary), [7, 8, 9]);
 }
 
-/// A save that fails halfway has brought some of its values into the bank, which are no other
-/// hand's.
+/// A save that fails halfway has stored some of its values. The next save recognises them as the
+/// pipeline's own and continues.
 #[test]
 fn a_save_that_failed_halfway_goes_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -144,12 +144,12 @@ fn a_save_that_failed_halfway_goes_on() {
     let vocabulary = bank.open_vocabulary("site").unwrap();
     let there = vocabulary.len();
     assert!((1..u64::from(count)).contains(&there), "{there}");
-    // And running goes on too.
+    // The pipeline can run between the failed save and the next one.
     assert_eq!(run(&mut pipeline, "99999\n100000\n").unwrap(), [99_999, 100_000]);
     free(&bank);
     pipeline.save().unwrap();
     assert_eq!(numbers_of(&vocabulary), (0..=u64::from(count)).collect::<Vec<_>>());
-    // Had another hand inserted, that is still seen.
+    // After a failed save, an insertion by another user of the bank is still detected.
     let folder = tempfile::tempdir().unwrap();
     let bank = with_quota(folder.path());
     fill(&bank, 20_000);
@@ -167,7 +167,8 @@ fn a_save_that_failed_halfway_goes_on() {
     }
 }
 
-/// Counts that a failed save has brought to the bank are not brought there by the next one again.
+/// A save that fails while it stores counts has added some of them. The next save does not add them
+/// again.
 #[test]
 fn counts_are_saved_once_whatever_fails() {
     let count = 60_000;
@@ -199,8 +200,8 @@ fn counts_are_saved_once_whatever_fails() {
     assert!(failed_while_counting > 0, "the quota was not met while counts were saved");
 }
 
-/// A first pass that failed has counted some rows; the next run counted them again and kept what
-/// came once.
+/// Regression test: a failed first pass had counted some rows. The next run counted them again, and
+/// kept values that occur once.
 #[test]
 fn counts_of_a_part_are_not_counted_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -210,7 +211,7 @@ fn counts_of_a_part_are_not_counted_on() {
     let spec = words(Some(settings));
     let options = RunOptions { chunk_bytes: 16, ..one_thread() };
     let mut pipeline = Pipeline::with_bank(&spec, &options, &bank).unwrap();
-    // Nothing was counted yet.
+    // This run fails before it counts any row.
     let nowhere = [Input::file(folder.path().join("nowhere"))];
     let error = pipeline.run(&nowhere, &mut |_: &mut Batch| Ok(())).unwrap_err();
     assert!(matches!(error, Error::Io { .. }), "{error}");
@@ -229,7 +230,8 @@ fn counts_of_a_part_are_not_counted_on() {
     assert_eq!(run(&mut pipeline, good).unwrap(), [0, 1, 1, 0, 0]);
 }
 
-/// Values of a known range are counted in memory, and what a failed pass has counted is forgotten.
+/// Values of a known range are counted in memory, and a failed pass drops its counts. The pass can
+/// be repeated.
 #[test]
 fn a_failed_pass_over_values_of_a_known_range_may_be_made_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -244,7 +246,8 @@ fn a_failed_pass_over_values_of_a_known_range_may_be_made_again() {
     assert_eq!(run(&mut pipeline, "5\n6\n6\n7\n").unwrap(), [0, 1, 1, 0]);
 }
 
-/// A disk that is full between the two passes: the rows are counted, and must not be counted again.
+/// The disk is full between the two passes of a run. The rows are counted by then, and the next run
+/// does not count them again.
 #[test]
 fn a_run_that_failed_between_its_passes_is_finished_by_the_next() {
     for by_hand in [false, true] {
@@ -278,7 +281,8 @@ fn a_run_that_failed_between_its_passes_is_finished_by_the_next() {
     }
 }
 
-/// Vocabularies that only count are kept by hand, so `run` does not finish them.
+/// A vocabulary that counts without a `min_count` is finished by `keep_frequent`, or by another
+/// user who freezes it. `run` does not finish it.
 #[test]
 fn what_was_not_kept_by_hand_is_kept_by_hand_or_frozen_by_another() {
     for frozen_by_another in [false, true] {
@@ -300,7 +304,7 @@ fn what_was_not_kept_by_hand_is_kept_by_hand_or_frozen_by_another() {
             let vocabulary = bank.open_vocabulary("site").unwrap();
             vocabulary.set_frozen(true).unwrap();
             pipeline.checkpoint(&bank, b"").unwrap();
-            // Let grow again, it is counted again.
+            // An unfrozen vocabulary counts again.
             vocabulary.set_frozen(false).unwrap();
             pipeline.generate(&[Input::memory("text", b"8\n8\n")]).unwrap();
             assert_eq!(pipeline.keep_frequent(2).unwrap()[0].kept, 2);
@@ -313,8 +317,8 @@ fn what_was_not_kept_by_hand_is_kept_by_hand_or_frozen_by_another() {
     }
 }
 
-/// A second pipeline that was made before the first had run counted its rows on top, and failed to
-/// keep them.
+/// Regression test: a second pipeline, made before the first one ran, counted its own rows on top
+/// and failed to keep them.
 #[test]
 fn what_another_pipeline_has_frozen_meanwhile_is_applied() {
     let folder = tempfile::tempdir().unwrap();
@@ -328,7 +332,7 @@ fn what_another_pipeline_has_frozen_meanwhile_is_applied() {
         pipeline.save().unwrap();
         assert_eq!(bank.open_vocabulary("site").unwrap().counts(&[1]).unwrap(), [2]);
     }
-    // Let grow again, it is counted and kept again.
+    // An unfrozen vocabulary is counted and kept again.
     bank.open_vocabulary("site").unwrap().set_frozen(false).unwrap();
     assert_eq!(run(&mut pipelines[0], "5\n5\n8\n").unwrap(), [2, 2, 0]);
 }
@@ -349,8 +353,8 @@ fn a_checkpoint_is_one_of_the_pipelines_own_bank() {
     assert!(matches!(in_memory.checkpoint(&bank, b""), Err(Error::Spec(_))));
 }
 
-/// A value that a frozen vocabulary lacks was told with place 0 of some batch, whatever row and
-/// input it was in.
+/// Regression test: the error for a value that a frozen vocabulary lacks named row 0 of some batch,
+/// not the value's row and input.
 #[test]
 fn unknown_and_long_values_are_told_with_their_rows() {
     let folder = tempfile::tempdir().unwrap();
@@ -395,8 +399,8 @@ fn unknown_and_long_values_are_told_with_their_rows() {
     }
 }
 
-/// The pipeline numbers values of a known range in memory. Another user of the bank renumbers the
-/// vocabulary meanwhile.
+/// An unknown value of a known range is reported with its row, after another user of the bank has
+/// frozen the vocabulary.
 #[test]
 fn unknown_numbers_are_told_with_their_rows() {
     let folder = tempfile::tempdir().unwrap();

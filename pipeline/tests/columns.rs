@@ -1,4 +1,4 @@
-//! Parquet and Arrow files as inputs: the same rows as the text that says the same.
+//! Tests Parquet and Arrow inputs: they give the same rows as a text with the same values.
 #![cfg(feature = "parquet")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -48,8 +48,8 @@ fn spec() -> Spec {
 
 const ROWS: i32 = 5000;
 
-/// The columns, in another order than the fields, with one that no field is named; and the same as
-/// text.
+/// Returns the rows as columns and as text. The columns are in another order than the fields, and
+/// one of them belongs to no field.
 fn rows() -> (RecordBatch, String) {
     let null = |n: i32, of: i32| n % of == of - 1;
     let some = |of: i32| move |n: i32| (!null(n, of)).then_some(n);
@@ -176,7 +176,7 @@ fn values_that_do_not_fit_are_bad_rows() {
     let bytes = parquet(&RecordBatch::try_from_iter(columns).unwrap());
     let (rows, report) = run(Format::Columns, 512 << 10, &[Input::memory("p", &bytes)]).unwrap();
     assert_eq!((rows.len(), report.rows, report.bad_rows), (18, 3, 3));
-    // An i32 is its 32 bits.
+    // An i32 in a hexadecimal field keeps its 32 bits.
     // NaN is a missing value.
     assert_eq!(
         (rows[0], rows[4], rows[6], rows[8], rows[12]),
@@ -225,13 +225,13 @@ fn long_strings_that_come_often_are_in_memory_once() {
     use arrow_array::types::Int32Type;
     use arrow_array::{DictionaryArray, Int32Array};
     use parquet::arrow::arrow_writer::ArrowWriterOptions;
-    // 2.8 GB, were each row to have its own.
+    // With a copy of the string for each row, this would take 2.8 GB.
     let (rows, long) = (40_000, "x".repeat(70_000));
     let keys = Int32Array::from_iter_values((0..rows).map(|row| row % 2));
     let words = StringArray::from(vec![long.as_str(), "short"]);
     let words = DictionaryArray::<Int32Type>::try_new(keys, Arc::new(words)).unwrap();
     let batch = RecordBatch::try_from_iter([("word", Arc::new(words) as ArrayRef)]).unwrap();
-    // Without Arrow's own schema the column is one of strings.
+    // Without Arrow's own schema in the file, the column's type is string, not dictionary.
     let options = ArrowWriterOptions::new().with_skip_arrow_metadata(true);
     let writer =
         parquet::arrow::ArrowWriter::try_new_with_options(Vec::new(), batch.schema(), options);
@@ -270,7 +270,8 @@ fn a_pipe_of_columns_is_refused_with_the_cure() {
 fn sizes_that_an_arrow_file_only_claims_are_errors() {
     let batch = rows().0.slice(0, 40);
     for whole in [arrow_file(&batch), arrow_stream(&batch)] {
-        // Each word of it becomes a huge number, where it declares sizes and where it does not.
+        // Overwrites each 8 bytes of the file with a huge number, whether they declare a size or
+        // not.
         for at in (0..whole.len() - 8).step_by(4) {
             for claimed in [u64::MAX >> 1, 1 << 40, u64::from(u32::MAX >> 1), u64::MAX] {
                 let mut file = whole.clone();
@@ -284,7 +285,7 @@ fn sizes_that_an_arrow_file_only_claims_are_errors() {
     }
 }
 
-/// A Parquet file of strings in pages of an encoding, not compressed.
+/// Writes the strings as an uncompressed Parquet file with this encoding of pages.
 fn encoded(batch: &RecordBatch, encoding: Encoding, version: WriterVersion) -> Vec<u8> {
     let properties = WriterProperties::builder()
         .set_dictionary_enabled(false)
@@ -342,7 +343,8 @@ fn strings_packed_by_their_lengths_or_what_they_share_are_read() {
                 assert_eq!(rows.len(), ROWS as usize);
                 let expected = expected.get_or_insert_with(|| rows.clone());
                 assert!(rows == *expected, "{encoding} {version:?} {nulls}");
-                // The number of lengths that follows on blocks of 128 in four, of two bytes here.
+                // Overwrites the number of lengths. It comes after the block size (128) and the
+                // number of miniblocks (4), and has two bytes here.
                 let header = bytes.windows(3).position(|bytes| bytes == [0x80, 0x01, 0x04]);
                 let Some(header) = header.filter(|_| encoding != Encoding::PLAIN) else { continue };
                 bytes[header + 3..header + 5].copy_from_slice(&[0xFF, 0x7F]);

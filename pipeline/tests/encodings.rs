@@ -1,4 +1,4 @@
-//! Texts as other systems write them: marks, encodings, line ends, separators.
+//! Tests texts as other systems write them: byte order marks, encodings, line ends, separators.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::Write as _;
@@ -8,7 +8,7 @@ use embank_pipeline::{
     Pipeline, RunOptions, Spec, TextSettings,
 };
 
-/// A word's hash and a number.
+/// A spec with the hash of a word, and a number.
 fn spec() -> Spec {
     let word = Column::field("word").then(Operator::FillMissing("".into()));
     let word = word.then(Operator::Hash { seed: 1 }).then(Operator::Modulus(1 << 30));
@@ -45,7 +45,7 @@ fn gzip(text: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A mark made two ids of one word, and before a quoted header an error about quotes.
+/// Regression test: with a byte order mark, one word got two ids, and a quoted header was an error.
 #[test]
 fn a_mark_of_utf_8_is_no_part_of_the_text() {
     let mark = b"\xEF\xBB\xBF";
@@ -66,12 +66,12 @@ fn a_mark_of_utf_8_is_no_part_of_the_text() {
         assert_eq!(rows.len(), 6, "{header:?} {quote:?}");
         assert!(rows.iter().all(|row| row[0] == rows[0][0]), "{header:?} {quote:?}: {rows:?}");
     }
-    // No text but the mark.
+    // A text that has only the mark has no rows.
     assert!(run(text(Header::None, None), &[Input::memory("m", mark)]).unwrap().is_empty());
     assert!(run(text(Header::Names, Some(b'"')), &[Input::memory("m", mark)]).unwrap().is_empty());
 }
 
-/// Text in UTF-16 became ids.
+/// Regression test: text in UTF-16 was numbered as if it were UTF-8.
 #[test]
 fn other_encodings_are_refused_by_name() {
     let rows = "word,n\nred,1\n";
@@ -106,7 +106,7 @@ fn other_encodings_are_refused_by_name() {
             }
         }
     }
-    // Other files that are no text.
+    // Other files that are not text are refused by name too.
     for (bytes, name) in [
         (&b"PAR1\x15\x04"[..], "a Parquet file"),
         (b"ARROW1\0\0", "an Arrow file"),
@@ -119,7 +119,7 @@ fn other_encodings_are_refused_by_name() {
     }
 }
 
-/// A lone CR made a whole file one value.
+/// Regression test: with CR as its line end, a whole file became one value.
 #[test]
 fn line_ends_of_cr_alone_are_refused_by_name() {
     for (rows, line) in
@@ -138,14 +138,14 @@ fn line_ends_of_cr_alone_are_refused_by_name() {
             }
         }
     }
-    // CRLF, also at the very end, and a CR in quotes are as ever.
+    // CRLF is read, also at the text's end, and so is a CR in quotes.
     for rows in ["red,1\r\nred,2\r\n", "red,1\r\nred,2\r", "\"re\rd\",1\nx,2\n"] {
         let input = Input::memory("t", rows.as_bytes());
         assert_eq!(run(text(Header::None, Some(b'"')), &[input]).unwrap().len(), 2, "{rows:?}");
     }
 }
 
-/// `::`, as MovieLens has it.
+/// Separators of several bytes are read, such as `::` in the MovieLens data set.
 #[test]
 fn separators_of_several_characters() {
     let settings = |separator: &str| TextSettings {
@@ -163,11 +163,11 @@ fn separators_of_several_characters() {
         let found = run(format, &[Input::memory("t", rows.as_bytes())]).unwrap();
         assert_eq!(found, same, "{separator}");
     }
-    // The first two of three are the separator.
+    // With `:::`, the first two characters are the separator.
     let format = Format::TSV.with(settings("::")).unwrap();
     let error = run(format, &[Input::memory("t", b"red:::1\n")]).unwrap_err();
     assert!(error.to_string().contains("\":1\", is not a whole number"), "{error}");
-    // A number with a part of the separator in it is not a number.
+    // A number that contains a part of the separator is not a number.
     let format = Format::CSV.with(settings("::")).unwrap();
     let error = run(format, &[Input::memory("t", b"n::word\n1:2::x\n")]).unwrap_err();
     assert!(error.to_string().contains("\"1:2\", is not a whole number"), "{error}");
@@ -175,7 +175,7 @@ fn separators_of_several_characters() {
     assert!(error.to_string().contains("has 1 fields"), "{error}");
 }
 
-/// A folder is its files, sorted, without what Spark puts beside them.
+/// A folder stands for its files, sorted by name, without the files that Spark writes beside them.
 #[test]
 fn a_folder_means_its_files() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Evaluations: runs that look values up and insert nothing, also beside the pipeline that learns.
+//! Tests evaluations: runs that look values up and add none, also while the learning pipeline runs.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -10,7 +10,8 @@ use embank_pipeline::{
     Output, Pipeline, RunOptions, Spec, VocabularySpec,
 };
 
-/// A column of text and one of numbers below 100, or the second alone, with a vocabulary each.
+/// A spec with a column of numbers below 100 and, if `text`, a column of text. Each column has its
+/// own vocabulary.
 fn spec(text: bool, settings: impl Fn(VocabularySpec) -> VocabularySpec) -> Spec {
     let numbered = |name: &str, operators: &[Operator]| {
         let column = operators.iter().cloned().fold(Column::field(name), Column::then);
@@ -102,7 +103,7 @@ fn an_evaluation_inserts_and_counts_nothing() {
     }
     assert_eq!((words(&bank), bank.stats().store.changed), before);
     assert_eq!(pipeline.vocabularies().next().unwrap().1, [7, 9]);
-    // What was unknown gets the next ids when the pipeline learns it.
+    // A value that was unknown to the evaluation gets the next id when the pipeline learns it.
     assert_eq!(run(&mut pipeline, &rows([8])).unwrap(), [3, 3]);
     assert_eq!(run(&mut pipeline.evaluation(), &rows([8])).unwrap(), [3, 3]);
     let mut evaluation = pipeline.evaluation();
@@ -115,7 +116,7 @@ fn an_evaluation_inserts_and_counts_nothing() {
     }
 }
 
-/// The values that an evaluation knows are those from when it began.
+/// An evaluation knows only the values that had ids when it began.
 #[test]
 fn a_feed_that_learns_and_evaluations_go_on_side_by_side() {
     let folder = tempfile::tempdir().unwrap();
@@ -125,7 +126,7 @@ fn a_feed_that_learns_and_evaluations_go_on_side_by_side() {
     let later = pipeline.evaluation();
     let mut evaluating = feed(pipeline.evaluation(), &rows((0..20).chain([51])));
     let mut learning = feed(pipeline, &rows(0..20));
-    // In turns, so that values are learnt while the evaluation is under way.
+    // The feeds take turns, so the pipeline learns values while the evaluation runs.
     let first = evaluating.next().unwrap().unwrap();
     assert_eq!(ids(first), [0, 0]);
     for value in 0..20 {
@@ -134,7 +135,7 @@ fn a_feed_that_learns_and_evaluations_go_on_side_by_side() {
         assert_eq!(ids(evaluating.next().unwrap().unwrap()), expected, "after {value}");
     }
     assert!(evaluating.next().is_none() && learning.next().is_none());
-    // A feed that is asked for now knows them all.
+    // A feed that is made now knows all values.
     let mut later = feed(later, &rows([19, 20]));
     assert_eq!(ids(later.next().unwrap().unwrap()), [22, 22]);
     assert_eq!(ids(later.next().unwrap().unwrap()), [0, 0]);
@@ -166,7 +167,8 @@ fn an_unknown_value_without_an_id_names_value_column_and_cure() {
     assert_eq!(words(&bank), ["w7"]);
 }
 
-/// It failed at the first unknown value, with an error that named the bank.
+/// Regression test: a pipeline on a read-only bank failed at the first unknown value, with an error
+/// that named the bank.
 #[test]
 fn a_pipeline_on_a_bank_to_read_is_an_evaluation() {
     let folder = tempfile::tempdir().unwrap();
@@ -190,7 +192,7 @@ fn a_pipeline_on_a_bank_to_read_is_an_evaluation() {
         }
         let refused = pipeline.generate(&[]).unwrap_err().to_string();
         assert!(refused.contains("is open to read only"), "{refused}");
-        // It follows the bank, and so do evaluations that were made before.
+        // The pipeline follows the bank, and so do its earlier evaluations.
         let mut before = pipeline.evaluation();
         let learnt = run(&mut writing, &rows([8])).unwrap();
         writing.checkpoint(&bank, b"").unwrap();
@@ -212,7 +214,8 @@ fn a_vocabulary_that_a_bank_to_read_lacks_is_refused_by_name() {
     );
 }
 
-/// Its ids are those of other values then, in memory and in a bank.
+/// After a renumbering, the ids of a running evaluation belong to other values, so it ends. Tested
+/// in memory and in a bank.
 #[test]
 fn a_renumbering_ends_an_evaluation() {
     let folder = tempfile::tempdir().unwrap();
@@ -221,7 +224,7 @@ fn a_renumbering_ends_an_evaluation() {
     for text in [false, true] {
         let spec = spec(text, counting);
         let mut pipeline = if text {
-            // The vocabulary of text alone: its look-ups are the bank's.
+            // Keeps only the vocabulary of text, whose look-ups are in the bank.
             let mut spec = spec;
             spec.columns.remove(0);
             spec.outputs = vec![Output::new("ids", Dtype::I64, ["word"])];
@@ -251,7 +254,8 @@ fn ids_that_are_not_final_are_not_evaluated() {
     assert_eq!(run(&mut pipeline.evaluation(), &rows([9, 7, 8])).unwrap(), [1, 0, 0]);
 }
 
-/// The consumer of a run that learns may evaluate: no lock is held while it has a batch.
+/// The consumer of a learning run may run an evaluation: no lock is held while the consumer has a
+/// batch.
 #[test]
 fn a_consumer_may_evaluate() {
     let mut pipeline = Pipeline::new(&spec(false, with_unknown), &options(1)).unwrap();
@@ -268,8 +272,8 @@ fn a_consumer_may_evaluate() {
     assert_eq!(seen.last().unwrap(), &[1, 6]);
 }
 
-/// The pipeline that learns looks at the bank when a run of its own begins: until then its ids are
-/// the old ones.
+/// Another user renumbers the vocabulary. The learning pipeline has the old ids until its next run
+/// begins, so evaluations fail until then.
 #[test]
 fn a_renumbering_by_another_hand_ends_evaluations_until_the_pipeline_has_seen_it() {
     let folder = tempfile::tempdir().unwrap();

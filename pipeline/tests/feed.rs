@@ -1,4 +1,4 @@
-//! Feeds: batches of equal size from the background, shuffled, resumed, ended early.
+//! Tests feeds: batches of equal size, shuffled, resumed and ended early.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashSet;
@@ -11,7 +11,7 @@ use embank_pipeline::{
     Matrix, Operator, Output, Pipeline, RunOptions, Spec, Waited,
 };
 
-/// A number as f32, i32 and i64, and a category by its vocabulary.
+/// A spec with a number in all four types, and the id of a category.
 fn spec() -> Spec {
     Spec {
         fields: vec![
@@ -48,7 +48,7 @@ fn feed(threads: usize, text: &Arc<[u8]>, options: &FeedOptions) -> Feed {
     pipeline(threads, 300).feed(inputs, options).unwrap()
 }
 
-/// Each batch's numbers and ids, checked against one another.
+/// Returns a batch's numbers and ids. The four matrices must agree.
 fn content(batch: Batch) -> Vec<(i32, i64)> {
     let rows = batch.rows();
     let matrices: [Matrix; 4] = batch.into_matrices().try_into().unwrap();
@@ -113,7 +113,8 @@ fn a_shuffle_keeps_every_row_moves_most_and_follows_its_seed() {
     let shuffled = all(feed(2, &text, &options(64, 500))).concat();
     let in_place = plain.iter().zip(&shuffled).filter(|(a, b)| a == b).count();
     assert!(in_place < 30, "{in_place} rows stayed");
-    // Ids are given in the order of the input, so they belong to the same numbers.
+    // The shuffle does not change which id a number has, because ids are given in the order of the
+    // input.
     let mut sorted = shuffled.clone();
     sorted.sort_unstable();
     assert_eq!(sorted, plain);
@@ -172,7 +173,8 @@ fn a_feed_that_is_dropped_ends_its_run() {
 
 #[test]
 fn a_slow_taker_holds_the_run_back() {
-    // Each row has a category of its own, so the vocabulary counts the rows that were read.
+    // Each row has its own category, so the size of the vocabulary is the number of rows that were
+    // read.
     let mut spec = spec();
     spec.columns[1].operators[0] = Operator::Modulus(1 << 20);
     let text = (0..200_000).map(|row| format!("{row}\t{row:x}\n")).collect::<String>();
@@ -187,18 +189,18 @@ fn a_slow_taker_holds_the_run_back() {
         };
         assert_eq!(second.first_row(), 16);
         let pipeline = feed.into_pipeline().unwrap();
-        // Two batches in hand, two in the channel, one on its way into it, and what the chunk holds
-        // beyond.
+        // Five batches of 16 rows may exist: two taken, two in the channel, and one that is being
+        // sent. The rest of the current chunk is read too.
         let (_, values) = pipeline.vocabularies().next().unwrap();
         assert!((32..=200).contains(&values.len()), "{} rows", values.len());
     }
 }
 
-/// Dropping it waited until the pipe spoke or closed.
+/// Regression test: dropping the feed waited until the pipe's writer wrote or closed it.
 #[test]
 fn a_feed_of_a_silent_pipe_ends_when_it_is_dropped() {
     use std::os::fd::AsRawFd as _;
-    // The first bytes of gzip's, of a text, and none at all.
+    // The pipe has the first bytes of a gzip file, a beginning of a text, or nothing.
     for said in [&b"\x1f\x8b\x08\0\0"[..], b"5\t5\n6", b""] {
         let (reader, mut writer) = std::io::pipe().unwrap();
         writer.write_all(said).unwrap();
@@ -206,7 +208,7 @@ fn a_feed_of_a_silent_pipe_ends_when_it_is_dropped() {
         let mut feed = pipeline(2, 300).feed(inputs.clone(), &options(1, 0)).unwrap();
         assert!(matches!(feed.wait(Duration::ZERO).unwrap(), Waited::Late));
         let mut pipeline = feed.into_pipeline().unwrap();
-        // What ended the feed does not end what comes after it; a flag of one's own does.
+        // The flag that ended the feed does not end later runs. The caller's own flag does.
         let memory = Input::memory("text", b"1\t1\n");
         assert_eq!(pipeline.run(&[memory], &mut |_: &mut Batch| Ok(())).unwrap().rows, 1);
         pipeline.stop_when(Arc::new(true.into()));
@@ -215,7 +217,7 @@ fn a_feed_of_a_silent_pipe_ends_when_it_is_dropped() {
     }
 }
 
-/// A feed took the flag away for good.
+/// Regression test: a feed removed the caller's stop flag for good.
 #[test]
 fn a_flag_from_before_a_feed_stops_runs_after_it() {
     let mut before = pipeline(2, 300);
@@ -230,7 +232,7 @@ fn a_flag_from_before_a_feed_stops_runs_after_it() {
     assert!(matches!(stopped, Err(Error::Stopped)), "{stopped:?}");
 }
 
-/// Opening it waited too.
+/// Regression test: opening a pipe without a writer waited.
 #[test]
 fn a_feed_of_a_pipe_that_nobody_writes_to_ends_when_it_is_dropped() {
     let folder = tempfile::tempdir().unwrap();
@@ -238,7 +240,7 @@ fn a_feed_of_a_pipe_that_nobody_writes_to_ends_when_it_is_dropped() {
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
     let begin = || pipeline(2, 300).feed(vec![FeedInput::file(&path)], &options(2, 0)).unwrap();
     drop(begin());
-    // A writer that comes late is waited for.
+    // A feed waits for a writer that comes late.
     let mut feed = begin();
     assert!(matches!(feed.wait(Duration::ZERO).unwrap(), Waited::Late));
     let mut writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();

@@ -1,5 +1,5 @@
-//! Feeds over Arrow Flight: the batches of a local feed, one client at a time, ends and failures
-//! that arrive.
+//! Tests feeds over Arrow Flight: the same batches as a local feed, one client at a time, and ends
+//! and failures that reach the client.
 #![cfg(feature = "flight")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,7 +25,7 @@ use tonic::{Code, Status};
 
 type Client = FlightServiceClient<Channel>;
 
-/// A number, and a category by its vocabulary, in columns that are to be told apart.
+/// A spec with a number and the id of a category, in outputs of all four types.
 fn spec() -> Spec {
     Spec {
         fields: vec![
@@ -63,7 +63,7 @@ fn feed_options(batch_rows: usize, shuffle_rows: usize) -> FeedOptions {
 }
 
 fn options(batch_rows: usize, shuffle_rows: usize) -> FlightOptions {
-    // A client waits as long as the test may take, where it has to wait at all.
+    // Longer than any test takes, so a waiting client is never refused.
     let wait = Duration::from_secs(60);
     FlightOptions { feed: feed_options(batch_rows, shuffle_rows), wait, ..Default::default() }
 }
@@ -79,14 +79,14 @@ fn runtime() -> Runtime {
 
 async fn connect(server: &FlightServer) -> Client {
     let endpoint = Endpoint::from_shared(format!("http://{}", server.address())).unwrap();
-    // The smallest windows that there are: little is under way.
+    // The smallest HTTP/2 windows, so few bytes are on their way.
     let endpoint =
         endpoint.initial_stream_window_size(65_535).initial_connection_window_size(65_535);
     let client = FlightServiceClient::new(endpoint.connect().await.unwrap());
     client.max_decoding_message_size(usize::MAX)
 }
 
-/// As a client in Rust is by default: it takes messages of 4 MiB at most.
+/// Connects like a default client in Rust, which takes messages of at most 4 MiB.
 async fn connect_limited(server: &FlightServer) -> Client {
     let endpoint = Endpoint::from_shared(format!("http://{}", server.address())).unwrap();
     FlightServiceClient::new(endpoint.connect().await.unwrap())
@@ -97,7 +97,7 @@ async fn get(client: &mut Client, ticket: &str) -> Result<FlightDataDecoder, Sta
     Ok(FlightDataDecoder::new(messages.map(|message| message.map_err(FlightError::from))))
 }
 
-/// The next batch, and the position behind it.
+/// Returns the next batch and the position after it.
 async fn next(batches: &mut FlightDataDecoder) -> Option<Result<(RecordBatch, u64), FlightError>> {
     loop {
         let decoded = match batches.next().await? {
@@ -112,7 +112,7 @@ async fn next(batches: &mut FlightDataDecoder) -> Option<Result<(RecordBatch, u6
     }
 }
 
-/// Numbers and ids, checked against one another.
+/// Returns a batch's numbers and ids. The matrices must agree.
 fn content(batch: &RecordBatch) -> Vec<(i32, i64)> {
     let column =
         |name: &str| batch.column_by_name(name).unwrap().as_fixed_size_list().values().clone();
@@ -138,14 +138,15 @@ async fn all(client: &mut Client, ticket: &str) -> Vec<Vec<(i32, i64)>> {
     found
 }
 
-/// What a feed in this process makes.
+/// Returns the batches of a feed in this process.
 fn local(text: &Arc<[u8]>, options: &FeedOptions) -> Vec<Vec<(i32, i64)>> {
     let inputs = vec![FeedInput::memory("text", Arc::clone(text))];
     let feed = pipeline(&spec()).feed(inputs, options).unwrap();
     feed.map(|batch| content(&batch.unwrap().into_record_batch())).collect()
 }
 
-/// An epoch numbered whatever it met: a server over inputs for evaluation taught its vocabulary.
+/// Regression test: every epoch gave ids to new values, so a server for evaluation changed its
+/// vocabulary.
 #[test]
 fn an_epoch_that_is_not_to_learn_inserts_nothing() {
     let text = text(100);
@@ -168,7 +169,7 @@ fn an_epoch_that_is_not_to_learn_inserts_nothing() {
             assert_eq!(found.len(), 100);
             assert!(found.iter().all(|&(row, id)| id == expected(i64::from(row))), "{found:?}");
         }
-        // By default it learns, also after those.
+        // By default an epoch learns, also after epochs that did not.
         let found = all(&mut client, "").await.concat();
         assert!(found.iter().all(|&(row, id)| id == i64::from(row) + 1), "{found:?}");
         assert_eq!(server.stop().unwrap().vocabularies().next().unwrap().1.len(), 100);
@@ -192,7 +193,7 @@ fn each_get_is_a_feed_of_the_same_batches_as_a_local_one() {
             let mut client = connect(&server).await;
             let expected = local(&text, &feed_options(batch_rows, shuffle_rows));
             for _ in 0..3 {
-                // Ids go on from feed to feed, so values keep theirs.
+                // Vocabularies continue from feed to feed, so values keep their ids.
                 assert_eq!(all(&mut client, "").await, expected);
             }
             let other = FeedOptions { seed: 8, ..feed_options(batch_rows, shuffle_rows) };
@@ -221,7 +222,7 @@ fn a_get_goes_on_behind_any_batch_of_another() {
             for taken in [0, 1, 7, whole.len()] {
                 let ticket = format!("{{\"skip_rows\": {}}}", positions[taken]);
                 assert_eq!(all(&mut client, &ticket).await, whole[taken..]);
-                // In another process, with new vocabularies, as well.
+                // A new server with empty vocabularies continues there too.
                 let other = start(&text, &options(64, shuffle_rows));
                 assert_eq!(all(&mut connect(&other).await, &ticket).await, whole[taken..]);
             }
@@ -232,7 +233,7 @@ fn a_get_goes_on_behind_any_batch_of_another() {
 #[test]
 fn a_batch_is_one_message_unless_there_is_a_limit() {
     const ROWS: usize = 200_000;
-    // 32 bytes a row: 6.4 MB, more than the 4 MiB that clients in Rust take by default.
+    // A row has 32 bytes, so the batch has 6.4 MB. Clients in Rust take 4 MiB by default.
     let text = text(ROWS);
     runtime().block_on(async {
         let server = start(&text, &options(ROWS, 0));
@@ -253,7 +254,7 @@ fn a_batch_is_one_message_unless_there_is_a_limit() {
         let parts = all(&mut limited, "").await;
         assert_eq!(parts.len(), (ROWS * 32).div_ceil(1 << 20));
         assert_eq!(parts.concat(), whole[0]);
-        // The position behind a part is one to go on from.
+        // A feed can continue after a part of a batch.
         let ticket = format!("{{\"skip_rows\": {}}}", parts[0].len() + parts[1].len());
         assert_eq!(all(&mut limited, &ticket).await.concat(), parts[2..].concat());
     });
@@ -266,7 +267,7 @@ fn a_bad_row_comes_as_a_failure_that_says_where() {
     runtime().block_on(async {
         let server = start(&broken, &options(10, 0));
         let mut client = connect(&server).await;
-        // Again and again: the pipeline comes back each time.
+        // Twice, because the pipeline must come back after each failure.
         for _ in 0..2 {
             let mut batches = get(&mut client, "").await.unwrap();
             let mut rows = 0;
@@ -335,7 +336,7 @@ fn a_second_client_is_refused_when_the_wait_is_over() {
             assert_eq!(refusal.code(), Code::Unavailable);
             assert!(refusal.message().contains("one at a time"), "{refusal}");
         }
-        // A client that has seen the end of a feed finds the pipeline free.
+        // After a client has seen the end of its feed, the pipeline is free for the next client.
         while let Some(batch) = next(&mut batches).await {
             batch.unwrap();
         }
@@ -355,7 +356,7 @@ fn a_client_that_goes_away_frees_the_pipeline_for_one_that_waits() {
             for _ in 0..taken {
                 next(&mut batches).await.unwrap().unwrap();
             }
-            // Breaks off within its connection, and in the next round with it.
+            // Breaks off the call, then the whole connection.
             drop(batches);
             assert_eq!(all(&mut first, "").await, expected);
             let abandoned = get(&mut first, "").await.unwrap();
@@ -367,7 +368,8 @@ fn a_client_that_goes_away_frees_the_pipeline_for_one_that_waits() {
 
 #[test]
 fn a_client_that_stands_still_holds_the_run_back() {
-    // Each row has a category of its own, so the vocabulary counts the rows that were read.
+    // Each row has its own category, so the size of the vocabulary is the number of rows that were
+    // read.
     const ROWS: usize = 200_000;
     let text = (0..ROWS).map(|row| format!("{row}\t{row:x}\n")).collect::<String>();
     let text: Arc<[u8]> = text.into_bytes().into();
@@ -378,16 +380,16 @@ fn a_client_that_stands_still_holds_the_run_back() {
         for _ in 0..2 {
             next(&mut batches).await.unwrap().unwrap();
         }
-        // As long as it takes to make all batches twice, the server could run ahead.
+        // Gives the server time to run ahead: the time to make all batches twice.
         for _ in 0..2 {
             assert_eq!(local(&text, &feed_options(2000, 0)).len(), ROWS / 2000);
         }
         drop(batches);
         let pipeline = server.stop().unwrap();
         let (_, values) = pipeline.vocabularies().next().unwrap();
-        // Of 88 KB each: two in hand, two in the feed and one on its way into it, one encoded, one
-        // in the channel, and what lies in buffers of the connection at either end, some
-        // hundred KiB.
+        // A batch has 88 KB. Seven may exist outside the connection: two taken, two in the feed,
+        // one being sent to it, one encoded, one in the channel. The connection's buffers hold some
+        // hundred KiB more.
         assert!((4000..=20 * 2000).contains(&values.len()), "{} rows", values.len());
     });
 }
@@ -405,7 +407,7 @@ fn a_server_that_is_stopped_or_dropped_ends_its_feed() {
             }
             let pipeline = server.stop().unwrap();
             assert_eq!(pipeline.vocabularies().count(), 1);
-            // What is in the connection's buffers still comes, then a failure and not the end.
+            // Batches in the connection's buffers still arrive. Then comes a failure, not the end.
             let failed = loop {
                 match next(&mut batches).await {
                     Some(Ok(_)) => {}
@@ -456,14 +458,15 @@ fn a_feed_is_described_before_it_begins() {
             assert_eq!(refusal.code(), Code::InvalidArgument, "{ticket}");
             assert!(refusal.message().contains("skip_rows"), "{refusal}");
         }
-        // At the end: the stream has a schema though it has no batches.
+        // A stream that begins at the end has a schema but no batches.
         let mut batches = get(&mut client, r#"{"skip_rows": 100}"#).await.unwrap();
         assert!(next(&mut batches).await.is_none());
         assert_eq!(batches.schema(), Some(&expected));
     });
 }
 
-/// It was an empty epoch, which a trainer takes for one that is complete.
+/// Regression test: a position beyond the end gave an empty epoch, which a trainer takes for a
+/// complete one.
 #[test]
 fn a_resume_beyond_the_end_is_out_of_range() {
     runtime().block_on(async {
@@ -479,7 +482,7 @@ fn a_resume_beyond_the_end_is_out_of_range() {
                     assert!(refusal.contains(expected), "{refusal}");
                 }
             }
-            // The server goes on.
+            // The server still works after the failures.
             assert_eq!(all(&mut client, r#"{"skip_rows": 99}"#).await.concat().len(), 1);
         }
     });
@@ -498,7 +501,8 @@ fn what_makes_no_sense_is_refused_at_the_start() {
     let limited = FlightOptions { message_bytes, ..options(1, 0) };
     assert!(refused(any, &limited).contains("message_bytes"));
     assert!(refused("nowhere", &options(1, 0)).starts_with("listen on nowhere: "));
-    // The first client got a part of it, the next ones empty epochs.
+    // Regression test: with a pipe as input, the first client got a part of it, and later clients
+    // got empty epochs.
     let (reader, _writer) = std::io::pipe().unwrap();
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
     let inputs = vec![FeedInput::memory("text", text(1)), FeedInput::file(&path)];

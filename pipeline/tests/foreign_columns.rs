@@ -1,5 +1,5 @@
-//! Parquet and Arrow files as Spark, pandas, Polars and DuckDB write them: codecs, checksums,
-//! types.
+//! Tests Parquet and Arrow files as Spark, pandas, Polars and DuckDB write them: codecs, checksums
+//! and types.
 #![cfg(feature = "parquet")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,10 +22,10 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 
-/// Stands for a missing value.
+/// The value for missing fields.
 const MISSING: i64 = -7;
 
-/// One field, shown as whole numbers; floats in 64ths, text as hashes.
+/// A spec with one field, shown as integers: floats in 64ths, text as hashes.
 fn spec(kind: FieldKind) -> Spec {
     let column = Column::field("x");
     let column = match kind {
@@ -72,7 +72,7 @@ fn parquet_with(batch: &RecordBatch, codec: Compression) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// The column as each kind of file.
+/// Returns the column in each of the three file formats.
 fn files(column: &ArrayRef) -> Vec<(&'static str, Vec<u8>)> {
     let batch = batch(Arc::clone(column));
     let mut file = FileWriter::try_new(Vec::new(), &batch.schema()).unwrap();
@@ -94,7 +94,7 @@ fn expect(kind: FieldKind, column: ArrayRef, expected: &[i64]) {
     }
 }
 
-/// Gzip, lz4 and brotli were refused: "Disabled feature at compile time".
+/// Regression test: gzip, lz4 and brotli were refused with "Disabled feature at compile time".
 #[test]
 fn every_codec_is_read() {
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values((0..5000).map(|n| n % 300)));
@@ -114,7 +114,7 @@ fn every_codec_is_read() {
     }
 }
 
-/// Checksums of pages were not looked at: most flips of a bit gave wrong values.
+/// Regression test: checksums of pages were not verified, so most flipped bits gave wrong values.
 #[test]
 fn a_flipped_bit_of_a_page_with_a_checksum_is_an_error() {
     let whole = include_bytes!("fixtures/page_checksums.parquet");
@@ -137,7 +137,8 @@ fn a_flipped_bit_of_a_page_with_a_checksum_is_an_error() {
         let mut bytes = whole.to_vec();
         bytes[at] ^= 1 << (at % 8);
         match read(&bytes) {
-            // Of a header that says other things of the page, or nothing that is looked at.
+            // The flip was in a part of a page's header that is not read, or that does not change
+            // the values.
             Ok(rows) => assert!(rows == expected, "byte {at}"),
             Err(error) => told += usize::from(error.to_string().starts_with("t: ")),
         }
@@ -156,7 +157,7 @@ fn dictionaries_of_text_and_of_numbers() {
         Arc::new(StringViewArray::from(words.to_vec())),
     ] {
         let column = DictionaryArray::<UInt32Type>::try_new(keys.clone(), values).unwrap();
-        // Parquet of views in a dictionary is not written.
+        // The writer can't write string views of a dictionary to Parquet.
         if matches!(column.values().data_type(), arrow_schema::DataType::Utf8) {
             expect(FieldKind::Bytes, Arc::new(column), &hashes);
             continue;
@@ -189,7 +190,7 @@ fn files_of_arrow(column: &ArrayRef) -> Vec<(&'static str, Vec<u8>)> {
     vec![("file", file.into_inner().unwrap()), ("stream", stream.into_inner().unwrap())]
 }
 
-/// Streams send additions to a dictionary, and another one in its place, as they go on.
+/// A stream may extend a dictionary, or replace it, between its batches.
 #[test]
 fn dictionaries_that_change_within_a_stream() {
     let part = |words: &[&'static str]| {
@@ -225,7 +226,7 @@ fn decimals_dates_and_times_are_numbers() {
     expect(FieldKind::Int32, Arc::new(dates), &[19_000, MISSING, -1]);
     let dates = Date64Array::from(vec![86_400_000 * 3, -1]);
     expect(FieldKind::Int64, Arc::new(dates), &[3, -1]);
-    // Microseconds, whatever the file's unit.
+    // Times are read in microseconds, whatever the file's unit is.
     let expected = [1_700_000_000_000_000, MISSING, -1_000_000];
     let seconds = [Some(1_700_000_000), None, Some(-1)];
     let of = |unit: i64| seconds.map(|value| value.map(|value: i64| value * unit)).to_vec();
@@ -272,7 +273,7 @@ fn the_unit_of_times_is_the_fields() {
 #[test]
 fn half_floats_and_columns_without_a_value() {
     let halves: Vec<_> = [0.5, -2.0, 0.25].map(half::f16::from_f32).to_vec();
-    // In a dictionary too, whose values have two bytes.
+    // 300 values, so Parquet stores them in a dictionary of two-byte values too.
     let many: Vec<_> = halves.iter().copied().cycle().take(300).collect();
     let expected: Vec<i64> = [32, -128, 16].into_iter().cycle().take(300).collect();
     expect(FieldKind::Float32, Arc::new(Float16Array::from(many)), &expected);
@@ -290,7 +291,7 @@ fn half_floats_and_columns_without_a_value() {
     expect(FieldKind::Int32, Arc::new(booleans), &[1, MISSING, 0]);
 }
 
-/// A file from before a column was there.
+/// A column that only newer files have is missing in the older ones, and the report says so.
 #[test]
 fn a_column_that_a_file_lacks_is_missing_and_told() {
     let both = |x: Option<Vec<i64>>| {
@@ -309,11 +310,11 @@ fn a_column_that_a_file_lacks_is_missing_and_told() {
     assert_eq!(rows, [10, 1, 20, 2, MISSING, 1, MISSING, 2]);
     assert_eq!(report.missing_columns, 1);
     assert_eq!(report.first_missing_columns, ["without: \"x\""]);
-    // Not where a value is required, nor where no column is there.
+    // A required field needs its column.
     spec.fields[0].required = true;
     let error = run_spec(&spec, &inputs).unwrap_err();
     assert!(error.to_string().starts_with("without: it has no column \"x\", only y"), "{error}");
-    // Nor where no input of the run has it: a name may be misspelt.
+    // A field without a column in any input is an error, because its name may be misspelt.
     spec.fields[0].required = false;
     let error = run_spec(&spec, &inputs[1..]).unwrap_err();
     assert!(error.to_string().contains("no column \"x\", and no other input"), "{error}");
@@ -341,7 +342,7 @@ fn types_that_do_not_fit_name_column_and_cure() {
             assert!(told.contains(cure), "{name}: {told}");
         }
     }
-    // Two columns of one name.
+    // Two columns with the same name are refused.
     let one: ArrayRef = Arc::new(Int64Array::from(vec![1]));
     let twice = RecordBatch::try_from_iter([("x", Arc::clone(&one)), ("x", one)]).unwrap();
     let mut file = FileWriter::try_new(Vec::new(), &twice.schema()).unwrap();

@@ -1,5 +1,5 @@
-//! What the fuzz targets of `pipeline/fuzz` found worth keeping, run again without a fuzzer:
-//! docs/testing.md, "Fuzzing".
+//! Runs the corpus of the fuzz targets in `pipeline/fuzz` without a fuzzer: docs/testing.md,
+//! "Fuzzing".
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unreachable_pub, dead_code, reason = "shared with the fuzz targets, which use all of it")]
@@ -39,7 +39,7 @@ fn replay<T: for<'a> Arbitrary<'a>>(target: &str, run: impl Fn(&T)) {
     for file in files {
         println!("{}", file.display());
         let bytes = fs::read(&file).unwrap();
-        // As libfuzzer-sys does; what is too short is no input.
+        // As libfuzzer-sys does: bytes that are too short for an input are skipped.
         if let Ok(input) = T::arbitrary_take_rest(Unstructured::new(&bytes)) {
             run(&input);
         }

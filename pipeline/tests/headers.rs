@@ -1,4 +1,4 @@
-//! Text with a header: fields are the columns of their names, in any order.
+//! Tests texts with a header: a field is the column of its name, in any order.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use embank_pipeline::{
     Output, Pipeline, RunOptions, RunReport, Spec,
 };
 
-/// Two whole numbers, filled with 0, and a word.
+/// A spec with two integers, filled with 0, and a word.
 fn spec() -> Spec {
     let filled = |name| Column::field(name).then(Operator::FillMissing(0.into()));
     let word = Column::field("word").then(Operator::FillMissing("".into()));
@@ -53,7 +53,7 @@ fn words(rows: &[[i32; 3]]) -> Vec<[i32; 2]> {
     rows.iter().map(|row| [row[0], row[1]]).collect()
 }
 
-/// The second file's columns came out swapped.
+/// Regression test: the columns of the second file were swapped.
 #[test]
 fn columns_are_found_by_their_names_in_each_file() {
     let files = [
@@ -75,7 +75,8 @@ fn columns_are_found_by_their_names_in_each_file() {
     }
 }
 
-/// With many rows the kernels take groups of rows, and neighbours of the header's order together.
+/// With many rows, the kernels read rows in groups, and neighbouring fields of the header's order
+/// together.
 #[test]
 fn many_rows_of_any_order_are_as_those_of_the_fields_order() {
     let names: Vec<String> = (0..20).map(|i| format!("f{i}")).collect();
@@ -117,7 +118,7 @@ fn many_rows_of_any_order_are_as_those_of_the_fields_order() {
     }
 }
 
-/// A shard without a header lost its first row.
+/// Regression test: a file without a header lost its first row.
 #[test]
 fn a_header_that_does_not_fit_names_the_file_what_was_expected_and_what_was_found() {
     for (text, why) in [
@@ -148,10 +149,10 @@ fn a_header_is_passed_over_or_a_row_where_that_is_said() {
     assert_eq!(words(&rows), [[3, 4]]);
     let (rows, _) = run(format(Header::None), &memory(&text)).unwrap();
     assert_eq!(words(&rows), [[1, 2], [3, 4]]);
-    // Names of others: by place.
+    // A skipped header may have other names: the columns are found by position.
     let renamed = [("t.csv", "u,i,w\n3,4,b\n")];
     assert_eq!(words(&run(format(Header::Skip), &memory(&renamed)).unwrap().0), [[3, 4]]);
-    // Empty inputs have no rows, a lone header neither.
+    // Neither an empty input nor a header without rows has rows.
     for text in ["", "user,item,word\n", "user,item,word"] {
         for header in [Header::Names, Header::Skip] {
             assert_eq!(run(format(header), &memory(&[("e", text)])).unwrap().1.rows, 0);
@@ -159,7 +160,7 @@ fn a_header_is_passed_over_or_a_row_where_that_is_said() {
     }
 }
 
-/// Rows have as many values as the header has names, and reports name the header's columns.
+/// Rows must have as many fields as the header, and reports name the header's columns.
 #[test]
 fn bad_rows_are_told_by_the_columns_of_their_file() {
     let spec = Spec { bad_rows: BadRows::Skip, ..spec() };
@@ -179,7 +180,7 @@ fn bad_rows_are_told_by_the_columns_of_their_file() {
     );
 }
 
-/// A field that nothing is made of need not be there, unless it is required.
+/// A field that no column uses needs no column in the file, unless it is required.
 #[test]
 fn fields_that_are_not_read_need_no_column() {
     let mut spec = spec();
@@ -200,7 +201,7 @@ fn gzip(text: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Each way to read an input finds its header.
+/// Every way to read an input finds its header.
 #[test]
 fn headers_of_files_pipes_and_compressed_text() {
     use std::os::fd::AsRawFd as _;
@@ -227,7 +228,7 @@ fn headers_of_files_pipes_and_compressed_text() {
     }
 }
 
-/// A header longer than a line may be is told as such a line.
+/// A header that is too long gives the error of a line that is too long.
 #[test]
 fn a_header_without_end_is_a_line_that_is_too_long() {
     let text = "u".repeat((16 << 20) + 1) + "\n1,2,x\n";

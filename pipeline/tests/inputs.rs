@@ -1,4 +1,4 @@
-//! Compressed text and quoted text: the same rows, the same reports, whatever the chunks.
+//! Tests compressed and quoted text: rows and reports are the same for all chunk sizes.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use embank_pipeline::{
 };
 use proptest::prelude::*;
 
-/// A number, a text, another number.
+/// A spec with a number, a text and another number.
 fn spec() -> Spec {
     let hash = Operator::Hash { seed: 7 };
     Spec {
@@ -61,7 +61,7 @@ fn gzip(text: &[u8]) -> Vec<u8> {
 }
 
 fn zstd(text: &[u8]) -> Vec<u8> {
-    // As the program `zstd` does; without a checksum not all damage can be seen.
+    // The program `zstd` writes checksums too. Without them, some damage is not detected.
     let mut encoder = zstd::Encoder::new(Vec::new(), 3).unwrap();
     encoder.include_checksum(true).unwrap();
     encoder.write_all(text).unwrap();
@@ -84,7 +84,7 @@ fn compressed_text_gives_what_the_text_gives() {
         run(&RunOptions::default(), &[Input::memory("t", text.as_bytes())]).unwrap();
     assert_eq!((expected.len(), plain.bad_rows), (5000, 1));
     let directory = tempfile::tempdir().unwrap();
-    // Members end where they will, within lines too.
+    // Compressed members may end within a line.
     let members = [
         ("t.gz", [gzip(first.as_bytes()), gzip(second.as_bytes())].concat()),
         ("t.zst", [zstd(first.as_bytes()), zstd(second.as_bytes())].concat()),
@@ -128,7 +128,7 @@ fn damaged_and_cut_streams_are_errors_with_their_names() {
 
 #[test]
 fn a_line_that_expands_without_end_is_an_error_in_bounded_memory() {
-    // 200 MB of one line are 200 KB.
+    // A line of 200 MB compresses to 200 KB.
     let bomb = gzip(&vec![b'x'; 200 << 20]);
     let error = run(&RunOptions::default(), &[Input::memory("bomb", &bomb)]).unwrap_err();
     assert!(matches!(error, Error::LineTooLong { .. }), "{error}");
@@ -261,7 +261,7 @@ proptest! {
         }
     }
 
-    /// Whatever the text, chunks don't show.
+    /// The chunk size does not change rows or bad rows, whatever the text is.
     #[test]
     fn rows_and_bad_rows_are_the_same_with_any_chunks(
         text in "([0-9],\"a\",1\n|[0-9a,\"\n]{0,12})*",
@@ -277,7 +277,7 @@ proptest! {
     }
 }
 
-/// Runs with a pipe into which the bytes are written.
+/// Calls `run` with a pipe into which another thread writes the bytes.
 fn through_a_pipe<T>(bytes: &[u8], run: impl FnOnce(Input<'_>) -> T) -> T {
     use std::os::fd::AsRawFd as _;
     let (reader, mut writer) = std::io::pipe().unwrap();
@@ -300,10 +300,10 @@ fn pipes_count_their_bytes_and_tell_by_the_first_ones_how_they_are_compressed() 
         assert_eq!(report.bytes, (bytes.len() + text.len()) as u64);
         assert_eq!(report.trace.unwrap().bytes, report.bytes);
     }
-    // Shorter than what tells.
+    // This input is shorter than the bytes that show a compression.
     let ran = through_a_pipe(b"1\t", |pipe| run(&options, &[pipe]));
     assert_eq!(ran.unwrap().1.bad_rows, 1);
-    // Packed rows may begin with any bytes, also with those of gzip.
+    // Packed rows may begin with the first bytes of gzip.
     let mut packed = spec();
     packed.fields[1].kind = FieldKind::Hex32;
     packed.columns[1].operators.clear();
@@ -356,7 +356,7 @@ fn a_line_has_one_limit_and_an_error_that_names_it_whatever_the_chunks() {
 
 #[test]
 fn the_rate_of_reading_is_that_of_the_pipelines_own_format() {
-    // Rows without a line end in more bytes than a line may have.
+    // Zeros contain no line end, and there are more of them than a line may have.
     let rows = vec![0; 12 * (2 << 20)];
     let mut packed = spec();
     packed.fields[1].kind = FieldKind::Hex32;
@@ -366,7 +366,7 @@ fn the_rate_of_reading_is_that_of_the_pipelines_own_format() {
     assert!(pipeline.read_rate(&[Input::memory("rows", &rows)]).unwrap() > 0.0);
     let error = pipeline.read_rate(&[Input::memory("rows", &rows[1..])]).unwrap_err();
     assert!(matches!(error, Error::NoWholeRows { .. }), "{error}");
-    // A pipe that is measured would be gone.
+    // A pipe is refused: measuring would consume it.
     let error = through_a_pipe(b"", |pipe| pipeline.read_rate(&[pipe]).unwrap_err());
     assert!(matches!(error, Error::Spec(_)), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Runs over more files than the process may have open.
+//! Tests runs over more files than the process may have open.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::PathBuf;
@@ -28,12 +28,12 @@ fn run(format: Format, inputs: &[Input<'_>]) -> Result<Vec<i32>, Error> {
     Ok(all)
 }
 
-/// All inputs were opened before the first was read: 1,024 of them ended at the usual limit of open
-/// files.
+/// Regression test: all inputs were opened before the first one was read. A run over 1,024 inputs
+/// failed at the usual limit of open files.
 #[test]
 fn more_files_than_descriptors() {
     const FILES: i32 = 300;
-    // For this process, whose only test that opens files it is.
+    // The limit is for the whole process; this is its only test that opens files.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..limit }).unwrap();
     let directory = tempfile::tempdir().unwrap();
@@ -82,7 +82,7 @@ fn parquet(path: &std::path::Path) {
     assert_eq!(run(Format::Columns, &inputs).unwrap(), [5; 200]);
 }
 
-/// An error about a file is known before others are read.
+/// A missing file is reported before any input is read.
 #[test]
 fn a_file_that_is_not_there_is_told_before_rows_come_out() {
     let mut batches = 0;
@@ -96,7 +96,7 @@ fn a_file_that_is_not_there_is_told_before_rows_come_out() {
     assert_eq!(batches, 0);
 }
 
-/// It was a run of zero rows.
+/// Regression test: an empty list of inputs was a run without rows.
 #[test]
 fn no_inputs_are_an_error() {
     let told = "there are no inputs";

@@ -1,4 +1,4 @@
-//! Files of outputs: what is in them, and that they are there whole or not at all.
+//! Tests files of outputs: their content, and that they appear complete or not at all.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::Write;
@@ -155,7 +155,7 @@ fn of_one(
     Ok(sink)
 }
 
-/// What had the name was replaced, whatever it was, and the new file was readable for all.
+/// Regression test: a link was replaced by a file, and the new file was readable for everybody.
 #[test]
 fn links_are_written_through_and_modes_stay() {
     let dir = tempfile::tempdir().unwrap();
@@ -192,7 +192,7 @@ fn devices_pipes_and_directories_are_refused() {
     }
 }
 
-/// Run over its own output, a pipeline replaced its input.
+/// Regression test: a pipeline whose output was its input replaced the input.
 #[test]
 fn an_output_that_is_an_input_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -213,7 +213,7 @@ fn an_output_that_is_an_input_is_refused() {
     assert_eq!(std::fs::read(&path).unwrap(), expected_bits());
 }
 
-/// A writer that a test can look into.
+/// A writer whose bytes a test can read.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! Numbers and missing values as other programs write them, and the share of rows that may be bad.
+//! Tests numbers and missing values as other programs write them, and the limit of bad rows.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use embank_pipeline::{
@@ -8,8 +8,8 @@ use embank_pipeline::{
 
 const MISSING: i64 = 77;
 
-/// One field after the other, shown as i64 where they are whole numbers, in hundredths where they
-/// are floats, and as hashes where they are text.
+/// A spec with a column for each field, shown as i64: integers as they are, floats as buckets, text
+/// as hashes.
 fn spec(fields: Vec<Field>) -> Spec {
     let column = |field: &Field| {
         let column = Column::field(&field.name);
@@ -46,7 +46,7 @@ fn run_with(
     Ok((rows, report))
 }
 
-/// With each kind of instructions, in chunks of any size.
+/// Reads the text at every level and in two chunk sizes. All results must be equal.
 fn read(spec: &Spec, format: Format, text: &str) -> Result<Vec<i64>, Error> {
     let mut all: Option<Vec<i64>> = None;
     for level in Level::available() {
@@ -62,18 +62,18 @@ fn read(spec: &Spec, format: Format, text: &str) -> Result<Vec<i64>, Error> {
 }
 
 fn one(field: Field, values: &[&str]) -> Result<Vec<i64>, Error> {
-    // With a neighbour, so that a value may be empty.
+    // A second field, so that a row with an empty value is not an empty line.
     let text: String = values.iter().map(|value| format!("{value}\t0\n")).collect();
     let other = Field::new("other", FieldKind::Skip);
     let mut spec = spec(vec![field]);
     spec.fields.push(other);
-    // Many rows, so that kernels take them in groups.
+    // Many rows, so that the kernels read them in groups.
     let rows = read(&spec, Format::TSV, &text.repeat(30))?;
     assert!(rows.chunks(values.len()).all(|part| part == &rows[..values.len()]));
     Ok(rows[..values.len()].to_vec())
 }
 
-/// They were bad rows, without a setting that helps.
+/// Regression test: such rows were bad, and no setting could change that.
 #[test]
 fn spellings_of_missing_values_are_missing() {
     let spellings = ["NA", "NULL", "\\N", "nan", "<null>", "n/a"];
@@ -83,14 +83,14 @@ fn spellings_of_missing_values_are_missing() {
         let m = MISSING;
         let twelve = if kind == FieldKind::Hex32 { 0x12 } else { 12 };
         assert_eq!(one(field(), &values).unwrap(), [5, m, m, m, m, m, m, m, twelve], "{kind:?}");
-        // Byte by byte, and no others.
+        // Spellings match byte by byte; other spellings are errors.
         for wrong in ["na", "NaN", " NA", "NULL ", "-"] {
             let error = one(field(), &["1", wrong]).unwrap_err();
             assert!(matches!(error, Error::BadRow(_)), "{kind:?} {wrong}: {error}");
         }
         let error = one(field().required(), &["1", "NA"]).unwrap_err();
         assert!(error.to_string().contains("a value is required"), "{error}");
-        // Without the setting it is as before.
+        // Without the setting, the spelling is an error.
         assert!(one(Field::new("x", kind), &["NA"]).is_err());
     }
     let field = Field::new("x", FieldKind::Float32).missing(["nan", "-inf", "NA"]);
@@ -102,7 +102,7 @@ fn spellings_of_missing_values_are_missing() {
     assert_ne!(plain[0], plain[1]);
 }
 
-/// A spelling may be a number itself.
+/// A number may be a spelling of missing.
 #[test]
 fn numbers_that_mean_missing() {
     for kind in [FieldKind::Int32, FieldKind::Int64] {
@@ -114,7 +114,7 @@ fn numbers_that_mean_missing() {
     assert_eq!(one(field, &["bad", "bad0", "7"]).unwrap(), [MISSING, 0xbad0, 7]);
     let field = Field::new("x", FieldKind::Float32).missing(["-9.0"]);
     assert_eq!(one(field, &["-9.0", "-9", "0.5"]).unwrap(), [5, 0, 2]);
-    // Neighbours are read as ever.
+    // Neighbouring fields without spellings are not affected.
     let fields = vec![
         Field::new("a", FieldKind::Int32),
         Field::new("b", FieldKind::Int32).missing(["0"]),
@@ -124,7 +124,7 @@ fn numbers_that_mean_missing() {
     assert_eq!(rows[..6], [0, MISSING, 0, 1, 2, 3]);
 }
 
-/// A nullable column of pandas is one of floats.
+/// Whole numbers may be written as floats, as pandas does for a column with missing values.
 #[test]
 fn whole_numbers_written_as_floats() {
     for kind in [FieldKind::Int32, FieldKind::Int64, FieldKind::Uint64] {
@@ -176,7 +176,7 @@ fn unsigned_numbers_of_64_bits() {
     assert_eq!(serde_json::to_string(&FieldKind::Uint64).unwrap(), "\"uint64\"");
 }
 
-/// Ids of 64 bits in a bank's vocabulary.
+/// Unsigned 64-bit numbers can be values of a bank's vocabulary.
 #[test]
 fn unsigned_numbers_are_values_of_a_vocabulary() {
     let directory = tempfile::tempdir().unwrap();
@@ -202,8 +202,8 @@ fn unsigned_numbers_are_values_of_a_vocabulary() {
     assert_eq!(found, [0]);
 }
 
-/// Leaving out rows has a limit: of a file that the fields do not fit, only the rows without a
-/// value came out.
+/// A run that leaves out too many rows fails. Without this limit, a file that does not fit the
+/// fields would give only its few good rows.
 #[test]
 fn a_run_that_leaves_out_too_much_ends_with_the_first_bad_rows() {
     let skipping = |bad_rows_max| Spec {
@@ -226,7 +226,7 @@ fn a_run_that_leaves_out_too_much_ends_with_the_first_bad_rows() {
         }
         outcomes
     };
-    // Fewer than are allowed, and few rows of which all are bad.
+    // Runs with fewer bad rows than allowed, and a short run in which all rows are bad.
     for (limit, text) in [
         (0.01, rows(19_850, 150)),
         (0.6, rows(10_000, 10_000)),
@@ -256,7 +256,7 @@ fn a_run_that_leaves_out_too_much_ends_with_the_first_bad_rows() {
     assert_eq!(Spec::default().bad_rows_max, 0.01);
 }
 
-/// A quote that is left open took 999 rows, and counted as one.
+/// Regression test: an open quote made 999 lines one bad row, and it counted as one line.
 #[test]
 fn a_bad_row_tells_the_lines_that_it_spans() {
     let spec = Spec {
@@ -282,7 +282,7 @@ fn a_bad_row_tells_the_lines_that_it_spans() {
             run_with(&Spec { bad_rows: single, ..spec.clone() }, &options, &input).unwrap_err();
         assert!(error.to_string().contains("(it spans 999 lines); `bad_rows: skip`"), "{error}");
     }
-    // The lines count for the share, not the row.
+    // The share of bad rows counts the lines of a bad row, not the row.
     let text =
         format!("x,word\n{}2,\"open\n{}3,x\"y\n", "1,a\n".repeat(10_000), "7,b\n".repeat(500));
     let options = RunOptions { format: Format::CSV, ..RunOptions::default() };

@@ -1,5 +1,4 @@
-//! Whole pipelines: every operator, every thread count, every kind of instructions, against plain
-//! Rust.
+//! Compares whole pipelines with plain Rust: all operators, levels and numbers of threads.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -9,7 +8,7 @@ use embank_pipeline::{
     Output, Pipeline, RunOptions, RunReport, Spec, Value,
 };
 
-/// All rows of the first output, and the report.
+/// Returns all rows of the first output, and the report.
 fn run(spec: &Spec, options: &RunOptions, inputs: &[Input<'_>]) -> (Vec<u32>, RunReport) {
     let mut rows = Vec::new();
     let mut pipeline = Pipeline::new(spec, options).unwrap();
@@ -23,8 +22,8 @@ fn run(spec: &Spec, options: &RunOptions, inputs: &[Input<'_>]) -> (Vec<u32>, Ru
     (rows, report)
 }
 
-/// Rows of the Criteo format: numbers that repeat, some fields empty, some integers negative or
-/// long.
+/// Makes rows in the Criteo format. Values repeat, some fields are empty, and some integers are
+/// negative or long.
 fn criteo_text(rows: u64) -> String {
     let mut text = String::new();
     for row in 0..rows {
@@ -50,7 +49,7 @@ fn criteo_text(rows: u64) -> String {
     text
 }
 
-/// What must come out: label, logarithms, ids.
+/// Returns the expected rows: label, logarithms, ids.
 fn criteo_reference(text: &str, modulus: u32) -> Vec<Vec<f64>> {
     let mut ids = vec![HashMap::new(); 26];
     let row = |line: &str| {
@@ -250,7 +249,7 @@ fn columns_that_share_a_vocabulary_number_row_by_row() {
         ..Spec::default()
     };
     let text = "5\t7\n7\t5\n9\t8\n1\t9\n".repeat(20);
-    // Within a row, the column that the pipeline names first.
+    // Within a row, the first column of the spec gets its id first.
     let expected = [[1, 0], [0, 1], [3, 2], [4, 3]].as_flattened().repeat(20);
     for threads in [1, 4] {
         let options = RunOptions { threads, chunk_bytes: 10, ..RunOptions::default() };
@@ -401,7 +400,7 @@ fn nothing_comes_of_nothing() {
     }
 }
 
-/// A consumer may take the batch by any means.
+/// A consumer may take the batch out and leave an empty one.
 #[test]
 fn a_batch_that_is_replaced_costs_no_rows() {
     let text = criteo_text(1000);
@@ -453,7 +452,8 @@ fn columns_of_one_text_are_filled_apart() {
         let text = format!("\t\n{first}\t\n{second}\t\n");
         let options = RunOptions::default();
         let (rows, _) = run(&spec, &options, &[Input::memory("text", text.as_bytes())]);
-        // Row 0 is missing; the others hold the fills themselves, or are missing too.
+        // Row 0 is missing. Row 1 holds the first fill, row 2 the second; an empty fill is a
+        // missing value.
         let hash_of = |fill: &str, row: usize, place: usize| {
             (!fill.is_empty()).then(|| rows[row * 2 + place])
         };
@@ -500,7 +500,7 @@ fn ends_of_a_clip_stay_within_its_numbers() {
     assert!(Pipeline::new(&spec(1000.0), &RunOptions::default()).is_ok());
 }
 
-/// One fault of a row is enough, and finding its place goes through the row once.
+/// A row with many faults is reported once, and its place is found in one pass over the row.
 #[test]
 fn many_faults_of_long_quoted_rows() {
     let fields = 2000;
@@ -534,7 +534,7 @@ fn a_run_inside_a_drop_of_an_unwinding_thread_is_a_run_as_any() {
         fn drop(&mut self) {
             let text = criteo_text(400);
             let options = RunOptions { threads: 3, chunk_bytes: 3000, ..RunOptions::default() };
-            // The test does not depend on which thread ends first.
+            // Repeated, because the thread that ends first differs from run to run.
             for _ in 0..30 {
                 let mut pipeline = Pipeline::new(&Spec::criteo(50), &options).unwrap();
                 let input = [Input::memory("rows", text.as_bytes())];
@@ -566,7 +566,7 @@ fn of_many_bad_rows_the_first_are_reported_and_all_counted() {
         bad_rows_max: 1.0,
         ..Spec::default()
     };
-    // Of another number of fields, with a bad number, with two, good.
+    // Four kinds of rows: wrong number of fields, one bad number, two bad numbers, good.
     let text = "\nx\t1\ny\tz\n1\t2\n".repeat(3000);
     for (chunk_bytes, quote) in
         [(1 << 20, None), (1 << 20, Some(b'"')), (70, None), (70, Some(b'"'))]

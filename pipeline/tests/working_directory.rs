@@ -1,6 +1,5 @@
-//! Outputs go where they were meant to go when the sink was made, whatever the working directory is
-//! when they are finished. The only test of this file, because the working directory is the
-//! process's.
+//! A sink writes to the directory that was meant when it was made, even if the working directory
+//! changes later. The only test of this file, because the working directory belongs to the process.
 
 use std::env;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Fuzz target: reads an Arrow file, or one with up to eight edits.
+//! Fuzz target: reads Arrow files with up to eight edits, or arbitrary bytes.
 
 #![no_main]
 

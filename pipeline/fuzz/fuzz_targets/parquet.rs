@@ -1,4 +1,4 @@
-//! Fuzz target: reads a Parquet file, or one with up to eight edits.
+//! Fuzz target: reads Parquet files with up to eight edits, or arbitrary bytes.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Fuzz target: reads text with quotes, and compares with a decoder that goes byte by byte.
+//! Fuzz target: reads text with quotes, and compares with a decoder that works byte by byte.
 
 #![no_main]
 

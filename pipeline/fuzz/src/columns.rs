@@ -1,4 +1,4 @@
-//! Parquet and Arrow files: edited ones and bare bytes are read or refused.
+//! Reads edited Parquet and Arrow files, and arbitrary bytes. Each is read or refused.
 
 use std::fs;
 use std::sync::{Arc, OnceLock};
@@ -27,20 +27,20 @@ use super::reference::{expected_of_input, run};
 const ROWS: usize = 37;
 const BYTES_MAX: usize = 64 << 10;
 
-/// A file and how it is read.
+/// A damaged file, and the options for reading it.
 #[derive(Debug, Arbitrary)]
 pub struct Damaged {
     which: u8,
     edits: Vec<Edit>,
-    /// In place of a file.
+    /// Arbitrary bytes to read in place of a file.
     raw: Option<Vec<u8>>,
-    /// Where the file lies on a disk.
+    /// True to read from a file on disk, not from memory.
     in_file: bool,
     chunk: u16,
     threads: u8,
 }
 
-/// Fields of every kind.
+/// A spec with fields of every kind except `Uint64`.
 pub fn columns_spec() -> Spec {
     let kinds = [
         ("small", FieldKind::Int32),
@@ -124,7 +124,7 @@ fn batch(of: usize) -> RecordBatch {
     RecordBatch::try_from_iter(columns).expect("columns of one length")
 }
 
-/// Parquet files of several codecs, encodings and versions.
+/// Returns Parquet files of several codecs, encodings and versions.
 pub fn parquet_files() -> &'static [Vec<u8>] {
     static FILES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     FILES.get_or_init(|| {
@@ -166,7 +166,7 @@ pub fn parquet_files() -> &'static [Vec<u8>] {
     })
 }
 
-/// Arrow files and streams.
+/// Returns Arrow files and streams.
 pub fn arrow_files() -> &'static [Vec<u8>] {
     static FILES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     FILES.get_or_init(|| {
@@ -207,7 +207,7 @@ pub fn arrow_files() -> &'static [Vec<u8>] {
 }
 
 impl Damaged {
-    /// Runs it; bare bytes have `magic` before them.
+    /// Reads the file. Arbitrary bytes get `magic` before them.
     pub fn run(&self, files: &[Vec<u8>], magic: &[u8]) {
         let mut bytes = match &self.raw {
             Some(raw) => [magic, raw.as_slice()].concat(),

@@ -1,4 +1,4 @@
-//! Compressed texts: any bytes behind the magic, and streams of a text, whole or edited.
+//! Reads compressed texts: arbitrary bytes after the magic bytes, and texts, whole or damaged.
 
 use std::io::Write;
 
@@ -13,13 +13,13 @@ use super::text::Text;
 #[derive(Debug, Arbitrary)]
 pub struct Compressed {
     zstd: bool,
-    /// With a checksum, which zstd need not have.
+    /// Whether zstd adds a checksum.
     checksum: bool,
     level: u8,
-    /// A frame or member for each part, cut here.
+    /// Places that cut the text. Each part becomes a frame or member of its own.
     cuts: [Option<u16>; 2],
     quoted: bool,
-    /// In place of a text.
+    /// Arbitrary bytes to read in place of a text.
     raw: Option<Vec<u8>>,
     edits: Vec<Edit>,
     text: Text,
@@ -41,7 +41,7 @@ impl Compressed {
         encoder.finish().expect("it goes to memory")
     }
 
-    /// Runs it.
+    /// Reads the text. Without edits, the result must equal the reference.
     pub fn run(&self) {
         let Some((fields, shape, mut texts)) = self.text.inputs(self.quoted) else { return };
         let text = texts.remove(0);

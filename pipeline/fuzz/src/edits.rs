@@ -1,10 +1,10 @@
-//! Changes of a file's bytes.
+//! Edits of a file's bytes.
 
 use arbitrary::Arbitrary;
 
 const EDITS_MAX: usize = 8;
 
-/// A change; places are taken modulo the length, from the end if `back`.
+/// An edit. Places count modulo the length, from the end if `back`.
 #[derive(Debug, Clone, Arbitrary)]
 pub struct Edit {
     at: u16,

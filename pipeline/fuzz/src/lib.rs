@@ -1,5 +1,5 @@
-//! What the fuzz targets run: docs/testing.md, "Fuzzing". The tests in
-//! `pipeline/tests/fuzz_corpus.rs` run the same over the corpus.
+//! The code of the fuzz targets: docs/testing.md, "Fuzzing". The tests in
+//! `pipeline/tests/fuzz_corpus.rs` run the same code over the corpus.
 
 pub mod columns;
 pub mod compressed;
@@ -12,20 +12,20 @@ pub mod text;
 use std::panic;
 use std::path::{Path, PathBuf};
 
-/// Where directories are made: in memory, if there is such a place.
+/// The directory for temporary directories: in memory if the system has `/dev/shm`.
 pub fn folder() -> PathBuf {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
 }
 
-/// Lets panics of the arrow and parquet crates pass, which the pipeline catches and reports; the
-/// fuzzer's own hook ends the process at any panic.
+/// Ignores panics of the arrow and parquet crates, which the pipeline catches and reports. The
+/// fuzzer's own hook would end the process at any panic.
 pub fn let_pass_what_is_caught() {
     let all = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         let foreign = |file: &str| file.contains("/arrow-") || file.contains("/parquet-");
-        // A slice out of bounds in the standard library, called by one of them, has no place of its
-        // own to tell by.
+        // Panics in other files end the process. That includes a slice out of bounds in the
+        // standard library, even if one of these crates called it.
         if !info.location().is_some_and(|place| foreign(place.file())) {
             all(info);
         }

@@ -1,5 +1,5 @@
-//! Rows of 32-bit numbers: every kind of instructions gives what is there, from memory and from
-//! files.
+//! Reads rows of 32-bit numbers, from memory and from files. Every level must give the numbers in
+//! the bytes.
 
 use std::fs;
 
@@ -10,21 +10,21 @@ use super::reference::{Decoded, Kind, OneField, fields, run, spec};
 
 const BYTES_MAX: usize = 64 << 10;
 
-/// Packed rows and how they are read.
+/// Packed rows, and the options for reading them.
 #[derive(Debug, Arbitrary)]
 pub struct Packed {
     fields: Vec<OneField>,
     chunk: u16,
     threads: u8,
     in_file: bool,
-    /// Cut to whole rows.
+    /// True to cut the bytes to complete rows.
     whole: bool,
     again: u8,
     bytes: Vec<u8>,
 }
 
 impl Packed {
-    /// Runs it.
+    /// Reads the rows at every level and compares.
     pub fn run(&self) {
         let mut fields = fields(&self.fields);
         for field in &mut fields {

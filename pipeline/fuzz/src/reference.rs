@@ -1,4 +1,4 @@
-//! What a text decodes to, byte by byte: slow and plain.
+//! Reference decoder: decodes a text byte by byte.
 
 use embank_pipeline::{
     BadRows, Batch, Column, Dtype, Error, Field, FieldKind, Format, Header, Input, Level, Operator,
@@ -10,9 +10,9 @@ use arbitrary::Arbitrary;
 const FIELDS_MAX: usize = 45;
 const HASH_SEED: u64 = 9;
 const MODULUS: u32 = 1 << 31;
-/// Most bad rows of a report.
+/// Most bad rows in a report.
 const REPORTED: usize = 10;
-/// The longest byte string of a field.
+/// Most bytes of a field's byte string.
 const FIELD_BYTES_MAX: usize = 1 << 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Arbitrary)]
@@ -42,17 +42,17 @@ impl Kind {
     }
 }
 
-/// A field of a row, and the number of equal fields in a row of it.
+/// A field of a row, repeated `count` times.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub struct OneField {
     pub kind: Kind,
     required: bool,
-    /// What stands for an empty one is zero or empty itself.
+    /// True to fill empty fields with zero or empty text.
     zero: bool,
     count: u8,
 }
 
-/// The fields of a row, one at least.
+/// Returns the fields of a row, at least one.
 pub fn fields(some: &[OneField]) -> Vec<OneField> {
     let all = some.iter().flat_map(|one| vec![*one; usize::from(one.count % 9) + 1]);
     let mut fields: Vec<_> = all.take(FIELDS_MAX).collect();
@@ -62,7 +62,7 @@ pub fn fields(some: &[OneField]) -> Vec<OneField> {
     fields
 }
 
-/// A pipeline that shows what each field was read as.
+/// A pipeline that outputs the value of each field.
 pub fn spec(fields: &[OneField], bad_rows: BadRows) -> Spec {
     let name = |place: usize| format!("f{place}");
     let field = |(place, field): (usize, &OneField)| Field {
@@ -101,7 +101,7 @@ pub fn spec(fields: &[OneField], bad_rows: BadRows) -> Spec {
     }
 }
 
-/// How rows lie in a text.
+/// The format of a text.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     pub separator: u8,
@@ -110,14 +110,14 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Headers are passed over: their names are as random as all else.
+    /// Headers are skipped, because their names are random.
     pub fn format(self) -> Format {
         let header = if self.header { Header::Skip } else { Header::None };
         Format::Text { separator: self.separator.into(), header, quote: self.quote }
     }
 }
 
-/// Rows' values, those of 32 bits and those of 64 apart; and the bad rows, by input and line.
+/// The 32-bit and the 64-bit values of the rows, and the input and line of each bad row.
 #[derive(Debug, Default, PartialEq)]
 pub struct Decoded {
     pub words: Vec<u32>,
@@ -128,7 +128,7 @@ pub struct Decoded {
 }
 
 impl Decoded {
-    /// Fails, if it is not as expected, at the first difference.
+    /// Panics at the first difference from `expected`.
     pub fn expect_equal(&self, expected: &Self, level: Level) {
         let numbers = |of: &Self| (of.rows, of.bad_rows, of.words.len(), of.wides.len());
         assert_eq!(numbers(self), numbers(expected), "{level}");
@@ -141,9 +141,9 @@ impl Decoded {
 }
 
 struct Row {
-    /// Its first line, from 1.
+    /// The row's first line, from 1.
     line: u64,
-    /// Each field's bytes.
+    /// The bytes of each field.
     fields: Vec<Vec<u8>>,
     wrong: bool,
 }
@@ -169,7 +169,7 @@ fn rows(text: &[u8], shape: Shape) -> Vec<Row> {
                     }
                     at += 1;
                 }
-                // Past the end where the last byte is the first of a pair: there is no such.
+                // An open quote at the text's end is wrong.
                 row.wrong |= !closed;
             }
             let mut rest = Vec::new();
@@ -200,7 +200,7 @@ fn rows(text: &[u8], shape: Shape) -> Vec<Row> {
     rows
 }
 
-/// A field's 32 or 64 bits.
+/// The 32 or 64 bits of a field. `None` if the bytes are no such value.
 fn value(field: &OneField, bytes: &[u8]) -> Option<u64> {
     let is_empty = bytes.is_empty();
     if is_empty && field.required && field.kind != Kind::Skip {
@@ -241,15 +241,16 @@ fn value(field: &OneField, bytes: &[u8]) -> Option<u64> {
     }
 }
 
-/// What all rows of the inputs are.
+/// Decodes all rows of the inputs.
 pub fn decode(inputs: &[Vec<u8>], fields: &[OneField], shape: Shape) -> Decoded {
     let mut decoded = Decoded::default();
     for (input, text) in inputs.iter().enumerate() {
-        // A mark of UTF-8 is no part of the text.
+        // The byte order mark of UTF-8 does not belong to the first field.
         let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
         for (place, row) in rows(text, shape).into_iter().enumerate() {
             let is_header = shape.header && place == 0;
-            // A separator in a number, as one in quotes may have it, is no digit, whatever it is.
+            // A quoted number may contain the separator. That makes it a bad number, even if the
+            // separator is a digit.
             let one = |(field, bytes): (&OneField, &Vec<u8>)| {
                 let number = !matches!(field.kind, Kind::Bytes | Kind::Skip);
                 let value = value(field, bytes);
@@ -282,7 +283,7 @@ pub fn decode(inputs: &[Vec<u8>], fields: &[OneField], shape: Shape) -> Decoded 
     decoded
 }
 
-/// What an input is called.
+/// The name of an input.
 pub fn name(input: usize) -> String {
     format!("input {input}")
 }
@@ -292,7 +293,7 @@ fn plain(input: &str) -> String {
     input.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// The rows that a pipeline makes of the inputs.
+/// Runs a pipeline over the inputs and returns its rows.
 pub fn run(
     spec: &Spec,
     options: &RunOptions,
@@ -316,13 +317,13 @@ pub fn run(
     Ok(decoded)
 }
 
-/// An error that hostile input may cause.
+/// Panics unless hostile input may cause this error.
 pub fn expected_of_input(error: &Error) {
     assert!(!matches!(error, Error::Panicked(_)), "{error}");
     assert!(!error.to_string().is_empty());
 }
 
-/// All kinds of instructions, with the reference.
+/// Compares the pipeline at every level with the reference.
 pub fn check(
     inputs: &[Input<'_>],
     texts: &[Vec<u8>],
@@ -340,7 +341,7 @@ pub fn check(
                 let place = (plain(&report.input), report.line);
                 assert_eq!(Some(&place), expected.bad.first(), "{level}");
             }
-            // Other encodings are refused by their first row.
+            // A first row in another encoding is refused.
             (Err(Error::Encoding { .. }), _) => {}
             (Err(Error::Header { input, .. }), _) => {
                 let told = expected.bad.contains(&(plain(&input), 1));

@@ -1,5 +1,5 @@
-//! Pipelines: any JSON is a pipeline that runs, or is refused; and one that runs gives the same
-//! with every kind of instructions, any number of threads and any chunks.
+//! Makes pipelines from arbitrary JSON or operators. Each runs or is refused. One that runs must
+//! give the same result for every level, number of threads and chunk size.
 
 use arbitrary::Arbitrary;
 use embank_pipeline::{
@@ -9,7 +9,8 @@ use embank_pipeline::{
 
 use super::reference::{Kind, expected_of_input};
 
-/// What tables of ids may have together: a modulus of 2^31 is fine, and takes 8 GiB.
+/// Largest modulus of a vocabulary here. The pipeline allows 2^31, but a table of that size takes 8
+/// GiB.
 const MODULUS_MAX: u32 = 1 << 16;
 const COLUMNS_MAX: usize = 16;
 
@@ -155,8 +156,8 @@ impl OneOperator {
     }
 }
 
-/// Where it is large, a modulus becomes small: tables of ids, and what of them is touched, take
-/// memory by it. Limits of other kinds bound values too.
+/// Lowers moduli and clips before a vocabulary, because its table of ids takes memory in
+/// proportion. Returns false if the pipeline has too many columns or fields.
 fn small(spec: &mut Spec) -> bool {
     for column in &mut spec.columns {
         let numbered = column.operators.iter().any(|of| matches!(of, Operator::Vocabulary(_)));
@@ -175,7 +176,7 @@ fn small(spec: &mut Spec) -> bool {
     spec.columns.len() <= 64 && spec.fields.len() <= 256
 }
 
-/// What came out: bits of each output, rows, bad rows; or the error.
+/// The result of a run: the bits of each output, the rows and the bad rows, or the error.
 type Came = Result<(Vec<Vec<u64>>, u64, u64), String>;
 
 impl Pipelines {
@@ -218,7 +219,7 @@ impl Pipelines {
         Ok((all, report.rows, report.bad_rows))
     }
 
-    /// Runs it.
+    /// Runs the pipeline at every level and compares.
     pub fn run(&self) {
         if super::text::looks_compressed(&self.text) {
             return;
@@ -232,7 +233,7 @@ impl Pipelines {
         };
         let made = Pipeline::new(&spec, &RunOptions::default());
         if made.is_ok() {
-            // Whatever runs can be written down and read again.
+            // A valid pipeline can be written as JSON and read back.
             let again = Spec::from_json(&spec.to_json()).expect("it was written so");
             assert_eq!(again, spec);
         }
@@ -245,7 +246,7 @@ impl Pipelines {
         for (level, threads) in Level::available().into_iter().zip([2, 1, 2]) {
             let found = self.go(&spec, level, threads, chunk);
             match (&first, &found) {
-                // Chunks of a pipeline that fails end it at other places.
+                // With other chunks, a failing pipeline may meet another error first.
                 (Err(_), Err(_)) => {}
                 _ => assert!(found == first, "{level}: {found:?} for {first:?}"),
             }

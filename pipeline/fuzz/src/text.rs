@@ -1,5 +1,5 @@
-//! Texts, with and without quotes: every kind of instructions, any cut into chunks and any number
-//! of threads give what the reference gives.
+//! Reads texts, with and without quotes. Every level, chunk size and number of threads must give
+//! the result of the reference.
 
 use std::fs;
 
@@ -16,22 +16,22 @@ const CHUNKS_MAX: usize = 600;
 #[derive(Debug, Clone, Arbitrary)]
 pub enum Piece {
     Raw(Vec<u8>),
-    /// Each byte stands for a character that matters.
+    /// Each byte selects a character that matters to the decoder.
     Characters(Vec<u8>),
-    /// Rows of the schema, with a fault in a field every now and then.
+    /// Rows of the fields, with occasional faults.
     Rows {
         count: u16,
         seed: u64,
         faults: u8,
     },
-    /// What was there so far, again.
+    /// A copy of a part of the text so far.
     Again {
         from: u16,
         bytes: u16,
     },
 }
 
-/// A text and how it is read.
+/// A text, and the options for reading it.
 #[derive(Debug, Clone, Arbitrary)]
 pub struct Text {
     pub fields: Vec<OneField>,
@@ -102,7 +102,7 @@ fn field(kind: Kind, draws: &mut Draws, shape: Shape) -> Vec<u8> {
     [quote].into_iter().chain(inner).chain([quote]).collect()
 }
 
-/// Puts a text together.
+/// Assembles a text from its pieces.
 pub fn assemble(pieces: &[Piece], fields: &[OneField], shape: Shape) -> Vec<u8> {
     let mut text = Vec::new();
     for piece in pieces.iter().take(PIECES_MAX) {
@@ -142,13 +142,13 @@ pub fn assemble(pieces: &[Piece], fields: &[OneField], shape: Shape) -> Vec<u8> 
     text
 }
 
-/// Whether it would be decompressed.
+/// True if the pipeline would decompress the text.
 pub fn looks_compressed(text: &[u8]) -> bool {
     text.starts_with(&[0x1F, 0x8B, 8]) || text.starts_with(&[0x28, 0xB5, 0x2F, 0xFD])
 }
 
 impl Text {
-    /// The fields, the text's shape, and the inputs; none if they are no texts.
+    /// Returns the fields, the format and the inputs. `None` if an input looks compressed.
     pub fn inputs(&self, quoted: bool) -> Option<(Vec<OneField>, Shape, Vec<Vec<u8>>)> {
         let fields = fields(&self.fields);
         let separator = match self.separator {
@@ -171,7 +171,7 @@ impl Text {
         (!inputs.iter().any(|text| looks_compressed(text))).then_some((fields, shape, inputs))
     }
 
-    /// The options of a run over this number of bytes.
+    /// Returns the options of a run over `bytes` bytes: bad rows, threads and chunk size.
     pub fn how(&self, bytes: usize) -> (BadRows, usize, usize) {
         let bad_rows = if self.skip { BadRows::Skip } else { BadRows::Fail };
         let odd = match self.chunk % 4 {
@@ -182,7 +182,7 @@ impl Text {
         (bad_rows, usize::from(self.threads % 3) + 1, odd.max(bytes / CHUNKS_MAX))
     }
 
-    /// Runs it, with quotes or without.
+    /// Reads the text, with quotes or without, and compares with the reference.
     pub fn run(&self, quoted: bool) {
         let Some((fields, shape, texts)) = self.inputs(quoted) else { return };
         let how = self.how(texts.iter().map(Vec::len).sum());

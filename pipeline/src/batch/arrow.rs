@@ -1,4 +1,4 @@
-//! Batches as Arrow's record batches: each output is a column of lists.
+//! Converts batches to Arrow record batches, in which each output is a column of lists.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,13 +10,12 @@ use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use crate::batch::{Batch, Matrix, MatrixInfo};
 use crate::spec::Dtype;
 
-/// The key in a column's metadata under which the names of its matrix's columns stand, as a JSON
-/// list.
+/// Metadata key of a column. Its value is a JSON list of the names of the matrix's columns.
 const COLUMNS: &str = "embank.columns";
 
-/// The Arrow schema of batches of these outputs. Each output is a column of lists without nulls,
-/// and each list is as long as the matrix has columns. A column's metadata has the names of the
-/// matrix's columns as `embank.columns`, a JSON list.
+/// Returns the Arrow schema of batches with these outputs. Each output is a column of lists without
+/// nulls. A list has as many values as the matrix has columns. The column's metadata
+/// `embank.columns` is a JSON list of their names.
 ///
 /// # Examples
 /// ```
@@ -39,9 +38,8 @@ pub fn arrow_schema(outputs: &[MatrixInfo]) -> SchemaRef {
 }
 
 impl Batch {
-    /// The batch as an Arrow record batch with the schema [`arrow_schema`]: each matrix is a column
-    /// of lists, and each row of the matrix is a list. Nothing is copied: the values lie row by
-    /// row, as in the matrix.
+    /// Converts the batch to an Arrow record batch with the schema [`arrow_schema`]. Each matrix
+    /// becomes a column of lists, with one list for each row. No value is copied.
     ///
     /// # Examples
     /// ```
@@ -83,7 +81,7 @@ fn primitive<T: ArrowPrimitiveType>(values: Vec<T::Native>) -> ArrayRef {
     Arc::new(PrimitiveArray::<T>::new(values.into(), None))
 }
 
-/// What a list's values are.
+/// Type of a list's values.
 fn item(dtype: Dtype) -> FieldRef {
     let kind = match dtype {
         Dtype::F32 => DataType::Float32,

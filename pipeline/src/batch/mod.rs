@@ -18,16 +18,16 @@ pub use arrow::arrow_schema;
 pub struct MatrixInfo {
     /// The output's name.
     pub name: String,
-    /// Its columns' names, from left to right.
+    /// Names of the matrix's columns, from left to right.
     pub columns: Vec<String>,
-    /// What its values are.
+    /// Type of the values.
     pub dtype: Dtype,
 }
 
 /// Some rows, with one matrix for each output.
 ///
-/// A consumer gets a reference and may take the batch ([`take`](Self::take)). The pipeline uses a
-/// batch that was not taken again.
+/// A consumer gets a reference and may take the batch ([`take`](Self::take)). The pipeline reuses
+/// the memory of a batch that is not taken.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     pub(crate) first_row: u64,
@@ -37,7 +37,7 @@ pub struct Batch {
     pub(crate) matrices: Vec<Values>,
 }
 
-/// An output's values, row by row, in their own memory.
+/// An output's values, row by row, in a vector that the caller owns.
 ///
 /// # Examples
 /// ```
@@ -49,17 +49,17 @@ pub struct Batch {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Matrix {
-    /// Of dtype [`F32`](Dtype::F32).
+    /// An output of dtype [`F32`](Dtype::F32).
     F32(Vec<f32>),
-    /// Of dtype [`I32`](Dtype::I32).
+    /// An output of dtype [`I32`](Dtype::I32).
     I32(Vec<i32>),
-    /// Of dtype [`I64`](Dtype::I64).
+    /// An output of dtype [`I64`](Dtype::I64).
     I64(Vec<i64>),
-    /// Of dtype [`Bits32`](Dtype::Bits32).
+    /// An output of dtype [`Bits32`](Dtype::Bits32).
     Bits32(Vec<u32>),
 }
 
-/// A matrix's values, row by row. Only the first `rows` rows are valid.
+/// A matrix's values, row by row. Values after the batch's last row are invalid.
 #[derive(Debug, Clone)]
 pub(crate) enum Values {
     Words(Vec<u32>),
@@ -76,7 +76,7 @@ impl Batch {
         Self { first_row: 0, input_bytes: 0, rows: 0, infos, matrices }
     }
 
-    /// Makes room for `rows` rows. The present content is no longer used.
+    /// Reserves space for `rows` rows and drops the present rows.
     pub(crate) fn reserve(&mut self, rows: usize) {
         self.rows = 0;
         for (info, values) in self.infos.iter().zip(&mut self.matrices) {
@@ -101,28 +101,27 @@ impl Batch {
         self.first_row
     }
 
-    /// Bytes of the run's inputs that have been read up to the batch's end. Compressed inputs count
-    /// with their compressed bytes. The run's total is
-    /// [`RunReport::bytes`](crate::RunReport::bytes).
+    /// Bytes of the run's inputs that were read up to the batch's end. Compressed inputs count
+    /// compressed. The run's total is [`RunReport::bytes`](crate::RunReport::bytes).
     #[must_use]
     pub fn input_bytes(&self) -> u64 {
         self.input_bytes
     }
 
-    /// Names and shapes of its matrices.
+    /// Names and shapes of the batch's matrices.
     #[must_use]
     pub fn infos(&self) -> &[MatrixInfo] {
         &self.infos
     }
 
-    /// The batch itself; an empty one stays in its place.
+    /// Returns the batch and leaves an empty one in its place.
     #[must_use]
     pub fn take(&mut self) -> Self {
         let empty = Self::new(Arc::clone(&self.infos));
         std::mem::replace(self, empty)
     }
 
-    /// Its matrices, one for each output; nothing is copied.
+    /// Returns the matrices, one for each output. No value is copied.
     #[must_use]
     pub fn into_matrices(self) -> Vec<Matrix> {
         let Self { rows, infos, matrices, .. } = self;
@@ -158,8 +157,8 @@ impl Batch {
         }
     }
 
-    /// The matrix of an output of dtype [`F32`](Dtype::F32), row by row. `output` is the output's
-    /// place. `None` for another dtype.
+    /// Returns the matrix of output number `output`, row by row. `None` unless its dtype is
+    /// [`F32`](Dtype::F32).
     #[must_use]
     pub fn f32(&self, output: usize) -> Option<&[f32]> {
         let of_dtype = self.infos.get(output)?.dtype == Dtype::F32;
@@ -195,13 +194,13 @@ impl Batch {
 
 /// Moves rows from one batch to another, for feeds.
 impl Batch {
-    /// The values of its matrices, each with the number of values in a row.
+    /// The matrices' values, each with the number of values in a row.
     pub(crate) fn matrices_mut(&mut self) -> impl Iterator<Item = (&mut Values, usize)> {
         self.matrices.iter_mut().zip(self.infos.iter().map(|info| info.columns.len()))
     }
 
-    /// Appends some rows of another batch with these outputs. The batch must have no room beyond
-    /// its rows.
+    /// Appends rows of another batch with the same outputs. This batch's vectors must end with its
+    /// last row.
     pub(crate) fn append(&mut self, from: &Self, rows: Range<usize>) {
         self.rows += rows.len();
         for ((into, width), from) in self.matrices_mut().zip(&from.matrices) {
@@ -214,7 +213,7 @@ impl Batch {
         }
     }
 
-    /// Appends rows of another batch by their places.
+    /// Appends the rows of another batch at `places`.
     pub(crate) fn gather(&mut self, from: &Self, places: &[u32]) {
         fn gather<T: Copy>(into: &mut Vec<T>, from: &[T], places: &[u32], width: usize) {
             for &place in places {
@@ -231,7 +230,7 @@ impl Batch {
         }
     }
 
-    /// Replaces the rows at `places` by the rows of `with` from number `first` on.
+    /// Replaces the rows at `places` by rows of `with`, starting with its row `first`.
     pub(crate) fn replace(&mut self, places: &[u32], with: &Self, first: usize) {
         fn replace<T: Copy>(held: &mut [T], places: &[u32], with: &[T], width: usize) {
             for (i, &place) in places.iter().enumerate() {
@@ -252,8 +251,8 @@ impl Batch {
         }
     }
 
-    /// For each of `places`, takes the row there out of `held`, and puts a row of `with`, from
-    /// number `first` on, in its place.
+    /// For each of `places`, appends the row of `held` at that place, and puts the next row of
+    /// `with` there. The rows of `with` start with row `first`.
     pub(crate) fn exchange(&mut self, held: &mut Self, places: &[u32], with: &Self, first: usize) {
         fn exchange<T: Copy>(
             into: &mut Vec<T>,

@@ -1,4 +1,4 @@
-//! Converts values of a file of columns to the numbers of fields.
+//! Converts values of Parquet and Arrow files to the numbers of fields.
 
 use arrow_array::Array;
 use arrow_array::cast::AsArray;
@@ -24,15 +24,15 @@ const MILLISECONDS_A_DAY: i64 = 86_400_000;
 pub(super) enum Cell<'a> {
     Signed(i64),
     Unsigned(u64),
-    /// 32 bits. For a hexadecimal field, the bits are the value.
+    /// A value of 32 bits. A hexadecimal field takes the bits unchanged.
     Bits(i32),
-    /// A whole number that may need more than 64 bits.
+    /// An integer that may need more than 64 bits.
     Big(i128),
     Float(f64),
     Text(&'a [u8]),
 }
 
-/// The value of a row; `None` if it is null. `unit` is the unit of times.
+/// Returns the value of a row. `None` if it is null. `unit` is the unit for times.
 pub(super) fn cell(array: &dyn Array, row: usize, unit: TimeUnit) -> Option<Cell<'_>> {
     if array.is_null(row) {
         return None;
@@ -59,7 +59,7 @@ pub(super) fn cell(array: &dyn Array, row: usize, unit: TimeUnit) -> Option<Cell
     })
 }
 
-/// The value of a row that is not null, for the less common types.
+/// Returns the value of a row that is not null, for the less common types.
 fn rarer_cell(array: &dyn Array, row: usize, unit: TimeUnit) -> Option<Cell<'_>> {
     Some(match array.data_type() {
         DataType::Null => return None,
@@ -80,7 +80,7 @@ fn rarer_cell(array: &dyn Array, row: usize, unit: TimeUnit) -> Option<Cell<'_>>
         }
         DataType::Decimal256(_, places) => {
             let value = array.as_primitive::<Decimal256Type>().value(row);
-            // A value that needs more bits fits no field.
+            // A value that does not fit in an i128 fits in no field either.
             decimal(value.to_i128().unwrap_or(i128::MAX), *places)
         }
         DataType::Date32 => Cell::Signed(array.as_primitive::<Date32Type>().value(row).into()),
@@ -124,7 +124,7 @@ fn time_cell<'a>(array: &'a dyn Array, kind: &DataType, row: usize, unit: TimeUn
     Cell::Big(if to >= from { value * (to / from) } else { value.div_euclid(from / to) })
 }
 
-/// The place of a row's value in its dictionary.
+/// Returns the index in the dictionary of a row's value.
 fn key(keys: &dyn Array, kind: &DataType, row: usize) -> usize {
     macro_rules! of {
         ($kind:ty) => {
@@ -143,7 +143,7 @@ fn key(keys: &dyn Array, kind: &DataType, row: usize) -> usize {
     }
 }
 
-/// A decimal number with `places` digits after the point.
+/// Converts a decimal number with `places` digits after the point.
 fn decimal<'a>(value: i128, places: i8) -> Cell<'a> {
     if places == 0 {
         Cell::Big(value)
@@ -152,12 +152,12 @@ fn decimal<'a>(value: i128, places: i8) -> Cell<'a> {
     }
 }
 
-/// The whole number that a float stands for; `None` for NaN.
+/// Returns the integer that a float is equal to. `None` for NaN.
 fn whole(value: f64, kind: FieldKind) -> Result<Option<i128>, BadField> {
     if value.is_nan() {
         return Ok(None);
     }
-    // The conversion saturates, and a saturated value fits no field.
+    // The cast saturates. A saturated value fits in no field.
     if value.fract() == 0.0 { Ok(Some(value as i128)) } else { Err(BadField::NotA(kind)) }
 }
 
@@ -178,7 +178,7 @@ impl Cell<'_> {
         }
     }
 
-    /// A whole number of a type; `None` for NaN.
+    /// Converts the value to an integer of type `T`. `None` for NaN.
     fn whole<T>(self, kind: FieldKind) -> Result<Option<T>, BadField>
     where
         T: TryFrom<i64> + TryFrom<u64> + TryFrom<i128>,
@@ -226,7 +226,7 @@ impl Cell<'_> {
         }
     }
 
-    /// NaN stands for a missing value, as pandas writes it.
+    /// Converts the value to f32. `None` for NaN, which pandas writes for missing values.
     pub(super) fn float32(self, spelling: &Spelling) -> Result<Option<f32>, BadField> {
         match self {
             Self::Text(text) => spelling.read(text, float32),
@@ -243,7 +243,7 @@ impl Cell<'_> {
         }
     }
 
-    /// For a report.
+    /// The beginning of the value as text, for a report.
     pub(super) fn snippet(self) -> Vec<u8> {
         let mut text = match self {
             Self::Text(text) => return text[..text.len().min(SNIPPET_BYTES)].to_vec(),

@@ -1,9 +1,10 @@
-//! Checks Parquet pages, so that their declared numbers of values can't ask for too much memory.
+//! Refuses Parquet pages that declare more values than they can have, because a decoder would
+//! allocate memory for all of them.
 //!
 //! Decoders of the `parquet` crate allocate memory for the number of values that a page declares,
-//! before they look for the values. That holds for dictionaries, and for the lengths in
-//! `DELTA_LENGTH_BYTE_ARRAY` and `DELTA_BYTE_ARRAY`. In the last one, a few bits can also stand for
-//! a long value, because a value begins with a part of the value before it. So these readers check
+//! before they look for the values. They do so for dictionaries, and for the lengths in
+//! `DELTA_LENGTH_BYTE_ARRAY` and `DELTA_BYTE_ARRAY`. In `DELTA_BYTE_ARRAY` a value begins with a
+//! part of the value before it, so a few bits can also stand for a long value. These readers check
 //! each page before the decoders get it.
 
 use std::ops::Range;
@@ -20,16 +21,16 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::pages::PAGE_BYTES_MAX;
 
-/// Most lengths of a page: they take no more bytes than a page may have. Writers make pages of a
-/// MiB.
+/// Most lengths of a page. Two lists of i32 of this length take as much memory as the largest page.
+/// Writers make pages of a MiB.
 const LENGTHS_MAX: u64 = PAGE_BYTES_MAX / (2 * size_of::<i32>() as u64);
-/// Most values of a block. Writers use 128 or 2,048; larger numbers could overflow in the crate.
+/// Most values of a block. Writers use 128 or 2,048. Larger numbers could overflow in the crate.
 const BLOCK_VALUES_MAX: u64 = 1 << 20;
-/// Fewest bytes of a value in a dictionary, unless it has a shorter fixed length. A byte string has
-/// its length before it, and numbers have 32 bits or more.
+/// Fewest bytes of a value in a dictionary, unless the type has a shorter fixed length. A byte
+/// string has its length before it, and numbers have at least 32 bits.
 const DICTIONARY_VALUE_BYTES: usize = 4;
 
-/// All row groups of a file.
+/// All row groups of a file, with checked pages.
 pub(crate) struct Counted<R> {
     pub(crate) from: Arc<R>,
     pub(crate) metadata: Arc<ParquetMetaData>,
@@ -56,7 +57,7 @@ impl<R: ChunkReader + 'static> RowGroups for Counted<R> {
     }
 }
 
-/// The chunks of a column.
+/// The column chunks of one column.
 struct Chunks<R> {
     from: Arc<R>,
     metadata: Arc<ParquetMetaData>,
@@ -79,7 +80,7 @@ impl<R: ChunkReader + 'static> Iterator for Chunks<R> {
 
 impl<R: ChunkReader + 'static> PageIterator for Chunks<R> {}
 
-/// The pages of a chunk.
+/// The pages of a column chunk, each checked.
 struct CountedPages<R: ChunkReader> {
     pages: SerializedPageReader<R>,
     column: ColumnDescPtr,
@@ -137,8 +138,8 @@ fn refused<T>(why: String) -> Result<T> {
     Err(ParquetError::General(why))
 }
 
-/// Checks a page of a column with these greatest repetition and definition levels. A value takes at
-/// least `value_bytes` in a dictionary.
+/// Checks a page of a column with these largest repetition and definition levels. A value needs at
+/// least `value_bytes` bytes in a dictionary.
 fn check(page: &Page, (repetition, definition): (i16, i16), value_bytes: usize) -> Result<()> {
     let delta = |encoding: &Encoding| {
         matches!(encoding, Encoding::DELTA_LENGTH_BYTE_ARRAY | Encoding::DELTA_BYTE_ARRAY)
@@ -154,7 +155,7 @@ fn check(page: &Page, (repetition, definition): (i16, i16), value_bytes: usize) 
             return Ok(());
         }
         Page::DataPage { buf, num_values, encoding, def_level_encoding, .. } if delta(encoding) => {
-            // No field is read from lists.
+            // Columns of lists belong to no field.
             if repetition > 0 {
                 return refused("a page of lists".to_owned());
             }
@@ -180,7 +181,7 @@ fn check(page: &Page, (repetition, definition): (i16, i16), value_bytes: usize) 
     check_lengths(lengths, u64::from(*values), *encoding == Encoding::DELTA_BYTE_ARRAY)
 }
 
-/// Bytes of the levels before the values of a page of version 1.
+/// Returns the bytes of the levels before the values, in a page of version 1.
 #[expect(deprecated, reason = "old files have the encoding")]
 fn levels_v1(page: &Bytes, values: u32, most: i16, encoding: Encoding) -> Option<usize> {
     match encoding {
@@ -197,8 +198,8 @@ fn levels_v1(page: &Bytes, values: u32, most: i16, encoding: Encoding) -> Option
     }
 }
 
-/// Checks the lengths at the begin of a page's values. If `shared`, there are two lists: the
-/// lengths that values share with the value before them, and the lengths of the rest.
+/// Checks the lengths at the beginning of a page's values. If `shared`, there are two lists: how
+/// many bytes each value shares with the value before it, and the lengths of the rest.
 fn check_lengths(bytes: &[u8], values: u64, shared: bool) -> Result<()> {
     let most = values.min(LENGTHS_MAX);
     let header = |bytes| match Header::read(bytes) {
@@ -217,8 +218,8 @@ fn check_lengths(bytes: &[u8], values: u64, shared: bool) -> Result<()> {
     }
     let mut expanded = bytes.len() as u64;
     let rest = prefixes.lengths(|length| {
-        // A value is no longer than all following bytes, so neither is the part that another value
-        // shares with it.
+        // A value has at most as many bytes as the page. The part that another value shares with it
+        // therefore has no more either.
         expanded = expanded.saturating_add(u64::try_from(length).ok()?.min(bytes.len() as u64));
         Some(())
     });
@@ -234,9 +235,9 @@ fn check_lengths(bytes: &[u8], values: u64, shared: bool) -> Result<()> {
     header(rest).map(drop)
 }
 
-/// The header of numbers in `DELTA_BINARY_PACKED`.
+/// The header of a list of numbers in `DELTA_BINARY_PACKED`.
 struct Header<'a> {
-    /// In each miniblock.
+    /// Number of values in a miniblock.
     values: u64,
     miniblocks: usize,
     count: u64,
@@ -259,8 +260,8 @@ impl<'a> Header<'a> {
         fits.then_some(Self { values, miniblocks: miniblocks as usize, count, first, rest })
     }
 
-    /// Passes all numbers to `each`. Returns the bytes after them. `None` if a number can't be read
-    /// or if `each` stops.
+    /// Passes all numbers to `each` and returns the bytes after them. `None` if a number can't be
+    /// read or if `each` returns `None`.
     fn lengths(self, mut each: impl FnMut(i32) -> Option<()>) -> Option<&'a [u8]> {
         let Self { values, miniblocks, count, first, mut rest } = self;
         if count == 0 {
@@ -274,7 +275,7 @@ impl<'a> Header<'a> {
             let widths = rest.get(..miniblocks)?;
             rest = &rest[miniblocks..];
             for &width in widths {
-                // The last miniblocks of the last block are absent, whatever their widths.
+                // The last block may end before its last miniblocks, whatever widths they declare.
                 if left == 0 {
                     break;
                 }
@@ -296,7 +297,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The number of `width` bits, at most 32, that begins at bit `at`.
+/// Returns the number of `width` bits, at most 32, that begins at bit `at`.
 fn bits(bytes: &[u8], at: usize, width: u8) -> u32 {
     let mut word = [0; 8];
     let from = &bytes[at / 8..bytes.len().min(at / 8 + 8)];

@@ -1,11 +1,11 @@
-//! Reads Arrow files and streams, record batch by record batch, and checks every declared size
-//! against the bytes that exist.
+//! Reads Arrow files and streams, one record batch at a time. Checks every declared size against
+//! the existing bytes.
 //!
-//! The `arrow` crates decode a message; this module finds the place and the length of messages. The
-//! crates would allocate as much memory as a file declares, and the system ends a process that asks
-//! for too much. Messages lie within the file, so they are no longer than the file. A compressed
-//! buffer declares its length, which may be at most what its codec can reach. Columns without a
-//! field are not decoded, and neither are their dictionaries.
+//! This module finds each message, and the `arrow` crates decode it. Alone, the crates would
+//! allocate as much memory as a file declares, and the system ends a process that asks for too
+//! much. A message must lie within the file, so it is no longer than the file. A compressed buffer
+//! declares its decompressed length, which must be possible for its codec. Columns without a field
+//! are not decoded, and neither are their dictionaries.
 
 use std::collections::HashSet;
 use std::io::{Read, Seek, SeekFrom};
@@ -18,33 +18,33 @@ use arrow_ipc::reader::{FileDecoder, read_footer_length};
 use arrow_ipc::{Block, CompressionType, Message, MessageHeader, MetadataVersion};
 use arrow_schema::Schema;
 
-/// The mark before a message. The length of its metadata follows.
+/// The mark before a message. The length of the message's metadata follows it.
 const CONTINUATION: [u8; 4] = [0xFF; 4];
 const PREFIX_BYTES: usize = 8;
-/// A file ends with the length of its footer and its magic.
+/// Bytes at a file's end: the length of its footer, and its magic.
 const TRAILER_BYTES: u64 = 10;
-/// Most bytes that a byte of LZ4 can stand for.
+/// Most decompressed bytes for a byte of LZ4.
 const LZ4_RATIO_MAX: u64 = 255;
-/// Most bytes that a byte of zstd can stand for, about: a block of 128 KiB has at least four bytes.
+/// Most decompressed bytes for a byte of zstd, roughly: a block of 128 KiB has at least four bytes.
 const ZSTD_RATIO_MAX: u64 = 1 << 16;
-/// Additional bytes for a codec's own header.
+/// Decompressed bytes allowed in addition, for a codec's own header.
 const COMPRESSED_SLACK_BYTES: u64 = 64;
 
 /// The record batches of a file or stream.
 pub(crate) struct Ipc<R> {
     from: R,
     bytes: u64,
-    /// Where a stream goes on.
+    /// Offset of a stream's next message.
     at: u64,
     decoder: FileDecoder,
-    /// The blocks of a file that are still to be read.
+    /// The unread blocks of a file. `None` for a stream.
     blocks: Option<std::vec::IntoIter<Block>>,
-    /// The dictionaries of columns that are read.
+    /// Ids of the dictionaries of columns that are read.
     dictionaries: HashSet<i64>,
 }
 
 impl<R: Read + Seek> Ipc<R> {
-    /// Opens a file or stream of `bytes` bytes. `project` chooses the columns that are read.
+    /// Opens a file or stream of `bytes` bytes. `project` selects the columns to read.
     pub(crate) fn open(
         mut from: R,
         bytes: u64,
@@ -88,7 +88,7 @@ impl<R: Read + Seek> Ipc<R> {
         Ok(ipc)
     }
 
-    /// The next record batch; `None` at the end.
+    /// Returns the next record batch. `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>, String> {
         // Ends: each round consumes a message.
         loop {
@@ -108,7 +108,7 @@ impl<R: Read + Seek> Ipc<R> {
         Ok(Some((block, buffer)))
     }
 
-    /// A message of a file, after its sizes were checked.
+    /// Reads a message of a file after checking its sizes.
     fn read_block(&mut self, block: &Block) -> Result<MutableBuffer, String> {
         let size = |of: i64| u64::try_from(of).map_err(|_| "a place in its footer is negative");
         let begin = size(block.offset())?;
@@ -120,7 +120,7 @@ impl<R: Read + Seek> Ipc<R> {
         let mut buffer = MutableBuffer::from_len_zeroed(whole as usize);
         read_at(&mut self.from, begin, &mut buffer)?;
         let (metadata, body) = buffer.split_at(metadata as usize);
-        // In files of old programs the length has no mark before it.
+        // Files of old programs have no mark before the length.
         let prefix = if metadata.starts_with(&CONTINUATION) { PREFIX_BYTES } else { 4 };
         let metadata = metadata.get(prefix..).ok_or("a message of it is cut short")?;
         check_compressed(&message(metadata)?, body)?;
@@ -155,7 +155,7 @@ impl<R: Read + Seek> Ipc<R> {
         }
     }
 
-    /// Stores a dictionary, or an addition to one, of a column that is read.
+    /// Stores a dictionary, or an addition to one, if a column that is read uses it.
     fn read_dictionary(&mut self, block: &Block, buffer: MutableBuffer) -> Result<(), String> {
         let metadata = usize::try_from(block.metaDataLength()).unwrap_or(0);
         let metadata = buffer.get(..metadata).ok_or("a message of it is cut short")?;
@@ -171,7 +171,8 @@ impl<R: Read + Seek> Ipc<R> {
     }
 }
 
-/// A decoder for the columns that `project` chooses, and their dictionaries.
+/// Makes a decoder for the columns that `project` selects. Also returns the ids of their
+/// dictionaries.
 fn decoder(
     schema: arrow_ipc::Schema<'_>,
     version: MetadataVersion,
@@ -207,7 +208,8 @@ fn read_at(from: &mut (impl Read + Seek), at: u64, into: &mut [u8]) -> Result<()
     read.map_err(|error| error.to_string())
 }
 
-/// The metadata of a stream's next message, with a prefix before it; `None` at the stream's end.
+/// Returns the metadata of a stream's next message, after its prefix of mark and length. `None` at
+/// the stream's end.
 fn read_metadata(
     from: &mut (impl Read + Seek),
     bytes: u64,
@@ -242,7 +244,7 @@ fn read_metadata(
     Ok(Some(metadata))
 }
 
-/// Refuses compressed buffers whose declared length is beyond what their codec can reach.
+/// Fails if a compressed buffer declares a length that its codec can't reach.
 fn check_compressed(message: &Message<'_>, body: &[u8]) -> Result<(), String> {
     let of_dictionary = || message.header_as_dictionary_batch()?.data();
     let Some(batch) = message.header_as_record_batch().or_else(of_dictionary) else {
@@ -263,7 +265,7 @@ fn check_compressed(message: &Message<'_>, body: &[u8]) -> Result<(), String> {
             return Err("a buffer of it lies outside of its message".to_owned());
         };
         let Some((length, compressed)) = bytes.split_first_chunk::<8>() else { continue };
-        // -1 stands for a buffer that is not compressed.
+        // The length -1 means that the buffer is not compressed.
         let length = u64::try_from(i64::from_le_bytes(*length)).unwrap_or(0);
         if length > compressed.len() as u64 * ratio + COMPRESSED_SLACK_BYTES {
             return Err(format!(

@@ -1,15 +1,15 @@
-//! Reads Parquet and Arrow files: columns by name, for the fields of a pipeline.
+//! Reads Parquet and Arrow files. Columns are found by name, for the fields of a pipeline.
 //!
 //! The thread that claims the next chunk reads it, as for compressed text
-//! ([`crate::input::stream`]). A chunk is some rows of a record batch. At the start of an input,
-//! the reader checks that all columns exist and have types that fit their fields. For the rows,
-//! only values that do not fit remain to be checked.
+//! ([`crate::input::stream`]). A chunk is some rows of a record batch. When an input is opened, the
+//! reader checks that required fields have columns and that the columns' types fit the fields.
+//! Later it checks only whether each value fits.
 //!
-//! **Hostile files.** The `parquet` and `arrow` crates return errors for most damage, and panic for
-//! some. This module catches their panics and reports an error that names the input; the input's
-//! decoder is dropped. Declared sizes are checked against the bytes that exist before memory is
-//! allocated ([`ipc`], [`pages`], [`counts`]). Byte strings of Parquet are read as views, so a
-//! value that a page's dictionary has once is in memory once, whatever the number of its rows.
+//! **Hostile files.** The `parquet` and `arrow` crates return errors for most damage, but panic for
+//! some. This module catches the panic, drops the input's decoder, and returns an error that names
+//! the input. Declared sizes are checked against the existing bytes before memory is allocated
+//! ([`ipc`], [`pages`], [`counts`]). Byte strings of Parquet are read as views. A value that is
+//! once in a page's dictionary is then once in memory, whatever the number of its rows.
 
 mod cell;
 mod counts;
@@ -40,23 +40,23 @@ use ipc::Ipc;
 use pages::Pages;
 use types::{check, views};
 
-/// Most rows of a chunk.
+/// Most rows of a chunk, so that a chunk of few small columns stays a small piece of work.
 const CHUNK_ROWS_MAX: usize = 1 << 16;
-/// Bytes of a value in a chunk, about.
+/// Approximate bytes of a value in a chunk.
 const VALUE_BYTES: usize = 8;
 
 type Batches<'a> = Box<dyn FnMut() -> Result<Option<RecordBatch>, String> + Send + 'a>;
 
-/// A file of columns that is being read.
+/// A Parquet or Arrow file that is being read.
 pub(crate) struct ColumnStream<'a> {
     batches: Batches<'a>,
     /// The unread rows of a batch.
     rest: Option<RecordBatch>,
     chunk_rows: usize,
     rows: u64,
-    /// The number of all rows, if it is known.
+    /// Number of rows in the file. `None` if it is not known.
     rows_total: Option<u64>,
-    /// Fields without a column: their values are missing.
+    /// Fields without a column. Their values are missing.
     absent: Vec<String>,
 }
 
@@ -114,7 +114,7 @@ impl<'a> ColumnStream<'a> {
         let hint = schema.fields().clone();
         let options = ArrowReaderOptions::new().with_schema(Arc::new(schema));
         let metadata = Arc::clone(metadata.metadata());
-        // Fails for types that do not follow the schema.
+        // Called for its error: it fails if a column's type does not fit this schema.
         ArrowReaderMetadata::try_new(Arc::clone(&metadata), options).map_err(told)?;
         let file = metadata.file_metadata();
         let mask = ProjectionMask::roots(file.schema_descr(), columns);
@@ -154,9 +154,9 @@ impl<'a> ColumnStream<'a> {
         Ok(Self { batches, rest: None, chunk_rows, rows: 0, rows_total: None, absent })
     }
 
-    /// The next rows; `None` at the end.
+    /// Returns the next rows. `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>, String> {
-        // Ends: each round takes a batch from the file.
+        // Ends: each round reads a batch of the file.
         while self.rest.as_ref().is_none_or(|rest| rest.num_rows() == 0) {
             match guarded(|| (self.batches)())? {
                 Some(batch) => self.rest = Some(batch),
@@ -170,20 +170,20 @@ impl<'a> ColumnStream<'a> {
         Ok(Some(rest.slice(0, rows)))
     }
 
-    /// Fields that it has no column for: their values are missing.
+    /// Fields without a column in the file. Their values are missing.
     pub(crate) fn absent(&self) -> &[String] {
         &self.absent
     }
 
-    /// The part of `bytes` that has been read, about.
+    /// Returns approximately how many of the file's `bytes` bytes have been read.
     pub(crate) fn input_bytes(&self, bytes: u64) -> u64 {
         let part = |total: u64| (bytes as f64 * self.rows as f64 / total.max(1) as f64) as u64;
         self.rows_total.map_or(0, part).min(bytes)
     }
 }
 
-/// Runs code that may panic at a hostile file. After an error, the caller does not use what it has
-/// changed.
+/// Runs code that may panic on a hostile file. Unwind safe: after an error, the caller does not use
+/// data that the code has changed.
 fn guarded<T>(decode: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -204,8 +204,8 @@ fn magic(from: &mut (impl Read + Seek)) -> Result<[u8; 8], String> {
     Ok(magic.try_into().expect("it was made eight bytes long"))
 }
 
-/// Fills `block` with the good rows of a part of a batch. Bad rows go to `bad`, by their places in
-/// the batch.
+/// Fills `block` with the good rows among `rows` of a batch. Bad rows go to `bad`; their lines are
+/// row numbers in the batch.
 pub(crate) fn read_columns(
     batch: &RecordBatch,
     rows: Range<usize>,
@@ -223,7 +223,7 @@ pub(crate) fn read_columns(
     let bad_before = bad.len();
     for (field, name) in names.iter().enumerate() {
         let Some(target) = layout.target(field) else { continue };
-        // If the column does not exist, its values are missing.
+        // `None` if the file has no such column. All of its values are then missing.
         let array = batch.column_by_name(name);
         let how = layout.field(field);
         for (place, row) in rows.clone().enumerate() {
@@ -252,7 +252,7 @@ pub(crate) fn read_columns(
     }
 }
 
-/// Puts a value into its place. False if the column has no such place.
+/// Stores a value in its slot. Returns false if the value is missing.
 fn store(
     block: &mut Block,
     slot: Slot,

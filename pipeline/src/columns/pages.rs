@@ -1,8 +1,8 @@
-//! A Parquet file whose pages can't ask for more memory than they can fill.
+//! Checks that the pages of a Parquet file can't demand more memory than they can fill.
 //!
-//! A page's header declares the page's length, compressed and not, and the `parquet` crate
-//! allocates that much memory before it looks at the page. So this module reads each header first.
-//! The header is Thrift's compact protocol. Every writer puts the page's type and the two lengths
+//! A page's header declares its decompressed and its compressed length. The `parquet` crate
+//! allocates that much memory before it looks at the page, so this module reads each header first.
+//! A header is in Thrift's compact protocol. Every writer puts the page's type and the two lengths
 //! into its first three fields.
 
 use bytes::Bytes;
@@ -11,15 +11,15 @@ use parquet::file::reader::{ChunkReader, Length};
 
 /// Most bytes of a decompressed page. Writers make pages of a MiB.
 pub(super) const PAGE_BYTES_MAX: u64 = 512 << 20;
-/// Most bytes that a compressed byte can stand for. zstd is the densest codec: a block of 128 KiB
-/// has four bytes or more.
+/// Most decompressed bytes for a compressed byte. zstd is the densest codec: a block of 128 KiB has
+/// at least four bytes.
 const RATIO_MAX: u64 = 1 << 16;
-/// The three fields.
+/// Most bytes of the first three fields: each has a byte for its type and up to five for its value.
 const HEADER_BYTES: u64 = 18;
-/// Bytes at the end of a file: the length of its metadata, and its magic.
+/// Bytes at a file's end: the length of its metadata, and its magic.
 const FOOTER_BYTES: u64 = 8;
 
-/// A file whose pages are checked.
+/// A file whose page headers are checked.
 pub(crate) struct Pages<R>(pub(crate) R);
 
 impl<R: ChunkReader> Length for Pages<R> {
@@ -62,10 +62,10 @@ fn check_page(header: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// A field of 32 bits whose number follows that of the field before it. `None` if there is another
+/// Reads an i32 field whose id is one more than the id of the field before it. `None` for any other
 /// field.
 fn field(rest: &mut &[u8]) -> Option<u64> {
-    // One further, of type i32.
+    // Header byte of an i32 field whose id is one more than the last id.
     const NEXT_I32: u8 = 0x15;
     let (&NEXT_I32, mut after) = rest.split_first()? else { return None };
     let mut value = 0;
@@ -75,7 +75,7 @@ fn field(rest: &mut &[u8]) -> Option<u64> {
         value |= u64::from(byte & 0x7F) << shift;
         if byte < 0x80 {
             *rest = after;
-            // Zigzag: the last bit is the sign. The caller refuses a negative length.
+            // Zigzag: the last bit is the sign. A negative length counts as 0 here.
             return Some(if value & 1 == 0 { value >> 1 } else { 0 });
         }
     }
@@ -86,7 +86,7 @@ fn field(rest: &mut &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A header's first fields, as Thrift has them.
+    /// Encodes the first three fields of a header.
     fn header(length: i32, compressed: i32) -> Vec<u8> {
         let mut bytes = Vec::new();
         for value in [0, length, compressed] {
@@ -113,7 +113,7 @@ mod tests {
         {
             assert!(check_page(&header(length, compressed)).is_err(), "{length} of {compressed}");
         }
-        // It lets bytes through that are not a header.
+        // Bytes that are no page header pass the check.
         for other in [&b""[..], b"PAR1", &[0x15, 0x80], &[0x15; 18]] {
             assert!(check_page(other).is_ok(), "{other:?}");
         }

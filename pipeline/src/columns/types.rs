@@ -1,4 +1,4 @@
-//! Finds the columns of the fields, and checks their types.
+//! Finds the fields' columns and checks their types.
 
 use arrow_schema::{DataType, FieldRef, Schema, TimeUnit};
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use super::Fields;
 use crate::decode::FieldKind;
 
-/// The columns of the fields, and the fields without a column. Values of the latter are missing,
-/// which only an optional field allows.
+/// Returns the indices of the fields' columns, and the names of fields without a column. Values of
+/// such a field are missing, so only an optional field may lack its column.
 ///
 /// # Errors
-/// The reason why the file can't be read: a required field without a column, two columns with its
-/// name, or a type that does not fit.
+/// A text that says why the file can't be read: a required field has no column, two columns have
+/// its name, or a type does not fit.
 pub(super) fn check(schema: &Schema, fields: &Fields) -> Result<(Vec<usize>, Vec<String>), String> {
     let mut columns = Vec::new();
     let mut absent = Vec::new();
@@ -42,7 +42,7 @@ pub(super) fn check(schema: &Schema, fields: &Fields) -> Result<(Vec<usize>, Vec
         columns.push(place);
     }
     if columns.is_empty() {
-        // Without a column, the number of rows would be whatever the file declares.
+        // Without any column, the number of rows would be whatever the file declares.
         return Err(match absent.first() {
             Some(name) => {
                 format!(
@@ -63,7 +63,7 @@ fn names(schema: &Schema) -> String {
     names.join(", ")
 }
 
-/// The type of a column's values. For a dictionary, the type of the values that its keys stand for.
+/// The type of a column's values. For a dictionary, the type of its values, not of its keys.
 fn value_type(of: &DataType) -> &DataType {
     match of {
         DataType::Dictionary(_, values) => values,
@@ -111,7 +111,7 @@ fn fits(kind: FieldKind, found: &DataType) -> bool {
     }
 }
 
-/// The advice for a type that does not fit.
+/// Advice for a column whose type does not fit.
 fn cure(found: &DataType) -> &'static str {
     match found {
         DataType::List(_)
@@ -141,7 +141,7 @@ fn cure(found: &DataType) -> &'static str {
     }
 }
 
-/// True if the column has times of 96 bits.
+/// True if the column has 96-bit times.
 fn is_int96(metadata: &ArrowReaderMetadata, name: &str) -> bool {
     let columns = metadata.parquet_schema().columns().iter();
     columns
@@ -149,10 +149,10 @@ fn is_int96(metadata: &ArrowReaderMetadata, name: &str) -> bool {
         .any(|column| column.path().parts() == [name])
 }
 
-/// The file's schema with other types in place of some: byte strings of these columns become views,
-/// and dictionaries become their values, which takes less memory and leaves one way to read them.
-/// Times of 96 bits, which Spark writes, become microseconds, because the reader's nanoseconds
-/// silently wrap before 1677 and after 2262.
+/// Returns the file's schema with some types replaced. Byte strings of `columns` become views.
+/// Dictionaries become their values, which need less memory and only one way to read them. 96-bit
+/// times, which Spark writes, become microseconds, because the reader's nanoseconds silently wrap
+/// before 1677 and after 2262.
 pub(super) fn views(metadata: &ArrowReaderMetadata, columns: &[usize]) -> Schema {
     let view = |(place, field): (usize, &FieldRef)| {
         let kind = match value_type(field.data_type()) {

@@ -1,7 +1,7 @@
 //! Kernels for processors with AVX2 and BMI2.
 //!
-//! The kernel works on four fields at a time. It loads each field's last eight bytes and shifts the
-//! bytes before the field out. It then classifies, checks and converts the rest for all four fields
+//! The kernel works on four fields at a time. It loads each field's last eight bytes and masks out
+//! the bytes before the field. It then classifies, checks and converts the bytes of all four fields
 //! at once.
 
 use std::arch::x86_64::*;
@@ -20,7 +20,7 @@ pub(super) unsafe fn index(text: &[u8], separator: u8, ends: &mut Vec<u32>) -> u
     let (blocks, rest) = text.as_chunks::<64>();
     for (i, block) in blocks.iter().enumerate() {
         let (low, high) = block.split_at(32);
-        // SAFETY: both halves have 32 bytes.
+        // SAFETY: each load needs 32 readable bytes, the size of a half.
         let (low, high) = unsafe {
             (_mm256_loadu_si256(low.as_ptr().cast()), _mm256_loadu_si256(high.as_ptr().cast()))
         };
@@ -34,7 +34,8 @@ pub(super) unsafe fn index(text: &[u8], separator: u8, ends: &mut Vec<u32>) -> u
         newlines += newline.count_ones() as usize;
         let base = (i * 64) as u32;
         super::structure::reserve_ends(ends, 64);
-        // SAFETY: room for 64 more has just been reserved, and `found` has at most 64 bits.
+        // SAFETY: the writes need space for up to 64 more ends, as many as `found` has bits.
+        // `reserve_ends` has just reserved 64. `set_len` counts only ends that were written.
         unsafe {
             let mut next = ends.as_mut_ptr().add(ends.len());
             let count = found.count_ones() as usize;
@@ -54,11 +55,12 @@ pub(super) unsafe fn index(text: &[u8], separator: u8, ends: &mut Vec<u32>) -> u
     newlines
 }
 
-/// The remaining bytes of four fields in 64-bit lanes, right-justified, with zeros before them.
+/// Returns the values of the hexadecimal digits in the `filled` bytes of `x`, and a mask of filled
+/// bytes that are no such digits.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn hex_values(x: __m256i, filled: __m256i) -> (__m256i, __m256i) {
-    // '0'..'9' are 0x30 to 0x39, 'A'..'F' and 'a'..'f' 0x41 to 0x46 and 0x61 to 0x66.
+    // '0' to '9' are 0x30 to 0x39, 'A' to 'F' are 0x41 to 0x46, and 'a' to 'f' are 0x61 to 0x66.
     let lower = _mm256_or_si256(x, _mm256_set1_epi8(0x20));
     let digit = _mm256_sub_epi8(x, _mm256_set1_epi8(b'0' as i8));
     let letter = _mm256_sub_epi8(lower, _mm256_set1_epi8(b'a' as i8));
@@ -73,8 +75,8 @@ fn hex_values(x: __m256i, filled: __m256i) -> (__m256i, __m256i) {
     (_mm256_and_si256(value, filled), _mm256_andnot_si256(good, filled))
 }
 
-/// Four numbers in 64-bit lanes from eight values of 0 to 15 each, the most significant in the
-/// lowest byte.
+/// Joins eight hexadecimal digits, one in each byte, first digit in the lowest byte, into a number;
+/// four numbers at once.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn join_hex(values: __m256i) -> __m256i {
@@ -83,7 +85,8 @@ fn join_hex(values: __m256i) -> __m256i {
     _mm256_or_si256(_mm256_slli_epi64(halves, 16), _mm256_srli_epi64(halves, 32))
 }
 
-/// As `join_hex`, for decimal digits: values of 0 to 9.
+/// Joins eight decimal digits, one in each byte, first digit in the lowest byte, into a number;
+/// four numbers at once.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn join_decimal(values: __m256i) -> __m256i {
@@ -93,19 +96,21 @@ fn join_decimal(values: __m256i) -> __m256i {
     _mm256_add_epi64(high, _mm256_srli_epi64(quarters, 32))
 }
 
-/// Converts four fields that end before `ends`, each at most eight bytes long. Returns their values
-/// in 64-bit lanes, and whether all are good.
+/// Converts four fields of at most eight bytes. `ends` are the places after their last bytes.
+/// Returns the values in 64-bit lanes, and true if all fields are good.
 ///
 /// # Safety
-/// Eight bytes before each end must be within the text.
+/// The processor must have AVX2, BMI1, BMI2 and POPCNT. The eight bytes before each end must be
+/// within the text.
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 #[inline]
 unsafe fn four(text: *const u8, ends: [u32; 4], lens: __m256i, kind: StepKind) -> (__m256i, bool) {
-    // SAFETY: the caller's.
+    // SAFETY: the load needs eight readable bytes before `end`. The caller guarantees that they are
+    // within the text.
     let word = |end: u32| unsafe { text.add(end as usize - 8).cast::<i64>().read_unaligned() };
     let x = _mm256_set_epi64x(word(ends[3]), word(ends[2]), word(ends[1]), word(ends[0]));
-    // Eight right-justified bytes are already the highest bytes of the lane, so the field's bytes
-    // stay. A shift by 64 clears the lane of an empty field.
+    // The field's bytes are the last bytes of the load, so they are the highest bytes of the lane.
+    // Shifting all ones left marks them. A shift by 64 marks no byte, as for an empty field.
     let foreign_bits = _mm256_sub_epi64(_mm256_set1_epi64x(64), _mm256_slli_epi64(lens, 3));
     let filled = _mm256_sllv_epi64(_mm256_set1_epi8(-1), foreign_bits);
     match kind {
@@ -114,12 +119,12 @@ unsafe fn four(text: *const u8, ends: [u32; 4], lens: __m256i, kind: StepKind) -
             (join_hex(values), _mm256_testz_si256(bad, bad) == 1)
         }
         StepKind::Decimal => {
-            // The first byte of each field, if it is a minus.
+            // Finds the first byte of each field that is a minus.
             let rest = _mm256_sllv_epi64(filled, _mm256_set1_epi64x(8));
             let first = _mm256_andnot_si256(rest, filled);
             let minus = _mm256_cmpeq_epi8(x, _mm256_set1_epi8(b'-' as i8));
             let sign = _mm256_and_si256(minus, first);
-            // A field of a sign alone has no digit.
+            // A field that has only a sign has no digit, so it is bad.
             let digits = _mm256_andnot_si256(sign, filled);
             let empty = _mm256_cmpeq_epi64(digits, _mm256_setzero_si256());
             let lone = _mm256_and_si256(empty, sign);
@@ -128,23 +133,22 @@ unsafe fn four(text: *const u8, ends: [u32; 4], lens: __m256i, kind: StepKind) -
             let bad = _mm256_or_si256(_mm256_andnot_si256(is_digit, digits), lone);
             let value = join_decimal(_mm256_and_si256(digit, digits));
             let signed = _mm256_cmpeq_epi64(sign, _mm256_setzero_si256());
-            // -x is !x + 1; the mask is all ones where there is no sign.
+            // `signed` is all ones in lanes without a sign. These lanes keep the value.
             let negated = _mm256_sub_epi64(_mm256_setzero_si256(), value);
             (_mm256_blendv_epi8(negated, value, signed), _mm256_testz_si256(bad, bad) == 1)
         }
     }
 }
 
-/// Converts one step of [`GROUP_ROWS`] rows. The result has a bit for each row that needs the slow
-/// path.
+/// Converts one step of [`GROUP_ROWS`] rows. Returns a bit for each row that needs the slow path.
 ///
 /// # Safety
-/// The processor must have AVX2, BMI1, BMI2 and POPCNT; and `group` must be of this text and
+/// The processor must have AVX2, BMI1, BMI2 and POPCNT. `group` must belong to this text and
 /// structure.
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut Group<'_>) -> u8 {
     let lanes = step.lanes();
-    // The lanes that have a field, as a mask of vectors.
+    // The lanes that have a field, as a vector mask.
     let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
     let present =
         _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(i32::from(lanes)), bits), bits);
@@ -157,21 +161,21 @@ pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut
     assert!(last_end <= text.len(), "the structure is of this text");
     for (row, values) in rows.iter_mut().enumerate() {
         let at = first + row * group.fields;
-        // SAFETY: the masks keep both loads to `ends[at..=at + count]`, which the assertion above
-        // has checked.
+        // SAFETY: the loads need readable ends in the lanes of `present`. These are `ends[at..=at +
+        // count]`, and the assertion above has checked the last of them.
         let (before, after) = unsafe {
             let window = ends.as_ptr().add(at).cast();
             (_mm256_maskload_epi32(window, present), _mm256_maskload_epi32(window.add(1), present))
         };
         let mut lens = _mm256_sub_epi32(_mm256_sub_epi32(after, before), _mm256_set1_epi32(1));
         let mut stops = [0_u32; 8];
-        // SAFETY: eight ends are as long as a vector.
+        // SAFETY: the store needs 32 writable bytes, the size of `stops`.
         unsafe { _mm256_storeu_si256(stops.as_mut_ptr().cast(), after) };
         let begin = ends[at].wrapping_add(1) as usize;
         let end = ends[at + step.count] as usize;
         if step.ends_row && end > begin && text[end - 1] == b'\r' {
-            // The carriage return belongs to the line's end. (If the last field were empty, a
-            // separator would stand before it.)
+            // The carriage return belongs to the line's end, so it is cut from the last field. That
+            // field is not empty: before an empty field is a separator.
             let last = _mm256_set1_epi32(1 << (step.count - 1));
             lens = _mm256_add_epi32(lens, _mm256_cmpeq_epi32(last, bits));
             stops[step.count - 1] -= 1;
@@ -180,7 +184,8 @@ pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut
         let empty = _mm256_cmpeq_epi32(lens, _mm256_setzero_si256());
         group.missing[row] = _mm256_movemask_ps(_mm256_castsi256_ps(empty)) as u8 & lanes;
         let too_long = _mm256_cmpgt_epi32(lens, _mm256_set1_epi32(8));
-        // The first field ends first. Lanes without a field read where the first field does.
+        // If the first field ends at byte 8 or later, eight bytes precede every end. Lanes without
+        // a field read the bytes before the first field's end.
         if _mm256_testz_si256(too_long, too_long) == 0 || stops[0] < 8 {
             careful |= 1 << row;
             continue;
@@ -191,19 +196,20 @@ pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut
         let low_lens = wide(_mm256_castsi256_si128(lens));
         let high_lens = wide(_mm256_extracti128_si256::<1>(lens));
         let [a, b, c, d, e, f, g, h] = stops;
-        // SAFETY: every end is at least 8 and within the text.
+        // SAFETY: `four` needs eight bytes before each end. Every end is at least 8 and within the
+        // text.
         let (low, low_good) = unsafe { four(text.as_ptr(), [a, b, c, d], low_lens, step.kind) };
-        // SAFETY: the text has the bytes before the ends of the fields e to h, as for a to d.
+        // SAFETY: `four` needs eight bytes before each end. The ends e to h are at least 8 too.
         let (high, high_good) = unsafe { four(text.as_ptr(), [e, f, g, h], high_lens, step.kind) };
         careful |= u8::from(!(low_good && high_good)) << row;
-        // The low halves of eight 64-bit lanes.
+        // Keeps the low half of each of the eight 64-bit lanes.
         let even = _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(
             _mm256_castsi256_ps(low),
             _mm256_castsi256_ps(high),
         ));
         *values = _mm256_permute4x64_epi64::<0b11_01_10_00>(even);
     }
-    // SAFETY: AVX2 is there.
+    // SAFETY: `store_transposed` needs AVX2, which this function requires too.
     unsafe { store_transposed(rows, step, group) };
     careful
 }
@@ -218,7 +224,7 @@ pub(super) unsafe fn store_transposed(rows: [__m256i; 8], step: &Step, group: &m
     let columns = transpose(rows);
     for (lane, column) in columns.iter().enumerate().take(step.count) {
         let into = group.column(step, lane);
-        // SAFETY: a group of a column has eight values of four bytes.
+        // SAFETY: the store needs 32 writable bytes. `into` has eight values of four bytes.
         unsafe { _mm256_storeu_si256(into.as_mut_ptr().cast(), *column) };
     }
 }

@@ -1,7 +1,7 @@
 //! Kernels for processors with AVX-512 VBMI2.
 //!
-//! A step's fields with their separators, up to 64 bytes, are one load. One table look-up
-//! translates every byte to the value of its digit and checks it. A compression removes the
+//! One load reads the fields of a step with their separators, up to 64 bytes. A table look-up
+//! replaces every byte by the value of its digit and checks it. A compression removes the
 //! separators. An expansion moves each field to the right end of a slot of eight bytes. Two
 //! multiplications and a shift join the digits of all slots.
 
@@ -10,15 +10,15 @@ use std::arch::x86_64::*;
 use super::avx2::store_transposed;
 use super::narrow::{GROUP_ROWS, Group, Step, StepKind};
 
-/// Marks a character that is not a digit, in the tables of digits. No digit's value has this bit.
+/// Marks a byte that is no digit, in the tables of digits. No digit's value has this bit.
 const BAD: u8 = 0x80;
 
-/// The value of an ASCII character as a hexadecimal digit.
+/// Value of each ASCII character as a hexadecimal digit.
 static HEX: [u8; 128] = digits(true);
-/// The value of an ASCII character as a decimal digit. A minus has the value 0, and its place is
-/// checked apart.
+/// Value of each ASCII character as a decimal digit. A minus has the value 0; `negate` checks its
+/// place.
 static DECIMAL: [u8; 128] = digits(false);
-/// For a length of 0 to 8, the filled bytes of a slot, a bit for each byte.
+/// For a length of 0 to 8, a bit for each byte of the slot that a field of this length fills.
 static FILLED: [u8; 16] = [0, 0x80, 0xC0, 0xE0, 0xF0, 0xF8, 0xFC, 0xFE, 0xFF, 0, 0, 0, 0, 0, 0, 0];
 static PLACES: [u8; 64] = {
     let mut places = [0; 64];
@@ -58,12 +58,12 @@ const fn digits(hex: bool) -> [u8; 128] {
 pub(super) unsafe fn index(text: &[u8], separator: u8, ends: &mut Vec<u32>) -> usize {
     let separators = _mm512_set1_epi8(separator as i8);
     let line_ends = _mm512_set1_epi8(b'\n' as i8);
-    // SAFETY: the table has 64 bytes.
+    // SAFETY: the load needs 64 readable bytes, the size of the table.
     let places = unsafe { _mm512_loadu_si512(PLACES.as_ptr().cast()) };
     let mut newlines = 0;
     let (blocks, rest) = text.as_chunks::<64>();
     for (i, block) in blocks.iter().enumerate() {
-        // SAFETY: a block has 64 bytes.
+        // SAFETY: the load needs 64 readable bytes, the size of a block.
         let block = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
         let newline = _mm512_cmpeq_epi8_mask(block, line_ends);
         let found = newline | _mm512_cmpeq_epi8_mask(block, separators);
@@ -72,7 +72,8 @@ pub(super) unsafe fn index(text: &[u8], separator: u8, ends: &mut Vec<u32>) -> u
         let found = _mm512_maskz_compress_epi8(found, places);
         let base = _mm512_set1_epi32((i * 64) as i32);
         super::structure::reserve_ends(ends, 64);
-        // SAFETY: room for 64 more has just been reserved; of those, `count` are ends.
+        // SAFETY: the writes need space for up to 64 more ends. `reserve_ends` has just reserved
+        // it. `set_len` counts only the `count` ends that were written.
         unsafe {
             let next = ends.as_mut_ptr().add(ends.len());
             let low = _mm512_castsi512_si256(found);
@@ -100,24 +101,23 @@ pub(super) unsafe fn index(text: &[u8], separator: u8, ends: &mut Vec<u32>) -> u
     newlines
 }
 
-/// Converts one step of [`GROUP_ROWS`] rows. The result has a bit for each row that needs the slow
-/// path.
+/// Converts one step of [`GROUP_ROWS`] rows. Returns a bit for each row that needs the slow path.
 ///
 /// # Safety
-/// The processor must have AVX-512 F, BW, VL, VBMI, VBMI2, BMI1, BMI2 and POPCNT; and `group` must
-/// be of this text and structure.
+/// The processor must have AVX-512 F, BW, VL, VBMI, VBMI2, BMI1, BMI2 and POPCNT. `group` must
+/// belong to this text and structure.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 pub(super) unsafe fn convert(text: &[u8], ends: &[u32], step: &Step, group: &mut Group<'_>) -> u8 {
     match step.kind {
-        // SAFETY: the caller's.
+        // SAFETY: `convert_kind` has the same duties as this function, and the caller meets them.
         StepKind::Decimal => unsafe { convert_kind::<true>(text, ends, step, group) },
-        // SAFETY: the caller's.
+        // SAFETY: `convert_kind` has the same duties as this function, and the caller meets them.
         StepKind::Hex => unsafe { convert_kind::<false>(text, ends, step, group) },
     }
 }
 
 /// # Safety
-/// As of [`convert`].
+/// The duties of [`convert`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
 unsafe fn convert_kind<const SIGNED: bool>(
@@ -127,37 +127,37 @@ unsafe fn convert_kind<const SIGNED: bool>(
     group: &mut Group<'_>,
 ) -> u8 {
     let table = if SIGNED { &DECIMAL } else { &HEX };
-    // SAFETY: the table has twice 64 bytes.
+    // SAFETY: the load needs 64 readable bytes. The table has 128.
     let table_low = unsafe { _mm512_loadu_si512(table.as_ptr().cast()) };
-    // SAFETY: the table has 128 bytes.
+    // SAFETY: the load needs 64 readable bytes from byte 64 on. The table has 128.
     let table_high = unsafe { _mm512_loadu_si512(table.as_ptr().add(64).cast()) };
-    // SAFETY: it has 16 bytes.
+    // SAFETY: the load needs 16 readable bytes, the size of `FILLED`.
     let filled = unsafe { _mm_loadu_si128(FILLED.as_ptr().cast()) };
     let separators = _mm512_set1_epi8(step.separator as i8);
     let lanes = step.lanes();
     let mut careful = 0;
     let mut rows = [_mm256_setzero_si256(); GROUP_ROWS];
     let first = group.first_end + step.first_field;
-    // With this bound, the windows below need no bounds of their own.
+    // Checks the last row's window, so the windows of all rows are within `ends`.
     let last_window = first + (GROUP_ROWS - 1) * group.fields;
     assert!(last_window + step.count < ends.len(), "the group is within the structure");
     let last_end = ends[last_window + step.count] as usize;
     assert!(last_end <= text.len(), "the structure is of this text");
     for (row, values) in rows.iter_mut().enumerate() {
         let at = first + row * group.fields;
-        // SAFETY: `lanes` has a bit for each of the step's fields, whose ends the assertion above
-        // has checked.
+        // SAFETY: `lengths` needs the ends of the fields in `lanes`. These are the step's fields,
+        // and the assertion above has checked their ends.
         let mut lens = unsafe { lengths(ends, at, lanes) };
         let begin = ends[at].wrapping_add(1) as usize;
         let mut end = ends[at + step.count] as usize;
         if step.ends_row && end > begin && text[end - 1] == b'\r' {
-            // The carriage return belongs to the line's end. (If the last field were empty, a
-            // separator would stand before it.)
+            // The carriage return belongs to the line's end, so it is cut from the last field. That
+            // field is not empty: before an empty field is a separator.
             end -= 1;
             let last = 1 << (step.count - 1);
             lens = _mm256_mask_sub_epi32(lens, last, lens, _mm256_set1_epi32(1));
         }
-        // Lanes without a field hold -1 by now.
+        // Lanes without a field hold -1 here. They become 0.
         lens = _mm256_maskz_mov_epi32(lanes, lens);
         let bytes = end - begin;
         let too_long = _mm256_cmpgt_epu32_mask(lens, _mm256_set1_epi32(8));
@@ -167,13 +167,14 @@ unsafe fn convert_kind<const SIGNED: bool>(
             continue;
         }
         let within = _bzhi_u64(u64::MAX, bytes as u32);
-        // SAFETY: the mask keeps the load to the fields, which are within the text.
+        // SAFETY: the mask limits the load to the bytes of the fields, which are within the text.
         let x = unsafe { _mm512_maskz_loadu_epi8(within, text.as_ptr().add(begin).cast()) };
-        // Bytes beyond the fields are 0, which is not the separator.
+        // Bytes after the fields are 0. `kept` excludes them even if the separator is 0.
         let separator = _mm512_cmpeq_epi8_mask(x, separators);
         let kept = within & !separator;
         let digits = _mm512_permutex2var_epi8(table_low, x, table_high);
-        // The table uses seven bits of a byte. A byte with the eighth bit is no digit either.
+        // The look-up uses only seven bits of a byte. A byte with the eighth bit set is no digit
+        // either.
         let mut bad = _mm512_movepi8_mask(_mm512_or_si512(digits, x)) & kept;
 
         let slots = _mm_shuffle_epi8(filled, _mm256_cvtepi32_epi8(lens));
@@ -188,21 +189,21 @@ unsafe fn convert_kind<const SIGNED: bool>(
         }
         careful |= u8::from(bad != 0) << row;
     }
-    // SAFETY: AVX2 is there.
+    // SAFETY: `store_transposed` needs AVX2, which this level implies.
     unsafe { store_transposed(rows, step, group) };
     careful
 }
 
-/// The lengths of the fields that end at `ends[at + 1]` and at the following ends; -1 in lanes
-/// without a field.
+/// Returns the lengths of the fields that end at `ends[at + 1]` and the following ends. Lanes
+/// without a field get -1.
 ///
 /// # Safety
-/// The processor must have AVX-512 VL; `ends` must have `at` and, for each bit of `lanes`, as many
-/// more as its place says, from 1 on.
+/// The processor must have AVX-512 VL. For each bit `k` of `lanes`, `ends` must have the entries
+/// `at + k` and `at + k + 1`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
 unsafe fn lengths(ends: &[u32], at: usize, lanes: u8) -> __m256i {
-    // SAFETY: the mask keeps both loads to ends that are there, by this function's contract.
+    // SAFETY: the masks limit the loads to entries that the caller guarantees.
     let (before, after) = unsafe {
         let window = ends.as_ptr().add(at).cast();
         (_mm256_maskz_loadu_epi32(lanes, window), _mm256_maskz_loadu_epi32(lanes, window.add(1)))
@@ -210,7 +211,8 @@ unsafe fn lengths(ends: &[u32], at: usize, lanes: u8) -> __m256i {
     _mm256_sub_epi32(_mm256_sub_epi32(after, before), _mm256_set1_epi32(1))
 }
 
-/// The numbers of eight fields, whose digits stand right-aligned in eight bytes each.
+/// Joins the digits of eight fields into numbers. Each field's digits are right-aligned in eight
+/// bytes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
 fn joined<const DECIMAL: bool>(digits: __m512i) -> __m256i {
@@ -228,8 +230,8 @@ fn joined<const DECIMAL: bool>(digits: __m512i) -> __m256i {
 }
 
 /// Negates the values whose fields begin with a minus. `minus` has a bit for each minus in the
-/// text, `begins` one for each first byte of a field, also of an empty one, and `lens` has the
-/// fields' lengths. Returns the bits of minus signs at a wrong place or without a digit.
+/// text. `begins` has a bit for the first byte of each field, even of an empty one. `lens` has the
+/// fields' lengths. Returns the bits of minus signs that are at a wrong place or have no digit.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi1,bmi2,popcnt")]
 #[inline]
 fn negate(values: &mut __m256i, minus: u64, begins: u64, lens: __m256i) -> u64 {

@@ -1,44 +1,44 @@
-//! Bad rows of a chunk: their number, and the first few of them.
+//! Collects the bad rows of a chunk: their number, and the first few.
 //!
-//! A chunk of empty lines has half a million bad rows, and the report of a run shows ten. So a list
-//! keeps at most that many.
+//! A chunk of empty lines has half a million bad rows, but a report shows only ten. A list
+//! therefore keeps at most ten.
 
 use super::field::BadField;
 
-/// Bytes of a bad field that are kept for the report.
+/// Bytes of a bad field that a report shows.
 pub(crate) const SNIPPET_BYTES: usize = 40;
-/// Bad rows of a report.
+/// Most bad rows in a report.
 pub(crate) const REPORTED_BAD_ROWS: usize = 10;
 
-/// A bad row.
+/// A row that can't be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BadRow {
-    /// Its line in the text, from 0.
+    /// The row's first line in the text, from 0.
     pub(crate) line: usize,
-    /// How many lines it spans.
+    /// Number of lines that the row spans.
     pub(crate) lines: usize,
     pub(crate) fault: Fault,
 }
 
-/// Why.
+/// The reason why a row is bad.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The number of its fields differs from the schema.
+    /// The row has a wrong number of fields.
     Fields { found: usize, expected: usize },
-    /// A value of a file of columns is bad.
+    /// A value of a Parquet or Arrow file can't be read.
     #[cfg(feature = "parquet")]
     Value { field: usize, why: BadField, snippet: Vec<u8> },
-    /// A field is bad. `column` counts bytes from the start of the line.
+    /// A field can't be read. `column` is its offset from the start of the row.
     Field { field: usize, column: usize, why: BadField, snippet: Vec<u8> },
 }
 
-/// Bad rows, each once.
+/// Bad rows. Each is counted once.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct BadList {
     count: usize,
-    /// The lines of all bad rows.
+    /// Number of lines that all bad rows span.
     lines: usize,
-    /// The first bad rows, by their lines.
+    /// The first bad rows, sorted by line.
     first: Vec<BadRow>,
 }
 
@@ -53,7 +53,7 @@ impl BadList {
         self.count
     }
 
-    /// Lines that they span.
+    /// Number of lines that the bad rows span.
     pub(crate) fn lines(&self) -> usize {
         self.lines
     }
@@ -62,7 +62,7 @@ impl BadList {
         &self.first
     }
 
-    /// Adds a row that was not added before.
+    /// Adds a row, which must not be on the list.
     pub(crate) fn add(&mut self, bad: BadRow) {
         self.count += 1;
         self.lines += bad.lines;
@@ -73,8 +73,8 @@ impl BadList {
         }
     }
 
-    /// Adds the rows of another list, which were not added before. `place` finds the places of
-    /// those that are kept.
+    /// Moves the rows of another list to this one; no row may be on both. Calls `place` for each
+    /// kept row, to convert its place.
     pub(crate) fn add_all(&mut self, other: &mut Self, mut place: impl FnMut(&mut BadRow)) {
         self.count += other.count - other.first.len();
         let kept: usize = other.first.iter().map(|bad| bad.lines).sum();
@@ -87,8 +87,8 @@ impl BadList {
         }
     }
 
-    /// Adds rows that were not added before. If a row is on the list several times, its first fault
-    /// counts. `place` finds the places of those that are kept. Leaves the list empty.
+    /// Moves `rows` to this list, which must have none of them. If `rows` has a row several times,
+    /// its first fault counts. Calls `place` for each kept row, to convert its place.
     pub(crate) fn add_block(&mut self, rows: &mut Vec<BadRow>, mut place: impl FnMut(&mut BadRow)) {
         rows.sort_by_key(|bad| bad.line);
         rows.dedup_by_key(|bad| bad.line);
@@ -102,7 +102,7 @@ impl BadList {
         }
     }
 
-    /// Adds `lines` to the line of every report.
+    /// Adds `lines` to the line of every kept row.
     pub(crate) fn shift(&mut self, lines: usize) {
         self.first.iter_mut().for_each(|bad| bad.line += lines);
     }
@@ -120,8 +120,8 @@ mod tests {
     fn the_first_of_many_in_any_order() {
         let mut list = BadList::default();
         let mut other = BadList::default();
-        // Odd lines one by one from the end, a block of even lines, each twice, and the lines of
-        // another list.
+        // Adds odd lines one by one from the last, a block that has each even line twice, and the
+        // lines of another list.
         (0..500).rev().for_each(|line| list.add(bad(2 * line + 1)));
         let mut block: Vec<_> = (0..500).flat_map(|line| [bad(2 * line), bad(2 * line)]).collect();
         list.add_block(&mut block, |bad| bad.line += 4);

@@ -1,16 +1,16 @@
-//! Decoded rows: columns of a block that fits the processor's cache.
+//! Decoded rows, as columns of a block that fits in the processor's cache.
 
-/// Most rows of a block. 40 columns of 32 bits then take 160 KiB, which fits the second-level cache
-/// together with the text. A multiple of the kernels' groups.
+/// Most rows of a block. 40 columns of 32 bits then take 160 KiB, which fits in the second-level
+/// cache together with the text. A multiple of the rows that a kernel converts together.
 pub(crate) const BLOCK_ROWS: usize = 1024;
-/// Values from one column to the next. It is not a multiple of 4 KiB, which would put a row's
-/// values into one set of the first-level cache.
+/// Values from the start of one column to the next. Not a multiple of 4 KiB: that would map all
+/// values of a row to the same set of the first-level cache.
 pub(crate) const COLUMN_STRIDE: usize = BLOCK_ROWS + 16;
 
-/// The place of a column in a block.
+/// Width and index of a column in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// Values of 32 bits: i32, u32 or f32, as the plan says.
+    /// Values of 32 bits. The plan decides whether they are i32, u32 or f32.
     Word(usize),
     /// Values of 64 bits.
     Wide(usize),
@@ -18,30 +18,30 @@ pub(crate) enum Slot {
     Bytes(usize),
 }
 
-/// The place of the bit that says whether a field was empty.
+/// Place of the bits that mark missing values of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MissingBit {
-    /// In [`Block::missing`].
+    /// Index in [`Block::missing`].
     pub(crate) plane: usize,
-    /// The bit in each byte of the plane.
+    /// Number of the bit in each byte of the plane.
     pub(crate) bit: u8,
 }
 
-/// The number of a block's columns of each width.
+/// Number of columns of each width.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ColumnCounts {
-    /// Columns of 32 bits.
+    /// Number of columns of 32 bits.
     pub(crate) words: usize,
-    /// Columns of 64 bits.
+    /// Number of columns of 64 bits.
     pub(crate) wides: usize,
-    /// Columns of byte strings.
+    /// Number of columns of byte strings.
     pub(crate) bytes: usize,
 }
 
-/// Byte strings, one after another.
+/// Byte strings, stored one after the other.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct ByteColumn {
-    /// Where each ends.
+    /// For each string, the place after its last byte.
     pub(crate) ends: Vec<u32>,
     pub(crate) bytes: Vec<u8>,
 }
@@ -62,7 +62,7 @@ impl ByteColumn {
         &self.bytes[begin..self.ends[row] as usize]
     }
 
-    /// Keeps the rows for which `kept` is true, in their order.
+    /// Keeps the rows whose entry in `kept` is true, in their order.
     fn retain(&mut self, kept: &[bool]) {
         let all = std::mem::take(self);
         for (row, _) in kept.iter().enumerate().filter(|(_, kept)| **kept) {
@@ -78,7 +78,7 @@ pub(crate) struct Block {
     words: Vec<u32>,
     wides: Vec<u64>,
     pub(crate) bytes: Vec<ByteColumn>,
-    /// Bits that mark empty fields, one byte for each row.
+    /// Planes of one byte for each row. Each bit of a byte marks a missing value of one column.
     missing: Vec<[u8; BLOCK_ROWS]>,
 }
 
@@ -98,7 +98,7 @@ impl Block {
         self.bytes.iter_mut().for_each(ByteColumn::clear);
     }
 
-    /// A column of 32-bit values.
+    /// Returns a column of 32-bit values.
     #[inline]
     pub(crate) fn word(&self, column: usize) -> &[u32] {
         &self.words[column * COLUMN_STRIDE..][..self.rows]
@@ -109,7 +109,7 @@ impl Block {
         &mut self.words[column * COLUMN_STRIDE..][..self.rows]
     }
 
-    /// A column of 64-bit values.
+    /// Returns a column of 64-bit values.
     #[inline]
     pub(crate) fn wide(&self, column: usize) -> &[u64] {
         &self.wides[column * COLUMN_STRIDE..][..self.rows]
@@ -120,7 +120,7 @@ impl Block {
         &mut self.wides[column * COLUMN_STRIDE..][..self.rows]
     }
 
-    /// A wide column to read and one of 32 bits to write.
+    /// Returns a 64-bit column to read and a 32-bit column to write.
     pub(crate) fn wide_and_word_mut(&mut self, wide: usize, word: usize) -> (&[u64], &mut [u32]) {
         let rows = self.rows;
         (
@@ -129,7 +129,7 @@ impl Block {
         )
     }
 
-    /// A column of byte strings to read and a wide one to write.
+    /// Returns a column of byte strings to read and a 64-bit column to write.
     pub(crate) fn bytes_and_wide_mut(
         &mut self,
         bytes: usize,
@@ -138,7 +138,7 @@ impl Block {
         (&self.bytes[bytes], &mut self.wides[wide * COLUMN_STRIDE..][..self.rows])
     }
 
-    /// A column of 32 bits to write, and which fields were empty.
+    /// Returns a 32-bit column to write and a plane of missing bits to read.
     pub(crate) fn word_and_missing_mut(
         &mut self,
         column: usize,
@@ -147,7 +147,7 @@ impl Block {
         (&mut self.words[column * COLUMN_STRIDE..][..self.rows], &self.missing[plane][..self.rows])
     }
 
-    /// A wide column to write, and which fields were empty.
+    /// Returns a 64-bit column to write and a plane of missing bits to read.
     pub(crate) fn wide_and_missing_mut(
         &mut self,
         column: usize,
@@ -166,7 +166,7 @@ impl Block {
         self.wides.copy_within(from..from + self.rows, to * COLUMN_STRIDE);
     }
 
-    /// Makes a wide column of one of 32 bits.
+    /// Converts a 32-bit column into a 64-bit column.
     pub(crate) fn widen(&mut self, from: usize, to: usize, convert: impl Fn(u32) -> u64) {
         let values = &self.words[from * COLUMN_STRIDE..][..self.rows];
         let into = &mut self.wides[to * COLUMN_STRIDE..][..self.rows];
@@ -175,7 +175,8 @@ impl Block {
         }
     }
 
-    /// All columns of 32-bit values, [`COLUMN_STRIDE`] apart, filled or not.
+    /// All 32-bit columns, [`COLUMN_STRIDE`] values apart. Values after the block's last row are
+    /// invalid.
     pub(crate) fn words_mut(&mut self) -> &mut [u32] {
         &mut self.words
     }
@@ -188,7 +189,7 @@ impl Block {
         &mut self.wides
     }
 
-    /// Which fields were empty: all of a plane, filled or not.
+    /// A plane of missing bits. Bytes after the block's last row are invalid.
     pub(crate) fn missing(&self, plane: usize) -> &[u8; BLOCK_ROWS] {
         &self.missing[plane]
     }
@@ -197,7 +198,7 @@ impl Block {
         &mut self.missing[plane]
     }
 
-    /// What the kernels fill.
+    /// Returns the 32-bit columns and a plane of missing bits, which the kernels write.
     pub(crate) fn words_and_missing_mut(
         &mut self,
         plane: usize,
@@ -205,7 +206,7 @@ impl Block {
         (&mut self.words, &mut self.missing[plane])
     }
 
-    /// Removes rows, and keeps the others in their order.
+    /// Removes the rows whose entry in `kept` is false, and keeps the order of the others.
     #[cold]
     pub(crate) fn retain(&mut self, kept: &[bool]) {
         assert_eq!(kept.len(), self.rows, "a mark for each row");

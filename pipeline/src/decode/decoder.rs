@@ -1,4 +1,4 @@
-//! Text to blocks of columns.
+//! Decodes text into blocks of columns.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use super::level::Level;
 use super::narrow::{GROUP_ROWS, Group, Step, StepKind};
 use super::structure::{Run, Structure};
 
-/// Decodes one text after the other, block by block.
+/// Decodes texts one after the other, block by block.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     layout: Arc<Layout>,
     level: Level,
     structure: Structure,
     runs: Vec<Run>,
-    /// The next run.
+    /// Index of the run that is being decoded.
     next_run: usize,
-    /// Decoded rows of that run.
+    /// Rows of that run that are decoded.
     rows_done: usize,
     kept: Vec<bool>,
 }
@@ -37,15 +37,15 @@ impl Decoder {
         }
     }
 
-    /// Begins a text of whole lines. The last line may lack its newline. Returns the number of
+    /// Begins a text of complete lines. The last line may have no newline. Returns the number of
     /// lines.
     pub(crate) fn begin(&mut self, text: &[u8], bad: &mut BadList) -> usize {
         self.structure.index(text, self.layout.separator, self.level);
         self.begin_indexed(text, bad, |_| 1)
     }
 
-    /// As [`begin`](Self::begin), for a text whose quoted fields were opened. Bad rows are named by their places
-    /// among its rows.
+    /// As [`begin`](Self::begin), for a text whose quotes were removed. The line of a bad row is
+    /// its row number.
     pub(crate) fn begin_unquoted(
         &mut self,
         unquoted: &mut super::Unquoted,
@@ -74,14 +74,14 @@ impl Decoder {
         self.rows() + misfits
     }
 
-    /// Rows of the text with the right number of fields.
+    /// Number of rows with the right number of fields.
     pub(crate) fn rows(&self) -> usize {
         self.runs.iter().map(|run| run.rows).sum()
     }
 
-    /// Fills `block` with the next rows of the text of [`begin`](Self::begin). False at its end. If
-    /// rows are bad, a block may have fewer rows than are left, or no row. Bad rows go to `bad`,
-    /// some with several faults.
+    /// Fills `block` with the next rows of `text`, which must be the text that was begun. Returns
+    /// false at its end. Bad rows go to `bad`, a row with several faults several times. They are
+    /// removed from the block, which may then have no row.
     pub(crate) fn next(&mut self, text: &[u8], block: &mut Block, bad: &mut Vec<BadRow>) -> bool {
         block.clear();
         let Some(run) = self.runs.get(self.next_run) else { return false };
@@ -108,7 +108,6 @@ impl Decoder {
         true
     }
 
-    /// Removes bad rows from the block.
     #[cold]
     fn drop_bad(&mut self, first_line: usize, bad: &[BadRow], block: &mut Block) {
         self.kept.clear();
@@ -139,7 +138,8 @@ impl Decoder {
             Level::Avx2 | Level::Avx512 => block.rows.div_ceil(GROUP_ROWS),
         };
         for group in 0..groups {
-            // The last group begins earlier if it must, and decodes some rows again.
+            // The last group begins earlier if fewer than `GROUP_ROWS` rows are left. Some rows are
+            // then decoded twice.
             let first_row = (group * GROUP_ROWS).min(block.rows - GROUP_ROWS);
             let done = group * GROUP_ROWS - first_row;
             let mut careful = 0;
@@ -166,7 +166,7 @@ impl Decoder {
                 let known = bad.len();
                 self.careful_row(text, first_end, first_line, row, block, bad);
                 if row < first_row + done {
-                    // A bad row that was decoded before is on the list already.
+                    // The row was decoded before, so its fault is on the list already.
                     bad.truncate(known);
                 }
                 careful &= careful - 1;
@@ -183,17 +183,19 @@ impl Decoder {
         match self.level {
             Level::Portable => unreachable!("it has no groups"),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a pipeline is made only with a level that the processor has; the group was
-            // cut from this text's structure.
+            // SAFETY: `convert` needs the instructions of this level and a group of this text.
+            // `RunOptions::check` refuses a level that the processor lacks. The group comes from
+            // this text's structure.
             Level::Avx2 => unsafe { super::avx2::convert(text, ends, step, group) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a pipeline is made only with a level that the processor has; the group was
-            // cut from this text's structure.
+            // SAFETY: `convert` needs the instructions of this level and a group of this text.
+            // `RunOptions::check` refuses a level that the processor lacks. The group comes from
+            // this text's structure.
             Level::Avx512 => unsafe { super::avx512::convert(text, ends, step, group) },
         }
     }
 
-    /// Reads the 32-bit fields of one row by the reference.
+    /// Reads the 32-bit fields of one row without vector instructions, by the functions in `field`.
     #[inline(never)]
     fn careful_row(
         &self,
@@ -311,7 +313,7 @@ impl Decoder {
         }
     }
 
-    /// The bytes of a field, without the carriage return of the line's end.
+    /// Returns the bytes of a field, without the carriage return of the line's end.
     #[inline]
     fn field<'a>(&self, text: &'a [u8], first_end: usize, row: usize, field: usize) -> &'a [u8] {
         let fields = self.layout.fields.len();

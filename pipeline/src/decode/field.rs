@@ -1,26 +1,26 @@
-//! Decodes one field of a text. This is the reference for the kernels, and it alone decides what is
-//! an error.
+//! Decodes one field of a text. This is the reference for the kernels, and only this code decides
+//! what is an error.
 
 use std::fmt;
 
-/// How a field is written.
+/// Type of a field and its form in text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FieldKind {
-    /// A decimal number of 32 bits, perhaps with a minus before it.
+    /// A signed decimal number of 32 bits. A minus may precede it.
     Int32,
-    /// A decimal number of 64 bits, perhaps with a minus before it.
+    /// A signed decimal number of 64 bits. A minus may precede it.
     Int64,
-    /// A hexadecimal number of up to eight digits, upper or lower case, without a prefix.
+    /// A hexadecimal number of up to eight digits in upper or lower case, without a prefix.
     Hex32,
-    /// A decimal number with a fraction or an exponent; infinities and NaN are errors.
+    /// A decimal number that may have a fraction and an exponent. Infinities and NaN are errors.
     Float32,
-    /// A decimal number of 64 bits without a sign, for ids.
+    /// An unsigned decimal number of 64 bits, for ids.
     Uint64,
-    /// Bytes as they are.
+    /// Bytes, unchanged.
     Bytes,
-    /// Neither read nor checked.
+    /// The field is neither read nor checked.
     Skip,
 }
 
@@ -28,15 +28,15 @@ pub enum FieldKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadField {
-    /// It is not a number of this kind.
+    /// The field is no number of this kind.
     NotA(FieldKind),
-    /// It is a number outside the range of this kind.
+    /// The number is outside the range of this kind.
     OutOfRange(FieldKind),
-    /// It is empty, and a value is required.
+    /// The field is empty, but required.
     Missing,
-    /// It is longer than this number of bytes, which is the limit of the spec.
+    /// The field has more bytes than this limit.
     TooLong(usize),
-    /// A quote that opens or closes at a wrong place.
+    /// A quote opens or closes at a wrong place.
     Quote,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for BadField {
     }
 }
 
-/// Reads a whole number; `None` if the field is empty.
+/// Reads an i64. `None` if the field is empty.
 pub(crate) fn int64(field: &[u8]) -> Result<Option<i64>, BadField> {
     let (negative, digits) = match field {
         [] => return Ok(None),
@@ -76,7 +76,7 @@ pub(crate) fn int64(field: &[u8]) -> Result<Option<i64>, BadField> {
     let mut value = 0_i64;
     for &digit in digits {
         let digit = i64::from(digit - b'0');
-        // Counts downwards, because there is one more negative number than positive ones.
+        // Counts downwards, because i64 has one more negative number than positive ones.
         value = value
             .checked_mul(10)
             .and_then(|value| value.checked_sub(digit))
@@ -88,7 +88,7 @@ pub(crate) fn int64(field: &[u8]) -> Result<Option<i64>, BadField> {
     value.checked_neg().map(Some).ok_or(BadField::OutOfRange(FieldKind::Int64))
 }
 
-/// Reads a whole number without a sign; none if the field is empty.
+/// Reads a u64. `None` if the field is empty.
 pub(crate) fn uint64(field: &[u8]) -> Result<Option<u64>, BadField> {
     if field.is_empty() {
         return Ok(None);
@@ -101,7 +101,7 @@ pub(crate) fn uint64(field: &[u8]) -> Result<Option<u64>, BadField> {
     value.map(Some).ok_or(BadField::OutOfRange(FieldKind::Uint64))
 }
 
-/// Reads a whole number of 32 bits; none if the field is empty.
+/// Reads an i32. `None` if the field is empty.
 pub(crate) fn int32(field: &[u8]) -> Result<Option<i32>, BadField> {
     match int64(field) {
         Ok(None) => Ok(None),
@@ -113,7 +113,7 @@ pub(crate) fn int32(field: &[u8]) -> Result<Option<i32>, BadField> {
     }
 }
 
-/// Reads a hexadecimal number; none if the field is empty.
+/// Reads a hexadecimal u32. `None` if the field is empty.
 pub(crate) fn hex32(field: &[u8]) -> Result<Option<u32>, BadField> {
     let mut value = 0;
     for &byte in field {
@@ -132,7 +132,7 @@ pub(crate) fn hex32(field: &[u8]) -> Result<Option<u32>, BadField> {
     }
 }
 
-/// Reads a number, rounded to the nearest f32; none if the field is empty.
+/// Reads a number and rounds it to the nearest f32. `None` if the field is empty.
 pub(crate) fn float32(field: &[u8]) -> Result<Option<f32>, BadField> {
     if field.is_empty() {
         return Ok(None);
@@ -143,7 +143,7 @@ pub(crate) fn float32(field: &[u8]) -> Result<Option<f32>, BadField> {
     if value.is_finite() {
         return Ok(Some(value));
     }
-    // Too large, or an infinity by name.
+    // The number is too large, or the field is the name of an infinity.
     let by_name =
         field.iter().any(|byte| byte.is_ascii_alphabetic() && !matches!(byte, b'e' | b'E'));
     Err(if by_name { not_a } else { BadField::OutOfRange(FieldKind::Float32) })

@@ -1,4 +1,4 @@
-//! How the rows of a text are read: which kernel reads which fields, and where their values go.
+//! Decides which kernel reads which fields of a row, and where their values go.
 
 use super::block::{ColumnCounts, MissingBit, Slot};
 use super::field::FieldKind;
@@ -6,23 +6,23 @@ use super::narrow::{STEP_FIELDS_MAX, Step, StepKind};
 use super::spelling::Spelling;
 use crate::spec::TimeUnit;
 
-/// The longest byte string of a field.
+/// Most bytes of a byte string in a field.
 pub(crate) const FIELD_BYTES_MAX: usize = 1 << 16;
 
-/// One field of the text.
+/// How one field is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FieldLayout {
     pub(crate) kind: FieldKind,
-    /// Whether an empty field makes its row a bad one.
+    /// True if an empty field makes its row bad.
     pub(crate) required: bool,
-    /// The longest byte string.
+    /// Most bytes of a byte string.
     pub(crate) bytes_max: usize,
     pub(crate) spelling: Spelling,
-    /// What a time of a file of columns is counted in.
+    /// Unit for times of Parquet and Arrow files.
     pub(crate) time_unit: TimeUnit,
 }
 
-/// Where the values of a field go, and how to tell whether it was empty.
+/// The column of a field's values, and the bits that mark missing ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) slot: Slot,
@@ -34,10 +34,10 @@ pub(crate) struct Target {
 pub(crate) struct Layout {
     pub(super) fields: Vec<FieldLayout>,
     pub(super) separator: u8,
-    /// Of the fields; none for those that are skipped.
+    /// The target of each field. `None` for a skipped field.
     pub(super) targets: Vec<Option<Target>>,
     pub(super) steps: Vec<PlannedStep>,
-    /// Fields that are no part of a step, and are read.
+    /// Fields that are read one at a time, not in a step.
     pub(super) singles: Vec<usize>,
     columns: ColumnCounts,
     planes: usize,
@@ -47,12 +47,12 @@ pub(crate) struct Layout {
 pub(super) struct PlannedStep {
     pub(super) step: Step,
     pub(super) plane: usize,
-    /// A bit for each field that must not be empty.
+    /// A bit for each required field of the step.
     pub(super) required: u8,
 }
 
 impl Layout {
-    /// Plans for rows of these fields.
+    /// Plans how rows of these fields are read.
     pub(crate) fn new(fields: Vec<FieldLayout>, separator: u8) -> Self {
         let mut layout = Self {
             targets: vec![None; fields.len()],
@@ -78,7 +78,8 @@ impl Layout {
         layout
     }
 
-    /// Spreads neighbours of one kind over as few steps as hold them, evenly.
+    /// Distributes neighbouring fields of one kind evenly over as few steps as possible. Returns
+    /// the number of fields.
     fn plan_steps(&mut self, first: usize, count: usize, kind: StepKind) -> usize {
         let steps = count.div_ceil(STEP_FIELDS_MAX);
         let mut at = first;
@@ -128,12 +129,12 @@ impl Layout {
         self.singles.push(at);
     }
 
-    /// Where a field's values go; none if it is skipped.
+    /// The target of a field. `None` if the field is skipped.
     pub(crate) fn target(&self, field: usize) -> Option<Target> {
         self.targets[field]
     }
 
-    /// How a field is written; none beyond the last.
+    /// The kind of a field. `None` if there is no such field.
     pub(crate) fn kind(&self, field: usize) -> Option<FieldKind> {
         self.fields.get(field).map(|field| field.kind)
     }
@@ -143,23 +144,23 @@ impl Layout {
         &self.fields[field]
     }
 
-    /// Fields of a row.
+    /// Number of fields in a row.
     pub(crate) fn fields(&self) -> usize {
         self.fields.len()
     }
 
-    /// The columns that a block needs for the fields.
+    /// Number of columns that a block needs for the fields.
     pub(crate) fn columns(&self) -> ColumnCounts {
         self.columns
     }
 
-    /// Planes of bits that say which fields were empty.
+    /// Number of planes of missing bits.
     pub(crate) fn planes(&self) -> usize {
         self.planes
     }
 }
 
-/// How the kernels read it, if they do.
+/// The kind of step that reads the field. `None` if no kernel can read it.
 fn narrow(field: &FieldLayout) -> Option<StepKind> {
     match field.kind {
         FieldKind::Int32 | FieldKind::Hex32 if field.spelling.is_first() => None,

@@ -1,8 +1,8 @@
-//! Which kernels a processor can run.
+//! Levels of vector instructions, and the levels that this processor has.
 
 use std::fmt;
 
-/// The instructions that decoding may use. Results do not depend on it.
+/// The vector instructions that decoding may use. Results are the same at every level.
 ///
 /// # Examples
 /// ```
@@ -15,24 +15,26 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Level {
-    /// What every processor has.
+    /// No vector instructions beyond those that every processor has.
     Portable,
-    /// AVX2 and BMI2, as Intel's since Haswell (2013) and AMD's since Zen 3 (2020) run them fast.
+    /// AVX2 and BMI2. Fast on Intel processors since Haswell (2013) and AMD processors since Zen 3
+    /// (2020).
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// AVX-512 with VBMI2: Intel's since Ice Lake (2019), AMD's since Zen 4 (2022).
+    /// AVX-512 with VBMI2. Intel processors since Ice Lake (2019), AMD processors since Zen 4
+    /// (2022).
     #[cfg(target_arch = "x86_64")]
     Avx512,
 }
 
 impl Level {
-    /// The best that this processor can run.
+    /// Returns the fastest level that this processor has.
     #[must_use]
     pub fn detect() -> Self {
         *Self::available().last().expect("there is always the portable one")
     }
 
-    /// All that this processor can run, the slowest first.
+    /// Returns all levels that this processor has, the slowest first.
     #[must_use]
     pub fn available() -> Vec<Self> {
         #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "only x86 has more"))]
@@ -71,7 +73,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// Compiles a function for each level, and calls the one that is asked for.
+/// Compiles a function once for each level. The function's first argument selects the level to run.
 macro_rules! vectorised {
     ($(#[$meta:meta])* $visibility:vis fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? $body:block) => {
         $(#[$meta])*
@@ -87,11 +89,11 @@ macro_rules! vectorised {
             match level {
                 $crate::decode::Level::Portable => body($($argument),*),
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: a pipeline is made only with a level that the processor has
-                // (`RunOptions::check`).
+                // SAFETY: the function needs the instructions of this level. `RunOptions::check`
+                // refuses a level that the processor lacks.
                 $crate::decode::Level::Avx2 => unsafe { avx2($($argument),*) },
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: the processor has the instructions of this level.
+                // SAFETY: `RunOptions::check` refuses a level that the processor lacks.
                 $crate::decode::Level::Avx512 => unsafe { avx512($($argument),*) },
             }
         }

@@ -1,9 +1,9 @@
-//! Text to columns.
+//! Decodes text into columns.
 //!
-//! `structure` finds where fields end, `narrow` plans how neighbouring fields become 32-bit numbers
-//! together, `avx2` and `avx512` have the kernels of both, `field` reads one field with care.
-//! [`Decoder`] puts them together. Which kernels run is chosen when a decoder is made, by what the
-//! processor has; the columns are the same with each.
+//! `structure` finds the ends of fields. `narrow` plans how neighbouring fields are converted
+//! together to 32-bit numbers. `avx2` and `avx512` have the kernels for both. `field` reads one
+//! field without vector instructions. [`Decoder`] combines these modules. The level of a decoder
+//! decides which kernels run; the columns are the same at each level.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;

@@ -1,21 +1,21 @@
-//! Rows of 32-bit numbers, as they lie in memory: PIPER's Config III.
+//! Reads packed rows of 32-bit numbers: PIPER's Config III.
 //!
-//! A row is its fields, little-endian, one behind the other, nothing between rows. There is nothing
-//! to check and nothing to parse; what is left is to turn rows into columns, eight by eight.
+//! A row is its fields, little-endian, without gaps in or between rows. There is nothing to check
+//! or parse. The rows are only transposed into columns, in tiles of eight by eight.
 
 use super::block::{BLOCK_ROWS, Block, COLUMN_STRIDE, Slot};
 use super::layout::Layout;
 use super::level::Level;
 
-/// Rows and fields of a tile.
+/// Rows of a tile, and fields of a tile: one for each 32-bit lane of an AVX2 vector.
 const TILE: usize = 8;
 
-/// Bytes of a row of `fields` fields.
+/// Returns the bytes of a row of `fields` fields.
 pub(crate) fn row_bytes(fields: usize) -> usize {
     fields * 4
 }
 
-/// Fills `block` with the first rows of `rows`, as many as it holds; returns how many.
+/// Fills `block` with as many of the first rows as fit. Returns their number.
 pub(crate) fn unpack(rows: &[u8], layout: &Layout, level: Level, block: &mut Block) -> usize {
     let fields = layout.fields();
     let count = (rows.len() / row_bytes(fields)).min(BLOCK_ROWS);
@@ -27,7 +27,8 @@ pub(crate) fn unpack(rows: &[u8], layout: &Layout, level: Level, block: &mut Blo
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 | Level::Avx512 => {
             let tiled = (count / TILE * TILE, fields / TILE * TILE);
-            // SAFETY: AVX2 is there; `rows` has `count` rows and the block a place for each column.
+            // SAFETY: `tiles` needs AVX2, which this level implies, `count` rows in `rows`, and the
+            // columns in the block. The block was made for this layout.
             unsafe { tiles(rows, &columns, tiled, block.words_mut()) };
             tiled
         }
@@ -52,8 +53,8 @@ fn column(layout: &Layout, field: usize) -> Option<usize> {
 }
 
 /// # Safety
-/// The processor must have AVX2; `rows` must have `tiled.0` rows of `columns.len()` fields, and
-/// `words` those columns.
+/// The processor must have AVX2. `rows` must have `tiled.0` rows of `columns.len()` fields, and
+/// `words` must have these columns.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn tiles(rows: &[u8], columns: &[Option<usize>], tiled: (usize, usize), words: &mut [u32]) {
@@ -64,15 +65,16 @@ unsafe fn tiles(rows: &[u8], columns: &[Option<usize>], tiled: (usize, usize), w
             let mut tile = [_mm256_setzero_si256(); TILE];
             for (i, row) in tile.iter_mut().enumerate() {
                 let at = (first_row + i) * row_bytes + first_field * 4;
-                // SAFETY: eight fields from there are within the row.
+                // SAFETY: the load needs 32 readable bytes. The tile's eight fields are within the
+                // row, and the caller provides the row.
                 *row = unsafe { _mm256_loadu_si256(rows.as_ptr().add(at).cast()) };
             }
             let lanes = super::avx2::transpose(tile);
             for (lane, &column) in lanes.iter().zip(&columns[first_field..first_field + TILE]) {
                 let Some(column) = column else { continue };
                 let at = column * COLUMN_STRIDE + first_row;
-                // SAFETY: a column of the block has BLOCK_ROWS values, and the tile's rows are
-                // among them.
+                // SAFETY: the store needs eight writable values. A column has `COLUMN_STRIDE` of
+                // them, and the tile's rows are below `BLOCK_ROWS`.
                 unsafe { _mm256_storeu_si256(words.as_mut_ptr().add(at).cast(), *lane) };
             }
         }

@@ -1,62 +1,63 @@
-//! Quoted fields (RFC 4180), opened; and fields with separators of several bytes between them.
+//! Rewrites texts with quoted fields (RFC 4180), or with separators of several bytes, for the
+//! kernels.
 //!
-//! A text with quoted fields is written again without quotes, together with its index. The end of
-//! each field is then known, so fields may hold separators and line ends, and the kernels convert
-//! the text as any other. A text whose separators have several bytes is written again too, with the
-//! first byte in their place. This is a walk from field to field, some ten times slower than the
-//! kernels' index; chunks of other texts don't take this way.
+//! A text with quoted fields is copied without quotes, together with its index. The index gives the
+//! end of each field, so fields may contain separators and line ends. The kernels convert the copy
+//! as any other text. A separator of several bytes is replaced by its first byte. This code walks
+//! from field to field, some ten times slower than the index of the kernels. Chunks without quotes
+//! or long separators are not copied.
 
 use super::bad::{BadList, BadRow, Fault, SNIPPET_BYTES};
 use super::field::{BadField, FieldKind};
 use super::layout::Layout;
 use crate::format::Separator;
 
-/// What separates and encloses the fields of a text.
+/// The separator and the quote of a text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Syntax {
     pub(crate) separator: Separator,
-    /// `None` if quotes mean nothing.
+    /// `None` if no byte is a quote.
     pub(crate) quote: Option<u8>,
 }
 
-/// A text without its quotes.
+/// A copy of a text without its quotes.
 #[derive(Debug, Default)]
 pub(crate) struct Unquoted {
     pub(crate) text: Vec<u8>,
-    /// As in [`Structure`](super::structure::Structure).
+    /// The index of `text`, as in [`Structure`](super::structure::Structure).
     pub(super) ends: Vec<u32>,
     places: Vec<Place>,
 }
 
-/// Where a row stands in the quoted text.
+/// The place of a row in the quoted text.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     begin: usize,
-    /// Before it.
+    /// Number of lines before the row.
     lines_before: usize,
-    /// That it spans.
+    /// Number of lines that the row spans.
     lines: usize,
 }
 
 /// A field of a quoted text.
 struct Found {
-    /// What is between its quotes, or all of it.
+    /// First byte of the field, after an opening quote.
     begin: usize,
     end: usize,
-    /// Whether there are doubled quotes in it.
+    /// True if the field has doubled quotes.
     doubled: bool,
     quoted: bool,
-    /// A quote is at a wrong place.
+    /// True if a quote is at a wrong place or never closed.
     wrong: bool,
-    /// Behind its separator or line end.
+    /// The place after the field's separator or line end.
     next: usize,
     ends_row: bool,
 }
 
-/// Where the next separator or line end stands, or the text ends.
+/// Returns the place of the next separator or line end, or the text's length.
 fn field_end(text: &[u8], from: usize, separator: Separator) -> usize {
     let mut at = from;
-    // Ends: each round leaves a byte behind.
+    // Ends: each round moves beyond a byte.
     while let Some(place) = memchr::memchr2(separator.first(), b'\n', &text[at..]) {
         at += place;
         if text[at] == b'\n' || text[at..].starts_with(separator.as_bytes()) {
@@ -67,7 +68,7 @@ fn field_end(text: &[u8], from: usize, separator: Separator) -> usize {
     text.len()
 }
 
-/// Finds the field that begins at `begin`, which may be the text's end.
+/// Finds the field that begins at `begin`. `begin` may be the text's length.
 fn find(text: &[u8], begin: usize, syntax: Syntax) -> Found {
     let Syntax { separator, quote } = syntax;
     let mut found = Found {
@@ -83,10 +84,10 @@ fn find(text: &[u8], begin: usize, syntax: Syntax) -> Found {
     if let Some(quote) = quote.filter(|_| found.quoted) {
         found.begin = begin + 1;
         at = begin + 1;
-        // Ends: each round leaves a quote behind.
+        // Ends: each round moves beyond a quote.
         loop {
             let Some(place) = memchr::memchr(quote, &text[at..]) else {
-                // It is never closed.
+                // The field is never closed.
                 return Found { wrong: true, end: text.len(), next: text.len(), ..found };
             };
             at += place + 1;
@@ -113,20 +114,19 @@ fn find(text: &[u8], begin: usize, syntax: Syntax) -> Found {
     found
 }
 
-/// A text's first row.
+/// The first row of a text.
 #[derive(Debug, Default)]
 pub(crate) struct HeaderFields {
     pub(crate) names: Vec<Vec<u8>>,
-    /// Bytes of the row, its line end too.
+    /// Bytes of the row with its line end.
     pub(crate) bytes: usize,
-    /// Whether a quote in it is at a wrong place, or is never closed.
+    /// True if a quote is at a wrong place or never closed.
     pub(crate) wrong: bool,
 }
 
-/// Reads the fields of a text's first row.
 pub(crate) fn header_fields(text: &[u8], syntax: Syntax) -> HeaderFields {
     let mut header = HeaderFields::default();
-    // Ends: each round leaves a field behind.
+    // Ends: each round moves beyond a field.
     loop {
         let found = find(text, header.bytes, syntax);
         header.bytes = found.next;
@@ -144,10 +144,10 @@ pub(crate) fn header_fields(text: &[u8], syntax: Syntax) -> HeaderFields {
     }
 }
 
-/// Appends what stands between quotes; with a `quote`, each pair of those is one.
+/// Appends the bytes of a field. With a `quote`, each pair of quotes becomes one.
 fn push_value(into: &mut Vec<u8>, mut value: &[u8], quote: Option<u8>) {
     if let Some(quote) = quote {
-        // Ends: each round leaves two quotes behind.
+        // Ends: each round moves beyond two quotes.
         while let Some(place) = memchr::memchr(quote, value) {
             into.extend_from_slice(&value[..=place]);
             value = &value[place + 2..];
@@ -157,8 +157,9 @@ fn push_value(into: &mut Vec<u8>, mut value: &[u8], quote: Option<u8>) {
 }
 
 impl Unquoted {
-    /// Opens the quoted fields of whole rows; returns their lines. Rows whose quotes are wrong go
-    /// to `bad`, by their lines, as do numbers with separators or line ends in them.
+    /// Copies complete rows without their quotes. Returns the number of lines. Bad rows are not
+    /// copied: rows with a wrong quote, and rows with a number that contains a separator or line
+    /// end. They go to `bad`, with their lines in the text.
     pub(crate) fn read(
         &mut self,
         text: &[u8],
@@ -172,7 +173,7 @@ impl Unquoted {
         self.ends.push(u32::MAX);
         let mut at = 0;
         let mut lines = 0;
-        // Ends: each round leaves a row behind.
+        // Ends: each round moves beyond a row.
         while at < text.len() {
             let begin = at;
             let kept_text = self.text.len();
@@ -185,7 +186,7 @@ impl Unquoted {
                 let wrong = if found.wrong {
                     Some(BadField::Quote)
                 } else {
-                    // The kernels look for separators in numbers too.
+                    // Checked here, because the kernels would take these bytes for the field's end.
                     let kind = layout.kind(field).unwrap_or(FieldKind::Skip);
                     let number = !matches!(kind, FieldKind::Bytes | FieldKind::Skip);
                     let value = &text[found.begin..found.end];
@@ -230,25 +231,25 @@ impl Unquoted {
         let value = &text[found.begin..found.end];
         push_value(&mut self.text, value, syntax.quote.filter(|_| found.doubled));
         if found.ends_row && found.quoted && value.last() == Some(&b'\r') {
-            // One that belongs to the field; the decoder takes one off.
+            // This carriage return belongs to the field. The decoder removes one at a row's end, so
+            // the copy gets a second one.
             self.text.push(b'\r');
         }
         self.ends.push(self.text.len() as u32);
         self.text.push(if found.ends_row { b'\n' } else { syntax.separator.first() });
     }
 
-    /// Lines that a row spans.
+    /// Number of lines that row `row` spans.
     pub(crate) fn lines_of(&self, row: usize) -> usize {
         self.places[row].lines
     }
 
-    /// Rows that were read.
+    /// Number of rows that were copied.
     pub(crate) fn rows(&self) -> usize {
         self.places.len()
     }
 
-    /// Tells where in the quoted text a bad row is that was found in the other. It goes through the
-    /// row.
+    /// Converts the place of a bad row from the copy to the quoted text. Reads the row once.
     pub(crate) fn place(&self, text: &[u8], syntax: Syntax, bad: &mut BadRow) {
         let Place { begin, lines_before, .. } = self.places[bad.line];
         bad.line = lines_before;

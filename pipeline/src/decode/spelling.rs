@@ -1,23 +1,22 @@
-//! What a field may be written as beside its kind's own form: spellings of a missing value, whole
-//! numbers as floats.
+//! Other forms of a field's values: spellings of a missing value, and integers written as floats.
 //!
-//! The kernels and the parsers know a kind's own form alone. What they can't read comes here, so
-//! these settings cost nothing where values are as they should be. A spelling that is a value of
-//! its kind itself (`-1`, `NA` of text) must be looked for first: such a field is read value by
-//! value, and by no kernel.
+//! The kernels and parsers read only the normal form of a kind. This code sees only the values that
+//! they can't read, so the settings cost nothing for normal values. A spelling may itself be a
+//! value of the kind (`-1`, or any spelling of a text field). It must then be compared first, and
+//! the field is read value by value without a kernel.
 
 use super::field::{BadField, FieldKind, float32, hex32, int32, int64, uint64};
 
-/// Digits that no number of 64 bits has.
+/// More digits than any 64-bit number has.
 const DIGITS_MAX: usize = 40;
 
-/// How a field's values may be written.
+/// The other forms that a field's values may have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Spelling {
-    /// They mean missing, as nothing at all does.
+    /// Spellings of a missing value, besides an empty field.
     missing: Vec<Vec<u8>>,
     whole_floats: bool,
-    /// Whether one of them can be a value of the field's kind.
+    /// True if one of the spellings can be a value of the field's kind.
     first: bool,
 }
 
@@ -42,18 +41,18 @@ impl Spelling {
         Self { missing, whole_floats, first }
     }
 
-    /// Whether a spelling of a missing value must be looked for before the value is read.
+    /// True if the field must be compared with the spellings before it is read.
     #[inline]
     pub(crate) fn is_first(&self) -> bool {
         self.first
     }
 
-    /// Whether it is one of the spellings of a missing value.
+    /// True if the field is a spelling of a missing value.
     pub(crate) fn is_missing(&self, field: &[u8]) -> bool {
         self.missing.iter().any(|one| one == field)
     }
 
-    /// Reads a number; none if it is missing.
+    /// Reads a number. `None` if the value is missing.
     #[inline]
     pub(crate) fn read<T>(
         &self,
@@ -86,8 +85,8 @@ impl Spelling {
     }
 }
 
-/// The digits of a whole number that is written as a float is, such as `5.0` and `-1e3`; none if it
-/// is something else.
+/// Returns the digits of an integer that is written as a float, such as `5.0` and `-1e3`. `None`
+/// for any other text.
 fn whole_digits(field: &[u8]) -> Option<Vec<u8>> {
     let (sign, number) = match field {
         [b'-', rest @ ..] => (&b"-"[..], rest),
@@ -113,7 +112,7 @@ fn whole_digits(field: &[u8]) -> Option<Vec<u8>> {
     if digits.iter().skip(whole).any(|&digit| digit != b'0') {
         return None;
     }
-    // Longer ones are out of range by far.
+    // A number with more digits is far out of range, so the rest can be cut.
     digits.resize(whole.min(digits.len() + DIGITS_MAX), b'0');
     Some([sign, &digits].concat())
 }

@@ -1,20 +1,21 @@
-//! Where the fields of a text end.
+//! Finds the ends of a text's fields.
 //!
-//! **Problem.** A loop that walks a row byte by byte waits, at every field, for the end of the
-//! field before.
+//! **Problem.** A loop over the bytes of a row must find the end of a field before it can start the
+//! next field.
 //!
-//! **Approach.** As simdjson does for JSON (Langdale and Lemire 2019): a first pass classifies 64
-//! bytes at a time and writes down where separators and line ends are; it depends on no result but
-//! their number. After it the place of every field of every row is known, and converting one waits
-//! for no other.
+//! **Approach.** As simdjson does for JSON (Langdale and Lemire 2019). A first pass classifies 64
+//! bytes at a time and records the places of separators and line ends. Each block of 64 bytes needs
+//! only the number of places found before it. After this pass, the place of every field is known,
+//! and no field's conversion waits for another.
 //!
-//! **Layout.** [`Structure::ends`] has a sentinel at its front, one before the text's first byte
-//! (in wrapping arithmetic), so that field `i` is always the bytes between `ends[i] + 1` and
+//! **Layout.** [`Structure::ends`] starts with a sentinel: the place before the text's first byte,
+//! in wrapping arithmetic. Field `i` is therefore always the bytes from `ends[i] + 1` to before
 //! `ends[i + 1]`.
 
-/// The texts that one [`Structure`] can index are shorter than this.
+/// Longest text that a [`Structure`] can index: places are u32, and kernels work on 64 bytes at a
+/// time.
 pub(crate) const TEXT_BYTES_MAX: usize = u32::MAX as usize - 64;
-/// Room that the vector kernels may write beyond the last end.
+/// Ends that the vector kernels may write beyond the last valid one.
 const SLACK: usize = 64;
 
 /// The ends of all fields of a text.
@@ -24,20 +25,20 @@ pub(crate) struct Structure {
     newlines: usize,
 }
 
-/// Rows in a row, each with as many fields as the schema has.
+/// Consecutive rows with the right number of fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// Where in `ends` the end of the field before the first one stands.
+    /// Index in `ends` of the end before the run's first row.
     pub(crate) first: usize,
-    /// How many rows.
+    /// Number of rows in the run.
     pub(crate) rows: usize,
-    /// Lines before the first row, in this text.
+    /// Number of lines of the text before the run.
     pub(crate) lines_before: usize,
 }
 
 impl Structure {
-    /// Indexes `text`, whose last line may lack its newline. `text` is at most [`TEXT_BYTES_MAX`]
-    /// long.
+    /// Indexes `text`, which must have at most [`TEXT_BYTES_MAX`] bytes. Its last line may have no
+    /// newline.
     pub(crate) fn index(&mut self, text: &[u8], separator: u8, level: super::Level) {
         assert!(text.len() <= TEXT_BYTES_MAX, "a text is longer than its index can say");
         self.ends.clear();
@@ -45,13 +46,13 @@ impl Structure {
         self.newlines = match level {
             #[cfg(target_arch = "x86_64")]
             super::Level::Avx512 => {
-                // SAFETY: a pipeline is made only with a level that the processor has
-                // (`Pipeline::with`).
+                // SAFETY: `index` needs the instructions of this level. `RunOptions::check` refuses
+                // a level that the processor lacks.
                 unsafe { super::avx512::index(text, separator, &mut self.ends) }
             }
             #[cfg(target_arch = "x86_64")]
             super::Level::Avx2 => {
-                // SAFETY: the processor has the instructions of this level.
+                // SAFETY: `RunOptions::check` refuses a level that the processor lacks.
                 unsafe { super::avx2::index(text, separator, &mut self.ends) }
             }
             super::Level::Portable => index_portable(text, separator, &mut self.ends),
@@ -62,8 +63,8 @@ impl Structure {
         }
     }
 
-    /// Takes over the index of a text whose rows all end with newlines: `ends` as
-    /// [`ends`](Self::ends) returns them.
+    /// Takes over an existing index of a text. All rows must end with newlines, and `ends` must
+    /// have the form of [`ends`](Self::ends).
     pub(crate) fn replace(&mut self, ends: &mut Vec<u32>, newlines: usize) {
         std::mem::swap(&mut self.ends, ends);
         self.newlines = newlines;
@@ -73,8 +74,8 @@ impl Structure {
         &self.ends
     }
 
-    /// Cuts the text into runs of rows with `fields` fields each, and lines that are no such rows:
-    /// `misfit` gets their numbers in the text, from 0, and how many fields they have.
+    /// Divides the text into runs of rows with `fields` fields. Calls `misfit` for each other line,
+    /// with its number in the text, from 0, and its number of fields.
     pub(crate) fn runs(
         &self,
         text: &[u8],
@@ -126,14 +127,15 @@ impl Structure {
     }
 }
 
-/// Makes room for the ends of `bytes` more bytes, all of which may be separators, and what kernels
-/// write beyond.
+/// Reserves space for the ends of `bytes` more bytes, which may all be separators, and for the ends
+/// that kernels write beyond the last valid one.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn reserve_ends(ends: &mut Vec<u32>, bytes: usize) {
     ends.reserve(bytes + SLACK);
 }
 
-/// The reference.
+/// Indexes `text` without vector instructions. Reference for the kernels. Returns the number of
+/// newlines.
 pub(super) fn index_portable(text: &[u8], separator: u8, ends: &mut Vec<u32>) -> usize {
     let mut newlines = 0;
     for at in memchr::memchr2_iter(separator, b'\n', text) {

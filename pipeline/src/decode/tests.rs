@@ -1,4 +1,4 @@
-//! All kernels against a reference that splits lines and reads field by field.
+//! Compares all kernels with a reference that splits lines and reads field by field.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a text decodes to: per field and row its value's bits, none where it was empty; and the bad
-/// rows.
+/// The decoded values of each field, row by row, and the bad rows. A value is its bytes, or `None`
+/// if the field was empty.
 type Decoded = (Vec<Vec<Option<Vec<u8>>>>, BadList);
 
 fn layout(kinds: &[FieldKind], required: &[usize]) -> Arc<Layout> {
@@ -56,7 +56,7 @@ fn decode(text: &[u8], kinds: &[FieldKind], required: &[usize], level: Level) ->
     (columns, bad)
 }
 
-/// The value of a field, as bytes; `None` if it is empty.
+/// Returns the value of a field as bytes. `None` if the field is empty.
 fn reference_value(field: &[u8], kind: FieldKind) -> Result<Option<Vec<u8>>, BadField> {
     match kind {
         FieldKind::Int32 => field::int32(field).map(|v| v.map(|v| v.to_le_bytes().to_vec())),
@@ -69,7 +69,7 @@ fn reference_value(field: &[u8], kind: FieldKind) -> Result<Option<Vec<u8>>, Bad
     }
 }
 
-/// Slow and plain.
+/// Reference decoder: splits lines and fields.
 fn reference(text: &[u8], kinds: &[FieldKind], required: &[usize]) -> Decoded {
     let mut columns = vec![Vec::new(); kinds.len()];
     let mut bad = BadList::default();
@@ -86,7 +86,7 @@ fn reference(text: &[u8], kinds: &[FieldKind], required: &[usize]) -> Decoded {
         }
         let mut row = Vec::new();
         let mut column = 0;
-        // Neighbours that the kernels read come before the others, where a row has several faults.
+        // A row with several faults reports a fault of a field that the kernels read first.
         let narrow = |kind| matches!(kind, FieldKind::Int32 | FieldKind::Hex32);
         let mut fault = None;
         for (i, (&field, &kind)) in fields.iter().zip(kinds).enumerate() {
@@ -194,7 +194,7 @@ fn more_rows_than_a_block_has() {
     check(text.as_bytes(), &kinds, &[]);
 }
 
-/// A field as it may stand in a file: mostly good, of many lengths.
+/// A field, mostly a good one, of many lengths.
 fn any_field() -> impl Strategy<Value = String> {
     prop_oneof![
         6 => "[0-9a-f]{8}",

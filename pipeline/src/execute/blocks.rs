@@ -1,4 +1,4 @@
-//! What takes a block of rows from its fields to the batch.
+//! Turns a decoded block of rows into rows of the batch.
 
 use std::sync::Arc;
 
@@ -11,24 +11,24 @@ use crate::plan::Plan;
 use crate::trace::{Stage, Stopwatch};
 use crate::vocabulary::{BankLookUp, RunIds, RunNumbering, UnseenList, ValueCounts};
 
-/// A thread's block, and what its look-ups need.
+/// A thread's block, with scratch space for look-ups.
 pub(super) struct Blocks<'a, 'i> {
     setup: &'a Setup<'a, 'i>,
-    /// The plan of the rows at hand.
+    /// The plan of the current chunk's rows.
     pub(super) plan: Arc<Plan>,
     pub(super) block: Block,
-    /// The block's bad rows.
+    /// Bad rows of the block.
     pub(super) bad: Vec<BadRow>,
-    /// Room for look-ups in tables to work in.
+    /// Scratch space for look-ups in tables.
     found: Box<[u32; BLOCK_ROWS]>,
     bank: BankLookUp,
-    /// For each vocabulary that is counted by value.
+    /// Counts for each vocabulary; `None` if the run does not count its values in memory.
     pub(super) counts: Vec<Option<ValueCounts>>,
 }
 
 impl<'a, 'i> Blocks<'a, 'i> {
     /// # Errors
-    /// [`Error::OutOfMemory`] for the counts.
+    /// [`Error::OutOfMemory`] if there is no memory for the counts.
     pub(super) fn new(setup: &'a Setup<'a, 'i>) -> Result<Self> {
         let plan = setup.plan;
         let vocabularies = plan.vocabularies.iter().zip(setup.numberings);
@@ -45,18 +45,18 @@ impl<'a, 'i> Blocks<'a, 'i> {
         })
     }
 
-    /// Makes ready for rows of another plan: those of an input with another header.
+    /// Switches to another plan, for an input with another header.
     pub(super) fn change_plan(&mut self, plan: &Arc<Plan>) {
         self.block = plan.block();
         self.plan = Arc::clone(plan);
     }
 
-    /// Makes room for the rows of a chunk.
+    /// Reserves space in the batch for the rows of a chunk.
     pub(super) fn reserve(&self, rows: usize, done: &mut Work) {
         done.batch.reserve(if self.setup.generates { 0 } else { rows });
     }
 
-    /// Does all that follows on decoding.
+    /// Runs all steps that come after decoding.
     pub(super) fn finish(&mut self, done: &mut Work, stopwatch: &mut Stopwatch) -> Result<()> {
         let level = self.setup.options.level;
         for kernel in &self.plan.kernels {
@@ -74,7 +74,7 @@ impl<'a, 'i> Blocks<'a, 'i> {
         Ok(())
     }
 
-    /// Numbers the block's values, as far as they are known.
+    /// Replaces the block's values by their ids, and collects the values without an id.
     fn look_up(&mut self, done: &mut Work) -> Result<()> {
         let level = self.setup.options.level;
         let first_row = done.batch.rows as u32;
@@ -104,7 +104,7 @@ impl<'a, 'i> Blocks<'a, 'i> {
     }
 }
 
-/// Room to count a vocabulary's values in; `None` if the run does not count them, or a bank does.
+/// Makes the counts of a vocabulary. `None` if the run does not count it, or if a bank counts.
 fn counts(name: &str, numbering: &RunNumbering) -> Result<Option<ValueCounts>> {
     let RunIds::Direct { table, .. } = &numbering.ids else { return Ok(None) };
     if !numbering.counts {

@@ -1,4 +1,4 @@
-//! What happens to a chunk when all before it are done.
+//! Commits a chunk when all chunks before it are committed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,49 +17,48 @@ use crate::spec::BadRows;
 use crate::trace::{Stage, Stopwatch};
 use crate::vocabulary::Numbering;
 
-/// Rows before which the share of bad ones says nothing.
+/// Lines below which a run does not check the share of bad rows. A small sample says little.
 const ROWS_BEFORE_SHARE: u64 = 10_000;
 
-/// Which bad rows a run may leave out.
+/// How many bad rows a run may leave out.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BadRowLimit {
     pub(crate) policy: BadRows,
-    /// The share of all rows that may be bad.
+    /// Largest share of bad lines among all lines, from 0 to 1.
     pub(crate) share_max: f64,
 }
 
-/// What commits do besides numbering.
+/// Options of a commit.
 pub(crate) struct CommitOptions {
     pub(crate) bad_rows: BadRowLimit,
-    /// Whether a bank has all values of a batch before the consumer has it.
+    /// Whether to save each batch's values to the bank before the consumer gets the batch.
     pub(crate) saves: bool,
     /// Whether new values get ids.
     pub(crate) learns: bool,
     pub(crate) trace: bool,
-    /// Ends the run when it is true.
+    /// Set to true to end the run.
     pub(crate) stop: Arc<AtomicBool>,
 }
 
-/// What only the thread has that commits.
+/// State of the commits. Only the committing thread uses it.
 pub(crate) struct Committer<'c> {
-    /// Locked while a chunk's values are numbered, and not while the consumer has the batch:
-    /// evaluations wait for it.
+    /// Locked while a chunk's values are numbered. Not locked while the consumer has the batch,
+    /// because evaluations wait for the lock.
     numberings: &'c Mutex<Vec<Numbering>>,
-    /// `None` if nothing comes out.
+    /// `None` if the run has no output.
     consumer: Option<&'c mut dyn Consumer>,
     options: CommitOptions,
     pub(super) rows: u64,
     pub(super) bad_rows: u64,
-    /// Lines that the bad rows span.
     pub(super) bad_lines: u64,
     pub(super) reported: Vec<BadRowReport>,
-    /// The input whose turn it is, in the order of the inputs.
+    /// Index of the input whose chunks are being committed.
     input: usize,
-    /// Lines of that input in the chunks before.
+    /// Lines of this input in the chunks committed so far.
     input_lines: u64,
-    /// Its own stages, and in the end those of all threads.
+    /// Times of the commits. At the end of the run, the times of all threads are added.
     pub(super) stopwatch: Stopwatch,
-    /// Why the run has ended before its time.
+    /// The error that ended the run early.
     pub(super) failure: Option<Error>,
 }
 
@@ -85,7 +84,7 @@ impl<'c> Committer<'c> {
         }
     }
 
-    /// Commits a chunk, all before it being committed. Returns its work, to be used again; `None`
+    /// Commits a chunk; all chunks before it must be committed. Returns its work for reuse. `None`
     /// if the run must end.
     pub(super) fn commit(
         &mut self,
@@ -97,7 +96,8 @@ impl<'c> Committer<'c> {
         self.come_to(claim.input);
         let committed = outcome.and_then(|mut work| {
             self.commit_work(setup, claim, &mut work)?;
-            // A consumer may have left another batch in the place of ours.
+            // The consumer may have swapped in another batch; a batch of another shape can't be
+            // reused.
             if !Arc::ptr_eq(&work.batch.infos, setup.infos) {
                 work.batch = Batch::new(Arc::clone(setup.infos));
             }
@@ -107,7 +107,7 @@ impl<'c> Committer<'c> {
             Ok(work) => Some(work),
             Err(mut error) => {
                 if let Error::LineTooLong { line, .. } = &mut error {
-                    // The thread that found it knows the chunk's own lines.
+                    // The reader counted the lines of this chunk only.
                     *line += self.input_lines;
                 }
                 self.failure = Some(error);
@@ -129,7 +129,7 @@ impl<'c> Committer<'c> {
         claim: &Claim<'_>,
         work: &mut Work,
     ) -> Result<()> {
-        // Relaxed: it is only to be seen some time.
+        // Relaxed: any later commit may see it.
         if self.options.stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
         }
@@ -179,7 +179,8 @@ impl<'c> Committer<'c> {
         Ok(())
     }
 
-    /// Ends a run that leaves out too much, `rows` more being good.
+    /// Fails if the share of bad lines is too large. `rows` is the number of good rows in this
+    /// chunk.
     fn check_share(&self, rows: u64) -> Result<()> {
         let BadRowLimit { policy, share_max } = self.options.bad_rows;
         let lines = self.rows + rows + self.bad_lines;

@@ -1,11 +1,12 @@
-//! Columns side by side: a matrix of rows.
+//! Copies columns side by side into a matrix of rows.
 
 use crate::decode::{COLUMN_STRIDE, Level};
 
-/// Columns and rows of a tile.
+/// Columns of a tile, and rows of a tile: one for each 32-bit lane of an AVX2 vector.
 const TILE: usize = 8;
 
-/// Writes `rows` rows of the columns, which are places in `words`, into `into`, row by row.
+/// Writes `rows` rows of the columns into `into`, row by row. `columns` are indices of columns in
+/// `words`.
 pub(super) fn concatenate(
     level: Level,
     words: &[u32],
@@ -25,7 +26,8 @@ pub(super) fn concatenate(
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 | Level::Avx512 => {
             let tiled = (rows / TILE * TILE, width / TILE * TILE);
-            // SAFETY: AVX2 is there; rows and columns were checked above.
+            // SAFETY: `tiles` needs AVX2, which this level implies, and valid rows and columns,
+            // which the assertions above have checked.
             unsafe { tiles(words, columns, tiled, into) };
             tiled
         }
@@ -38,11 +40,11 @@ pub(super) fn concatenate(
     }
 }
 
-/// The part of the matrix that whole tiles cover.
+/// Writes the part of the matrix that complete tiles cover.
 ///
 /// # Safety
-/// The processor must have AVX2; `into` must have `tiled.0` rows as wide as `columns` are many, and
-/// `words` those columns.
+/// The processor must have AVX2. `into` must have space for `tiled.0` rows of `columns.len()`
+/// values, and `words` must have these columns.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn tiles(words: &[u32], columns: &[usize], tiled: (usize, usize), into: &mut [u32]) {
@@ -53,8 +55,8 @@ unsafe fn tiles(words: &[u32], columns: &[usize], tiled: (usize, usize), into: &
             let mut tile = [_mm256_setzero_si256(); TILE];
             for (lane, &column) in tile.iter_mut().zip(&columns[first_column..first_column + TILE])
             {
-                // SAFETY: a column of the block has BLOCK_ROWS values, and the tile's rows are
-                // among them.
+                // SAFETY: the load needs eight readable values. A column has `COLUMN_STRIDE` of
+                // them, and the tile's eight rows are below `tiled.0`, which is at most that.
                 *lane = unsafe {
                     _mm256_loadu_si256(
                         words.as_ptr().add(column * COLUMN_STRIDE + first_row).cast(),
@@ -63,7 +65,8 @@ unsafe fn tiles(words: &[u32], columns: &[usize], tiled: (usize, usize), into: &
             }
             for (i, row) in crate::decode::avx2::transpose(tile).into_iter().enumerate() {
                 let at = (first_row + i) * width + first_column;
-                // SAFETY: eight values from there are within the row.
+                // SAFETY: the store needs eight writable values. The tile's columns are within the
+                // row, and the caller provides the row.
                 unsafe { _mm256_storeu_si256(into.as_mut_ptr().add(at).cast(), row) };
             }
         }

@@ -1,4 +1,4 @@
-//! Where the batches of a run go.
+//! The consumer of a run's batches.
 
 use crate::batch::Batch;
 use crate::error::Result;
@@ -6,22 +6,22 @@ use crate::input::Input;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Takes the batches of a run, in the order of the input.
+/// Receives the batches of a run, in the order of the input.
 pub trait Consumer: Send {
-    /// Looks at a run's inputs before the first is read. Default: takes all.
+    /// Called with the run's inputs before the first one is read. Default: accepts all.
     ///
     /// # Errors
-    /// Whatever makes them unfit: an input that the consumer would overwrite.
+    /// An error ends the run: for example, if the consumer would overwrite an input.
     fn begin(&mut self, inputs: &[Input<'_>]) -> Result<()> {
         let _ = inputs;
         Ok(())
     }
 
-    /// Takes one. It is called by one thread at a time, not always the same. What it leaves of the
-    /// batch is used again.
+    /// Receives a batch. One thread at a time calls this, but not always the same one. The run
+    /// reuses the memory that the consumer leaves in the batch.
     ///
     /// # Errors
-    /// Whatever ends the run.
+    /// An error ends the run.
     fn consume(&mut self, batch: &mut Batch) -> std::result::Result<(), Failure>;
 }
 

@@ -1,15 +1,16 @@
 //! Runs a plan over inputs.
 //!
-//! One pass, pipelined: every thread claims a chunk of whole lines, decodes it block by block, runs
-//! the columns' kernels while the block is in the processor's cache, and looks values up in the
-//! shared tables, without a lock. Values that have no id yet go into a list of the chunk. Then the
-//! chunk is put down, and committed when all before it are ([`order`]): what is on the list is
-//! given its ids, in the order of the rows, and the batch goes to the consumer. So ids and batches
-//! are the same with any number of threads, and nothing is merged afterwards.
+//! A run is one pass with several threads. Each thread claims a chunk of complete lines and decodes
+//! it block by block. It runs the kernels while the block is in the processor's cache, and looks
+//! values up in the shared tables without a lock. Values without an id go into a list of the chunk.
+//! The thread then hands the chunk over, and it is committed after all chunks before it
+//! ([`order`]). The commit gives ids to the listed values in the order of the rows, and passes the
+//! batch to the consumer. Ids and batches are therefore the same with any number of threads, and no
+//! results are merged afterwards.
 //!
-//! [`mod@run`] starts the threads. A thread is a [`worker`]: it turns a chunk into blocks
-//! ([`rows`]) and a block into rows of a batch ([`blocks`], [`write_out`]). What happens when a
-//! chunk's turn comes is in [`commit`] and [`number`].
+//! [`mod@run`] starts the threads. Each thread is a [`worker`]. It reads a chunk into blocks
+//! ([`rows`]) and turns each block into rows of a batch ([`blocks`], [`write_out`]). [`commit`] and
+//! [`number`] commit a chunk.
 
 mod blocks;
 mod commit;

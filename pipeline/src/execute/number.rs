@@ -1,4 +1,4 @@
-//! Gives ids to the values of a chunk that had none, when the chunk's turn has come.
+//! Gives ids to the new values of a chunk when the chunk is committed.
 
 use embank::locks::Mutex;
 use embank::{Error as BankError, Values as VocabularyValues};
@@ -13,29 +13,29 @@ use crate::vocabulary::{
     UnseenWord, check_id,
 };
 
-/// Slots that are brought into the cache together: more than the processor has misses under way,
-/// few enough to stay.
+/// Slots that are loaded into the cache together: more than the cache misses that the processor
+/// handles at a time, and few enough to stay in the cache.
 const TOUCHED: usize = 64;
 
-/// A chunk whose turn has come.
+/// A chunk that is being committed.
 #[derive(Clone, Copy)]
 pub(super) struct Turn<'a> {
     pub(super) plan: &'a Plan,
-    /// By vocabulary.
+    /// One for each vocabulary.
     pub(super) numberings: &'a [RunNumbering],
-    /// Whether vocabularies are made and counted, and nothing comes out.
+    /// True if the run only makes and counts vocabularies, without output.
     pub(super) generates: bool,
-    /// The name of its input.
+    /// The name of the chunk's input.
     pub(super) input: &'a str,
-    /// Rows of the run before it.
+    /// Rows of the run before this chunk.
     pub(super) rows_before: u64,
 }
 
-/// Gives ids to the values that had none, and writes them where they show.
+/// Gives ids to the values that had none, and writes the ids into the batch.
 ///
 /// # Errors
-/// [`Error::UnknownValue`], [`Error::ValueTooLong`], [`Error::IdTooLarge`], [`Error::Bank`]; of an
-/// evaluation [`Error::VocabularyRenumbered`].
+/// [`Error::UnknownValue`], [`Error::ValueTooLong`], [`Error::IdTooLarge`] and [`Error::Bank`]. In
+/// an evaluation also [`Error::VocabularyRenumbered`].
 pub(super) fn number(
     turn: Turn<'_>,
     numberings: &Mutex<Vec<Numbering>>,
@@ -62,30 +62,30 @@ pub(super) fn number(
     Ok(())
 }
 
-/// How the values of one vocabulary are numbered.
+/// Numbers the values of one vocabulary.
 struct OneVocabulary<'a> {
     turn: Turn<'a>,
     run: &'a RunNumbering,
     name: &'a str,
-    /// The columns that it numbers.
+    /// The columns that use this vocabulary.
     columns: Vec<NumberedColumn<'a>>,
 }
 
 #[derive(Clone, Copy)]
 struct NumberedColumn<'a> {
-    /// In the look-ups of the plan.
+    /// Index in the plan's look-ups.
     place: usize,
     look_up: &'a LookUp,
 }
 
-/// A value of one of several columns that share a vocabulary, in the order in which they get ids:
-/// that of the rows, within a row that of the columns.
+/// A value without an id in one of the columns that share a vocabulary. The order of the fields is
+/// the order in which values get ids: by row, and within a row by column.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Appearance {
     row: u32,
-    /// In [`OneVocabulary::columns`].
+    /// Index in [`OneVocabulary::columns`].
     column: usize,
-    /// In the column's list.
+    /// Index in the column's list.
     at: usize,
 }
 
@@ -106,8 +106,8 @@ impl OneVocabulary<'_> {
             }
             return Ok(());
         }
-        // Columns that share a vocabulary: the first appearance is in the first row, in its first
-        // such column.
+        // Several columns share the vocabulary. A value first appears in its first row, and there
+        // in the first of these columns.
         let mut all: Vec<Appearance> = Vec::new();
         for (column, &NumberedColumn { place, .. }) in self.columns.iter().enumerate() {
             let words = unseen[place].words().iter().enumerate();
@@ -176,7 +176,8 @@ impl OneVocabulary<'_> {
         Ok(())
     }
 
-    /// The bank's ids of values, which are in this order. Values that the bank lacks are inserted.
+    /// Returns the bank's ids of values, which must be in this order. Inserts the values that the
+    /// bank lacks.
     fn insert(
         &self,
         bank: &BankIds,
@@ -188,7 +189,7 @@ impl OneVocabulary<'_> {
             self.unknown_value(self.columns[column].look_up, value, row, frozen)
         };
         if self.run.on_unseen != OnUnseen::Number {
-            // Only what is refused is on the list.
+            // With `Refuse`, the list has only values that end the run. With `Id`, it is empty.
             return Err(refused(0, values.show(0), bank.vocabulary.is_frozen()));
         }
         let mut ids = vec![0; order.len()];
@@ -217,7 +218,7 @@ impl OneVocabulary<'_> {
         }
     }
 
-    /// A vocabulary's error about one of the values, as one about the value's row.
+    /// Turns a vocabulary's error about a value into an error about the value's row.
     #[cold]
     fn in_terms_of_the_rows(
         &self,
@@ -230,7 +231,8 @@ impl OneVocabulary<'_> {
                 let VocabularyValues::Bytes(strings) = values else {
                     unreachable!("numbers have one length")
                 };
-                // The one that it was about: those that are known are short enough.
+                // The first value that is too long. Values in the vocabulary are short enough, so
+                // it is the one in the error.
                 let place = strings.iter().position(|string| string.len() > longest as usize);
                 let row = order[place.unwrap_or(0)].row;
                 Error::ValueTooLong {

@@ -1,27 +1,27 @@
-//! One after the other, in the order of the input.
+//! Commits chunks one after the other, in the order of the input.
 //!
-//! **Problem.** Threads work on chunks side by side and finish them in any order; ids must be
-//! given, and batches handed on, in the order of the input. A thread that waited for the chunk
-//! before its own would lose its time, and the system's wake-up (tens of microseconds on a virtual
-//! machine) at every other chunk.
+//! **Problem.** Threads work on chunks in parallel and finish them in any order. Ids must be given,
+//! and batches passed on, in the order of the input. If each thread waited for the chunk before its
+//! own, it would lose that time. It would also lose a wake-up, tens of microseconds on a virtual
+//! machine, at every other chunk.
 //!
-//! **Approach.** A reorder buffer, as processors have. A thread puts down the chunk that it has
-//! finished, and takes another one. The thread that puts down the next chunk in order commits it,
-//! and then all chunks behind it that are ready; a thread that arrives during that leaves its chunk
-//! to the committing one. So one thread commits at a time, in order. A thread waits only if
-//! `window` chunks are under way, because the oldest is late or the consumer is slow. The waiting
-//! threads sleep, and are woken when half of the window is free. If each commit woke one thread for
-//! a single chunk, threads would sleep and wake all the time.
+//! **Approach.** A reorder buffer, as processors have. A thread puts its finished chunk into the
+//! buffer and takes another one. The thread that puts in the next chunk in order commits it, and
+//! then all ready chunks after it. A thread that arrives meanwhile leaves its chunk to the
+//! committing thread. One thread at a time commits, in order. A thread waits only if `window`
+//! chunks are uncommitted, because the oldest is late or the consumer is slow. Waiting threads
+//! sleep until half of the window is free. A wake-up after every commit would make threads sleep
+//! and wake all the time.
 //!
-//! **No chunk is forgotten.** `committing` is set and cleared under the lock, and only a thread
-//! that sees under this lock that the next chunk is missing clears it. So the thread that puts down
-//! the next chunk sees it cleared, and commits.
+//! **No chunk is forgotten.** `committing` is set and cleared under the lock. A thread clears it
+//! only after it has seen, under the same lock, that the next chunk is missing. The thread that
+//! puts in the next chunk therefore finds `committing` cleared, and commits.
 
 use std::collections::VecDeque;
 
 use embank::locks::{Condvar, Mutex};
 
-/// Finished work, waiting for what comes before it.
+/// Finished work that waits for the work before it.
 #[derive(Debug)]
 pub(crate) struct Order<T> {
     window: u64,
@@ -31,9 +31,9 @@ pub(crate) struct Order<T> {
 
 #[derive(Debug)]
 struct ReorderBuffer<T> {
-    /// The number of the first chunk of which no commit has begun.
+    /// Number of the first chunk whose commit has not begun.
     next: u64,
-    /// What is finished, from number `next` on.
+    /// Finished chunks, from number `next` on; `None` for an unfinished one.
     finished: VecDeque<Option<T>>,
     committing: bool,
     ended: bool,
@@ -42,7 +42,7 @@ struct ReorderBuffer<T> {
 }
 
 impl<T> Order<T> {
-    /// At most `window` numbers, one at least, are under way at a time.
+    /// Allows at most `window` uncommitted chunks; 0 counts as 1.
     pub(crate) fn new(window: usize) -> Self {
         let buffer = ReorderBuffer {
             next: 0,
@@ -54,10 +54,10 @@ impl<T> Order<T> {
         Self { window: window.max(1) as u64, buffer: Mutex::new(buffer), changed: Condvar::new() }
     }
 
-    /// Waits until `number` may be begun; false if the end has come.
+    /// Waits until chunk `number` may begin. Returns false if the run has ended.
     pub(crate) fn begin(&self, number: u64) -> bool {
         let mut buffer = self.buffer.lock();
-        // Ends: the thread that works on the oldest chunk commits it, or ends the run.
+        // Ends: the thread with the oldest chunk commits it, or ends the run.
         while number >= buffer.next + self.window && !buffer.ended {
             buffer.nearest_asleep = buffer.nearest_asleep.min(number);
             self.changed.wait(&mut buffer);
@@ -67,16 +67,16 @@ impl<T> Order<T> {
 
     /// Wakes the threads that wait to begin, if half of the window is free.
     fn wake(&self, buffer: &mut ReorderBuffer<T>) {
-        // No thread is forgotten: all numbers before the nearest sleeping one are under way, so
-        // `next` reaches it in the end.
+        // No sleeper is forgotten: all chunks before the nearest one are under way, so `next`
+        // reaches it.
         if buffer.nearest_asleep < buffer.next + self.window.div_ceil(2) {
             buffer.nearest_asleep = u64::MAX;
             self.changed.notify_all();
         }
     }
 
-    /// Puts down finished work, and commits the work that is next in order unless another thread
-    /// does. `commit` returns whether to continue; after an end nothing is committed.
+    /// Puts in finished work. Commits the work that is next in order, unless another thread is
+    /// committing. `commit` returns false to end the run; then nothing more is committed.
     pub(crate) fn finish(&self, number: u64, work: T, mut commit: impl FnMut(T) -> bool) {
         let mut buffer = self.buffer.lock();
         let place = (number - buffer.next) as usize;
@@ -88,10 +88,10 @@ impl<T> Order<T> {
             return;
         }
         buffer.committing = true;
-        // Ends: each round commits a chunk, and chunks end or the window holds their begin back
-        // until the next round.
+        // Ends: each round commits a chunk. The chunks run out, or the window stops threads from
+        // beginning more.
         while let Some(work) = buffer.finished.front_mut().and_then(Option::take) {
-            // Together: places are counted from `next`.
+            // Changed together, because indices in `finished` count from `next`.
             buffer.finished.pop_front();
             buffer.next += 1;
             drop(buffer);
@@ -109,7 +109,7 @@ impl<T> Order<T> {
         }
     }
 
-    /// Nothing more is begun or committed.
+    /// Ends the run: nothing more begins or is committed.
     pub(crate) fn end(&self) {
         self.buffer.lock().ended = true;
         self.changed.notify_all();

@@ -1,31 +1,33 @@
-//! What came of a run.
+//! The result of a run.
 
 use std::time::Duration;
 
 use crate::error::BadRowReport;
 use crate::trace::Trace;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct RunReport {
-    /// Rows that came out.
+    /// Rows that the consumer got.
     pub rows: u64,
-    /// Rows that were left out as bad.
+    /// Bad rows that were left out.
     pub bad_rows: u64,
-    /// Lines that those span: more, where a quote is open at a line's end.
+    /// Lines that the bad rows span. A row spans several lines if a quoted field contains a line
+    /// end.
     pub bad_lines: u64,
-    /// The first few of those, in the order of the input.
+    /// The first few bad rows, in the order of the input.
     pub first_bad_rows: Vec<BadRowReport>,
-    /// Columns that files of Parquet or Arrow lack, each file's own counted: their values are
+    /// Number of columns that Parquet or Arrow files lack, summed over the files. Their values are
     /// missing.
     pub missing_columns: u64,
-    /// The first ten of those: file and column.
+    /// The first ten such columns, each with its file.
     pub first_missing_columns: Vec<String>,
-    /// Bytes of input, compressed ones as they are; of pipes, what was read of them.
+    /// Bytes of input. Compressed inputs count compressed. A pipe counts the bytes that were read
+    /// from it.
     pub bytes: u64,
-    /// How long it took.
+    /// Wall time of the run.
     pub elapsed: Duration,
-    /// Where the time went, if that was asked for.
+    /// Times of the stages. `None` unless [`RunOptions::trace`](crate::RunOptions::trace) is set.
     pub trace: Option<Trace>,
 }

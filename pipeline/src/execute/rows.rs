@@ -1,8 +1,8 @@
-//! The rows of a chunk on their way into blocks, in whichever form they came.
+//! Reads the rows of a chunk into blocks, for every form of input.
 //!
-//! A chunk is a text, a text whose quoted fields have to be opened first, packed rows, or columns
-//! of a file. [`RowReader`] looks at a chunk once and begins it; a [`ChunkReader`] then fills one
-//! block after the other. What follows on a block is the same for all forms.
+//! A chunk is plain text, text with quotes or long separators to rewrite first, packed rows, or
+//! columns of a file. [`RowReader`] examines a chunk once. The resulting [`ChunkReader`] fills one
+//! block after the other. All later steps are the same for every form.
 
 use std::sync::Arc;
 
@@ -13,22 +13,22 @@ use crate::format::Format;
 use crate::input::ChunkRows;
 use crate::plan::Plan;
 
-/// Reads chunks, one after the other, in one thread.
+/// Reads chunks one after the other, in one thread.
 pub(super) struct RowReader {
     format: Format,
     level: Level,
-    /// The plan of the rows at hand.
+    /// The plan of the current chunk's rows.
     plan: Arc<Plan>,
     decoder: Decoder,
-    /// The chunk at hand with its quoted fields opened, if it has any.
+    /// The current chunk with its quotes removed, if it has quotes.
     unquoted: Unquoted,
 }
 
 /// The rows of a chunk that are not in a block yet.
 pub(super) struct ChunkReader<'a> {
-    /// Rows of the chunk at most: some may turn out bad.
+    /// Largest possible number of good rows: some may turn out bad.
     pub(super) rows: usize,
-    /// Lines of the chunk, bad ones too. Packed rows have none.
+    /// Lines of the chunk, with bad rows. 0 for packed rows.
     pub(super) lines: usize,
     form: Form<'a>,
 }
@@ -41,7 +41,7 @@ enum Form<'a> {
     Unquoted {
         decoder: &'a mut Decoder,
         unquoted: &'a Unquoted,
-        /// The text as it came, with its quotes.
+        /// The input's text, with its quotes.
         original: &'a [u8],
         syntax: Syntax,
     },
@@ -70,14 +70,14 @@ impl RowReader {
         }
     }
 
-    /// Makes ready for rows of another plan: those of an input with another header.
+    /// Switches to another plan, for an input with another header.
     pub(super) fn change_plan(&mut self, plan: &Arc<Plan>) {
         self.decoder = Decoder::new(Arc::clone(&plan.layout), self.level);
         self.plan = Arc::clone(plan);
     }
 
-    /// Begins a chunk behind its first `skip` bytes. Rows that can't be used go to `bad` if that
-    /// shows before they are decoded.
+    /// Begins a chunk after its first `skip` bytes. Bad rows that are found before decoding go to
+    /// `bad`.
     pub(super) fn begin<'a>(
         &'a mut self,
         rows: ChunkRows<'a>,
@@ -111,7 +111,7 @@ impl RowReader {
         syntax: Syntax,
         bad: &mut BadList,
     ) -> ChunkReader<'a> {
-        // A chunk without quotes is text as any other.
+        // A chunk without quotes takes the faster path for plain text.
         let quote = syntax.quote.filter(|&quote| memchr::memchr(quote, text).is_some());
         let syntax = Syntax { quote, ..syntax };
         if quote.is_none() && !syntax.separator.has_several_bytes() {
@@ -135,8 +135,8 @@ impl RowReader {
 }
 
 impl ChunkReader<'_> {
-    /// Fills `block` with the next rows; false if there are no more. Bad rows go to `bad`, which
-    /// must be empty, by their places among the rows ([`place`](Self::place)).
+    /// Fills `block` with the next rows. Returns false if there are no more. Bad rows go to `bad`,
+    /// which must be empty. Their places count the rows; [`place`](Self::place) converts them.
     pub(super) fn next(&mut self, block: &mut Block, bad: &mut Vec<BadRow>) -> bool {
         match &mut self.form {
             Form::Text { decoder, text } => decoder.next(text, block, bad),
@@ -164,7 +164,7 @@ impl ChunkReader<'_> {
         }
     }
 
-    /// Turns a bad row's place among the rows into its place in the chunk.
+    /// Converts a bad row's place from rows to lines of the chunk.
     pub(super) fn place(&self, bad: &mut BadRow) {
         if let Form::Unquoted { unquoted, original, syntax, .. } = &self.form {
             unquoted.place(original, *syntax, bad);

@@ -1,4 +1,4 @@
-//! The threads of a run, from their start to what came of them.
+//! Starts and joins the threads of a run.
 
 use std::any::Any;
 use std::thread::ScopedJoinHandle;
@@ -14,31 +14,30 @@ use crate::error::{BadRowReport, Error, Result};
 use crate::trace::{ReadBusy, Stopwatch};
 use crate::vocabulary::ValueCounts;
 
-/// Chunks that may be under way for each thread: what is finished waits for what is not.
+/// Uncommitted chunks allowed for each thread. Finished chunks must wait for a slow one before
+/// them.
 const CHUNKS_A_THREAD: usize = 16;
 
-/// The result of a run that has ended.
+/// The result of a run without errors.
 pub(crate) struct Outcome {
     pub(crate) rows: u64,
     pub(crate) bad_rows: u64,
-    /// Lines that the bad rows span.
     pub(crate) bad_lines: u64,
-    /// The first few bad rows.
     pub(crate) first_bad_rows: Vec<BadRowReport>,
-    /// Threads that worked.
+    /// Number of threads that worked.
     pub(crate) threads: usize,
-    /// How long at least one thread was reading, where that is measured.
+    /// Time during which at least one thread was reading. Zero if the run is not traced.
     pub(crate) reading: Duration,
-    /// The stages of all threads.
+    /// Times of the stages, summed over all threads.
     pub(crate) stopwatch: Stopwatch,
-    /// What each thread has counted, by vocabulary.
+    /// The counts of each thread, for each vocabulary.
     pub(crate) counted: Vec<Vec<Option<ValueCounts>>>,
 }
 
-/// Goes over all chunks.
+/// Runs over all chunks.
 ///
 /// # Errors
-/// The first failure, of a chunk or of the consumer; [`Error::Panicked`].
+/// The first error of a chunk or of the consumer. [`Error::Panicked`] if a thread panicked.
 pub(crate) fn run(setup: &Setup<'_, '_>, committer: Committer<'_>) -> Result<Outcome> {
     let shared = Shared {
         setup,
@@ -49,7 +48,7 @@ pub(crate) fn run(setup: &Setup<'_, '_>, committer: Committer<'_>) -> Result<Out
         committer: Mutex::new(committer),
     };
     let (panicked, threads) = std::thread::scope(|scope| {
-        // Where the system gives no more threads, those that there are do all.
+        // If the system refuses a thread, the threads so far do all the work.
         let threads: Vec<_> = (1..setup.options.threads)
             .map_while(|_| {
                 let thread = std::thread::Builder::new();
@@ -81,14 +80,14 @@ pub(crate) fn run(setup: &Setup<'_, '_>, committer: Committer<'_>) -> Result<Out
     })
 }
 
-/// Waits for all threads, and returns what the first one of them panicked with.
+/// Joins all threads, and returns the panic of the first one that panicked.
 fn first_panic(
     own: std::thread::Result<()>,
     threads: Vec<ScopedJoinHandle<'_, ()>>,
 ) -> Option<Box<dyn Any + Send>> {
     let others = threads.into_iter().map(ScopedJoinHandle::join);
-    // All threads are joined before the first error is looked for: a scope panics by itself if a
-    // thread was not joined.
+    // Joins all threads before it looks for an error: a scope panics if a thread that it joins
+    // itself has panicked.
     let all: Vec<_> = [own].into_iter().chain(others).collect();
     all.into_iter().find_map(std::result::Result::err)
 }
@@ -97,7 +96,8 @@ fn first_panic(
 mod tests {
     use super::*;
 
-    /// The second panic came out of the scope, and so out of `run`.
+    /// Regression test: with two panicking threads, the second panic escaped from the scope and
+    /// from `run`.
     #[test]
     fn two_threads_that_panic_are_an_error() {
         let panicked = std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What is the same for all threads of a run, from its beginning to its end.
+//! Data that all threads of a run share and that never changes during it.
 
 use std::sync::Arc;
 
@@ -9,18 +9,17 @@ use crate::options::RunOptions;
 use crate::plan::Plan;
 use crate::vocabulary::RunNumbering;
 
-/// What a run is over, and how.
+/// The inputs, the plan and the options of a run.
 pub(crate) struct Setup<'a, 'i> {
-    /// The plan of rows that have the fields in the pipeline's order. Vocabularies, look-ups and
-    /// outputs are those of the plans of all headers.
+    /// The plan for rows with the fields in the pipeline's order. The plans of other headers have
+    /// the same vocabularies, look-ups and outputs.
     pub(crate) plan: &'a Arc<Plan>,
-    /// Of the inputs.
     pub(crate) format: Format,
     pub(crate) options: &'a RunOptions,
     pub(crate) infos: &'a Arc<[MatrixInfo]>,
-    /// By vocabulary.
+    /// One for each vocabulary.
     pub(crate) numberings: &'a [RunNumbering],
-    /// Whether vocabularies are made and counted, and nothing comes out.
+    /// True if the run only makes and counts vocabularies, without output.
     pub(crate) generates: bool,
     pub(crate) chunks: &'a Chunks<'i>,
 }

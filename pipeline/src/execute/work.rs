@@ -1,4 +1,4 @@
-//! What a thread has made of a chunk.
+//! The result of a thread's work on a chunk.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use crate::batch::Batch;
 use crate::decode::BadList;
 use crate::vocabulary::UnseenList;
 
-/// A chunk between its thread and its commit.
+/// A transformed chunk before its commit.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) batch: Batch,
-    /// For each look-up of the plan, in the order of the rows.
+    /// For each look-up of the plan, the values without an id, in the order of the rows.
     pub(super) unseen: Vec<UnseenList>,
     pub(super) bad: BadList,
     pub(super) lines: usize,

@@ -1,4 +1,4 @@
-//! What each thread of a run does.
+//! The work of each thread of a run.
 
 use std::sync::Arc;
 
@@ -16,22 +16,22 @@ use crate::plan::Plan;
 use crate::trace::{ReadBusy, Stage, Stopwatch};
 use crate::vocabulary::ValueCounts;
 
-/// What the threads of a run share.
+/// Data that the threads of a run share.
 pub(super) struct Shared<'a, 'i, 'c> {
     pub(super) setup: &'a Setup<'a, 'i>,
-    /// What each thread has counted, by vocabulary.
+    /// The counts of each finished thread, for each vocabulary.
     pub(super) counted: Mutex<Vec<Vec<Option<ValueCounts>>>>,
     pub(super) order: Order<(Claim<'i>, Result<Work>)>,
-    /// Work that was committed, to be used again.
+    /// Committed work, for reuse.
     pub(super) pool: Mutex<Vec<Work>>,
-    /// When threads read, where that is measured.
+    /// Measures when threads read, if the run is traced.
     pub(super) reading: ReadBusy,
     pub(super) committer: Mutex<Committer<'c>>,
 }
 
-/// Ends the run if it is dropped, as unwinding and failures do, so that the other threads do not
-/// wait for this one. A thread that reaches its end forgets it. Whether the thread unwinds can't be
-/// asked, because a run may be part of a drop during unwinding.
+/// Ends the run when it is dropped, by unwinding or by a failure, so that the other threads do not
+/// wait for this one. A thread that finishes normally forgets it. `std::thread::panicking` can't
+/// decide this, because a run may be part of a drop during unwinding.
 struct EndOnPanic<'a, 'i, 'c>(&'a Shared<'a, 'i, 'c>);
 
 impl Drop for EndOnPanic<'_, '_, '_> {
@@ -40,7 +40,7 @@ impl Drop for EndOnPanic<'_, '_, '_> {
     }
 }
 
-/// Works until there are no more chunks, or the run has ended.
+/// Works on chunks until there are no more, or the run has ended.
 pub(super) fn work<'i>(shared: &Shared<'_, 'i, '_>) {
     let guard = EndOnPanic(shared);
     let setup = shared.setup;
@@ -93,7 +93,7 @@ impl<'a, 'i> Worker<'a, 'i> {
         })
     }
 
-    /// The next chunk; of a stream, its bytes too.
+    /// Claims the next chunk. A chunk of a stream is also read.
     fn claim(&mut self) -> Option<Claim<'i>> {
         self.stopwatch.start();
         let reading = self.stopwatch.is_on().then(|| self.reading.begin());
@@ -103,7 +103,7 @@ impl<'a, 'i> Worker<'a, 'i> {
         claim
     }
 
-    /// Makes ready for rows of another plan: those of an input with another header.
+    /// Switches to another plan, for an input with another header.
     fn change_plan(&mut self, plan: &Arc<Plan>) {
         if !Arc::ptr_eq(&self.blocks.plan, plan) {
             self.rows.change_plan(plan);
@@ -111,7 +111,7 @@ impl<'a, 'i> Worker<'a, 'i> {
         }
     }
 
-    /// Does everything with a chunk that can be done before its turn comes.
+    /// Does all work on a chunk that needs no earlier chunk.
     fn transform(&mut self, claim: &mut Claim<'i>, done: &mut Work) -> Result<()> {
         self.change_plan(&claim.plan);
         self.stopwatch.start();

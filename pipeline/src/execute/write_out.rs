@@ -1,11 +1,11 @@
-//! Columns of a block to the matrices of a batch.
+//! Writes the columns of a block into the matrices of a batch.
 
 use super::concatenate::concatenate;
 use crate::batch::{Batch, Values};
 use crate::decode::{Block, Level, Slot};
 use crate::plan::{OutputFrom, Plan, WidenedSlot};
 
-/// Appends the block's rows to the batch's matrices, which have room for them.
+/// Appends the block's rows to the batch's matrices, which must have space for them.
 pub(super) fn write_out(plan: &Plan, level: Level, block: &Block, batch: &mut Batch) {
     let rows = block.rows;
     for (output, values) in plan.outputs.iter().zip(&mut batch.matrices) {
@@ -19,7 +19,7 @@ pub(super) fn write_out(plan: &Plan, level: Level, block: &Block, batch: &mut Ba
                 let width = columns.len();
                 let into = &mut into[batch.rows * width..][..rows * width];
                 for (place, &column) in columns.iter().enumerate() {
-                    // A block without rows has no place of the first row either.
+                    // `min` keeps the index valid for a block without rows, where `into` is empty.
                     widen(block, column, &mut into[place.min(rows * width)..], width);
                 }
             }
@@ -29,7 +29,7 @@ pub(super) fn write_out(plan: &Plan, level: Level, block: &Block, batch: &mut Ba
     batch.rows += rows;
 }
 
-/// Writes a column into every `stride`-th place.
+/// Writes a column into every `stride`-th value of `into`.
 fn widen(block: &Block, column: WidenedSlot, into: &mut [u64], stride: usize) {
     let into = into.iter_mut().step_by(stride);
     match column.slot {

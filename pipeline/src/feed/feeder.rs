@@ -1,4 +1,4 @@
-//! Cuts the chunks of a run into batches, and sends them off.
+//! Cuts the rows of a run into batches, and sends them to the feed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::execute::Consumer;
 use crate::options::FeedOptions;
 
-/// Room that is made for a batch at once, in values of a matrix; larger ones grow as they fill.
+/// Values of a matrix for which a new batch reserves memory. A larger batch grows as it fills.
 const RESERVED_VALUES: usize = 16 << 20;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -23,7 +23,7 @@ pub(super) struct Feeder {
 
 impl Feeder {
     /// # Errors
-    /// [`Error::Spec`](crate::Error::Spec): there is no memory for the shuffle buffer.
+    /// [`Error::Spec`](crate::Error::Spec) if there is no memory for the shuffle buffer.
     pub(super) fn new(
         infos: Arc<[MatrixInfo]>,
         options: &FeedOptions,
@@ -48,7 +48,7 @@ impl Feeder {
         Ok(Self { shuffle, cut })
     }
 
-    /// What is left, after the last of the run's batches.
+    /// Sends the remaining rows after the run's last batch.
     pub(super) fn finish(mut self) {
         if let Some(shuffle) = self.shuffle.take()
             && shuffle.finish(&mut self.cut).is_err()
@@ -56,7 +56,7 @@ impl Feeder {
             return;
         }
         if self.cut.batch.rows > 0 && !self.cut.drop_last {
-            // The receiver has gone if it no longer wants the batch.
+            // A failed send means that the feed was closed.
             let _ = self.cut.send();
         }
     }
@@ -64,7 +64,7 @@ impl Feeder {
 
 impl Consumer for Feeder {
     fn consume(&mut self, batch: &mut Batch) -> std::result::Result<(), Failure> {
-        // Relaxed: see `Feed::close`.
+        // Relaxed, as `Feed::close` explains.
         if self.cut.stop.load(Ordering::Relaxed) {
             return Err(Stopped.into());
         }
@@ -73,7 +73,7 @@ impl Consumer for Feeder {
             Some(shuffle) => shuffle.push(batch, &mut self.cut)?,
             None => {
                 let mut row = self.cut.skipped(batch.rows);
-                // Ends: each round takes a row at least.
+                // Ends: each round takes at least one row.
                 while row < batch.rows {
                     let rows = self.cut.room().min(batch.rows - row);
                     self.cut.batch.append(batch, row..row + rows);
@@ -86,20 +86,20 @@ impl Consumer for Feeder {
     }
 }
 
-/// No consumer waits for batches any more.
+/// The error of a run whose feed was closed.
 #[derive(Debug, thiserror::Error)]
 #[error("the feed was closed")]
 pub(super) struct Stopped;
 
-/// Cuts rows into batches: the batch in the making, and where it goes.
+/// Cuts rows into batches and sends each full batch.
 pub(super) struct BatchCutter {
     batch_rows: usize,
     drop_last: bool,
-    /// Rows that are still to be skipped.
+    /// Rows that remain to be skipped.
     skip: u64,
-    /// Rows before the batch in the making.
+    /// Number of the first row of the current batch.
     position: u64,
-    /// How much of the input was done for the rows that came in.
+    /// Bytes of input read for the rows received so far.
     input_bytes: u64,
     pub(super) batch: Batch,
     stop: Arc<AtomicBool>,
@@ -107,14 +107,14 @@ pub(super) struct BatchCutter {
 }
 
 impl BatchCutter {
-    /// How many of the next `rows` rows are to be skipped.
+    /// Returns how many of the next `rows` rows to skip.
     pub(super) fn skipped(&mut self, rows: usize) -> usize {
         let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(rows);
         self.skip -= skipped as u64;
         skipped
     }
 
-    /// Rows that the batch still takes; one at least.
+    /// Rows that still fit in the batch; at least one.
     pub(super) fn room(&self) -> usize {
         self.batch_rows - self.batch.rows
     }

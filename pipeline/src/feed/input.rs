@@ -1,11 +1,11 @@
-//! Inputs that a thread can keep.
+//! Inputs that own their rows, for a thread.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::input::Input;
 
-/// Rows for a feed: in shared memory or in a file.
+/// Rows for a feed, in shared memory or in a file.
 ///
 /// # Examples
 /// ```
@@ -24,19 +24,19 @@ enum Owned {
 }
 
 impl FeedInput {
-    /// Rows in memory; errors call them by `name`.
+    /// Makes an input of rows in memory. Errors show `name`.
     #[must_use]
     pub fn memory(name: impl Into<String>, text: impl Into<Arc<[u8]>>) -> Self {
         Self(Owned::Memory(name.into(), text.into()))
     }
 
-    /// A file.
+    /// Makes an input of a file.
     #[must_use]
     pub fn file(path: impl AsRef<Path>) -> Self {
         Input::file(path).into()
     }
 
-    /// What errors call it.
+    /// The input's name in errors.
     #[must_use]
     pub fn name(&self) -> &str {
         match &self.0 {
@@ -45,7 +45,7 @@ impl FeedInput {
         }
     }
 
-    /// The input for a run, borrowed.
+    /// Borrows the input for a run.
     #[must_use]
     pub fn input(&self) -> Input<'_> {
         match &self.0 {

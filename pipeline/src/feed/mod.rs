@@ -1,19 +1,19 @@
-//! Batches of a training loop's size, made in the background.
+//! Makes batches of a training loop's size in the background.
 //!
-//! **Problem.** A run hands out the rows that a chunk of input happens to hold, inside a call that
-//! lasts as long as the run. A training loop asks for batches of a fixed number of rows, in another
-//! order than the file's, and may stop at any time.
+//! **Problem.** A run returns the rows of a chunk of input at a time, inside a call that lasts as
+//! long as the run. A training loop needs batches of a fixed number of rows, in another order than
+//! the file's, and may stop at any time.
 //!
-//! **Approach.** The run works in a thread of its own, with its workers beside it. Its consumer,
-//! the [`Feeder`], cuts the chunks into batches, through a shuffle buffer if there is one. It sends
-//! whole batches through a channel that has room for a few. When the channel is full, the run
-//! stands still, so memory is bounded. Batches of a run come in the order of the input for any
-//! number of threads, and one place does all that follows, so the feed's batches are a function of
-//! pipeline, input and [`FeedOptions`] alone.
+//! **Approach.** The run works in its own thread, with its workers beside it. Its consumer, the
+//! [`Feeder`], cuts the rows into batches, through a shuffle buffer if there is one. It sends
+//! complete batches through a channel of bounded size. If the channel is full, the run waits, so
+//! memory is bounded. A run's batches come in the order of the input with any number of threads,
+//! and one thread at a time does all later steps. A feed's batches therefore depend only on the
+//! pipeline, the input and the [`FeedOptions`].
 //!
-//! **Ending early.** Dropping the [`Feed`] closes the channel, which ends the consumer's wait, if
-//! it waits, and sets a flag, which ends the run at its next chunk, if it doesn't, and its wait for
-//! a pipe. Then the thread is joined.
+//! **Ending early.** Dropping the [`Feed`] closes the channel, which ends a waiting send of the
+//! consumer. It also sets a flag, which ends the run at its next chunk and ends a wait for a pipe.
+//! Then the thread is joined.
 
 mod feeder;
 mod input;
@@ -36,10 +36,10 @@ use crate::pipeline::Pipeline;
 use feeder::Feeder;
 pub use input::FeedInput;
 
-/// A run in the background, as an iterator of batches that belong to the caller.
+/// A run in the background, as an iterator of batches that the caller owns.
 ///
-/// [`Batch::first_row`] of a batch is what [`Feed::next_row`] was before it. Dropping the feed ends
-/// the run at its next chunk; of a pipe that is silent, within 50 ms.
+/// A batch's [`Batch::first_row`] equals [`Feed::next_row`] before that batch. Dropping the feed
+/// ends the run at its next chunk. A run that waits for a silent pipe ends within 50 ms.
 ///
 /// # Examples
 /// ```
@@ -62,7 +62,7 @@ pub struct Feed {
     infos: Arc<[MatrixInfo]>,
     position: u64,
     stop: Arc<AtomicBool>,
-    /// The system refused a thread for the run; reported once.
+    /// The error of a refused thread, until it is reported.
     failure: Option<Error>,
     progress: Progress,
 }
@@ -77,39 +77,39 @@ enum Progress {
     Panicked,
 }
 
-/// A run that has ended.
+/// The pipeline and the report of a run that has ended.
 #[derive(Debug)]
 struct Ended {
     pipeline: Pipeline,
-    /// `None` if the run has not ended.
+    /// `None` if the run failed or never started.
     report: Option<RunReport>,
 }
 
-/// What came of waiting for a batch.
+/// Result of [`Feed::wait`].
 #[derive(Debug, Clone)]
 pub enum Waited {
-    /// It is here.
+    /// The next batch.
     Batch(Batch),
-    /// It isn't yet.
+    /// No batch was ready in time.
     Late,
-    /// There are no more.
+    /// There are no more batches.
     End,
 }
 
 impl Pipeline {
-    /// Runs over the inputs, one after the other, in the background, and hands out batches of
+    /// Runs over the inputs, one after the other, in the background, and returns batches of
     /// `batch_rows` rows.
     ///
-    /// Batches are the same with any number of threads. A feed that skips another's
-    /// [`next_row`](Feed::next_row), made of the same pipeline as that one was (as new, or with
-    /// the same values in its vocabularies), inputs and other options, hands out what the other
-    /// one would have from there on.
+    /// Batches are the same with any number of threads. A feed can continue where another one
+    /// stopped: it skips the other feed's [`next_row`](Feed::next_row) rows. It then returns the
+    /// batches that the other feed would have returned from there. Its pipeline must have the
+    /// values that the other feed's pipeline began with, and inputs and other options must be
+    /// equal.
     ///
     /// # Errors
-    /// [`Error::Spec`] for options that make no sense ([`FeedOptions::check`] tells beforehand).
-    /// Whatever [`run`](Self::run) fails at comes from the feed, after the whole batches of the
-    /// chunks before its own; so does [`Error::ThreadRefused`], and the pipeline comes back
-    /// then as always.
+    /// [`Error::Spec`] for invalid options, as [`FeedOptions::check`] reports them. Errors of
+    /// [`run`](Self::run) and [`Error::ThreadRefused`] come from the feed, after the complete
+    /// batches of earlier chunks. After such an error the feed still gives the pipeline back.
     pub fn feed(self, inputs: Vec<FeedInput>, options: &FeedOptions) -> Result<Feed> {
         let thread = std::thread::Builder::new().name("embank-feed".to_owned());
         self.feed_in(inputs, options, |run| thread.spawn(run))
@@ -130,15 +130,15 @@ impl Pipeline {
         let thread_stop = Arc::clone(&stop);
         let options = options.clone();
         let position = options.skip_rows;
-        // If the system refuses the thread, the closure below is dropped. So the pipeline stays
-        // here until the thread has begun.
+        // If the system refuses the thread, the closure below is dropped. The pipeline stays in
+        // `lies` until the thread has begun, so it is not lost.
         let lies = Arc::new(Mutex::new(Some(self)));
         let taken = Arc::clone(&lies);
         let run = move || {
             let taken = taken.lock().take();
             let mut pipeline = taken.expect("it is taken back only if there is no thread");
-            // A pass that counts before the first batch has no consumer that could end it. A silent
-            // pipe has none either.
+            // The consumer can end neither a pass that only counts nor a wait for a silent pipe.
+            // The run itself must check the flag.
             let before = pipeline.replace_stop(Arc::clone(&thread_stop));
             let inputs: Vec<_> = inputs.iter().map(FeedInput::input).collect();
             let outcome =
@@ -163,10 +163,10 @@ impl Pipeline {
 }
 
 impl Feed {
-    /// Waits for the next batch, but not longer than `limit`.
+    /// Waits for the next batch, at most for `limit`.
     ///
     /// # Errors
-    /// As of [`Pipeline::run`], once; there are no more batches after that.
+    /// The error of the run ([`Pipeline::run`]), once. After it there are no more batches.
     pub fn wait(&mut self, limit: Duration) -> Result<Waited> {
         let Progress::Running(batches, _) = &self.progress else {
             return self.failure.take().map_or(Ok(Waited::End), Err);
@@ -183,7 +183,7 @@ impl Feed {
         batch
     }
 
-    /// Joins the thread; its failure.
+    /// Joins the thread and returns its error.
     fn end(&mut self) -> Result<()> {
         if !matches!(self.progress, Progress::Running(..)) {
             return Ok(());
@@ -205,23 +205,23 @@ impl Feed {
         failure
     }
 
-    /// Ends the run, if it hasn't ended: there are no more batches.
+    /// Ends the run if it has not ended. There are no more batches.
     pub fn close(&mut self) {
-        // Relaxed: it is only to be seen some time, and the channel or the join orders all else.
+        // Relaxed: any later check may see it. The channel and the join order all other data.
         self.stop.store(true, Ordering::Relaxed);
-        // A run that was cut short has failed, and that is no news.
+        // A run that was ended early fails with `Stopped`, which is expected.
         let _ = self.end();
         self.failure = None;
     }
 
-    /// The number of the row that the next batch begins with: rows that were handed out, and those
-    /// that were skipped before them.
+    /// The number of the next batch's first row: the rows returned so far, plus the rows skipped at
+    /// the beginning.
     #[must_use]
     pub fn next_row(&self) -> u64 {
         self.position
     }
 
-    /// What came of the run; none before its end, and if it didn't come to that.
+    /// The run's report. `None` until the run has ended, and after an error.
     #[must_use]
     pub fn report(&self) -> Option<&RunReport> {
         match &self.progress {
@@ -230,14 +230,14 @@ impl Feed {
         }
     }
 
-    /// The outputs' names and shapes.
+    /// Names and shapes of the outputs.
     #[must_use]
     pub fn outputs(&self) -> &[MatrixInfo] {
         &self.infos
     }
 
-    /// Ends the run, if it hasn't ended, and gives the pipeline back. Its vocabularies have the
-    /// values of all batches that were handed out, and those of rows that were read ahead.
+    /// Ends the run if it has not ended, and returns the pipeline. Its vocabularies have the values
+    /// of all returned batches, and of rows that were read ahead.
     ///
     /// # Errors
     /// [`Error::Panicked`]: then there is no pipeline any more.
@@ -278,7 +278,7 @@ mod tests {
     use crate::options::RunOptions;
     use crate::spec::Spec;
 
-    /// The pipeline was lost, with its vocabularies.
+    /// Regression test: a refused thread lost the pipeline and its vocabularies.
     #[test]
     fn the_pipeline_comes_back_when_no_thread_is_to_be_had() {
         let no_thread = |_| Err(io::ErrorKind::WouldBlock.into());

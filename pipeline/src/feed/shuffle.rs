@@ -1,9 +1,9 @@
-//! A shuffle buffer: each row that comes in sends a random one out.
+//! A shuffle buffer: each new row takes the place of a random row, and that row goes out.
 //!
-//! Draws follow from the seed and the number of rows alone, so a feed that skips rows does the same
-//! moves as one that hands them out. A row travels a geometrically distributed way, of the buffer's
-//! length on average: a buffer of a hundredth of the rows mixes neighbours well and the beginning
-//! with the end not at all.
+//! The draws depend only on the seed and the number of rows. A feed that skips rows therefore makes
+//! the same draws as a feed that returns them. A row's delay has a geometric distribution, with the
+//! buffer's length as its mean. A buffer of a hundredth of the rows mixes neighbours well, but
+//! never mixes the beginning with the end.
 
 use std::sync::Arc;
 
@@ -15,16 +15,17 @@ pub(super) struct Shuffle {
     rows: usize,
     held: Batch,
     draws: Draws,
-    /// Room for the draws of some rows.
+    /// Scratch space for the draws of some rows.
     places: Vec<u32>,
 }
 
-/// Pseudo-random numbers (SplitMix64). They are a part of the format: every machine and version
-/// makes the same ones.
+/// Pseudo-random numbers (SplitMix64). They belong to the format: every machine and version must
+/// make the same numbers.
 struct Draws(u64);
 
 impl Draws {
-    /// From 0 to below `bound`. Its bias, `bound` of 2^64, can't be seen.
+    /// Returns a number from 0 to below `bound`. The bias is at most `bound` in 2^64, too small to
+    /// matter.
     fn below(&mut self, bound: usize) -> u32 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let bits = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -44,12 +45,13 @@ impl Shuffle {
                 Error::Spec(format!("no memory for a shuffle buffer of {rows} rows: {source}"))
             })?;
         }
-        // The seed's own bits, well spread: seeds 1 and 2 must not be the same draws, one later.
+        // Spreads the seed's bits. Otherwise two seeds whose difference is SplitMix64's increment
+        // would make the same draws, shifted by one.
         let spread = Draws(seed).0.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ seed.rotate_left(32);
         Ok(Self { rows, held, draws: Draws(spread), places: Vec::new() })
     }
 
-    /// Takes a batch in, and gives as many rows out, once the buffer is full.
+    /// Takes a batch in. Once the buffer is full, each row that comes in sends one row out.
     pub(super) fn push(
         &mut self,
         batch: &Batch,
@@ -57,7 +59,7 @@ impl Shuffle {
     ) -> std::result::Result<(), Stopped> {
         let mut row = batch.rows.min(self.rows - self.held.rows);
         self.held.append(batch, 0..row);
-        // Both end: each round takes a row at least.
+        // Both loops end: each round takes at least one row.
         let skipped = row + cut.skipped(batch.rows - row);
         while row < skipped {
             let rows = (skipped - row).min(DRAWN);
@@ -82,15 +84,15 @@ impl Shuffle {
         self.places.extend((0..rows).map(|_| draws.below(held)));
     }
 
-    /// Gives out what is left, in random order.
+    /// Sends the remaining rows in random order.
     pub(super) fn finish(mut self, cut: &mut BatchCutter) -> std::result::Result<(), Stopped> {
         let mut order: Vec<u32> = (0..self.held.rows as u32).collect();
-        // Fisher and Yates, from the end.
+        // Fisher-Yates shuffle, from the end.
         for last in (1..order.len()).rev() {
             order.swap(last, self.draws.below(last + 1) as usize);
         }
         let mut rest = &order[cut.skipped(order.len())..];
-        // Ends: each round takes a row at least.
+        // Ends: each round takes at least one row.
         while !rest.is_empty() {
             let (some, others) = rest.split_at(cut.room().min(rest.len()));
             cut.batch.gather(&self.held, some);
@@ -101,5 +103,5 @@ impl Shuffle {
     }
 }
 
-/// Draws that are made together: places that stay in the nearest cache.
+/// Rows whose draws are made together, so that the draws stay in the first-level cache.
 const DRAWN: usize = 1024;

@@ -1,4 +1,4 @@
-//! The pipeline of a server, and the feeds that take turns with it.
+//! The pipeline of a server, which one feed at a time uses.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,29 +18,30 @@ use crate::feed::{Feed, FeedInput, Waited};
 use crate::options::{FeedOptions, FlightOptions};
 use crate::pipeline::Pipeline;
 
-/// How often a feed whose next batch takes long looks whether its client is still there.
+/// Interval at which a feed that waits for a batch checks whether its client is still connected.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) type Message = std::result::Result<FlightData, Status>;
 
-/// What all connections share.
+/// Data that all connections share.
 #[derive(Debug)]
 pub(super) struct Epochs {
     pub(super) schema: SchemaRef,
     inputs: Vec<FeedInput>,
     options: FlightOptions,
-    /// Whose turn it is: one permit.
+    /// A semaphore with one permit. The feed that uses the pipeline holds it.
     turn: Arc<Semaphore>,
     served: Mutex<ServedPipeline>,
-    /// Of feeds that have not ended, and some that have.
+    /// Threads of the running feeds, and of some that have ended.
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
 struct ServedPipeline {
-    /// None while it is with a feed, whose thread has the permit, and for good if that panicked.
+    /// `None` while a feed uses it; that feed's thread holds the permit. Stays `None` if the feed
+    /// panicked.
     pipeline: Option<Box<Pipeline>>,
-    /// The report of the last feed that has ended.
+    /// The report of the last feed that ended.
     report: Option<RunReport>,
 }
 
@@ -58,15 +59,15 @@ impl Epochs {
         }
     }
 
-    /// The report of the last feed that has ended.
+    /// The report of the last feed that ended.
     pub(super) fn report(&self) -> Option<RunReport> {
         self.served.lock().report.clone()
     }
 
-    /// Begins a feed when it is its turn; what it makes comes out of the channel.
+    /// Waits for the permit and starts a feed. Its messages come out of the returned channel.
     ///
     /// # Errors
-    /// `UNAVAILABLE`: another client has the feed, and keeps it.
+    /// `UNAVAILABLE` if another client still has the feed after the wait.
     pub(super) async fn begin(
         self: Arc<Self>,
         ticket: &Ticket,
@@ -80,7 +81,7 @@ impl Epochs {
                        when it is done, or start a server for each";
             return Err(told(Code::Unavailable, why.to_owned(), r#"{"busy":true}"#.to_owned()));
         };
-        // One: a batch is encoded while the one before it is on its way.
+        // Capacity 1: the thread encodes the next batch while one is being sent.
         let (to, from) = mpsc::channel(1);
         let epochs = Arc::clone(&self);
         let learn = ticket.learn;
@@ -97,7 +98,7 @@ impl Epochs {
         Ok(from)
     }
 
-    /// One feed, from its first batch until its end or its client's.
+    /// Runs one feed until its end, or until its client disconnects.
     fn run(
         &self,
         options: &FeedOptions,
@@ -106,9 +107,9 @@ impl Epochs {
         turn: OwnedSemaphorePermit,
     ) {
         let mut encoder = Encoder::new(&self.schema, self.options.message_bytes);
-        // If the message can't be sent, the client has gone; this holds below too.
+        // If a message can't be sent, here or below, the client has disconnected.
         let _ = to.blocking_send(Ok(encoder.schema()));
-        // Taken out before the match, which would hold the lock.
+        // A statement of its own: in the match, the lock would be held during the feed.
         let pipeline = self.served.lock().pipeline.take();
         let failure = match pipeline {
             None => Some(Status::internal(
@@ -116,14 +117,15 @@ impl Epochs {
             )),
             Some(pipeline) => caught(|| self.feed(pipeline, options, learn, &mut encoder, &to)),
         };
-        // Before the client sees the end, so that it can begin the next one at once.
+        // Released before the client sees the end, so that it can start the next feed at once.
         drop(turn);
         if let Some(failure) = failure {
             let _ = to.blocking_send(Err(failure));
         }
     }
 
-    /// Sends what a feed makes, and puts the pipeline back; what the client is to be told.
+    /// Sends a feed's messages and puts the pipeline back. Returns the failure to report to the
+    /// client.
     fn feed(
         &self,
         pipeline: Box<Pipeline>,
@@ -138,7 +140,7 @@ impl Epochs {
                 "`learn` is true, and the pipeline of this server looks values up and inserts nothing: leave it out",
             ));
         }
-        // The pipeline itself stays here during an evaluation.
+        // An evaluation is a second pipeline, so the pipeline itself goes back at once.
         let evaluates = learn == Some(false);
         let pipeline = if evaluates {
             let evaluation = pipeline.evaluation();
@@ -162,22 +164,21 @@ impl Epochs {
         sent.err()
     }
 
-    /// Takes the pipeline for good; none if it is lost. All connections are closed, so every feed
-    /// ends.
+    /// Takes the pipeline out for good. `None` if a panic lost it. All connections must be closed,
+    /// so that every feed ends.
     pub(super) fn end(&self) -> Option<Pipeline> {
         for thread in std::mem::take(&mut *self.threads.lock()) {
-            // If it panicked, the pipeline is not there.
+            // If the thread panicked, the pipeline is `None` below.
             let _ = thread.join();
         }
         self.served.lock().pipeline.take().map(|pipeline| *pipeline)
     }
 }
 
-/// Turns a panic into a failure for the client. The client would otherwise see the channel close,
-/// as at the end of an epoch.
+/// Turns a panic into a failure for the client. Without this, the client would see the channel
+/// close, as at the end of an epoch.
 fn caught(feed: impl FnOnce() -> Option<Status>) -> Option<Status> {
-    // Whatever it left half done is not looked at again: the pipeline has gone with it, the encoder
-    // ends.
+    // Unwind safe: the pipeline is dropped by the unwinding, and the encoder is not used again.
     catch_unwind(AssertUnwindSafe(feed)).unwrap_or_else(|_| {
         Some(Status::internal(
             "a thread of the server panicked, a defect: this epoch is not complete, and the pipeline is lost; start \
@@ -186,18 +187,18 @@ fn caught(feed: impl FnOnce() -> Option<Status>) -> Option<Status> {
     })
 }
 
-/// Sends a feed's batches until its end, or until the client has gone.
+/// Sends a feed's batches until its end, or until the client disconnects.
 ///
 /// # Errors
-/// What the client is told: a failure of the feed; `OUT_OF_RANGE` if the inputs end before
-/// `skip_rows`, which would look like an epoch that is complete.
+/// The failure of the feed. `OUT_OF_RANGE` if the inputs have fewer than `skip_rows` rows, which
+/// would otherwise look like a complete epoch.
 fn send_all(
     feed: &mut Feed,
     skip_rows: u64,
     encoder: &mut Encoder,
     to: &mpsc::Sender<Message>,
 ) -> std::result::Result<(), Status> {
-    // Ends: with the feed, with a failure, or with the client.
+    // Ends: the feed ends or fails, or the client disconnects.
     while !to.is_closed() {
         let batch = match feed.wait(LOOK_INTERVAL).map_err(|error| status(&error))? {
             Waited::Batch(batch) => batch,
@@ -228,7 +229,7 @@ fn send_all(
 mod tests {
     use super::*;
 
-    /// It looked like the end of the epoch.
+    /// Regression test: a panic looked like the end of the epoch.
     #[test]
     fn a_panic_is_a_failure_and_no_end() {
         let status = caught(|| panic!("on purpose")).unwrap();

@@ -1,4 +1,4 @@
-//! What goes over the wire: tickets, batches, failures.
+//! The messages of the protocol: tickets, batches and failures.
 
 use arrow_flight::{FlightData, SchemaAsIpc};
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
@@ -12,15 +12,14 @@ use crate::batch::{Batch, MatrixInfo};
 use crate::error::{BadRowReport, Error};
 use crate::spec::Dtype;
 
-/// Bytes of a failure's text that go into a status: gRPC libraries refuse headers above 8 KiB, and
-/// the text is in there twice.
+/// Most bytes of a failure's text in a status. gRPC libraries refuse headers above 8 KiB, and the
+/// text is in the status twice.
 const TEXT_BYTES_MAX: usize = 2000;
 
-/// What Arrow's own libraries call an I/O error. With this header they keep a status's details.
+/// The code of an I/O error in Arrow's libraries. With this header they keep a status's details.
 const ARROW_IO_ERROR: &str = "5";
 
-/// What a client asks for, as JSON; nothing of it, or no bytes at all, is what the server was
-/// started with.
+/// A client's request, as JSON. Missing settings, or an empty ticket, take the server's options.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Ticket {
@@ -34,7 +33,7 @@ pub(super) struct Ticket {
 
 impl Ticket {
     /// # Errors
-    /// `INVALID_ARGUMENT`: it is something else.
+    /// `INVALID_ARGUMENT` if the bytes are neither empty nor such JSON.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, Status> {
         if bytes.is_empty() {
             return Ok(Self::default());
@@ -58,7 +57,7 @@ pub(super) struct Encoder {
     message_bytes: Option<usize>,
     options: IpcWriteOptions,
     context: IpcWriteContext,
-    /// There are no dictionaries; the encoder wants it.
+    /// Required by the encoder; the batches have no dictionaries.
     dictionaries: DictionaryTracker,
 }
 
@@ -73,12 +72,12 @@ impl Encoder {
         }
     }
 
-    /// The first message of a feed.
+    /// The first message of a feed: its schema.
     pub(super) fn schema(&self) -> FlightData {
         SchemaAsIpc::new(&self.schema, &self.options).into()
     }
 
-    /// The messages of a batch: one, if there is no limit.
+    /// Encodes a batch: one message without a limit of bytes, otherwise one or more.
     pub(super) fn batch(&mut self, batch: Batch) -> impl Iterator<Item = Message> {
         let first_row = batch.first_row();
         let rows = batch.rows();
@@ -100,7 +99,7 @@ impl Encoder {
         })
     }
 
-    /// Rows of a message at most; one at least, since a row is whole.
+    /// Most rows of a message. At least one, because a row is never split.
     fn message_rows(&self, batch: &Batch) -> usize {
         let Some(message_bytes) = self.message_bytes else { return batch.rows().max(1) };
         let bytes =
@@ -110,7 +109,7 @@ impl Encoder {
     }
 }
 
-/// The report of a failure for a client: the error's own words, and where a bad row is.
+/// Converts an error for the client: its text, and for a bad row its place.
 pub(super) fn status(error: &Error) -> Status {
     let code = match error {
         Error::BadRow(_)
@@ -134,7 +133,7 @@ pub(super) fn status(error: &Error) -> Status {
     told(code, error.to_string(), details)
 }
 
-/// A failure with details, so that Arrow's own libraries show them and the text as it is.
+/// Makes a failure with details. Arrow's libraries show the details and the unchanged text.
 pub(super) fn told(code: Code, mut text: String, details: String) -> Status {
     if text.len() > TEXT_BYTES_MAX {
         let ends = text.char_indices().map(|(at, _)| at);
@@ -143,12 +142,12 @@ pub(super) fn told(code: Code, mut text: String, details: String) -> Status {
     }
     let mut headers = MetadataMap::new();
     headers.insert("x-arrow-status", MetadataValue::from_static(ARROW_IO_ERROR));
-    // Without what a client's library would put before it.
+    // With this header, client libraries do not put a prefix before the text.
     headers.insert_bin("x-arrow-status-message-bin", MetadataValue::from_bytes(text.as_bytes()));
     Status::with_details_and_metadata(code, text, details.into(), headers)
 }
 
-/// A schema as the answers that describe a feed have it.
+/// Encodes a schema for the calls that describe a feed.
 pub(super) fn schema_message(schema: &Schema) -> Result<arrow_flight::IpcMessage, Status> {
     let options = IpcWriteOptions::default();
     let message = SchemaAsIpc::new(schema, &options).try_into();

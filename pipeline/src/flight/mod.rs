@@ -1,23 +1,23 @@
-//! Feeds served over Arrow Flight: a pipeline runs here, and a trainer in another process or on
-//! another machine takes its batches.
+//! Serves feeds over Arrow Flight: a pipeline runs here, and a trainer in another process or on
+//! another machine receives its batches.
 //!
-//! **Problem.** Preprocessing wants cores that the machine with the accelerator has not got, or is
-//! a process of its own. What a trainer expects of a [`Feed`](crate::Feed) must hold across a
-//! network: exact batches, in an order that follows from the seed, bounded memory, an error that
-//! names the row, a position to go on from.
+//! **Problem.** Preprocessing needs more cores than the accelerator's machine has, or a process of
+//! its own. The guarantees of a [`Feed`](crate::Feed) must hold across a network: exact batches, an
+//! order that depends only on the seed, bounded memory, an error that names the row, and a position
+//! to continue from.
 //!
-//! **Approach.** Each `do_get` is a feed. A thread of its own ([`epoch`]) takes batches out of it,
-//! encodes them, and puts them into a channel with room for one, which the connection empties as
-//! fast as HTTP/2's window of the client lets it. When the client stands still, so do window,
-//! channel, feed and run. When the client goes away the channel closes, the thread ends the feed,
-//! and the pipeline, with its vocabularies, lies ready for the next one: one client at a time has
-//! it, others wait in line for a while.
+//! **Approach.** Each `do_get` is a feed. A thread for this feed ([`epoch`]) takes batches out of
+//! it, encodes them, and puts them into a channel with room for one. The connection empties the
+//! channel as fast as the client's HTTP/2 window allows. If the client stops reading, the window,
+//! the channel, the feed and the run stop too. If the client disconnects, the channel closes and
+//! the thread ends the feed. The pipeline, with its vocabularies, is then free for the next feed.
+//! One client at a time has the pipeline; other clients wait up to [`FlightOptions::wait`].
 //!
-//! A batch is one message, whatever its size, unless [`FlightOptions::message_bytes`] says
-//! otherwise. With each goes the position behind it ([`message`]).
+//! A batch is one message of any size, unless [`FlightOptions::message_bytes`] limits it. Each
+//! message carries the position after it ([`message`]).
 //!
-//! One thread serves all connections, with a runtime that lives in that thread. So a program that
-//! uses this need not be asynchronous, and stopping the server drops every connection at once.
+//! One thread with its own runtime serves all connections. A program that uses the server need not
+//! be asynchronous, and stopping the server drops every connection at once.
 //!
 //! The technique, preprocessing attached to the network, is PIPER's; the protocol is
 //! [Arrow Flight](https://arrow.apache.org/docs/format/Flight.html).
@@ -43,27 +43,28 @@ use crate::pipeline::Pipeline;
 use epoch::Epochs;
 use service::Service;
 
-/// Most bytes of a client's ticket; no more is read.
+/// Most bytes of a client's request. A longer request is refused.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
-/// How often a client that sends nothing is asked whether it is still there.
+/// Time without data after which the server pings a client.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
-/// How long it has to answer: a client's library looks for pings every few seconds, though its
+/// Time for a client's answer to a ping. A client's library answers within seconds, even while its
 /// program computes.
 const PING_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A pipeline whose batches are served over Arrow Flight, until it is stopped or dropped.
+/// A server of a pipeline's batches over Arrow Flight, until it is stopped or dropped.
 ///
-/// `do_get` with an empty ticket is one feed over the inputs. With `{"skip_rows": 8192, "seed": 3}`
-/// it begins at that row, and that seed shuffles it. With `{"learn": false}` it is a feed of the
-/// pipeline's [evaluation](crate::Pipeline::evaluation), which inserts nothing. A batch has the
-/// schema [`arrow_schema`](crate::arrow_schema). The message's `app_metadata` is `{"next_row":
-/// 12288}`, with which another feed continues behind it. Vocabularies continue from feed to feed.
-/// An error of a run reaches the client as a status with the error's message. The details of a bad
-/// row are `{"input": ..., "line": ..., "column": ...}`. The action `report` returns rows, bad rows
-/// and bytes of the last feed that has ended, as JSON.
+/// `do_get` with an empty ticket is one feed over the inputs. The ticket `{"skip_rows": 8192,
+/// "seed": 3}` makes the feed begin at that row and shuffle with that seed. The ticket `{"learn":
+/// false}` makes a feed of the pipeline's [evaluation](crate::Pipeline::evaluation), which adds no
+/// values. A batch has the schema [`arrow_schema`](crate::arrow_schema). A message's
+/// `app_metadata`, such as `{"next_row": 12288}`, is the row at which another feed continues after
+/// it. Vocabularies continue from feed to feed. An error of a run reaches the client as a status
+/// with the error's message. The details of a bad row are `{"input": ..., "line": ..., "column":
+/// ...}`. The action `report` returns rows, bad rows and bytes of the last feed that ended, as
+/// JSON.
 ///
-/// **Every client that reaches the address may take the batches**: there is neither authentication
-/// nor encryption.
+/// **Every client that reaches the address may take the batches**: there is no authentication and
+/// no encryption.
 ///
 /// # Examples
 /// ```
@@ -85,12 +86,12 @@ pub struct FlightServer {
 }
 
 impl FlightServer {
-    /// Serves a feed over `inputs` at an address, of which the port may be 0, for any that is free.
+    /// Starts a server of a feed over `inputs` at `address`. Port 0 selects any free port.
     ///
     /// # Errors
-    /// [`Error::Spec`] for options that make no sense and for a pipe, which can be read only once;
-    /// [`Error::Io`] for an address that can't be had; [`Error::ThreadRefused`] at a limit of
-    /// threads.
+    /// [`Error::Spec`] for an invalid option, and for a pipe, which can be read only once.
+    /// [`Error::Io`] if the server can't listen on the address. [`Error::ThreadRefused`] if the
+    /// system refuses a thread.
     pub fn start(
         pipeline: Pipeline,
         inputs: Vec<FeedInput>,
@@ -120,7 +121,8 @@ impl FlightServer {
         let service = Service::new(Arc::clone(&epochs));
         let run = move || {
             let served = runtime.block_on(serve(listener, service, stopped));
-            // Drops every connection, and with them the receivers of all feeds under way.
+            // Dropping the runtime drops every connection, and so the receivers of all running
+            // feeds.
             drop(runtime);
             served
         };
@@ -130,13 +132,13 @@ impl FlightServer {
         Ok(Self { address, epochs, stop: Some(stop), thread })
     }
 
-    /// Where it listens.
+    /// The address on which the server listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Waits until it serves no more, which is when something failed.
+    /// Waits until the server ends, which happens only after a failure.
     ///
     /// # Errors
     /// [`Error::Io`]: what failed.
@@ -152,7 +154,7 @@ impl FlightServer {
         }
     }
 
-    /// Ends all connections and the feed under way, if there is one, and gives the pipeline back.
+    /// Ends all connections and the running feed, and returns the pipeline.
     ///
     /// # Errors
     /// [`Error::Panicked`]: then there is no pipeline any more.
@@ -163,11 +165,11 @@ impl FlightServer {
 
     fn end(&mut self) {
         if let Some(stop) = self.stop.take() {
-            // If the server does not receive it, the server has ended.
+            // A failed send means that the server has already ended.
             let _ = stop.send(());
         }
         if let Some(thread) = self.thread.take() {
-            // A failure has no bearing on what is given back.
+            // An error of the server does not matter here: the pipeline is separate from it.
             let _ = thread.join();
         }
     }
@@ -180,7 +182,7 @@ impl Drop for FlightServer {
     }
 }
 
-/// Serves until told to stop.
+/// Serves until `stopped` receives a message.
 async fn serve(
     listener: TcpListener,
     service: Service,
@@ -190,7 +192,7 @@ async fn serve(
         Ok(listener) => listener,
         Err(_) => unreachable!("it does not block, and this is in a runtime"),
     };
-    // Ends of messages go out at once.
+    // Without Nagle's delay, the end of a message is sent at once.
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let serving = Server::builder()
         .http2_keepalive_interval(Some(PING_INTERVAL))
@@ -203,7 +205,7 @@ async fn serve(
         .serve_with_incoming(incoming);
     tokio::select! {
         served = serving => served,
-        // An error is that the server was dropped.
+        // An error means that the server was dropped, which also ends it.
         _ = stopped => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! The calls of Arrow Flight.
+//! Implements the calls of Arrow Flight.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use super::epoch::{Epochs, Message};
 use super::message::{Ticket, schema_message};
 use crate::execute::RunReport;
 
-/// The path of the one feed.
+/// The path of the feed; a server has only this one.
 const PATH: &str = "feed";
-/// The one action.
+/// The action that returns a report; a server has only this one.
 const REPORT: &str = "report";
 
 #[derive(Debug)]
@@ -34,15 +34,15 @@ impl Service {
         Self { epochs }
     }
 
-    /// The feed with the options of a ticket.
+    /// Describes the feed with the options of a ticket.
     fn info(&self, descriptor: FlightDescriptor, ticket: &Ticket) -> Result<FlightInfo, Status> {
-        // Without a location: at the same address.
+        // An endpoint without a location means this server.
         let endpoint = FlightEndpoint::new().with_ticket(RawTicket::new(ticket.to_json()));
         Ok(FlightInfo {
             schema: schema_message(&self.epochs.schema)?.0,
             flight_descriptor: Some(descriptor),
             endpoint: vec![endpoint],
-            // How many rows there are is known when they have been read.
+            // The number of rows is unknown until they are read.
             total_records: -1,
             total_bytes: -1,
             ordered: true,
@@ -51,7 +51,7 @@ impl Service {
     }
 }
 
-/// What a descriptor asks for: the path `feed`, or a ticket as a command.
+/// Parses a descriptor: the path `feed`, or a ticket as a command.
 fn asked(descriptor: &FlightDescriptor) -> Result<Ticket, Status> {
     if descriptor.r#type == DescriptorType::Path as i32 {
         return match &descriptor.path[..] {

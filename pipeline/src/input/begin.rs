@@ -1,8 +1,9 @@
-//! How a text begins: its encoding, which columns its rows have, and where the first row is.
+//! Examines the beginning of a text: its encoding, the columns of its rows, and the place of the
+//! first row.
 //!
-//! Rows are bytes whose line ends and separators are those of ASCII. Of other texts the first row
-//! tells, and they are refused by name. A lone CR further on is a byte as any other: to look for it
-//! would cost a pass over the text.
+//! The reader handles any bytes whose line ends and separators are ASCII. Other encodings show in
+//! the first row and are refused by name. After the first row, a lone CR is an ordinary byte: a
+//! search for it would cost another pass over the text.
 
 use std::sync::Arc;
 
@@ -14,21 +15,21 @@ use crate::error::{Error, Result};
 use crate::format::{Format, Header};
 use crate::plan::{Plan, Plans};
 
-/// What stands before the first row of a chunk.
+/// Bytes and lines before the first row of a chunk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Begin {
     pub(crate) bytes: usize,
     pub(crate) lines: usize,
 }
 
-/// How a text begins, and how its rows are read.
+/// The place of a text's first row, and the plan for its rows.
 #[derive(Debug, Clone)]
 pub(super) struct TextBegin {
     pub(super) begin: Begin,
     pub(super) plan: Arc<Plan>,
 }
 
-/// Looks at the beginnings of texts.
+/// Examines the beginnings of texts.
 #[derive(Debug)]
 pub(super) struct TextBegins(Arc<Plans>);
 
@@ -37,16 +38,17 @@ impl TextBegins {
         Self(plans)
     }
 
-    /// The plan of rows whose fields stand in the pipeline's own order.
+    /// The plan for rows whose fields are in the pipeline's own order.
     pub(super) fn own(&self) -> &Arc<Plan> {
         self.0.own()
     }
 
-    /// What the first row of the input of this name has before it, and the plan of its rows. All of
-    /// the text's first row is in `text`, or more of it than a row may have.
+    /// Returns the bytes before the first row of the input, and the plan for its rows. `text` must
+    /// contain the whole first row, or more than `LINE_BYTES_MAX` bytes of it.
     ///
     /// # Errors
-    /// [`Error::Header`], [`Error::Encoding`], [`Error::LineTooLong`].
+    /// [`Error::Encoding`] for an encoding or line ends that are not read. [`Error::LineTooLong`]
+    /// and [`Error::Header`] for the header.
     pub(super) fn of(&self, input: &str, text: &[u8]) -> Result<TextBegin> {
         let own = || Arc::clone(self.own());
         let Format::Text { separator, header, quote } = self.0.format() else {
@@ -89,13 +91,13 @@ impl TextBegins {
     }
 }
 
-/// Bytes at the beginning of a text that are looked at to tell the width of its characters.
+/// First bytes of a text from which the width of its characters is found.
 const SAMPLE_BYTES: usize = 64;
 
-/// Looks at a text that begins with all of its first row.
+/// Checks a text that contains its whole first row.
 ///
 /// # Errors
-/// The line, and what is not read there.
+/// The number of the line and what was found there.
 fn check_encoding(text: &[u8], quote: Option<u8>) -> std::result::Result<(), (u64, &'static str)> {
     if let Some(found) = of_mark(text).or_else(|| of_zeros(text)) {
         return Err((1, found));
@@ -119,7 +121,7 @@ fn check_encoding(text: &[u8], quote: Option<u8>) -> std::result::Result<(), (u6
     })
 }
 
-/// Refused encodings, by the mark that the text begins with.
+/// Finds a refused encoding by the byte order mark at the text's beginning.
 fn of_mark(text: &[u8]) -> Option<&'static str> {
     match text {
         [0xFF, 0xFE, 0, 0, ..] | [0, 0, 0xFE, 0xFF, ..] => Some("text in UTF-32"),
@@ -128,11 +130,11 @@ fn of_mark(text: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Refused encodings without a mark, by where zeros are: characters of ASCII have them at the same
-/// places of each unit.
+/// Finds a refused encoding without a mark by its zero bytes. ASCII characters in UTF-16 and UTF-32
+/// have them at fixed places of each unit.
 fn of_zeros(text: &[u8]) -> Option<&'static str> {
     let sample = &text[..text.len().min(SAMPLE_BYTES)];
-    // Most characters of a row have the zeros, and none has one elsewhere.
+    // Most units must have zeros at exactly these places, and no unit may have one elsewhere.
     let zeros = |unit: usize, at: &[usize]| {
         let units = sample.chunks_exact(unit);
         let elsewhere = |unit: &[u8]| {
@@ -149,7 +151,7 @@ fn of_zeros(text: &[u8]) -> Option<&'static str> {
     (zeros(2, &[1]) || zeros(2, &[0])).then_some("text in UTF-16")
 }
 
-/// The line of the first CR in the first row that no LF follows, outside of quotes.
+/// Returns the line of the first CR in the first row that is outside quotes and has no LF after it.
 fn lone_return(text: &[u8], quote: Option<u8>) -> Option<u64> {
     let mut inside = false;
     let mut line = 1;

@@ -1,7 +1,7 @@
-//! Inputs, cut into the pieces that threads claim.
+//! Cuts the inputs into chunks, which threads claim.
 //!
-//! One input is open for claims at a time: a run over 100,000 files has one descriptor of its own,
-//! and those of the chunks that are under way.
+//! Only one input at a time is open for claims. A run over 100,000 files therefore has one open
+//! file for claims, and the files of the unfinished chunks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,24 +23,24 @@ pub(crate) struct Chunks<'a> {
     chunk_bytes: u64,
     row_ends: RowEnds,
     begins: TextBegins,
-    /// Of a row, for columns.
+    /// The fields that the plan reads, for Parquet and Arrow files.
     #[cfg(feature = "parquet")]
     fields: Vec<(String, crate::decode::FieldLayout)>,
-    /// Waiting for a pipe ends once it is true.
+    /// Set to true to stop the run. A thread that waits for a pipe then fails.
     stop: Arc<AtomicBool>,
     at: Mutex<Position<'a>>,
-    /// Columns that files of columns lack, as a report has them.
+    /// Columns that Parquet and Arrow files lack, for the report.
     missing_columns: Mutex<MissingColumns>,
-    /// Columns that some input is known to have.
+    /// Columns that at least one input is known to have.
     #[cfg(feature = "parquet")]
     columns_elsewhere: Mutex<std::collections::HashSet<String>>,
 }
 
-/// Columns that files of columns lack, whose values are missing therefore.
+/// Columns that Parquet or Arrow files lack. Their values are missing.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct MissingColumns {
     pub(crate) count: u64,
-    /// The first ones, with their files.
+    /// The first few, each with its file.
     pub(crate) first: Vec<String>,
 }
 
@@ -59,85 +59,85 @@ impl MissingColumns {
 #[derive(Debug, Default)]
 struct Position<'a> {
     input: usize,
-    /// That input, if it was begun.
+    /// The input that is being claimed. `None` until it is opened.
     current: Option<Current<'a>>,
     offset: u64,
     sequence: u64,
-    /// Bytes of the inputs before this one; of pipes, what was read of them.
+    /// Bytes of the inputs before this one. A pipe counts the bytes that were read from it.
     bytes_before: u64,
 }
 
-/// The input that is claimed from.
+/// The input that threads claim from.
 #[derive(Debug)]
 struct Current<'a> {
     open: Arc<Open<'a>>,
-    /// What the first chunk passes over, and the plan of all chunks.
+    /// The bytes that the first chunk skips, and the plan of all chunks.
     first: TextBegin,
     reader: Reader<'a>,
 }
 
 #[derive(Debug)]
 enum Reader<'a> {
-    /// Each thread reads its ranges.
+    /// Each thread reads the range that it has claimed.
     Ranges,
     Text(Stream<'a>),
     #[cfg(feature = "parquet")]
     Columns(crate::columns::ColumnStream<'a>),
 }
 
-/// A range of an input that one thread works on.
+/// A chunk that one thread works on: a range of an input.
 #[derive(Debug)]
 pub(crate) struct Claim<'a> {
-    /// Its place in the order of all chunks.
+    /// The chunk's number, counted over all inputs.
     pub(crate) sequence: u64,
     pub(crate) input: usize,
-    /// Of a compressed text, in what it expands to.
+    /// The range in the input. For a compressed text, the range in the decompressed text.
     pub(crate) range: Range<u64>,
-    /// Bytes of all inputs up to its end, compressed ones as they are.
+    /// Bytes of all inputs up to the end of this chunk. Compressed inputs count compressed.
     pub(crate) input_bytes: u64,
-    /// Of its rows.
+    /// The plan for the chunk's rows.
     pub(crate) plan: Arc<Plan>,
-    /// What stands before its first row.
+    /// The bytes and lines before the chunk's first row.
     pub(crate) begin: Begin,
     pub(crate) source: ChunkSource<'a>,
 }
 
-/// Where a chunk's rows are.
+/// The place of a chunk's rows.
 #[derive(Debug)]
 pub(crate) enum ChunkSource<'a> {
-    /// In the input.
+    /// In the input, from which the thread reads them.
     There(Arc<Open<'a>>),
-    /// In the buffer that it was claimed with.
+    /// In the buffer that was passed to `claim`.
     Buffer,
     #[cfg(feature = "parquet")]
     Columns(arrow_array::RecordBatch),
-    /// Nowhere; it is the last chunk.
+    /// Reading failed. This is the run's last chunk.
     Failed(Option<Error>),
 }
 
 /// The rows of a chunk.
 #[derive(Debug)]
 pub(crate) enum ChunkRows<'a> {
-    /// Text or packed rows.
+    /// Text, or packed rows.
     Bytes(&'a [u8]),
     #[cfg(feature = "parquet")]
     Columns(arrow_array::RecordBatch),
 }
 
-/// The next range of the input that is claimed from.
+/// The next range of the input that threads claim from.
 struct Piece<'a> {
     range: Range<u64>,
-    /// Bytes of the input up to its end.
+    /// Bytes of the input up to the end of the range.
     read: u64,
     source: ChunkSource<'a>,
 }
 
 impl<'a> Chunks<'a> {
-    /// The inputs of a run, all still closed. A thread that waits for a pipe fails with
+    /// Makes the chunks of a run; no input is opened yet. A thread that waits for a pipe fails with
     /// [`Error::Stopped`] once `stop` is true.
     ///
     /// # Errors
-    /// [`Error::Inputs`] if there are none; [`Error::Io`] for a file that is not there.
+    /// [`Error::Inputs`] if there are no inputs. [`Error::Io`] if a file does not exist.
     pub(crate) fn new(
         inputs: &[Input<'a>],
         chunk_bytes: usize,
@@ -173,21 +173,23 @@ impl<'a> Chunks<'a> {
         self.inputs[input].name()
     }
 
-    /// Bytes of the inputs that came to their ends; of pipes, what was read of them.
+    /// Bytes of the inputs that were read to the end. A pipe counts the bytes that were read from
+    /// it.
     pub(crate) fn bytes(&self) -> u64 {
         self.at.lock().bytes_before
     }
 
-    /// Columns that files lack.
+    /// Columns that Parquet and Arrow files lack.
     pub(crate) fn missing_columns(&self) -> MissingColumns {
         self.missing_columns.lock().clone()
     }
 
-    /// The next chunk; none if there is no more. `buffer` is for those that are read at once.
+    /// Claims the next chunk. `None` after the last one. A chunk of a stream is read at once, into
+    /// `buffer`.
     pub(crate) fn claim(&self, buffer: &mut Vec<u8>) -> Option<Claim<'a>> {
         let mut at = self.at.lock();
         let at = &mut *at;
-        // Ends: each round leaves an input behind.
+        // Ends: each round moves on to the next input.
         loop {
             self.inputs.get(at.input)?;
             let piece = match self.piece(at, buffer) {
@@ -224,7 +226,8 @@ impl<'a> Chunks<'a> {
         }
     }
 
-    /// The next piece of the input, which is opened if it is not; none at its end.
+    /// Returns the next piece of the current input, which it opens if needed. `None` at the input's
+    /// end.
     fn piece(&self, at: &mut Position<'a>, buffer: &mut Vec<u8>) -> Result<Option<Piece<'a>>> {
         let begin = at.offset;
         let current = match &mut at.current {
@@ -295,8 +298,8 @@ impl<'a> Chunks<'a> {
         Ok(Current { open: Arc::new(open), first, reader })
     }
 
-    /// Refuses fields that no input of the run has a column for: a name that is misspelt would be
-    /// missing in all rows.
+    /// Fails if no input of the run has a column for a field. Without this check, a misspelt name
+    /// would be missing in every row.
     #[cfg(feature = "parquet")]
     fn check_absent(&self, open: &Open<'a>, absent: &[String]) -> Result<()> {
         let rows_bytes = self.chunk_bytes as usize;
@@ -304,7 +307,7 @@ impl<'a> Chunks<'a> {
         for name in absent {
             let field = self.fields.iter().find(|(field, _)| field == name);
             let field = std::slice::from_ref(field.expect("a field of the pipeline is absent"));
-            // Inputs that can't be read say so when their turn comes.
+            // An unreadable input is skipped here; its error is reported when it is claimed.
             let has = |input: &Input<'a>| {
                 let open = Open::new(input, self.row_ends);
                 open.is_ok_and(|open| open.columns(field, rows_bytes).is_ok())
@@ -323,7 +326,8 @@ impl<'a> Chunks<'a> {
     fn broken(&self, input: &Open<'a>, compressed: bool, broken: Broken) -> Error {
         let name = input.name.clone();
         match (broken, self.row_ends) {
-            // Relaxed: a thread that failed by it has seen it.
+            // Relaxed: a read that failed because of `stop` has already seen it, in the same
+            // thread.
             (Broken::Io(_), _) if self.stop.load(Ordering::Relaxed) => Error::Stopped,
             (Broken::TooLong { lines_before }, _) => too_long(name, lines_before),
             (Broken::CutShort(bytes), RowEnds::Rows(row_bytes)) => {
@@ -335,8 +339,7 @@ impl<'a> Chunks<'a> {
         }
     }
 
-    /// Reads all with `threads` threads, or with fewer if the system refuses some, and does nothing
-    /// with it.
+    /// Reads all inputs and drops the rows, with `threads` threads or as many as the system allows.
     pub(crate) fn read_all(&self, threads: usize) -> Result<()> {
         std::thread::scope(|scope| {
             let read = || {
@@ -369,8 +372,8 @@ impl Position<'_> {
 }
 
 impl<'a> Claim<'a> {
-    /// The rows of the chunk, and what stands before them; of files, in `buffer`, which must be the
-    /// one that it was claimed with.
+    /// Returns the bytes that `begin` counts and the chunk's rows after them. Rows of a file go
+    /// into `buffer`, which must be the one that was passed to `claim`.
     pub(crate) fn rows<'b>(&mut self, buffer: &'b mut Vec<u8>) -> Result<ChunkRows<'b>>
     where
         'a: 'b,
@@ -378,7 +381,7 @@ impl<'a> Claim<'a> {
         match &mut self.source {
             ChunkSource::There(open) => open.rows(self.range.clone(), buffer).map(ChunkRows::Bytes),
             ChunkSource::Buffer => Ok(ChunkRows::Bytes(buffer)),
-            // Columns are shared: nothing is copied.
+            // The clone shares the columns and copies nothing.
             #[cfg(feature = "parquet")]
             ChunkSource::Columns(batch) => Ok(ChunkRows::Columns(batch.clone())),
             ChunkSource::Failed(error) => error.take().map_or(Ok(ChunkRows::Bytes(&[])), Err),

@@ -1,11 +1,11 @@
-//! Where rows come from, and how they are cut into chunks.
+//! Reads the inputs and cuts them into chunks.
 //!
-//! A chunk is a range of bytes. Packed rows are all of one length, so ranges begin and end with
-//! them. The lines of a text chunk are those that *begin* in the range. So threads claim ranges by
-//! adding to a counter, and find out on their own where their first line begins and their last one
-//! ends: no thread has to read all of the input first. Inputs that can't be read from any place are
-//! read by the thread that claims ([`crate::input::stream`]). An input is opened when its turn
-//! comes ([`chunks`]), and closed when its last chunk is done.
+//! A chunk is a range of bytes. Packed rows have one length, so a range starts and ends at a row. A
+//! chunk of text has the lines that *begin* in its range. Threads claim ranges by advancing an
+//! offset, and find the first and last line end on their own. No thread has to read the whole input
+//! first. Inputs that must be read from the beginning are read by the claiming thread
+//! ([`crate::input::stream`]). An input is opened when its first chunk is claimed ([`chunks`]), and
+//! closed after its last chunk.
 
 mod begin;
 mod chunks;
@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 pub(crate) use chunks::{ChunkRows, Chunks, Claim};
 pub(crate) use stream::RowEnds;
 
-/// Rows of a pipeline: in memory or in a file.
+/// Rows for a pipeline, in memory or in a file.
 ///
 /// # Examples
 /// ```
@@ -42,43 +42,44 @@ enum Origin<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Rows in memory; errors call them by `name`. Text may be compressed by gzip or zstd.
+    /// Makes an input of rows in memory. Errors show `name`. Text may be compressed by gzip or
+    /// zstd.
     #[must_use]
     pub fn memory(name: impl Into<String>, text: &'a [u8]) -> Self {
         Self { name: name.into(), from: Origin::Memory(text) }
     }
 
-    /// A file, a folder of files ([`expand`](Self::expand)), or a pipe, which can be read only
-    /// once. It may be compressed by gzip or zstd: its name ends with `.gz`, `.gzip`, `.zst` or
-    /// `.zstd`, or it is text and its first bytes say so. A relative path is one of the working
-    /// directory of now.
+    /// Makes an input of a file, a folder of files ([`expand`](Self::expand)), or a pipe, which can
+    /// be read only once. Compression by gzip or zstd is recognised by the extensions `.gz`,
+    /// `.gzip`, `.zst` and `.zstd`, and for text by its first bytes. A relative path is resolved
+    /// now, in the present working directory.
     #[must_use]
     pub fn file(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref();
         let name = path.display().to_string();
-        // An empty path has no absolute one: opening it says so.
+        // An empty path has no absolute form. It is kept, and opening it fails.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Self { name, from: Origin::File(path) }
     }
 
-    /// Whether a second run finds nothing more in it.
+    /// True if the input can be read only once.
     pub(crate) fn is_pipe(&self) -> bool {
         match &self.from {
             Origin::Memory(_) => false,
-            // A folder is no input; opening it gives the error.
+            // A folder is not a pipe; opening it fails with an error of its own.
             Origin::File(path) => {
                 path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
             }
         }
     }
 
-    /// These inputs, with the files of each folder in its place, sorted by name. Files whose names
-    /// begin with `_` or `.` are left out, as those are that Spark and others put beside their
-    /// output. Runs do so themselves.
+    /// Replaces each folder by its files, sorted by name. Files whose names begin with `_` or `.`
+    /// are left out, because Spark and other programs write such files beside their output. A run
+    /// calls this itself.
     ///
     /// # Errors
-    /// [`Error::Inputs`] for a folder without a file, and for one with a folder in it, whose files
-    /// would be passed over.
+    /// [`Error::Inputs`] for a folder without files, and for a folder in a folder, whose files
+    /// would be skipped.
     pub fn expand(inputs: &[Self]) -> Result<Vec<Self>> {
         let mut all = Vec::with_capacity(inputs.len());
         for input in inputs {
@@ -90,7 +91,7 @@ impl<'a> Input<'a> {
         Ok(all)
     }
 
-    /// Where it lies; `None` for rows in memory.
+    /// The input's path. `None` for rows in memory.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match &self.from {
@@ -99,14 +100,14 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// What errors call it.
+    /// The input's name in errors.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it is there: a name that is misspelt is told before the inputs in front of it are
-    /// read.
+    /// Fails if a file does not exist. A run checks all inputs first, so a misspelt name does not
+    /// fail after hours.
     fn check(&self) -> Result<()> {
         let Origin::File(path) = &self.from else { return Ok(()) };
         let io = |source| Error::Io { doing: "open", path: PathBuf::from(&self.name), source };
@@ -117,7 +118,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// The files of a folder, as inputs.
+/// Returns the files of a folder as inputs.
 fn files_of<'a>(name: &str, folder: &Path) -> Result<Vec<Input<'a>>> {
     let io = |source| Error::Io { doing: "read", path: PathBuf::from(name), source };
     let mut files = Vec::new();
@@ -145,7 +146,7 @@ fn files_of<'a>(name: &str, folder: &Path) -> Result<Vec<Input<'a>>> {
     Ok(files.into_iter().map(|(_, path)| Input::file(path)).collect())
 }
 
-/// A name for an error or a report, without its bytes that are no text.
+/// Converts bytes to text for a message; bytes that are no UTF-8 are replaced.
 pub(crate) fn shown(bytes: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }

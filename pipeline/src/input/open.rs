@@ -1,4 +1,4 @@
-//! An input that is open, and the rows of a range of it.
+//! An open input, and the rows of its ranges.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -12,23 +12,24 @@ use super::stream::{Compression, LINE_BYTES_MAX, MAGIC_BYTES, Pipe, RowEnds, Str
 use super::{Input, Origin};
 use crate::error::{Error, Result};
 
-/// What is read beyond a chunk's range to find the end of its last line, at first.
+/// Bytes that are first read beyond a chunk's range, to find the end of its last line.
 pub(super) const TAIL_BYTES: usize = 4 << 10;
 
-/// An input that is open.
+/// An open input.
 #[derive(Debug)]
 pub(crate) struct Open<'a> {
     pub(super) name: String,
     pub(super) text: OpenText<'a>,
-    /// Its length; of a pipe, 0.
+    /// The input's length. 0 for a pipe.
     pub(super) bytes: u64,
     pub(super) is_pipe: bool,
-    /// If it can only be read from its beginning on.
+    /// How to read an input that can only be read from its beginning. `None` if any range can be
+    /// read.
     pub(super) serial: Option<Serial>,
     row_ends: RowEnds,
 }
 
-/// How an input is read that can only be read from its beginning on.
+/// How to read an input that can only be read from its beginning.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Serial {
     Text(Option<Compression>),
@@ -45,7 +46,7 @@ pub(super) enum OpenText<'a> {
 impl<'a> Open<'a> {
     pub(super) fn new(input: &Input<'a>, row_ends: RowEnds) -> Result<Self> {
         let name = input.name.clone();
-        // Packed rows may begin with any bytes.
+        // Packed rows may begin with the magic bytes of a compressed text.
         let of_bytes = |first: &[u8]| match row_ends {
             RowEnds::Rows(_) | RowEnds::Columns => None,
             RowEnds::Lines | RowEnds::Quoted { .. } => Compression::of_bytes(first),
@@ -56,7 +57,8 @@ impl<'a> Open<'a> {
             }
             Origin::File(path) => {
                 let io = |source| Error::Io { doing: "open", path: PathBuf::from(&name), source };
-                // A thread that opens a pipe, or reads it, would wait for its writer: see `Pipe`.
+                // Without `NONBLOCK`, a thread would wait in `open` or `read` for the pipe's
+                // writer; see `Pipe`.
                 let waits = if input.is_pipe() { rustix::fs::OFlags::NONBLOCK.bits() } else { 0 };
                 let mut how = File::options();
                 how.read(true).custom_flags(waits as i32);
@@ -67,9 +69,8 @@ impl<'a> Open<'a> {
                 }
                 let bytes = metadata.len();
                 let pipe = !metadata.is_file();
-                // Several threads read it by turns: without this, the system takes them for random
-                // reads at times and reads little ahead. A hint, so a refusal
-                // (pipes have no such thing) changes nothing else.
+                // Several threads read the file in turns. Without this hint the system may take
+                // that for random reads and read less ahead. A refusal, as for pipes, does no harm.
                 let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
                 let mut first = [0; MAGIC_BYTES];
                 let known = bytes.min(MAGIC_BYTES as u64) as usize;
@@ -97,7 +98,7 @@ impl<'a> Open<'a> {
         {
             return Err(Error::NoWholeRows { input: name, bytes, row_bytes });
         }
-        // What the system says of a pipe's length means nothing.
+        // The system's length of a pipe has no meaning.
         let bytes = if pipe { 0 } else { bytes };
         Ok(Self { name, text, bytes, is_pipe: pipe, serial, row_ends })
     }
@@ -109,7 +110,7 @@ impl<'a> Open<'a> {
     ) -> std::io::Result<Stream<'a>> {
         match &self.text {
             OpenText::Memory(text) => Stream::of_memory(text, compression),
-            // Packed rows may begin with any bytes.
+            // Packed rows may begin with the magic bytes of a compressed text.
             OpenText::File(file, _) if self.is_pipe => {
                 let tells = !matches!(self.row_ends, RowEnds::Rows(_));
                 Stream::of_pipe(Pipe::new(file, stop)?, compression, tells)
@@ -118,7 +119,7 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Its columns, read from the first row on.
+    /// Reads the input's columns from the first row on.
     #[cfg(feature = "parquet")]
     pub(super) fn columns(
         &self,
@@ -132,8 +133,8 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// The first line of a text that can be read from any place, with its end; of a line that is
-    /// too long, more than a line may have.
+    /// Returns the first line of a text, with its line end. For a line that is too long, returns
+    /// `LINE_BYTES_MAX` + 1 bytes of it. The input must allow reads of any range.
     pub(super) fn first_line(&self) -> Result<Cow<'a, [u8]>> {
         let most = (LINE_BYTES_MAX + 1).min(usize::try_from(self.bytes).unwrap_or(usize::MAX));
         let line = |text: &[u8]| memchr::memchr(b'\n', text).map(|end| end + 1);
@@ -145,7 +146,7 @@ impl<'a> Open<'a> {
             OpenText::File(file, path) => {
                 let io = |source| Error::Io { doing: "read", path: path.clone(), source };
                 let mut text = Vec::new();
-                // Ends: each round reads twice as much, up to `most`.
+                // Ends: each round doubles the bytes read, up to `most`.
                 loop {
                     let read = text.len();
                     text.resize((read * 2).max(TAIL_BYTES).min(most), 0);
@@ -160,7 +161,7 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// The rows of a range; of files, in `buffer`.
+    /// Returns the rows of a range. Rows of a file are read into `buffer`.
     pub(super) fn rows<'b>(&self, range: Range<u64>, buffer: &'b mut Vec<u8>) -> Result<&'b [u8]>
     where
         'a: 'b,
@@ -177,13 +178,14 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Cuts to the lines that begin in `range` of `text`; `before` bytes of the input are not in
-    /// it. All of the last line is in it, or more of that than a line may have.
+    /// Returns the place of the lines that begin in `range` of `text`. `before` bytes of the input
+    /// come before `text`. `text` must contain the whole last line, or more than `LINE_BYTES_MAX`
+    /// bytes of it.
     fn cut(&self, text: &[u8], before: u64, range: Range<usize>) -> Result<Range<usize>> {
         let first = if before == 0 && range.start == 0 {
             0
         } else {
-            // The line before the first one ends at the byte before the range, or later.
+            // A line begins after each line end, and the first one may be just before the range.
             match memchr::memchr(b'\n', &text[range.start - 1..range.end]) {
                 Some(at) => range.start + at,
                 None => return Ok(range.end..range.end),
@@ -222,24 +224,24 @@ impl<'a> Open<'a> {
             read_exact_at(file, buffer, range.start).map_err(io)?;
             return Ok(buffer);
         }
-        // The byte before the range tells whether a line begins with it.
+        // The byte before the range shows whether a line begins at the range's start.
         let from = range.start.saturating_sub(1);
         let mut to = (range.end + TAIL_BYTES as u64).min(bytes);
         buffer.resize((to - from) as usize, 0);
         read_exact_at(file, buffer, from).map_err(io)?;
-        // The last byte of the range, in the buffer.
+        // Index in the buffer of the range's last byte.
         let last = (range.end - 1 - from) as usize;
         if range.start > 0 && memchr::memchr(b'\n', &buffer[..last]).is_none() {
-            // No line begins in it: how far the one goes on that is there is found out with its own
-            // chunk.
+            // No line begins in this range. The chunk in which the line begins finds its end.
             return Ok(&[]);
         }
         let mut searched = last;
-        // Ends: each round reads twice as much, up to the file's end or beyond the limit.
+        // Ends: each round doubles the bytes read, up to the file's end or beyond the limit of a
+        // line.
         while to < bytes && memchr::memchr(b'\n', &buffer[searched..]).is_none() {
             searched = buffer.len();
             if searched - last > LINE_BYTES_MAX {
-                // Longer than a line may be, wherever it begins.
+                // The line is too long, wherever in the range it begins.
                 break;
             }
             let more = ((searched - last) as u64).min(bytes - to);
@@ -253,7 +255,8 @@ impl<'a> Open<'a> {
     }
 }
 
-/// The lines before it are those of its chunk; the committer adds those before the chunk.
+/// Makes the error of a line with `lines_before` lines of its chunk before it. The committer adds
+/// the lines of earlier chunks.
 #[cold]
 pub(super) fn too_long(input: String, lines_before: usize) -> Error {
     Error::LineTooLong { input, line: lines_before as u64 + 1, limit: LINE_BYTES_MAX }

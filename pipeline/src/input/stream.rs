@@ -1,19 +1,19 @@
-//! Texts that can only be read from their beginning to their end: compressed ones, pipes, and text
-//! with quotes.
+//! Reads texts that can only be read from the beginning: compressed texts, pipes, and texts with
+//! quotes.
 //!
-//! **Problem.** To find byte 512 Ki of a compressed text, a thread must have decompressed all bytes
-//! before it. To tell if a line end ends a row or stands in a quoted field, it must have seen all
-//! quotes before it.
+//! **Problem.** To find byte 512 Ki of a compressed text, a thread must decompress all bytes before
+//! it. To tell whether a line end ends a row or belongs to a quoted field, it must see all quotes
+//! before it.
 //!
-//! **Approach.** The thread that claims the next chunk reads it, under the claim's lock: as many
-//! bytes as a chunk has, cut behind the last whole row; the rest begins the next chunk. Everything
-//! else is done by several threads, as with ranges. A buffer never holds more than a chunk and the
-//! longest line, however far a text expands.
+//! **Approach.** The thread that claims the next chunk reads it under the claim's lock. It reads as
+//! many bytes as a chunk has and cuts after the last complete row. The rest begins the next chunk.
+//! All other work is shared by several threads, as with ranges. However far a text expands, a
+//! buffer holds at most a chunk and the longest line.
 //!
-//! **Quotes.** A quote opens where a field begins and nowhere else, and closes at the next one that
-//! is not doubled. One at another place is wrong, and opens nothing: so a bad row ends where its
-//! line does, and which rows there are does not depend on how the text is cut.
-//! [`crate::decode::Unquoted`] goes by the same rule.
+//! **Quotes.** A quote opens only at the beginning of a field. It closes at the next quote that is
+//! not doubled. A quote at any other place is an error and opens nothing, so a bad row ends with
+//! its line. The rows are therefore the same wherever the text is cut. [`crate::decode::Unquoted`]
+//! follows the same rule.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,31 +23,32 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Most bytes of a line without its end (LF), for any chunk size.
+/// Most bytes of a line without its LF, for any chunk size. This limit bounds the buffers.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;
-/// First bytes that tell how a text is compressed.
+/// First bytes of a text that show its compression.
 pub(crate) const MAGIC_BYTES: usize = 4;
-/// What a text in UTF-8 may begin with, as programs on Windows write it. It is no part of the text.
+/// Byte order mark with which Windows programs begin texts in UTF-8. It does not belong to the
+/// first field.
 pub(crate) const UTF8_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
-/// Interval at which a thread that waits for a pipe looks whether the run is to stop.
+/// Interval at which a thread that waits for a pipe checks whether the run must stop.
 const PIPE_LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// A buffer without a line end grows by at least this many bytes.
+/// Least growth of a buffer that has no line end yet.
 const GROWTH_BYTES: usize = 4 << 10;
 
-/// How rows end.
+/// How a reader finds the ends of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RowEnds {
-    /// At line ends.
+    /// Each line end ends a row.
     Lines,
-    /// At line ends outside of quotes.
+    /// Each line end outside quotes ends a row.
     Quoted { separator: u8, quote: u8 },
-    /// All rows have this many bytes.
+    /// Each row has this many bytes.
     Rows(usize),
-    /// It is no text: columns of Parquet or Arrow.
+    /// The rows of a Parquet or Arrow file; there is no text.
     Columns,
 }
 
-/// How a text is compressed.
+/// Compression of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compression {
     Gzip,
@@ -55,7 +56,7 @@ pub(crate) enum Compression {
 }
 
 impl Compression {
-    /// By a file's name.
+    /// The compression that a file's extension shows.
     pub(crate) fn of_path(path: &Path) -> Option<Self> {
         let extension = path.extension()?.to_str()?.to_ascii_lowercase();
         match extension.as_str() {
@@ -65,7 +66,8 @@ impl Compression {
         }
     }
 
-    /// By the first bytes, which no line of numbers and text begins with.
+    /// The compression that a text's first bytes show. No line of numbers or text begins with these
+    /// bytes.
     pub(crate) fn of_bytes(first: &[u8]) -> Option<Self> {
         match first {
             [0x1F, 0x8B, 8, ..] => Some(Self::Gzip),
@@ -75,7 +77,7 @@ impl Compression {
     }
 }
 
-/// Counts what is read of it.
+/// Counts the bytes that are read from `inner`.
 struct Counted<R> {
     inner: R,
     bytes: Arc<AtomicU64>,
@@ -84,16 +86,15 @@ struct Counted<R> {
 impl<R: Read> Read for Counted<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
-        // Only the thread that holds the claim's lock reads and looks.
+        // Relaxed: only the thread that holds the claim's lock reads or writes the counter.
         self.bytes.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
     }
 }
 
-/// A pipe, whose writer may be silent for as long as it likes: reading ends with a failure once
-/// `stop` is true.
+/// A pipe. Its writer may be silent for any time, so a read fails once `stop` is true.
 pub(crate) struct Pipe {
-    /// Opened so that reading does not wait. Not even opening it does, for a writer.
+    /// Opened with `NONBLOCK`, so neither opening nor reading waits for a writer.
     file: File,
     stop: Arc<AtomicBool>,
 }
@@ -106,14 +107,13 @@ impl Pipe {
 
 impl Read for Pipe {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // Ends: something comes, or the writers go, or the run is stopped.
+        // Ends: bytes arrive, all writers close the pipe, or the run is stopped.
         loop {
-            // Relaxed: it is only to be seen some time.
+            // Relaxed: any later round may see it.
             if self.stop.load(Ordering::Relaxed) {
                 return Err(io::Error::other("the run was stopped"));
             }
-            // Before the first writer has come nothing is ready, but reading would say that this is
-            // the end.
+            // Polls first: before the first writer opens the pipe, a read would report its end.
             let mut waits = [PollFd::new(&self.file, PollFlags::IN)];
             match poll(&mut waits, Some(&PIPE_LOOK_INTERVAL)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => continue,
@@ -121,7 +121,7 @@ impl Read for Pipe {
                 Err(error) => return Err(error.into()),
             }
             match self.file.read(buffer) {
-                // Another thread has read it.
+                // Another reader of the pipe took the bytes.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
             }
@@ -129,15 +129,15 @@ impl Read for Pipe {
     }
 }
 
-/// A text on its way.
+/// A text that is read from its beginning to its end.
 pub(crate) struct Stream<'a> {
     source: Box<dyn Read + Send + 'a>,
     compression: Option<Compression>,
-    /// Read of the input so far, compressed if it is.
+    /// Bytes read from the input so far. Compressed inputs count compressed.
     input_bytes: Arc<AtomicU64>,
     carry: Vec<u8>,
     ended: bool,
-    /// Bytes of text that were handed out.
+    /// Bytes of text that were returned so far.
     offset: u64,
 }
 
@@ -147,15 +147,15 @@ impl std::fmt::Debug for Stream<'_> {
     }
 }
 
-/// Why there is no next piece.
+/// The reason why there is no next piece.
 #[derive(Debug)]
 pub(crate) enum Broken {
     Io(io::Error),
-    /// A line is too long; the piece has this many lines before it.
+    /// A line is too long. The piece has `lines_before` complete lines before it.
     TooLong {
         lines_before: usize,
     },
-    /// It ends within a row; its length.
+    /// The input, of this length in bytes, ends within a packed row.
     CutShort(u64),
 }
 
@@ -164,8 +164,8 @@ impl<'a> Stream<'a> {
         Self::new(file.try_clone()?, compression)
     }
 
-    /// Of a pipe, which tells by its first bytes how it is compressed if it `tells` and nothing
-    /// else has.
+    /// Reads a pipe. If `tells` is set and no compression is given, the pipe's first bytes decide
+    /// it.
     pub(crate) fn of_pipe(
         mut pipe: Pipe,
         compression: Option<Compression>,
@@ -174,7 +174,7 @@ impl<'a> Stream<'a> {
         if compression.is_some() || !tells {
             return Self::new(pipe, compression);
         }
-        // What comes first may be less than is asked for.
+        // A single read may return fewer bytes, so this reads until all are there.
         let mut first = Vec::new();
         (&mut pipe).take(MAGIC_BYTES as u64).read_to_end(&mut first)?;
         let compression = Compression::of_bytes(&first);
@@ -190,7 +190,7 @@ impl<'a> Stream<'a> {
         let counted = Counted { inner, bytes: Arc::clone(&input_bytes) };
         let source: Box<dyn Read + Send + 'a> = match compression {
             None => Box::new(counted),
-            // Of several members, as `cat a.gz b.gz` makes them.
+            // Reads several gzip members in a row, as `cat a.gz b.gz` makes them.
             Some(Compression::Gzip) => Box::new(flate2::read::MultiGzDecoder::new(counted)),
             Some(Compression::Zstd) => Box::new(zstd::stream::read::Decoder::new(counted)?),
         };
@@ -201,17 +201,17 @@ impl<'a> Stream<'a> {
         self.compression.is_some()
     }
 
-    /// Read of the input so far.
+    /// Bytes read from the input so far.
     pub(crate) fn input_bytes(&self) -> u64 {
         self.input_bytes.load(Ordering::Relaxed)
     }
 
-    /// Where in the text the next piece begins.
+    /// Offset in the text at which the next piece begins.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Fills `buffer` with the next whole rows; false if there are no more.
+    /// Fills `buffer` with the next complete rows. Returns false if there are no more.
     pub(crate) fn next(
         &mut self,
         row_ends: RowEnds,
@@ -222,10 +222,11 @@ impl<'a> Stream<'a> {
         buffer.append(&mut self.carry);
         let mut scan = Scan::default();
         let mut wanted = chunk_bytes;
-        // A quote behind the mark opens a field, so the mark goes before the text is searched.
+        // The byte order mark is removed before the search: a quote directly after it opens a
+        // field.
         let marks = self.offset == 0 && matches!(row_ends, RowEnds::Lines | RowEnds::Quoted { .. });
         let mut first = if marks { UTF8_MARK.len() } else { 0 };
-        // Ends: each round reads more, up to the text's end or the limit.
+        // Ends: each round reads more, up to the text's end or the limit of a line.
         loop {
             self.fill(buffer, wanted.max(first)).map_err(Broken::Io)?;
             if first > 0 && buffer.starts_with(&UTF8_MARK) {
@@ -244,7 +245,7 @@ impl<'a> Stream<'a> {
             if let (RowEnds::Rows(_), true) = (row_ends, self.ended && !buffer.is_empty()) {
                 return Err(Broken::CutShort(self.offset + buffer.len() as u64));
             }
-            // The last line may lack its end.
+            // The last line may have no line end.
             if self.ended {
                 break;
             }
@@ -264,7 +265,8 @@ impl<'a> Stream<'a> {
         if self.ended || more == 0 {
             return Ok(());
         }
-        // Not twice what is there, as a vector would grow: the text's length is not ours to trust.
+        // Exact, because a vector's doubling would let the text's size decide how much memory is
+        // taken.
         buffer.reserve_exact(more);
         let read = (&mut self.source).take(more as u64).read_to_end(buffer)?;
         self.ended = read < more;
@@ -272,16 +274,16 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// How far a text was searched for the ends of its rows.
+/// State of the search for the ends of a text's rows.
 #[derive(Debug, Default)]
 struct Scan {
     at: usize,
     inside: bool,
-    /// Behind the last whole row.
+    /// End of the last complete row.
     last_end: Option<usize>,
-    /// Where the row begins of which the end was not found yet.
+    /// Beginning of the row whose end was not found yet.
     row_begin: usize,
-    /// That row is longer than one may be.
+    /// True if that row is longer than `LINE_BYTES_MAX`.
     too_long: bool,
 }
 
@@ -297,7 +299,7 @@ impl Scan {
         }
     }
 
-    /// All up to `end` is outside of quotes.
+    /// Searches for line ends up to `end`. The text from `at` to `end` must be outside quotes.
     fn lines_to(&mut self, text: &[u8], end: usize) {
         match line_ends(text, self.row_begin, self.at, end) {
             Ok(None) => {}
@@ -314,7 +316,7 @@ impl Scan {
     }
 
     fn quoted(&mut self, text: &[u8], separator: u8, quote: u8) {
-        // Ends: each round leaves a quote behind.
+        // Ends: each round moves beyond a quote.
         while let Some(found) = memchr::memchr(quote, &text[self.at..]) {
             let place = self.at + found;
             if !self.inside {
@@ -329,7 +331,8 @@ impl Scan {
                 continue;
             }
             match text.get(place + 1) {
-                // It closes or is doubled: what comes next will tell.
+                // The next byte, which is not read yet, decides whether this quote closes or is
+                // doubled.
                 None => {
                     self.at = place;
                     return;
@@ -350,11 +353,11 @@ impl Scan {
     }
 }
 
-/// Behind the last line end in `from..end`, if there is one; the line that is open at `from` began
-/// at `begin`. An error with the begin of the first line that is too long, if there is one.
+/// Returns the place after the last line end in `from..end`, if there is one. The line that is open
+/// at `from` began at `begin`. Fails with the beginning of the first line that is too long.
 ///
-/// It looks from one line end to the last that a line from there on may have: so it reads few bytes
-/// of a text of short lines.
+/// The search starts at the last place where a valid line can end, and goes backwards. It therefore
+/// reads few bytes of a text with short lines.
 pub(crate) fn line_ends(
     text: &[u8],
     begin: usize,
@@ -364,9 +367,9 @@ pub(crate) fn line_ends(
     let mut begin = begin;
     let mut from = from;
     let mut last = None;
-    // Ends: each round leaves a line end behind.
+    // Ends: each round moves beyond a line end.
     loop {
-        // The last place where the line's end may stand is in it.
+        // The last place where the line's end is allowed is the byte before `reach`.
         let reach = end.min(begin.saturating_add(LINE_BYTES_MAX + 1));
         let found = if from < reach { memchr::memrchr(b'\n', &text[from..reach]) } else { None };
         match found {

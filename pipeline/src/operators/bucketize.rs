@@ -1,4 +1,4 @@
-//! `Bucketize`: the number of the bucket that a value falls into.
+//! `Bucketize`: the number of a value's bucket.
 
 use super::definition::{Definition, Flow, Kind, Place};
 use super::program::Program;
@@ -43,8 +43,8 @@ impl Definition for Bucketize<'_> {
     }
 }
 
-/// Replaces each value by the number of its bucket: how many of the sorted `boundaries` are at most
-/// the value.
+/// Replaces each value by the number of its bucket. That is the number of sorted `boundaries` that
+/// are at most the value.
 fn bucketize(values: &mut [u32], as_float: impl Fn(u32) -> f32, boundaries: &[f32]) {
     for value in values {
         let number = as_float(*value);

@@ -1,4 +1,4 @@
-//! `Clip` and `Neg2Zero`: values moved into a range.
+//! `Clip` and `Neg2Zero`: limit values to a range.
 
 use super::definition::{Definition, Flow, Kind, Place};
 use super::program::Program;
@@ -19,7 +19,7 @@ impl Definition for Clip {
         self.check(place)?;
         let Self { low, high } = *self;
         let flow = place.flow;
-        // Conversions saturate, which is right for an end that no value reaches.
+        // Casts saturate. That is correct: an end outside the type's range limits no value.
         match (flow.kind, flow.slot) {
             (Kind::I32, Slot::Word(column)) => {
                 push_i32(program, "Clip", column, low as i32, high as i32);
@@ -44,7 +44,7 @@ impl Definition for Clip {
 }
 
 impl Clip {
-    /// Refuses ranges that hold no value of the column.
+    /// Fails if no value of the column's type is in the range.
     fn check(&self, place: Place<'_>) -> Result<()> {
         let Self { low, high } = *self;
         let column = place.column;
@@ -114,7 +114,7 @@ fn push_f32(program: &mut Program, of: &'static str, column: usize, low: f32, hi
 }
 
 vectorised! {
-    /// Moves whole numbers into a range.
+    /// Limits signed integers to a range.
     fn clip_i32(values: &mut [u32], low: i32, high: i32) {
         for value in values {
             *value = value.cast_signed().clamp(low, high).cast_unsigned();
@@ -123,7 +123,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// Moves numbers into a range.
+    /// Limits unsigned integers to a range.
     fn clip_u32(values: &mut [u32], low: u32, high: u32) {
         for value in values {
             *value = (*value).clamp(low, high);
@@ -132,7 +132,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// Moves whole numbers of 64 bits into a range.
+    /// Limits signed 64-bit integers to a range.
     fn clip_i64(values: &mut [u64], low: i64, high: i64) {
         for value in values {
             *value = value.cast_signed().clamp(low, high).cast_unsigned();
@@ -141,7 +141,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// Moves floats into a range. (-0.0 may come out where 0.0 is the lower end: they are equal.)
+    /// Limits floats to a range. With a lower end of 0.0, the result may be -0.0, which is equal.
     fn clip_f32(values: &mut [u32], low: f32, high: f32) {
         for value in values {
             *value = f32::from_bits(*value).clamp(low, high).to_bits();

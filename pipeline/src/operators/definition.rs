@@ -1,4 +1,4 @@
-//! What every operator says of itself, and the column that it says it about.
+//! The trait that every operator implements, and the description of its column.
 
 use super::program::Program;
 use crate::decode::{MissingBit, Slot};
@@ -13,43 +13,44 @@ pub(crate) enum Kind {
     U64,
     F32,
     Bytes,
-    /// Numbers of a vocabulary: in 32 bits where the range of its values is known, else in 64.
+    /// Ids of a vocabulary: 32 bits if the range of its values is known, otherwise 64.
     Id,
 }
 
-/// A column between two of its operators.
+/// State of a column between two of its operators.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flow {
     pub(crate) kind: Kind,
     pub(crate) slot: Slot,
-    /// Where the block says which rows are empty; `None` if no row can be.
+    /// The bit of the block that marks missing rows. `None` if no row can be missing.
     pub(crate) missing: Option<MissingBit>,
-    /// Whether values can be below zero.
+    /// True if values can be negative.
     pub(crate) signed: bool,
-    /// All values are below it; `None` if that is not known.
+    /// An upper limit that all values are below. `None` if no limit is known.
     pub(crate) below: Option<u64>,
 }
 
 impl Flow {
-    /// Values of this type in this slot: none missing, none negative, of unknown range.
+    /// Makes a column of type `kind` in `slot`. No value is missing or negative, and no limit is
+    /// known.
     pub(crate) fn new(kind: Kind, slot: Slot) -> Self {
         Self { kind, slot, missing: None, signed: false, below: None }
     }
 }
 
-/// Where an operator stands.
+/// Position of an operator in its column.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
-    /// The name of its column.
+    /// The column's name.
     pub(crate) column: &'a str,
-    /// Whether no operator but `FillMissing` stands before it.
+    /// True if no operator except `FillMissing` comes before it.
     pub(crate) is_first: bool,
-    /// The column as the operators before it leave it.
+    /// The column after the operators before it.
     pub(crate) flow: Flow,
 }
 
 impl Place<'_> {
-    /// The error of an operator that gets values of a type that it does not take.
+    /// Makes the error of an operator that does not accept the column's type.
     pub(super) fn wrong_kind(&self, operator: &str, needs: &str) -> Result<Flow> {
         refused(format!(
             "column {:?}: {operator} is for {needs}, and the values are {:?} there",
@@ -58,21 +59,21 @@ impl Place<'_> {
     }
 }
 
-/// All that is said of one operator. [`Operator::definition`](super::Operator::definition) finds
-/// it.
+/// Name, rules and loops of one operator. [`Operator::definition`](super::Operator::definition)
+/// finds it.
 pub(crate) trait Definition {
-    /// Its name in errors.
+    /// The operator's name in errors.
     fn name(&self) -> &'static str;
 
-    /// Whether it takes a column of which values may be missing. Default: no.
+    /// True if the operator accepts a column with missing values. Default: false.
     fn takes_missing(&self) -> bool {
         false
     }
 
-    /// Checks that the operator can stand at `place`, and adds its kernels to the program. Returns
-    /// the column as the operator leaves it.
+    /// Checks that the operator can be used at `place`, and adds its kernels to the program.
+    /// Returns the column after the operator.
     ///
     /// # Errors
-    /// [`Error::Spec`](crate::Error::Spec), which names the column and the cure.
+    /// [`Error::Spec`](crate::Error::Spec); the message names the column and says what to change.
     fn plan(&self, place: Place<'_>, program: &mut Program) -> Result<Flow>;
 }

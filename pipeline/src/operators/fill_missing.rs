@@ -1,4 +1,4 @@
-//! `FillMissing`: a value for empty fields.
+//! `FillMissing`: a default value for empty fields.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,15 +9,15 @@ use crate::decode::{
 };
 use crate::error::{Result, refused};
 
-/// A single value, as it stands in an operator.
+/// A constant in an operator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// Any number.
+    /// A float.
     Float(f64),
-    /// Text; for a hexadecimal field, its digits.
+    /// Text. For a hexadecimal field, its digits.
     Text(String),
 }
 
@@ -53,7 +53,7 @@ impl Definition for FillMissing<'_> {
     fn plan(&self, place: Place<'_>, program: &mut Program) -> Result<Flow> {
         let flow = place.flow;
         let value = self.0;
-        // No number of JSON either, so the pipeline could not be written down.
+        // JSON can't store NaN or an infinity, so a spec with such a value could not be saved.
         let is_finite = !matches!(value, Value::Float(value) if !value.is_finite());
         if let (true, Some(missing)) = (is_finite, flow.missing) {
             let filled =
@@ -90,7 +90,8 @@ impl FillMissing<'_> {
     }
 }
 
-/// The value as a column of this type with 32 bits has it; `None` if the column can't have it.
+/// Converts the value to the bits of a 32-bit column of this type. `None` if the type can't hold
+/// it.
 fn word(kind: Kind, value: &Value) -> Option<u32> {
     match (kind, value) {
         (Kind::I32, Value::Int(value)) => i32::try_from(*value).ok().map(i32::cast_unsigned),
@@ -102,7 +103,8 @@ fn word(kind: Kind, value: &Value) -> Option<u32> {
     }
 }
 
-/// The value as a column of this type with 64 bits has it; `None` if the column can't have it.
+/// Converts the value to the bits of a 64-bit column of this type. `None` if the type can't hold
+/// it.
 fn wide(kind: Kind, value: &Value) -> Option<u64> {
     match (kind, value) {
         (Kind::I64, Value::Int(value)) => Some(value.cast_unsigned()),
@@ -113,7 +115,7 @@ fn wide(kind: Kind, value: &Value) -> Option<u64> {
 }
 
 fn fill_word(program: &mut Program, column: usize, missing: MissingBit, value: u32) {
-    // Empty fields are read as zeros.
+    // The decoder already reads empty fields as 0.
     if value != 0 {
         program.push("FillMissing", move |level, block| {
             let (values, plane) = block.word_and_missing_mut(column, missing.plane);
@@ -123,7 +125,7 @@ fn fill_word(program: &mut Program, column: usize, missing: MissingBit, value: u
 }
 
 fn fill_wide(program: &mut Program, column: usize, missing: MissingBit, value: u64) {
-    // Empty fields are read as zeros.
+    // The decoder already reads empty fields as 0.
     if value != 0 {
         program.push("FillMissing", move |level, block| {
             let (values, plane) = block.wide_and_missing_mut(column, missing.plane);
@@ -143,8 +145,8 @@ fn check_length(column: &str, text: &str) -> Result<()> {
 }
 
 fn fill_text(program: &mut Program, column: usize, missing: MissingBit, text: &str) {
-    // Empty fields are read as empty; but where several columns share the slot, another has filled
-    // it.
+    // The decoder already reads empty fields as empty text. If several columns share the slot, an
+    // earlier column may have filled it with other text.
     let is_shared = program.shared_bytes.contains(&column);
     if is_shared || !text.is_empty() {
         let value = text.to_owned().into_bytes();
@@ -153,7 +155,7 @@ fn fill_text(program: &mut Program, column: usize, missing: MissingBit, text: &s
 }
 
 vectorised! {
-    /// Puts `value` where a field was empty: where `bit` of `missing` is set.
+    /// Writes `value` into each row whose bit `bit` of `missing` is set.
     fn fill_words(values: &mut [u32], missing: &[u8], bit: u8, value: u32) {
         for (slot, &missing) in values.iter_mut().zip(missing) {
             *slot = if missing >> bit & 1 == 1 { value } else { *slot };
@@ -162,7 +164,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// As `fill_words`, for values of 64 bits.
+    /// As `fill_words`, for 64-bit values.
     fn fill_wides(values: &mut [u64], missing: &[u8], bit: u8, value: u64) {
         for (slot, &missing) in values.iter_mut().zip(missing) {
             *slot = if missing >> bit & 1 == 1 { value } else { *slot };

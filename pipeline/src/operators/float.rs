@@ -1,4 +1,4 @@
-//! `Float`: numbers as f32.
+//! `Float`: converts numbers to f32.
 
 use super::definition::{Definition, Flow, Kind, Place};
 use super::program::Program;
@@ -44,7 +44,8 @@ impl Definition for Float {
     }
 }
 
-/// A new column with the floats of a column of whole numbers of 32 bits, which stays as it is.
+/// Makes a new column with the floats of a 32-bit integer column. The integer column stays
+/// unchanged.
 pub(crate) fn float_copy(program: &mut Program, kind: Kind, from: usize) -> usize {
     let to = program.copy_word(from);
     match kind {
@@ -63,7 +64,7 @@ fn push_u32(program: &mut Program, column: usize) {
 }
 
 vectorised! {
-    /// Whole numbers to the nearest float.
+    /// Converts signed integers to the nearest floats.
     fn float_of_i32(values: &mut [u32]) {
         for value in values {
             *value = (value.cast_signed() as f32).to_bits();
@@ -72,7 +73,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// Numbers to the nearest float.
+    /// Converts unsigned integers to the nearest floats.
     fn float_of_u32(values: &mut [u32]) {
         for value in values {
             *value = (*value as f32).to_bits();
@@ -80,7 +81,7 @@ vectorised! {
     }
 }
 
-/// Values of 64 bits to floats.
+/// Converts 64-bit integers to floats.
 fn narrow(block: &mut Block, from: usize, to: usize, convert: impl Fn(u64) -> f32) {
     let (values, into) = block.wide_and_word_mut(from, to);
     for (value, into) in values.iter().zip(into) {

@@ -1,4 +1,4 @@
-//! `Hash`: a 64-bit hash of a value; and the hash of two columns that a crossed column has.
+//! `Hash`: a 64-bit hash of a value. Also the hash of two columns in a crossed column.
 
 use super::definition::{Definition, Flow, Kind, Place};
 use super::program::Program;
@@ -17,7 +17,7 @@ impl Definition for Hash {
     fn plan(&self, place: Place<'_>, program: &mut Program) -> Result<Flow> {
         let seed = self.seed;
         let to = match (place.flow.kind, place.flow.slot) {
-            // The same number in 32 and in 64 bits has one hash.
+            // Sign extension gives the same number in 32 and in 64 bits the same hash.
             (Kind::I32, Slot::Word(from)) => {
                 let to = program.new_wide();
                 program.push("Hash", move |_, block| {
@@ -59,7 +59,7 @@ fn hash_bytes(block: &mut Block, from: usize, to: usize, seed: u64) {
     }
 }
 
-/// A new column: one hash of the values of two others, which have no text.
+/// Makes a new column with one hash of two columns' values. Neither column has text.
 pub(crate) fn cross(program: &mut Program, first: Slot, second: Slot, seed: u64) -> Flow {
     let to = program.new_wide();
     program.push("Cross", move |_, block| {
@@ -79,7 +79,7 @@ fn number(block: &Block, slot: Slot, row: usize) -> u64 {
     }
 }
 
-/// Mixes 64 bits well; a bijection ("moremur", Pelle Evensen's stronger Murmur3 finaliser).
+/// Mixes 64 bits by a bijection ("moremur", Pelle Evensen's stronger Murmur3 finaliser).
 #[inline]
 fn mix(value: u64, seed: u64) -> u64 {
     let mut x = value ^ seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -88,7 +88,7 @@ fn mix(value: u64, seed: u64) -> u64 {
     x ^ (x >> 27)
 }
 
-/// One hash of two columns' values, in this order.
+/// Hashes two values together; their order matters.
 #[inline]
 fn mix_two(first: u64, second: u64, seed: u64) -> u64 {
     mix(mix(first, seed).rotate_left(32) ^ second, seed ^ 0x5851_F42D_4C95_7F2D)

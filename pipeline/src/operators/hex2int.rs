@@ -1,11 +1,10 @@
-//! `Hex2Int`: hexadecimal text to a number.
+//! `Hex2Int`: converts hexadecimal text to a number.
 
 use super::definition::{Definition, Flow, Kind, Place};
 use super::program::Program;
 use crate::error::{Result, refused};
 
-/// The planner reads the column's field as a hexadecimal number, so the operator itself only checks
-/// its place.
+/// Only checks its position: the planner lets the decoder read the field as a hexadecimal number.
 pub(super) struct Hex2Int;
 
 impl Definition for Hex2Int {

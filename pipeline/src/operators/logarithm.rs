@@ -1,9 +1,9 @@
 //! `Logarithm`: log(x + 1) in f32.
 //!
-//! The polynomial is Norbert Juffa's (2016, "a faithfully rounded logf"): the argument is split
-//! into 2^e times m with m from 2/3 to 4/3, and log1p(m - 1) is a minimax polynomial. The largest
-//! error that a test over all exponents finds is below one unit in the last place, of numbers from
-//! 1 on; the correction term keeps that for small fractions.
+//! The polynomial is Norbert Juffa's (2016, "a faithfully rounded logf"). It splits the argument
+//! into 2^e times m, with m from 2/3 to 4/3. A minimax polynomial gives log1p(m - 1). A correction
+//! term keeps the precision for small fractions. For numbers from 1 on, the largest error in a test
+//! over all exponents is below one unit in the last place.
 
 use super::definition::{Definition, Flow, Kind, Place};
 use super::program::Program;
@@ -57,17 +57,17 @@ impl Definition for Logarithm {
     }
 }
 
-/// log(x + 1), for x from 0 on.
+/// Returns log(x + 1) for x >= 0.
 #[inline(always)]
 fn log1p_f32(x: f32) -> f32 {
     let sum = x + 1.0;
-    // What the sum lost of x by rounding, relative to the sum: log(sum + lost) = log(sum) + lost /
-    // sum.
+    // The part of x that rounding removed from the sum. It is small, so log(sum + lost) is log(sum)
+    // + lost / sum.
     let lost = if x < 1.0 { x - (sum - 1.0) } else { 1.0 - (sum - x) };
     log_f32(sum) + lost / sum
 }
 
-/// log(y), for y that is normal and positive.
+/// Returns log(y) for a normal, positive y.
 #[inline(always)]
 fn log_f32(y: f32) -> f32 {
     let exponent = y.to_bits().wrapping_sub(0x3F2A_AAAB) & 0xFF80_0000;
@@ -88,7 +88,7 @@ fn log_f32(y: f32) -> f32 {
 }
 
 vectorised! {
-    /// Of whole numbers from 0 on.
+    /// Replaces signed integers from 0 on by log(x + 1).
     fn log1p_of_i32(values: &mut [u32]) {
         for value in values {
             *value = log1p_f32(value.cast_signed() as f32).to_bits();
@@ -97,7 +97,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// Of numbers.
+    /// Replaces unsigned integers by log(x + 1).
     fn log1p_of_u32(values: &mut [u32]) {
         for value in values {
             *value = log1p_f32(*value as f32).to_bits();
@@ -106,7 +106,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// Of floats from 0 on.
+    /// Replaces floats from 0 on by log(x + 1).
     fn log1p_of_f32(values: &mut [u32]) {
         for value in values {
             *value = log1p_f32(f32::from_bits(*value)).to_bits();
@@ -114,7 +114,7 @@ vectorised! {
     }
 }
 
-/// Of whole numbers of 64 bits from 0 on.
+/// Writes log(x + 1) of 64-bit integers from 0 on into `into`.
 fn log1p_of_wide(values: &[u64], into: &mut [u32]) {
     for (value, into) in values.iter().zip(into) {
         *into = log1p_f32(*value as f32).to_bits();
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::decode::Level;
 
-    /// How far apart, in units of the last place of the exact value.
+    /// Returns the error of `log1p_f32(x)` in units of the last place of the exact value.
     fn error_ulp(x: f32) -> f64 {
         let exact = f64::from(x).ln_1p();
         let ulp = f64::from((exact as f32).next_up()) - f64::from(exact as f32);

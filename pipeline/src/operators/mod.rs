@@ -1,16 +1,16 @@
-//! What is done to a column: one file for each operator.
+//! Operators on columns, one file for each.
 //!
-//! A file says all of its operator: which columns it takes, with which errors it refuses others,
-//! what comes out, and the loops that do it ([`definition::Definition`]). Planning turns a column's
-//! operators into a [`program::Program`], whose kernels run over each block of rows. The JSON form
-//! of an operator is that of its variant.
+//! A file defines all of its operator: the columns that it accepts, the errors for other columns,
+//! the resulting column, and the loops ([`definition::Definition`]). Planning turns a column's
+//! operators into a [`program::Program`], whose kernels run over each block of rows. An operator's
+//! JSON form is the JSON form of its variant of [`Operator`].
 //!
 //! **A new operator** is a file here, a variant of [`Operator`] with its row in
 //! [`Operator::definition`], and, for Python, a function in `embank/pipeline.py`.
 //!
-//! Each loop is written once, as the reference would be, and compiled once more for each
-//! [`Level`](crate::Level): the compiler makes vectors of it. Results are the same bit for bit with
-//! each level (a fused multiply-add is asked for by name).
+//! Each loop is written once, as plain scalar code. It is compiled once for each
+//! [`Level`](crate::Level), and the compiler vectorises it. Results are the same bit for bit at
+//! every level. For this, each fused multiply-add is an explicit call.
 
 mod bucketize;
 mod clip;
@@ -34,48 +34,51 @@ pub(crate) use hash::cross;
 pub(crate) use modulus::MODULUS_MAX;
 pub(crate) use program::{Kernel, LookUp, NamedVocabulary, Program, Shown, ValueSpace};
 
-/// One step of a column's way. The names are those of PIPER's Table 1 where it has them.
+/// An operation on a column. Names follow PIPER's Table 1 if an operator is there.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Operator {
-    /// A value for empty fields. Without it, other operators refuse a column that may have some.
+    /// Replaces missing values by this one. Other operators refuse a column that may have missing
+    /// values.
     FillMissing(Value),
-    /// Converts hexadecimal text of up to eight digits to a number. It is the first operator of its
-    /// column, except that `FillMissing` may precede it. A field of kind [`FieldKind::Hex32`] is
-    /// read so without it.
+    /// Converts hexadecimal text of up to eight digits to a number. Must be the column's first
+    /// operator, except that `FillMissing` may precede it. A field of kind [`FieldKind::Hex32`]
+    /// needs no `Hex2Int`.
     Hex2Int,
-    /// The remainder from 0 to below the number, for negative values too. From 1 to 2^31.
+    /// The remainder of a division by this number, from 0 to below it, for negative values too. The
+    /// divisor is from 1 to 2^31.
     Modulus(u32),
-    /// A 64-bit hash of the value under the seed; well spread, the same on every machine.
+    /// A 64-bit hash of the value, the same on every machine.
     Hash {
-        /// Different seeds are different hashes.
+        /// Seed of the hash.
         seed: u64,
     },
-    /// The value's number in the vocabulary of that name: in order of first appearance. Generates
-    /// and applies (PIPER's GenVocab and ApplyVocab) in one pass. Values whose range is not
-    /// known, as it is after `Modulus`, need a bank
+    /// Replaces a value by its id in the vocabulary of this name. Ids are given in order of first
+    /// appearance. One pass both makes the vocabulary and applies it (PIPER's GenVocab and
+    /// ApplyVocab). Values without a known range, which `Modulus` would give, need a bank
     /// ([`Pipeline::with_bank`](crate::Pipeline::with_bank)).
     Vocabulary(String),
-    /// Negative numbers become 0.
+    /// Replaces negative numbers by 0.
     Neg2Zero,
-    /// log(x + 1), in f32.
+    /// Computes log(x + 1) in f32.
     Logarithm,
-    /// Values below `low` become that, above `high` that.
+    /// Raises values below `low` to `low`, and lowers values above `high` to `high`.
     Clip {
-        /// The least value.
+        /// Smallest value of the result.
         low: f64,
-        /// The largest.
+        /// Largest value of the result.
         high: f64,
     },
-    /// The number of the boundaries that are at most the value. Boundaries ascend; compared as f32.
+    /// Replaces a value by the number of boundaries that are at most the value. Boundaries must
+    /// ascend. They are compared as f32.
     Bucketize(Vec<f32>),
-    /// The number as f32.
+    /// Converts the number to f32.
     Float,
 }
 
 impl Operator {
-    /// All that is said of the operator: the one table of operators.
+    /// Returns the definition of the operator. This table lists all operators.
     pub(crate) fn definition(&self) -> Box<dyn Definition + '_> {
         match self {
             Self::FillMissing(value) => Box::new(fill_missing::FillMissing(value)),

@@ -1,15 +1,15 @@
-//! `Modulus`: the positive remainder of a division by a number that is known beforehand.
+//! `Modulus`: the positive remainder of a division by a constant.
 //!
-//! A division takes the processor tens of cycles and has no vector form. In f64, whole numbers of
-//! 32 bits and their products with a quotient are exact, so the quotient may be one off, and the
-//! remainder tells.
+//! An integer division takes the processor tens of cycles and has no vector form. This code
+//! multiplies by the reciprocal in f64. There, 32-bit integers and the product of quotient and
+//! divisor are exact. The quotient may be off by one, and the remainder shows it.
 
 use super::definition::{Definition, Flow, Kind, Place};
 use super::program::Program;
 use crate::decode::{Level, Slot, vectorised};
 use crate::error::{Result, refused};
 
-/// The largest modulus: remainders are then i32 too, which vectors convert to.
+/// Largest modulus. Remainders then fit in an i32, to which vector units convert floats.
 pub(crate) const MODULUS_MAX: u32 = 1 << 31;
 
 pub(super) struct Modulus(pub(super) u32);
@@ -63,7 +63,7 @@ impl Definition for Modulus {
     }
 }
 
-/// Divides by one divisor.
+/// A divisor with its reciprocal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Remainders {
     divisor: u32,
@@ -71,7 +71,7 @@ struct Remainders {
 }
 
 impl Remainders {
-    /// `divisor` must be from 1 to [`MODULUS_MAX`].
+    /// Panics unless `divisor` is from 1 to [`MODULUS_MAX`].
     fn new(divisor: u32) -> Self {
         assert!((1..=MODULUS_MAX).contains(&divisor), "a divisor from 1 to 2^31");
         Self { divisor, reciprocal: 1.0 / f64::from(divisor) }
@@ -81,20 +81,21 @@ impl Remainders {
     fn remainder(self, value: f64) -> u32 {
         let divisor = f64::from(self.divisor);
         let quotient = (value * self.reciprocal).floor();
-        // Exact: below 2^53 on both sides, whatever the quotient's error of at most one.
+        // Exact: both operands are below 2^53, even if the quotient is off by one.
         let rest = value - quotient * divisor;
         let rest = if rest < 0.0 { rest + divisor } else { rest };
         let rest = if rest >= divisor { rest - divisor } else { rest };
-        // SAFETY: it is from 0 to below 2^31.
+        // SAFETY: `to_int_unchecked` needs a value in the range of i32. `rest` is from 0 to below
+        // the divisor, which is at most 2^31.
         (unsafe { rest.to_int_unchecked::<i32>() }).cast_unsigned()
     }
 }
 
 vectorised! {
-    /// Remainders of numbers.
+    /// Replaces unsigned integers by their remainders.
     fn of_u32(values: &mut [u32], modulus: Remainders) {
         for value in values {
-            // Equals `f64::from(*value)`, by a conversion that every vector unit has.
+            // Equals `f64::from(*value)`. Every vector unit can convert i32 to f64, but not u32.
             let number = f64::from((*value ^ 0x8000_0000).cast_signed()) + 2_147_483_648.0;
             *value = modulus.remainder(number);
         }
@@ -102,7 +103,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// Positive remainders of numbers with a sign.
+    /// Replaces signed integers by their positive remainders.
     fn of_i32(values: &mut [u32], modulus: Remainders) {
         for value in values {
             *value = modulus.remainder(f64::from(value.cast_signed()));

@@ -1,4 +1,4 @@
-//! What runs over each block, and the columns that a block needs for it.
+//! A program: the operations on each block, and the number of columns that they need.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -9,13 +9,13 @@ type Run = Box<dyn Fn(Level, &mut Block) + Send + Sync>;
 
 /// A loop over columns of a block.
 pub(crate) struct Kernel {
-    /// The operator or the source that asked for it.
+    /// Name of the operator or source that added the kernel, for debugging.
     of: &'static str,
     run: Run,
 }
 
 impl Kernel {
-    /// Runs the kernel over all rows of the block.
+    /// Runs the kernel on all rows of the block.
     #[inline]
     pub(crate) fn run(&self, level: Level, block: &mut Block) {
         (self.run)(level, block);
@@ -28,10 +28,10 @@ impl fmt::Debug for Kernel {
     }
 }
 
-/// What values a vocabulary has.
+/// The values that a vocabulary can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ValueSpace {
-    /// Numbers below this one.
+    /// Numbers below this limit.
     Below(u32),
     /// Any numbers.
     Numbers,
@@ -39,7 +39,7 @@ pub(crate) enum ValueSpace {
     Strings,
 }
 
-/// A vocabulary that columns name.
+/// A vocabulary that columns use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamedVocabulary {
     pub(crate) name: String,
@@ -51,19 +51,21 @@ pub(crate) struct NamedVocabulary {
 pub(crate) struct LookUp {
     /// The column's name.
     pub(crate) column: String,
-    /// In [`Program::vocabularies`].
+    /// Index in [`Program::vocabularies`].
     pub(crate) vocabulary: usize,
     /// The slot of the values.
     pub(crate) from: Slot,
-    /// Whether the values are signed words, which are widened with their sign.
+    /// True if the values are signed words. They are widened with their sign.
     pub(crate) signed: bool,
-    /// The slot of the ids: that of the values if their range is known.
+    /// The slot of the ids. If the range of the values is known, ids replace the values in their
+    /// slot.
     pub(crate) ids: Slot,
-    /// A column of words for the ids too, if ids have 64 bits and an output shows 32.
+    /// A 32-bit column that receives the ids too. Needed if ids have 64 bits and an output shows
+    /// 32.
     pub(crate) narrow: Option<usize>,
-    /// The largest id that the outputs can show.
+    /// The largest id that all of these outputs can show.
     pub(crate) id_max: u64,
-    /// Where outputs show the ids.
+    /// The columns of outputs that show the ids.
     pub(crate) shown: Vec<Shown>,
 }
 
@@ -74,22 +76,23 @@ pub(crate) struct Shown {
     pub(crate) column: usize,
 }
 
-/// Kernels and look-ups in the order in which they run. Look-ups run after all kernels.
+/// Kernels and look-ups, each in the order in which they run. All look-ups run after the last
+/// kernel.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) kernels: Vec<Kernel>,
     pub(crate) vocabularies: Vec<NamedVocabulary>,
     pub(crate) look_ups: Vec<LookUp>,
-    /// The columns that a block needs.
+    /// Number of columns in a block.
     pub(crate) columns: ColumnCounts,
-    /// Whether a bank can number values of unknown range.
+    /// True if a bank can number values of unknown range.
     pub(crate) has_bank: bool,
-    /// Columns of byte strings that are the slot of several columns of the pipeline.
+    /// Byte-string slots that several columns of the pipeline share.
     pub(crate) shared_bytes: HashSet<usize>,
 }
 
 impl Program {
-    /// Without kernels; blocks have the columns of the fields.
+    /// Makes a program without kernels. Its blocks start with the columns of the fields.
     pub(crate) fn new(columns: ColumnCounts, has_bank: bool) -> Self {
         Self {
             kernels: Vec::new(),
@@ -101,7 +104,7 @@ impl Program {
         }
     }
 
-    /// Adds a kernel behind the others. `of` is the operator or the source that asks for it.
+    /// Adds a kernel after the others. `of` is the operator or source that needs it.
     pub(crate) fn push(
         &mut self,
         of: &'static str,
@@ -110,33 +113,33 @@ impl Program {
         self.kernels.push(Kernel { of, run: Box::new(run) });
     }
 
-    /// A new column of 32 bits.
+    /// Adds a 32-bit column to the blocks.
     pub(crate) fn new_word(&mut self) -> usize {
         self.columns.words += 1;
         self.columns.words - 1
     }
 
-    /// A new column of 64 bits.
+    /// Adds a 64-bit column to the blocks.
     pub(crate) fn new_wide(&mut self) -> usize {
         self.columns.wides += 1;
         self.columns.wides - 1
     }
 
-    /// A new column that gets a copy of a column of 32 bits.
+    /// Adds a 32-bit column and a kernel that copies column `from` into it.
     pub(crate) fn copy_word(&mut self, from: usize) -> usize {
         let to = self.new_word();
         self.push("copy", move |_, block| block.copy_word(from, to));
         to
     }
 
-    /// A new column that gets a copy of a column of 64 bits.
+    /// Adds a 64-bit column and a kernel that copies column `from` into it.
     pub(crate) fn copy_wide(&mut self, from: usize) -> usize {
         let to = self.new_wide();
         self.push("copy", move |_, block| block.copy_wide(from, to));
         to
     }
 
-    /// A new column that gets a copy of a column of byte strings.
+    /// Adds a column of byte strings and a kernel that copies column `from` into it.
     pub(crate) fn copy_bytes(&mut self, from: usize) -> usize {
         let to = self.columns.bytes;
         self.columns.bytes += 1;

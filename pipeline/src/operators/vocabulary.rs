@@ -1,4 +1,4 @@
-//! `Vocabulary`: the value's number in a vocabulary. Look-ups run after all kernels.
+//! `Vocabulary`: the id of a value in a vocabulary. Look-ups run after all kernels.
 
 use super::definition::{Definition, Flow, Kind, Place};
 use super::modulus::MODULUS_MAX;
@@ -18,8 +18,8 @@ impl Definition for Vocabulary<'_> {
         let space = value_space(place, program.has_bank)?;
         let vocabulary = self.named(place.column, space, program)?;
         let from = match flow.slot {
-            // Columns that are made of one field of text have one slot, and fill it one after the
-            // other. A copy keeps the values as they are here.
+            // Columns of one text field share a slot, and a later column's `FillMissing` changes
+            // it. The copy keeps this column's values until the look-up.
             Slot::Bytes(shared) if program.shared_bytes.contains(&shared) => {
                 Slot::Bytes(program.copy_bytes(shared))
             }
@@ -44,7 +44,8 @@ impl Definition for Vocabulary<'_> {
 }
 
 impl Vocabulary<'_> {
-    /// The place of the vocabulary in the program, which takes the values of one column more.
+    /// Returns the vocabulary's index in the program, and extends its range to the values of this
+    /// column.
     fn named(&self, column: &str, space: ValueSpace, program: &mut Program) -> Result<usize> {
         let name = self.0;
         let known = program.vocabularies.iter().position(|vocabulary| vocabulary.name == name);
@@ -67,7 +68,7 @@ impl Vocabulary<'_> {
     }
 }
 
-/// What values the column has for its vocabulary.
+/// Returns the kind and the range of the values that the column looks up in its vocabulary.
 fn value_space(place: Place<'_>, has_bank: bool) -> Result<ValueSpace> {
     let column = place.column;
     let kind = place.flow.kind;

@@ -1,4 +1,4 @@
-//! Counting how often values come, and keeping those that come often.
+//! Counts how often values occur, and keeps the frequent values.
 
 use super::Pipeline;
 use crate::error::{Error, Result, refused};
@@ -6,31 +6,31 @@ use crate::execute::RunReport;
 use crate::input::Input;
 use crate::vocabulary::{Kept, KeptValues, Numbering};
 
-/// What the counts of a pipeline's vocabularies are worth that have no id for rare values yet.
+/// State of the counts of a pipeline's vocabularies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counted {
-    /// All passes that counted have ended.
+    /// Every pass that counted has finished.
     Whole,
-    /// A bank has counts of a pass that did not.
+    /// A pass that counted has failed, and a bank has counts of a part of its rows.
     OfAPart,
-    /// As `Whole`, but what a run has counted was not kept, or of some vocabularies only: they must
-    /// not be counted once more.
+    /// Every pass has finished, but the frequent values are not kept yet in all vocabularies. The
+    /// rows must not be counted again.
     NotKept,
 }
 
 impl Pipeline {
-    /// Goes over the inputs without an output: numbers their values, and counts how often they come
-    /// in those vocabularies that [count](crate::VocabularySpec::counts). PIPER's GenVocab
+    /// Reads the inputs without output. Gives ids to their values, and counts how often values
+    /// occur in vocabularies that [count](crate::VocabularySpec::counts). This is PIPER's GenVocab
     /// alone.
     ///
     /// # Errors
-    /// As [`run`](Self::run). After an error the vocabularies that a bank counts as the pass goes,
-    /// those of values without a known range, have counts of a part of the rows;
-    /// [`run`](Self::run) and `generate` fail with [`Error::CountedInPart`] from then on where
-    /// they would count, and so does [`keep_frequent`](Self::keep_frequent): go back to a
-    /// checkpoint, or begin with new vocabularies. Counts of values of a known range are as
-    /// before then, and the pass may be made again. [`Error::Spec`] if the pipeline
-    /// does not [learn](Self::learns).
+    /// The errors of [`run`](Self::run). [`Error::Spec`] if the pipeline does not
+    /// [learn](Self::learns). A failed pass leaves partial counts in vocabularies of values without
+    /// a known range, because a bank counts them during the pass. From then on `generate`, a
+    /// [`run`](Self::run) that would count, and [`keep_frequent`](Self::keep_frequent) fail with
+    /// [`Error::CountedInPart`]. The cure is an earlier checkpoint, or new vocabularies. Counts of
+    /// values of a known range are unchanged after a failure. A pass that counts only such values
+    /// can be repeated.
     ///
     /// # Examples
     /// See [`keep_frequent`](Self::keep_frequent).
@@ -43,19 +43,19 @@ impl Pipeline {
         Ok(report)
     }
 
-    /// In all vocabularies that count and are not frozen yet: keeps the values that were counted
-    /// `min_count` times or more, numbers them again in their old order, and freezes the
-    /// vocabulary. Other values get the vocabulary's [id for
-    /// them](crate::VocabularySpec::unknown_id). Ids from before are no longer valid.
+    /// Keeps the frequent values of all vocabularies that count and are not frozen. Values that
+    /// were counted at least `min_count` times are renumbered in their old order, and the
+    /// vocabulary is frozen. Other values get the vocabulary's
+    /// [`unknown_id`](crate::VocabularySpec::unknown_id). Earlier ids are no longer valid.
     ///
-    /// [`run`](Self::run) does it by itself where there is a
+    /// [`run`](Self::run) calls `keep_frequent` itself for vocabularies with a
     /// [`min_count`](crate::VocabularySpec::min_count).
     ///
     /// # Errors
-    /// [`Error::Bank`], [`Error::VocabularyChanged`], after which it may be called again and goes
-    /// on with the vocabularies that are left (those with a `min_count` [`run`](Self::run)
-    /// finishes as well); [`Error::CountedInPart`] after a pass that failed. [`Error::Spec`] if
-    /// the pipeline does not [learn](Self::learns).
+    /// [`Error::Bank`] and [`Error::VocabularyChanged`]. After these, another call continues with
+    /// the remaining vocabularies; [`run`](Self::run) also finishes the ones with a `min_count`.
+    /// [`Error::CountedInPart`] after a failed pass. [`Error::Spec`] if the pipeline does not
+    /// [learn](Self::learns).
     ///
     /// # Examples
     /// ```
@@ -91,7 +91,7 @@ impl Pipeline {
         if self.counted == Counted::OfAPart {
             self.check_counted()?;
         }
-        // Before the bank's vocabularies are touched.
+        // Fails before any vocabulary of the bank is changed.
         self.refresh()?;
         self.counted = Counted::NotKept;
         let mut all = Vec::new();
@@ -108,7 +108,7 @@ impl Pipeline {
         Ok(all)
     }
 
-    /// The vocabularies with a `min_count` that are not made yet.
+    /// Indices of the vocabularies with a `min_count` that are not frozen yet.
     pub(super) fn to_make(&self) -> Vec<usize> {
         let numberings = self.numberings.lock();
         let is_to_make = |(_, numbering): &(usize, &Numbering)| {
@@ -117,8 +117,8 @@ impl Pipeline {
         numberings.iter().enumerate().filter(is_to_make).map(|(place, _)| place).collect()
     }
 
-    /// Makes vocabularies with a `min_count`: counts the values of the inputs, and keeps what is
-    /// frequent.
+    /// Makes the vocabularies with a `min_count`: counts the values of the inputs, and keeps the
+    /// frequent ones.
     pub(super) fn make(&mut self, inputs: &[Input<'_>], to_make: &[usize]) -> Result<()> {
         let expanded = Input::expand(inputs)?;
         if let Some(pipe) = expanded.iter().find(|input| input.is_pipe()) {
@@ -131,7 +131,7 @@ impl Pipeline {
         if self.counted != Counted::NotKept {
             self.generate(inputs)?;
         }
-        // Until all are kept.
+        // If one of the vocabularies below fails, `counted` stays `NotKept`.
         self.counted = Counted::NotKept;
         let mut numberings = self.numberings.lock();
         for &place in to_make {
@@ -143,15 +143,16 @@ impl Pipeline {
         Ok(())
     }
 
-    /// A pass that counts begins.
+    /// Notes the beginning of a pass that counts.
     pub(super) fn counting_begins(&mut self) {
-        // What is counted in memory is forgotten where a pass fails.
+        // Only a bank's counts survive a failed pass. Counts in memory are dropped.
         if self.numberings.lock().iter().any(Numbering::counts_as_it_goes) {
             self.counted = Counted::OfAPart;
         }
     }
 
-    /// Notes that others have kept what is frequent, or have frozen all.
+    /// Notes that no vocabulary counts any more, because another program kept the frequent values
+    /// or froze them.
     pub(super) fn nothing_is_left_to_keep(&mut self) {
         if self.counted == Counted::NotKept
             && !self.numberings.lock().iter().any(Numbering::is_counting)
@@ -160,7 +161,7 @@ impl Pipeline {
         }
     }
 
-    /// Refuses to count on where that would count some rows twice.
+    /// Fails if another pass would count some rows twice.
     pub(super) fn check_counted(&self) -> Result<()> {
         match self.counted {
             Counted::Whole => Ok(()),

@@ -1,8 +1,8 @@
-//! A pipeline with its vocabularies, and what can be done with it.
+//! The type [`Pipeline`]: a spec with its vocabularies.
 //!
-//! The methods of [`Pipeline`] stand in this folder: making one here, runs in [`run`], counting and
-//! keeping what is frequent in [`counting`], what a bank gets in [`saving`]. Feeds are made in
-//! [`feed`](crate::feed).
+//! The methods of [`Pipeline`] are in this folder. This file makes a pipeline, [`run`] runs it,
+//! [`counting`] counts values and keeps the frequent ones, and [`saving`] saves to a bank.
+//! [`feed`](crate::feed) makes feeds.
 
 mod counting;
 mod run;
@@ -22,8 +22,7 @@ use crate::spec::Spec;
 use crate::vocabulary::{Numbering, RunNumbering, open};
 use counting::Counted;
 
-/// A pipeline with its vocabularies. Runs, one after the other, go on numbering where the last one
-/// stopped.
+/// A pipeline with its vocabularies. Each run continues the numbering of the run before.
 ///
 /// # Examples
 /// ```
@@ -44,46 +43,47 @@ use counting::Counted;
 #[derive(Debug)]
 pub struct Pipeline {
     plans: Arc<Plans>,
-    /// Of rows that have the fields in their own order.
+    /// The plan for rows with the fields in the spec's order.
     plan: Arc<Plan>,
     options: RunOptions,
     bad_rows: BadRowLimit,
     infos: Arc<[MatrixInfo]>,
-    /// Shared with its evaluations, which read it when their runs begin. At most one pipeline adds
-    /// to it.
+    /// The vocabularies. Evaluations share them and read them when their runs begin. At most one
+    /// pipeline adds values.
     numberings: Arc<Mutex<Vec<Numbering>>>,
-    /// Else its runs give no ids.
+    /// True if runs give ids to new values.
     learns: bool,
-    /// The vocabularies as the next run of an evaluation sees them, from when its feed was asked
-    /// for.
+    /// The vocabularies for the next run of an evaluation, as they were when its feed was made.
     begun: Option<Vec<RunNumbering>>,
     saves_each_batch: bool,
     stop: Arc<AtomicBool>,
-    /// The bank of its vocabularies.
+    /// The bank that keeps the vocabularies.
     bank: Option<embank::Bank>,
     counted: Counted,
 }
 
 impl Pipeline {
-    /// Checks a pipeline and makes its tables of ids. Its vocabularies end with it.
+    /// Checks a spec and makes the tables of ids. The vocabularies are dropped with the pipeline.
     ///
     /// # Errors
-    /// [`Error::Spec`], [`Error::OutOfMemory`].
+    /// [`Error::Spec`] if the spec or an option is invalid. [`Error::OutOfMemory`] if there is no
+    /// memory for the tables.
     pub fn new(spec: &Spec, options: &RunOptions) -> Result<Self> {
         Self::with(spec, options, None)
     }
 
-    /// As [`new`](Self::new), but its vocabularies are those of the bank that have their names:
-    /// they are opened, or made. They take any values, of known range or not.
+    /// As [`new`](Self::new), but with the bank's vocabularies of the same names, which are opened
+    /// or made. These vocabularies take any values, of known range or not.
     ///
-    /// Values of a known range are numbered in memory, and new ones come to the bank with
-    /// [`checkpoint`](Self::checkpoint), with [`save`](Self::save), or, if
-    /// [`save_each_batch`](Self::save_each_batch) says so, batch by batch. Others are in the bank
-    /// before the consumer gets their batch. One pipeline at a time may number in a vocabulary.
+    /// Values of a known range are numbered in memory. New ones reach the bank with
+    /// [`checkpoint`](Self::checkpoint), with [`save`](Self::save), or batch by batch after
+    /// [`save_each_batch`](Self::save_each_batch). Other values are in the bank before the consumer
+    /// gets their batch. Only one pipeline at a time may add to a vocabulary.
     ///
     /// # Errors
-    /// [`Error::Spec`], [`Error::OutOfMemory`]; [`Error::ValueOutOfRange`] for a vocabulary that
-    /// was made with a larger modulus; [`Error::Bank`], such as settings that differ from the
+    /// [`Error::Spec`] and [`Error::OutOfMemory`] as for [`new`](Self::new).
+    /// [`Error::ValueOutOfRange`] for a vocabulary that was made with a larger modulus.
+    /// [`Error::Bank`] for a failure of the bank, such as settings that differ from the
     /// vocabulary's.
     ///
     /// # Examples
@@ -142,17 +142,17 @@ impl Pipeline {
         })
     }
 
-    /// Another pipeline with the vocabularies of this one, that looks values up and inserts and
-    /// counts nothing: for evaluation and serving. It runs beside this one.
+    /// Makes another pipeline on the same vocabularies that only looks values up, for evaluation
+    /// and serving. It adds no values, counts nothing, and can run at the same time as this one.
     ///
     /// A run or feed knows the values that have ids when [`run`](Self::run) or [`feed`](Self::feed)
-    /// is called; what this pipeline learns meanwhile is unknown to it. So its batches are the
-    /// same with any number of threads. An unknown value gets the vocabulary's [id for such
-    /// values](crate::VocabularySpec::unknown_id), and without one ends the run with
-    /// [`Error::UnknownValue`]. A [`keep_frequent`](Self::keep_frequent) meanwhile ends it with
-    /// [`Error::VocabularyRenumbered`].
+    /// is called. Values that this pipeline adds later are unknown to it. Its batches are therefore
+    /// the same with any number of threads. An unknown value gets the vocabulary's
+    /// [`unknown_id`](crate::VocabularySpec::unknown_id). Without an `unknown_id`, it ends the run
+    /// with [`Error::UnknownValue`]. A [`keep_frequent`](Self::keep_frequent) during the run ends
+    /// it with [`Error::VocabularyRenumbered`].
     ///
-    /// A pipeline on a bank that is open to read only is one itself.
+    /// A pipeline on a read-only bank behaves as an evaluation itself.
     ///
     /// # Examples
     /// ```
@@ -198,8 +198,8 @@ impl Pipeline {
         }
     }
 
-    /// Whether its runs give ids to new values. False for an [evaluation](Self::evaluation) and on
-    /// a bank that is open to read only.
+    /// True if runs give ids to new values. False for an [evaluation](Self::evaluation), and on a
+    /// read-only bank.
     #[must_use]
     pub fn learns(&self) -> bool {
         self.learns
@@ -220,7 +220,7 @@ impl Pipeline {
         )))
     }
 
-    /// Later runs use this many threads, from 1 to 4,096.
+    /// Sets the number of threads of later runs, from 1 to 4,096.
     pub fn set_threads(&mut self, threads: usize) {
         self.options.set_threads(threads);
     }
@@ -229,16 +229,16 @@ impl Pipeline {
         &self.infos
     }
 
-    /// The outputs' names and shapes.
+    /// Names and shapes of the outputs.
     #[must_use]
     pub fn outputs(&self) -> &[MatrixInfo] {
         &self.infos
     }
 
-    /// The names of the vocabularies whose values have a known range, and for each a copy of its
-    /// values by their ids, the first one's first. Others are to be seen in the bank.
+    /// Returns the name of each vocabulary whose values have a known range, and a copy of its
+    /// values in the order of their ids. Other vocabularies can be read from the bank.
     pub fn vocabularies(&self) -> impl Iterator<Item = (&str, Vec<u32>)> {
-        // Copied under the lock, which is free again when the first name is asked for.
+        // Copied first: the lock is free again before the caller takes the first item.
         let numberings = self.numberings.lock();
         let values = |numbering: &Numbering| numbering.values().map(<[u32]>::to_vec);
         let values: Vec<_> = numberings.iter().map(values).collect();

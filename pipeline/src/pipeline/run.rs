@@ -1,4 +1,4 @@
-//! Runs of a pipeline over inputs.
+//! Runs a pipeline over inputs.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,36 +14,39 @@ use crate::trace::Trace;
 use crate::vocabulary::{Numbering, RunNumbering};
 
 impl Pipeline {
-    /// Runs over the inputs, one after the other, and hands the batches to `consumer`. An
-    /// [evaluation](Self::evaluation) inserts nothing.
+    /// Runs over the inputs, one after the other, and passes each batch to `consumer`. An
+    /// [evaluation](Self::evaluation) adds no values.
     ///
-    /// Where a vocabulary has a [`min_count`](crate::VocabularySpec::min_count) and is not frozen,
-    /// it goes over them twice: it [generates](Self::generate), [keeps what is
-    /// frequent](Self::keep_frequent) of such vocabularies, and then applies them. Later runs
-    /// find them frozen and go over their inputs once.
+    /// If a vocabulary has a [`min_count`](crate::VocabularySpec::min_count) and is not frozen, the
+    /// run reads its inputs twice. The first pass [counts](Self::generate), then the run [keeps the
+    /// frequent values](Self::keep_frequent) of such vocabularies, and the second pass applies
+    /// them. Later runs find the vocabularies frozen and read their inputs once.
     ///
     /// # Errors
-    /// [`Error::Inputs`], [`Error::Header`], [`Error::Encoding`], [`Error::TooManyBadRows`];
-    /// [`Error::BadRow`] for the first bad row if the pipeline fails at those; [`Error::Io`],
-    /// [`Error::Compressed`], [`Error::LineTooLong`], [`Error::NoWholeRows`],
-    /// [`Error::Consumer`], [`Error::Stopped`]; [`Error::UnknownValue`] for values that a
-    /// vocabulary lacks which is frozen or looked up only; [`Error::ValueTooLong`];
-    /// [`Error::IdTooLarge`]; [`Error::Bank`]; [`Error::VocabularyChanged`]; of an evaluation
-    /// [`Error::VocabularyRenumbered`], and [`Error::Spec`] for a vocabulary with a `min_count`
-    /// that is not frozen, as its ids are not final. After an error the vocabularies have the
-    /// values of the batches that were handed out, and perhaps some of the next one.
+    /// - The inputs: [`Error::Inputs`], [`Error::Header`], [`Error::Encoding`], [`Error::Io`],
+    ///   [`Error::Compressed`], [`Error::LineTooLong`], [`Error::NoWholeRows`].
+    /// - Bad rows: [`Error::BadRow`] for the first one if the spec says so,
+    ///   [`Error::TooManyBadRows`].
+    /// - Values: [`Error::UnknownValue`] if a vocabulary lacks a value and is frozen or belongs to
+    ///   an evaluation; [`Error::ValueTooLong`]; [`Error::IdTooLarge`].
+    /// - The bank: [`Error::Bank`], [`Error::VocabularyChanged`].
+    /// - The caller: [`Error::Consumer`], [`Error::Stopped`].
+    /// - An evaluation: [`Error::VocabularyRenumbered`]; [`Error::Spec`] if a vocabulary with a
+    ///   `min_count` is not frozen, because its ids are not final.
     ///
-    /// A run that goes over its inputs twice and fails in the first pass may leave counts of some
-    /// rows behind. A later one would count them again, so it fails with
-    /// [`Error::CountedInPart`], which says what can be done. If it has counted all and fails
-    /// while it keeps what is frequent, the next run goes on from there and counts no more. A
-    /// checkpoint of the bank that is taken before that is done has those counts, and a new
-    /// pipeline can't tell.
+    /// After an error the vocabularies have the values of the batches that were handed out, and
+    /// perhaps some of the next one.
+    ///
+    /// A run of two passes that fails in the first may leave counts of some rows. The next run
+    /// would count these rows again, so it fails with [`Error::CountedInPart`], which says what to
+    /// do. A run that fails after the first pass, while it keeps the frequent values, can be
+    /// repeated: the next run continues there and does not count again. A checkpoint of the bank
+    /// taken before that has these counts too, and a new pipeline can't detect them.
     pub fn run(&mut self, inputs: &[Input<'_>], consumer: &mut dyn Consumer) -> Result<RunReport> {
         let started = Instant::now();
         consumer.begin(inputs)?;
         let begun = self.begun.take();
-        // Done first: another program may have frozen a vocabulary, or let it grow again.
+        // Before `to_make`: another program may have frozen or unfrozen a vocabulary.
         self.refresh()?;
         let to_make = self.to_make();
         if let (false, Some(&place)) = (self.learns, to_make.first()) {
@@ -60,8 +63,8 @@ impl Pipeline {
         Ok(RunReport { elapsed: started.elapsed(), ..report })
     }
 
-    /// Goes over the inputs once. Numbers and counts alone if there is no `consumer`. `begun` are
-    /// the vocabularies as the run sees them; `None` if it sees them as they are now.
+    /// Reads the inputs once. Without a `consumer`, only numbers and counts. `begun` are the
+    /// vocabularies as the run sees them; `None` takes their present state.
     pub(super) fn go_over(
         &mut self,
         inputs: &[Input<'_>],
@@ -89,13 +92,13 @@ impl Pipeline {
         };
         let options = CommitOptions {
             bad_rows: self.bad_rows,
-            // What the pipeline that learns has not saved is its own affair.
+            // An evaluation never saves: unsaved values belong to the pipeline that learns.
             saves: self.saves_each_batch && self.learns,
             learns: self.learns,
             trace: self.options.trace,
             stop: Arc::clone(&self.stop),
         };
-        // Lent again for each run, because the borrow must not last longer than the run.
+        // Reborrowed, so that the borrow ends with this run.
         let consumer = consumer.map(|consumer| &mut *consumer as &mut dyn Consumer);
         let committer = Committer::new(&self.numberings, consumer, options);
         let outcome = execute::run(&setup, committer)?;
@@ -111,7 +114,7 @@ impl Pipeline {
         Ok(report)
     }
 
-    /// The vocabularies as a run sees them that begins now.
+    /// The vocabularies as a run that begins now sees them.
     fn numberings_of_a_run(&self, generates: bool) -> Vec<RunNumbering> {
         let numberings = self.numberings.lock();
         let one = |numbering: &Numbering| {
@@ -124,16 +127,16 @@ impl Pipeline {
         numberings.iter().map(one).collect()
     }
 
-    /// Has the next run of an evaluation know the values that have ids now. A feed's run begins
-    /// some time after the feed was asked for.
+    /// Fixes the values that the next run of an evaluation knows. A feed calls this when it is
+    /// made, because its run begins later in another thread.
     pub(crate) fn begin_evaluation(&mut self) {
-        // The run itself tells of an error.
+        // An error is ignored here: the run meets it again and returns it.
         if !self.learns && self.refresh().is_ok() {
             self.begun = Some(self.numberings_of_a_run(false));
         }
     }
 
-    /// The plans for inputs, whose format may follow from their names.
+    /// The plans for these inputs. With [`Format::ByName`], their names decide the format.
     fn plans_for(&self, inputs: &[Input<'_>]) -> Result<Arc<Plans>> {
         if !matches!(self.options.format, Format::ByName(_)) {
             return Ok(Arc::clone(&self.plans));
@@ -146,15 +149,15 @@ impl Pipeline {
         Chunks::new(inputs, self.options.chunk_bytes, plans, Arc::clone(&self.stop))
     }
 
-    /// Bytes a second at which the inputs come to this pipeline when nothing is done with them: all
-    /// that a run would read, with the pipeline's threads and chunks. For
-    /// [`Trace::explain_with_input`]; files that the system has in memory come from there.
-    /// Decompressing, and the decoding of Parquet and Arrow, which one thread at a time does
-    /// while it reads, are part of it.
+    /// Measures how many bytes per second this pipeline can read from the inputs when it does
+    /// nothing with them. Reads everything that a run would, with the pipeline's threads and
+    /// chunks, for [`Trace::explain_with_input`]. Files in the system's page cache are read from
+    /// there. Decompression and the decoding of Parquet and Arrow count as reading, because the
+    /// reading thread does them.
     ///
     /// # Errors
-    /// As [`run`](Self::run) for inputs that can't be read; [`Error::Spec`] for a pipe, which can
-    /// be read only once.
+    /// The errors of [`run`](Self::run) for inputs that can't be read. [`Error::Spec`] for a pipe,
+    /// which can be read only once.
     ///
     /// # Examples
     /// ```
@@ -178,9 +181,9 @@ impl Pipeline {
         Ok(chunks.bytes() as f64 / started.elapsed().as_secs_f64())
     }
 
-    /// Later runs, [`generate`](Self::generate) too, end at their next chunk with
-    /// [`Error::Stopped`] once `stop` is true. So another thread can end a run. A
-    /// [feed](Self::feed) has a flag of its own.
+    /// Lets another thread end later runs. Once `stop` is true, a [`run`](Self::run) or
+    /// [`generate`](Self::generate) fails at its next chunk with [`Error::Stopped`]. A
+    /// [feed](Self::feed) has its own flag.
     ///
     /// # Examples
     /// ```
@@ -201,13 +204,13 @@ impl Pipeline {
         self.stop = stop;
     }
 
-    /// As [`stop_when`](Self::stop_when); the flag from before.
+    /// As [`stop_when`](Self::stop_when), but returns the previous flag.
     pub(crate) fn replace_stop(&mut self, stop: Arc<AtomicBool>) -> Arc<AtomicBool> {
         std::mem::replace(&mut self.stop, stop)
     }
 }
 
-/// What came of a run over these chunks.
+/// Makes the report of a run over these chunks.
 fn report(outcome: &Outcome, chunks: &Chunks<'_>, elapsed: Duration) -> RunReport {
     let stopwatch = &outcome.stopwatch;
     let trace = stopwatch.is_on().then(|| {

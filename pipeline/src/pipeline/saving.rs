@@ -1,19 +1,18 @@
-//! What the bank of a pipeline gets of its vocabularies, and what the pipeline sees of others'
-//! changes.
+//! Saves vocabularies to the bank, and adopts changes that other programs made there.
 
 use super::Pipeline;
 use crate::error::{Error, Result};
 use crate::vocabulary::Numbering;
 
 impl Pipeline {
-    /// Gives the bank the values and counts that it lacks. In memory when it returns; durable with
-    /// the bank's next checkpoint. Nothing without a bank, and nothing if the pipeline does not
-    /// [learn](Self::learns).
+    /// Adds to the bank the values and counts that it does not have yet. They are in the bank's
+    /// memory when `save` returns, and durable with its next checkpoint. Does nothing without a
+    /// bank, or if the pipeline does not [learn](Self::learns).
     ///
     /// # Errors
-    /// [`Error::VocabularyChanged`] if another user of the vocabulary inserted into it, froze it or
-    /// renumbered it. [`Error::Bank`], after which a part may be saved; the next save continues
-    /// behind it.
+    /// [`Error::VocabularyChanged`] if another user of the vocabulary added values, froze it or
+    /// renumbered it. [`Error::Bank`] for a failure of the bank. A part may then be saved, and the
+    /// next save continues after it.
     pub fn save(&mut self) -> Result<()> {
         if !self.learns {
             return Ok(());
@@ -21,15 +20,14 @@ impl Pipeline {
         self.numberings.lock().iter_mut().try_for_each(Numbering::save)
     }
 
-    /// [Saves](Self::save), and takes a checkpoint of the bank with the caller's own bytes:
-    /// vocabularies and the rows that their ids lead to, together. Returns the checkpoint's
-    /// number.
+    /// [Saves](Self::save), and takes a checkpoint of the bank with the caller's bytes `blob`. The
+    /// checkpoint has the vocabularies and the rows of their ids together. Returns its number.
     ///
     /// # Errors
-    /// As [`save`](Self::save) and [`Bank::checkpoint`](embank::Bank::checkpoint); [`Error::Spec`]
-    /// if it is another bank than the pipeline's, or if the pipeline does not
-    /// [learn](Self::learns); [`Error::CountedInPart`] where it would keep counts that can't be
-    /// gone on from.
+    /// The errors of [`save`](Self::save) and [`Bank::checkpoint`](embank::Bank::checkpoint).
+    /// [`Error::Spec`] if `bank` is not the pipeline's bank, or if the pipeline does not
+    /// [learn](Self::learns). [`Error::CountedInPart`] if the checkpoint would keep counts that
+    /// must not be added to.
     ///
     /// # Examples
     /// See [`with_bank`](Self::with_bank).
@@ -52,18 +50,19 @@ impl Pipeline {
         Ok(bank.checkpoint(blob)?)
     }
 
-    /// Whether all values of a batch are in the bank before the consumer gets it. Then it may take
-    /// checkpoints of the bank in the middle of a run; it costs some microseconds for each
-    /// vocabulary with new values, in turn. Default: no. An [evaluation](Self::evaluation)
-    /// never saves.
+    /// Sets whether each batch's new values are saved to the bank before the consumer gets the
+    /// batch. The consumer may then take checkpoints of the bank during a run. This costs some
+    /// microseconds per batch for each vocabulary with new values. Default: false. An
+    /// [evaluation](Self::evaluation) never saves.
     pub fn save_each_batch(&mut self, saves: bool) {
         self.saves_each_batch = saves;
     }
 
-    /// Sees what has become of the bank's vocabularies.
+    /// Adopts changes that other programs made to the bank's vocabularies.
     pub(super) fn refresh(&mut self) -> Result<()> {
         if !self.learns && self.bank.as_ref().is_none_or(|bank| bank.reading().is_none()) {
-            // The pipeline that learns does it, where no run of its own is under way.
+            // An evaluation leaves this to the pipeline that learns, which does it between its own
+            // runs.
             return Ok(());
         }
         self.numberings.lock().iter_mut().try_for_each(Numbering::refresh)?;

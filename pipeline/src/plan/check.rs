@@ -1,4 +1,4 @@
-//! Refuses specs whose names or settings mean nothing, before anything is laid out.
+//! Refuses specs with invalid names or settings, before the fields are laid out.
 
 use std::collections::HashSet;
 
@@ -7,10 +7,10 @@ use crate::error::{Result, refused};
 use crate::format::Format;
 use crate::spec::{Field, Spec};
 
-/// Checks what can be checked without looking at operators.
+/// Checks everything that does not depend on operators.
 ///
 /// # Errors
-/// [`Error::Spec`](crate::Error::Spec).
+/// [`Error::Spec`](crate::Error::Spec) with the reason.
 pub(super) fn check(spec: &Spec, format: Format) -> Result<()> {
     check_names("field", spec.fields.iter().map(|field| field.name.as_str()))?;
     check_names("column", spec.columns.iter().map(|column| column.name.as_str()))?;
@@ -26,7 +26,7 @@ pub(super) fn check(spec: &Spec, format: Format) -> Result<()> {
     spec.fields.iter().try_for_each(|field| check_field(field, format))
 }
 
-/// Each name once, none empty.
+/// Fails if a name is empty or occurs twice.
 fn check_names<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<()> {
     let mut seen = HashSet::new();
     for name in names {

@@ -1,4 +1,4 @@
-//! How the fields of a row are read, and the columns that are made of them.
+//! Decides how the fields of a row are read, and makes columns of them.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use crate::format::Format;
 use crate::operators::{Flow, Kind, Operator, Program};
 use crate::spec::{Column, Field, Source, Spec};
 
-/// The fields of a row, and which columns are still to be made of them.
+/// The fields of a row, and the number of columns that are still to be made of each.
 pub(super) struct Fields<'a> {
     spec: &'a Spec,
     pub(super) layout: Arc<Layout>,
-    /// How each field is read. This is what the spec says, except for text that `Hex2Int` reads and
-    /// for fields that no column needs.
+    /// How each field is read. This differs from the spec for text that `Hex2Int` reads, and for
+    /// fields that no column needs.
     kinds: Vec<FieldKind>,
-    /// For each field, how many columns are still to be made of it.
+    /// For each field, the number of columns that are still to be made of it.
     uses_left: Vec<usize>,
 }
 
-/// How many columns are made of a field.
+/// Number of columns that are made of a field.
 #[derive(Debug, Clone, Copy, Default)]
 struct Uses {
     all: usize,
-    /// Those that begin with `Hex2Int`.
+    /// Number of these columns that begin with `Hex2Int`.
     hex: usize,
 }
 
@@ -31,12 +31,12 @@ impl<'a> Fields<'a> {
     /// Lays the fields out.
     ///
     /// # Errors
-    /// [`Error::Spec`](crate::Error::Spec) for fields that the format does not have, and for
-    /// columns of fields that do not exist or are read in two ways.
+    /// [`Error::Spec`](crate::Error::Spec) if packed rows can't have a field. Also if a column uses
+    /// a field that does not exist, or that another column reads as another type.
     pub(super) fn new(spec: &'a Spec, format: Format) -> Result<Self> {
         let separator = match format {
-            // Texts with separators of several bytes are written again, with the first byte in
-            // their place.
+            // A text with a separator of several bytes is rewritten before it is decoded. Each
+            // separator becomes its first byte.
             Format::Text { separator, .. } => separator.first(),
             Format::Packed | Format::Columns | Format::ByName(_) => b'\t',
         };
@@ -62,8 +62,8 @@ impl<'a> Fields<'a> {
         Ok(Self { spec, layout, kinds, uses_left })
     }
 
-    /// The column that is made of the field of this name, before its operators: the field's own
-    /// slot for the last column that is made of it, copies for the others.
+    /// Returns the column that is made of the field `name`, before its operators. The last column
+    /// of a field uses the field's own slot. Each earlier column gets a copy.
     ///
     /// # Errors
     /// [`Error::Spec`](crate::Error::Spec) if there is no such field.
@@ -88,7 +88,7 @@ impl<'a> Fields<'a> {
         let slot = match target.slot {
             Slot::Word(from) if others_follow => Slot::Word(program.copy_word(from)),
             Slot::Wide(from) if others_follow => Slot::Wide(program.copy_wide(from)),
-            // Byte strings change only where they were missing.
+            // Byte strings need no copy: operators change them only where they were missing.
             Slot::Bytes(from) if others_follow => {
                 program.shared_bytes.insert(from);
                 target.slot
@@ -118,7 +118,7 @@ fn count_use(spec: &Spec, column: &Column, uses: &mut [Uses]) -> Result<()> {
     Ok(())
 }
 
-/// How a field is read.
+/// Returns the kind as which a field is read.
 fn kind_of(field: &Field, uses: Uses) -> Result<FieldKind> {
     let is_hex_text = field.kind == FieldKind::Bytes && uses.hex > 0;
     if is_hex_text && uses.hex < uses.all {
@@ -137,7 +137,7 @@ fn kind_of(field: &Field, uses: Uses) -> Result<FieldKind> {
     })
 }
 
-/// Refuses fields that packed rows can't have.
+/// Fails if packed rows can't have this field.
 fn check_packed(field: &Field, kind: FieldKind, format: Format) -> Result<()> {
     let is_word = !matches!(field.kind, FieldKind::Int64 | FieldKind::Uint64 | FieldKind::Bytes);
     if format != Format::Packed || is_word || kind == FieldKind::Hex32 {
@@ -166,7 +166,7 @@ fn field_index(spec: &Spec, column: &Column, name: &str) -> Result<usize> {
     Ok(field)
 }
 
-/// Whether the column's field is read as a hexadecimal number at once.
+/// True if the column reads its field directly as a hexadecimal number.
 fn reads_hex(column: &Column) -> bool {
     let first =
         column.operators.iter().find(|operator| !matches!(operator, Operator::FillMissing(_)));

@@ -1,12 +1,12 @@
-//! A pipeline's columns, checked and laid out: what runs over each block, in order.
+//! Checks the columns of a pipeline and lays them out: the operations on each block, in order.
 //!
-//! Types are checked here, once: a plan that comes out runs over any rows without another look.
-//! Each column of the pipeline lives in one slot of the blocks and is changed in place; it gets a
-//! slot of its own where another column or output needs what it was before.
+//! Types are checked once, here. A finished plan runs on any rows without further checks. Each
+//! column lives in one slot of the block and is changed in place. A column gets a copy if another
+//! column or output still needs its earlier values.
 //!
-//! [`planner`] goes through a spec: [`fields`] says how rows are read,
-//! [`operators`](crate::operators) what becomes of each column, [`outputs`] which matrices show
-//! them. [`plans`] keeps the plans of one pipeline.
+//! [`planner`] goes through a spec. [`fields`] decides how rows are read,
+//! [`operators`](crate::operators) plan the operations on each column, and [`outputs`] lays the
+//! matrices out. [`plans`] keeps the plans of one pipeline.
 
 mod check;
 mod fields;
@@ -22,16 +22,16 @@ use crate::spec::{Dtype, VocabularySpec};
 
 pub(crate) use plans::Plans;
 
-/// A vocabulary.
+/// A vocabulary that the pipeline uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VocabularyPlan {
     pub(crate) name: String,
     pub(crate) space: ValueSpace,
-    /// What the pipeline says about it, if it does.
+    /// The spec's settings of the vocabulary, if it has some.
     pub(crate) settings: Option<VocabularySpec>,
 }
 
-/// A matrix, and where its columns come from.
+/// A matrix and the slots of its columns.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct OutputPlan {
     pub(crate) name: String,
@@ -42,21 +42,21 @@ pub(crate) struct OutputPlan {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum OutputFrom {
-    /// 32-bit slots, as they are.
+    /// 32-bit slots, which are copied unchanged.
     Words(Vec<usize>),
     /// Slots that are widened to i64.
     Wides(Vec<WidenedSlot>),
 }
 
-/// A slot that is shown as i64.
+/// A slot that a matrix shows as i64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WidenedSlot {
     pub(crate) slot: Slot,
-    /// Whether the values are signed words, which are widened with their sign.
+    /// True if the values are signed words. They are widened with their sign.
     pub(crate) signed: bool,
 }
 
-/// What runs over each block.
+/// The operations on each block.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) layout: Arc<Layout>,
@@ -65,22 +65,22 @@ pub(crate) struct Plan {
     pub(crate) vocabularies: Vec<VocabularyPlan>,
     pub(crate) look_ups: Vec<LookUp>,
     pub(crate) outputs: Vec<OutputPlan>,
-    /// The columns that a block needs.
+    /// Number of columns in a block.
     pub(crate) columns: ColumnCounts,
 }
 
 impl Plan {
-    /// Room for its columns.
+    /// Makes a block with space for the plan's columns.
     pub(crate) fn block(&self) -> Block {
         Block::new(self.columns, self.layout.planes())
     }
 
-    /// The names of the fields that are read, in the pipeline's order.
+    /// Names of the fields that are read, in the pipeline's order.
     pub(crate) fn needed_fields(&self) -> Vec<String> {
         self.fields_that_are_read().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Fields that are read, by name.
+    /// Names and layouts of the fields that are read.
     #[cfg(feature = "parquet")]
     pub(crate) fn read_fields(&self) -> Vec<(String, FieldLayout)> {
         self.fields_that_are_read().map(|(name, field)| (name.clone(), field.clone())).collect()

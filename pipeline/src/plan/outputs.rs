@@ -1,4 +1,4 @@
-//! The matrices of a pipeline, and the columns that they show.
+//! Lays out the matrices of a pipeline.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,11 @@ use crate::error::{Result, refused};
 use crate::operators::{Flow, Kind, LookUp, Program, Shown, float_copy};
 use crate::spec::{Dtype, Output, Spec};
 
-/// Lays the outputs out. `flows` are the columns behind all of their operators.
+/// Lays the outputs out. `flows` are the columns after their last operators.
 ///
 /// # Errors
-/// [`Error::Spec`](crate::Error::Spec) for columns that do not exist or can't be shown so.
+/// [`Error::Spec`](crate::Error::Spec) if a column does not exist, or if the output's type can't
+/// show it.
 pub(super) fn outputs(
     spec: &Spec,
     flows: &HashMap<&str, Flow>,
@@ -45,7 +46,7 @@ pub(super) fn outputs(
     Ok(outputs)
 }
 
-/// Why a matrix of this type can't show the column; `None` if it can.
+/// The reason why a matrix of this type can't show the column. `None` if it can.
 fn why_not_shown(dtype: Dtype, flow: Flow) -> Option<&'static str> {
     if flow.missing.is_some() {
         return Some("it may be missing; give it FillMissing, or make its field required");
@@ -67,7 +68,7 @@ fn why_not_shown(dtype: Dtype, flow: Flow) -> Option<&'static str> {
     }
 }
 
-/// The largest id that a matrix of this type shows.
+/// The largest id that fits in a matrix of this type.
 fn largest_id(dtype: Dtype) -> u64 {
     match dtype {
         Dtype::I32 => u64::from(i32::MAX.cast_unsigned()),
@@ -95,7 +96,7 @@ fn widened_slot(flow: &Flow) -> WidenedSlot {
     WidenedSlot { slot: flow.slot, signed: flow.kind == Kind::I32 }
 }
 
-/// The column of 32 bits that a matrix of this type shows for a column of the pipeline.
+/// Returns the 32-bit column that a matrix of this type shows for a column of the pipeline.
 fn word(dtype: Dtype, flow: Flow, program: &mut Program) -> usize {
     let word = match flow.slot {
         Slot::Word(word) => word,
@@ -105,7 +106,7 @@ fn word(dtype: Dtype, flow: Flow, program: &mut Program) -> usize {
     if dtype != Dtype::F32 || flow.kind == Kind::F32 {
         return word;
     }
-    // Another output may show the number itself.
+    // A copy, because another output may show the integer itself.
     float_copy(program, flow.kind, word)
 }
 
@@ -114,7 +115,7 @@ fn look_up_of(program: &mut Program, ids: Slot) -> &mut LookUp {
     look_up.expect("ids come of a look-up")
 }
 
-/// The column of 32 bits that gets ids of 64 bits too.
+/// Returns the 32-bit column that also receives these 64-bit ids.
 fn narrow_ids(program: &mut Program, ids: Slot) -> usize {
     if let Some(word) = look_up_of(program, ids).narrow {
         return word;

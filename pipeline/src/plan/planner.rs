@@ -1,4 +1,4 @@
-//! From a spec to its plan.
+//! Turns a spec into a plan.
 
 use std::collections::HashMap;
 
@@ -12,10 +12,11 @@ use crate::format::Format;
 use crate::operators::{Flow, Kind, NamedVocabulary, Operator, Place, Program, cross};
 use crate::spec::{Column, Source, Spec};
 
-/// Checks a pipeline and lays it out. Values of unknown range can be numbered if it `has_bank`.
+/// Checks a pipeline and lays it out. Only with a bank (`has_bank`) can a vocabulary number values
+/// of unknown range.
 ///
 /// # Errors
-/// [`Error::Spec`](crate::Error::Spec), which names the column and the cure.
+/// [`Error::Spec`](crate::Error::Spec); the message names the column and says what to change.
 pub(super) fn plan(spec: &Spec, format: Format, has_bank: bool) -> Result<Plan> {
     format.check()?;
     if format == Format::Columns && cfg!(not(feature = "parquet")) {
@@ -55,7 +56,7 @@ pub(super) fn plan(spec: &Spec, format: Format, has_bank: bool) -> Result<Plan> 
     })
 }
 
-/// Puts a column's operators behind each other.
+/// Plans a column's operators one after the other.
 fn through_operators(column: &Column, from: Flow, program: &mut Program) -> Result<Flow> {
     let name = &column.name;
     let mut flow = from;
@@ -77,7 +78,7 @@ fn through_operators(column: &Column, from: Flow, program: &mut Program) -> Resu
     Ok(flow)
 }
 
-/// The slot of an earlier column that this column crosses.
+/// Returns the slot of an earlier column that this column crosses.
 fn crossed_slot(column: &Column, name: &str, flows: &HashMap<&str, Flow>) -> Result<Slot> {
     let why = match flows.get(name) {
         None => "which no earlier column is named",
@@ -91,7 +92,8 @@ fn crossed_slot(column: &Column, name: &str, flows: &HashMap<&str, Flow>) -> Res
     refused(format!("column {:?} crosses {name:?}, {why}", column.name))
 }
 
-/// Refuses settings of vocabularies that no column uses or that do not go together.
+/// Fails if the spec has settings for an unused vocabulary, or a `min_count` without an
+/// `unknown_id`.
 fn check_vocabularies(spec: &Spec, used: &[NamedVocabulary]) -> Result<()> {
     for settings in &spec.vocabularies {
         let name = &settings.name;

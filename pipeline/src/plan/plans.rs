@@ -1,12 +1,12 @@
-//! A pipeline's plans: one for each order in which its inputs have the fields.
+//! The plans of a pipeline: one for each order of fields in its inputs.
 //!
-//! **Problem.** A header may name the fields in any order, with others between them, and each input
-//! may have another header. The kernels that decode take neighbouring fields together, so the order
-//! is a part of the plan.
+//! **Problem.** A header may name the fields in any order, with other columns between them, and
+//! each input may have another header. The decoding kernels read neighbouring fields together, so
+//! the plan depends on the order.
 //!
-//! **Approach.** A header that has the pipeline's own fields in their order gets the pipeline's own
-//! plan. For any other a plan is made of the same columns and outputs over the fields of the
-//! header, and kept: inputs with one header share it. Plans differ in their slots alone, so
+//! **Approach.** A header with exactly the pipeline's fields in their order uses the pipeline's own
+//! plan. For any other header, a new plan is made with the header's fields and the same columns and
+//! outputs. It is kept, and inputs with the same header share it. Plans differ only in their slots:
 //! vocabularies, look-ups and outputs are the same in each.
 
 use std::collections::HashMap;
@@ -33,19 +33,19 @@ pub(crate) struct Plans {
 }
 
 impl Plans {
-    /// Checks a pipeline and lays it out.
+    /// Checks a pipeline and makes its own plan.
     ///
     /// # Errors
-    /// [`Error::Spec`](crate::Error::Spec), which names the column and the cure.
+    /// [`Error::Spec`](crate::Error::Spec); the message names the column and says what to change.
     pub(crate) fn new(spec: &Spec, format: Format, has_bank: bool) -> Result<Self> {
         let own = Arc::new(plan(spec, format, has_bank)?);
         Ok(Self { spec: spec.clone(), format, has_bank, own, by_header: Mutex::default() })
     }
 
-    /// The plans of the pipeline for inputs of another format.
+    /// Makes the plans of the same pipeline for inputs of another format.
     ///
     /// # Errors
-    /// As [`Plans::new`].
+    /// [`Error::Spec`](crate::Error::Spec) if the pipeline can't run on that format.
     pub(crate) fn of_format(&self, format: Format) -> Result<Self> {
         Self::new(&self.spec, format, self.has_bank)
     }
@@ -54,12 +54,12 @@ impl Plans {
         self.format
     }
 
-    /// The plan of rows that have the pipeline's fields in the pipeline's order.
+    /// The plan for rows that have the pipeline's fields in the pipeline's order.
     pub(crate) fn own(&self) -> &Arc<Plan> {
         &self.own
     }
 
-    /// How rows end.
+    /// How a reader finds the ends of rows.
     pub(crate) fn row_ends(&self) -> RowEnds {
         match self.format {
             Format::Text { quote: None, .. } | Format::ByName(_) => RowEnds::Lines,
@@ -71,10 +71,10 @@ impl Plans {
         }
     }
 
-    /// The plan of rows whose fields have these names.
+    /// Returns the plan for rows whose fields have these names.
     ///
     /// # Errors
-    /// What of the names does not fit.
+    /// A text that says which name does not fit.
     pub(crate) fn of_header(&self, names: &[String]) -> std::result::Result<Arc<Plan>, String> {
         if names == self.own.field_names {
             return Ok(Arc::clone(&self.own));
@@ -95,7 +95,7 @@ impl Plans {
         }
         let field = |(place, name): (usize, &String)| match places.get(name.as_str()) {
             Some(&field) => self.spec.fields[field].clone(),
-            // No name of the pipeline, and no other column's.
+            // The NUL byte makes a name that neither the pipeline nor another column has.
             None => Field::new(format!("\0{place}"), FieldKind::Skip),
         };
         let fields = names.iter().enumerate().map(field).collect();

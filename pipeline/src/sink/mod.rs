@@ -1,4 +1,4 @@
-//! Batches to files: a file for each output, there whole or not at all.
+//! Writes batches to files, one for each output. A file appears complete or not at all.
 
 mod output;
 
@@ -17,21 +17,20 @@ use crate::spec::Dtype;
 #[cfg(feature = "parquet")]
 mod parquet;
 
-/// Bytes of an npy file before its values; a header of two numbers of 20 digits fits.
+/// Bytes of an npy file before its values. A header with two numbers of 20 digits fits.
 const NPY_HEADER_BYTES: usize = 128;
 
-/// What files a pipeline's outputs become.
+/// File format of a pipeline's outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileFormat {
-    /// NAME.bin: rows of 32-bit little-endian numbers, nothing between them: PIPER's packed rows,
-    /// which [`Format::Packed`](crate::Format::Packed) reads. Not for outputs of
-    /// [`Dtype::I64`].
+    /// NAME.bin: rows of 32-bit little-endian numbers without gaps. These are PIPER's packed rows,
+    /// which [`Format::Packed`](crate::Format::Packed) reads. Not for outputs of [`Dtype::I64`].
     Packed,
-    /// NAME.npy: a matrix, as NumPy reads it.
+    /// NAME.npy: a NumPy matrix.
     Npy,
-    /// NAME.parquet: a column for each of the output's columns, f32, i32, i64 or u32. Needs the
-    /// crate's feature `parquet`.
+    /// NAME.parquet: a column of type f32, i32, i64 or u32 for each of the output's columns. Needs
+    /// the crate's feature `parquet`.
     Parquet,
 }
 
@@ -47,9 +46,9 @@ impl FileFormat {
 
 /// A consumer that writes a file for each output, in constant memory.
 ///
-/// Files have no names until [`finish`](Self::finish); if it is dropped before that, nothing is
-/// left of them. A file that is there is replaced and keeps its mode; a link is written through to
-/// its target; a device, a pipe, or a file that is an input of the run is refused.
+/// Files get their names at [`finish`](Self::finish). If the sink is dropped earlier, its files
+/// vanish. An existing file is replaced and keeps its mode. If it is a link, its target is
+/// replaced. A device, a pipe, or an input of the run is refused.
 ///
 /// # Examples
 /// ```
@@ -79,17 +78,18 @@ enum Target {
 }
 
 impl FileSink {
-    /// Makes the directory, if it is not there, and a file for each output in it. Files of the same
-    /// names that are there already stay until [`finish`](Self::finish).
+    /// Makes the directory, if it does not exist, and a file in it for each output. Existing files
+    /// of the same names stay until [`finish`](Self::finish).
     ///
     /// # Errors
-    /// [`Error::Spec`] if an output can't be such a file, [`Error::Io`].
+    /// [`Error::Spec`] if an output can't be written in this format. [`Error::Io`] if the directory
+    /// or a file can't be made.
     pub fn create(dir: &Path, format: FileFormat, outputs: &[MatrixInfo]) -> Result<Self> {
         outputs.iter().try_for_each(|info| check(format, info))?;
         let io = |source| Error::Io { doing: "make the directory", path: dir.to_owned(), source };
         std::fs::create_dir_all(dir).map_err(io)?;
-        // Resolved once: the files go where the caller meant them to, whatever becomes of the
-        // working directory and of links before they are finished.
+        // Resolved once: the files go where the caller meant, even if the working directory or a
+        // link changes later.
         let dir = &dir.canonicalize().map_err(io)?;
         let target = |info: &MatrixInfo| {
             let path = dir.join(format!("{}.{}", info.name, format.extension()));
@@ -99,11 +99,11 @@ impl FileSink {
         Ok(Self { infos: outputs.to_vec(), files, rows: 0 })
     }
 
-    /// Writes the one output to a stream, such as standard output, as batches come. Not for npy,
-    /// whose header has the number of rows.
+    /// Writes the only output to a stream, such as standard output, while batches come. npy is
+    /// refused, because its header starts with the number of rows.
     ///
     /// # Errors
-    /// [`Error::Spec`] if there are several outputs, or the output can't be such a stream.
+    /// [`Error::Spec`] if there are several outputs, or the output can't be written in this format.
     pub fn stream(
         to: impl Write + Send + 'static,
         format: FileFormat,
@@ -123,17 +123,17 @@ impl FileSink {
         Ok(Self { infos: outputs.to_vec(), files, rows: 0 })
     }
 
-    /// Rows that were written.
+    /// Rows written so far.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Brings the files to stable storage and gives them their names, in place of files that have
-    /// them; returns these. A stream has none.
+    /// Brings the files to stable storage, gives them their names in place of existing files, and
+    /// returns the paths. A stream has no path.
     ///
     /// # Errors
-    /// [`Error::Io`]; files that do not have their names then are gone.
+    /// [`Error::Io`]. Files that have not got their names by then vanish.
     pub fn finish(self) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         for (info, target) in self.infos.iter().zip(self.files) {
@@ -147,7 +147,7 @@ impl FileSink {
                 Target::Parquet(table) => table.finish()?,
             });
         }
-        // All are on stable storage before the first has its name.
+        // All files are on stable storage before the first one gets its name.
         files.iter_mut().try_for_each(Output::sync)?;
         let published = files.into_iter().map(Output::publish);
         published.filter_map(Result::transpose).collect()
@@ -159,7 +159,7 @@ impl Target {
         Ok(match format {
             FileFormat::Packed => Self::Packed(output),
             FileFormat::Npy => {
-                // The number of rows is written at the end.
+                // `finish` overwrites this header with the number of rows.
                 let placed = output.write_all(&npy_header(info, 0));
                 placed.map_err(|error| output.failed(error))?;
                 Self::Npy(output)
@@ -232,7 +232,7 @@ fn check(format: FileFormat, info: &MatrixInfo) -> Result<()> {
     Ok(())
 }
 
-/// The matrix's bytes, as files have them.
+/// The matrix's bytes in little-endian order.
 fn little_endian(batch: &Batch, output: usize) -> Cow<'_, [u8]> {
     let words = match batch.infos()[output].dtype {
         Dtype::F32 => batch.f32(output).map(bytemuck::cast_slice),
@@ -250,7 +250,7 @@ fn little_endian(batch: &Batch, output: usize) -> Cow<'_, [u8]> {
     Cow::Owned(words.chain(wides).collect())
 }
 
-/// What an npy file begins with; of the same length for any number of rows.
+/// The header of an npy file. It has the same length for any number of rows.
 fn npy_header(info: &MatrixInfo, rows: u64) -> Vec<u8> {
     let kind = match info.dtype {
         Dtype::F32 => "<f4",

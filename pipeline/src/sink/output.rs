@@ -1,4 +1,4 @@
-//! Where an output goes: a file that is there whole or not at all, or a stream.
+//! The target of an output: a stream, or a file that appears complete or not at all.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use embank::{OutputFile, StoreError};
 use crate::error::{Error, Result};
 use crate::input::Input;
 
-/// What errors call a stream.
+/// The name of a stream in errors.
 const STREAM: &str = "the stream";
 
 pub(super) enum Output {
@@ -39,16 +39,16 @@ impl Output {
         }
     }
 
-    /// A failure to write it.
+    /// Makes the error of a failed write.
     pub(super) fn failed(&self, source: io::Error) -> Error {
         Error::Io { doing: "write", path: self.path().to_owned(), source }
     }
 
-    /// Refuses to take the place of a file that the run reads.
+    /// Fails if the file would replace an input of the run.
     pub(super) fn refuse_inputs(&self, inputs: &[Input<'_>]) -> Result<()> {
         let Self::File(file) = self else { return Ok(()) };
         for input in inputs.iter().filter_map(Input::path) {
-            // A directory means its files.
+            // If the input is a directory, its files are the inputs.
             let within = std::fs::read_dir(input).into_iter().flatten().flatten();
             let replaced = within.map(|entry| entry.path()).chain([input.to_owned()]);
             if let Some(replaced) = replaced.into_iter().find(|input| file.replaces(input)) {
@@ -62,7 +62,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes over the file's first bytes.
+    /// Overwrites the file's first bytes.
     pub(super) fn write_first(&self, bytes: &[u8]) -> Result<()> {
         match self {
             Self::File(file) => file.write_at(bytes, 0).map_err(as_own),
@@ -77,7 +77,7 @@ impl Output {
         }
     }
 
-    /// Gives a file its name; returns that.
+    /// Gives the file its name and returns its path. `None` for a stream.
     pub(super) fn publish(self) -> Result<Option<PathBuf>> {
         match self {
             Self::File(file) => {

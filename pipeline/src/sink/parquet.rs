@@ -1,4 +1,4 @@
-//! An output as a Parquet file.
+//! Writes an output as a Parquet file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::batch::{Batch, MatrixInfo};
 use crate::error::{Error, Result};
 use crate::spec::Dtype;
 
-/// Rows of a row group: some MiB a column, which is what is in memory.
+/// Rows of a row group. A group is kept in memory until it is full: one or two MiB a column.
 const GROUP_ROWS: usize = 1 << 18;
 
-/// A table of which all columns have one type.
+/// A Parquet table whose columns all have one type.
 #[derive(Debug)]
 pub(super) struct Table {
     writer: ArrowWriter<Output>,
@@ -75,7 +75,7 @@ impl Table {
     }
 }
 
-/// A column of a matrix.
+/// Copies a column out of a matrix.
 fn every<T: Copy>(matrix: Option<&[T]>, column: usize, columns: usize) -> Vec<T> {
     let matrix = matrix.expect("a matrix is as its dtype says");
     matrix.iter().skip(column).step_by(columns).copied().collect()

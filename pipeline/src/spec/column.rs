@@ -1,49 +1,49 @@
-//! The columns that are made of fields.
+//! Columns, which are made of fields.
 
 use serde::{Deserialize, Serialize};
 
 use crate::operators::Operator;
 
-/// Where a column's values come from.
+/// The origin of a column's values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Source {
     /// A field of the input.
     Field(String),
-    /// A hash of two earlier columns' values as they are at their ends.
+    /// A hash of two earlier columns' values, after all of their operators.
     Cross {
         /// The first column's name.
         first: String,
-        /// The second's.
+        /// The second column's name.
         second: String,
-        /// Different seeds are different hashes.
+        /// Seed of the hash.
         #[serde(default)]
         seed: u64,
     },
 }
 
-/// A column: where it comes from and what is done to it.
+/// A column: its source and its operators.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Column {
-    /// By which outputs refer to it. Often the field's own.
+    /// The name by which outputs refer to the column. Often the name of its field.
     pub name: String,
-    /// Its source.
+    /// The origin of the column's values.
     pub from: Source,
-    /// Its operators, in order.
+    /// The operators on the column, in order.
     #[serde(default)]
     pub operators: Vec<Operator>,
 }
 
 impl Column {
-    /// The field of this name, under the same name.
+    /// Makes a column of the field `name`, with the same name.
     #[must_use]
     pub fn field(name: impl Into<String>) -> Self {
         let name = name.into();
         Self { from: Source::Field(name.clone()), name, operators: Vec::new() }
     }
 
-    /// A hash of two columns together.
+    /// Makes a column that hashes two columns together.
     #[must_use]
     pub fn cross(
         name: impl Into<String>,
@@ -54,7 +54,7 @@ impl Column {
         Self { name: name.into(), from, operators: Vec::new() }
     }
 
-    /// This column with one more operator at its end.
+    /// Appends an operator.
     #[must_use]
     pub fn then(mut self, operator: Operator) -> Self {
         self.operators.push(operator);

@@ -1,4 +1,4 @@
-//! The fields of a row.
+//! Fields of a row.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,32 +16,32 @@ use crate::decode::FieldKind;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Field {
-    /// Its name, by which columns refer to it.
+    /// The name by which columns refer to the field.
     pub name: String,
-    /// How it is written.
+    /// The field's type and how it is written.
     pub kind: FieldKind,
-    /// Whether a missing one makes its row a bad row. Default: no.
+    /// True if a row without this field is a bad row. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub required: bool,
-    /// Spellings that mean missing, beside an empty field, byte by byte: `"NA"`, `"NULL"`,
-    /// `"\\N"`, `"nan"`. NaN in float columns of Parquet and Arrow is missing in any case. A
-    /// spelling that is a value of the field's kind, such as `"-1"` and any of text, makes
-    /// reading the field slower. Default: none.
+    /// Spellings that mean missing, besides an empty field: `"NA"`, `"NULL"`, `"\\N"`, `"nan"`.
+    /// They match byte by byte. NaN in float columns of Parquet and Arrow is always missing. A
+    /// spelling that is also a value of the field's kind, such as `"-1"`, makes reading slower; in
+    /// text fields every spelling is. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
-    /// Whether whole numbers may be written as floats in text: `5.0`, `1e3`. For fields of whole
-    /// numbers. Doubles of Parquet and Arrow that are whole are read in any case. Default: no,
-    /// they make their row a bad row.
+    /// True if text may write whole numbers as floats: `5.0`, `1e3`. Only for fields of whole
+    /// numbers. Whole doubles of Parquet and Arrow are always read. Default: false; a float makes
+    /// its row a bad row.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole_floats: bool,
-    /// What times in files of columns (timestamps, times of day, durations) are counted in,
-    /// whatever unit a file has. Dates are days since 1970-01-01. Default: microseconds.
+    /// Unit of the values of timestamps, times of day and durations in Parquet and Arrow files,
+    /// whatever unit the file has. Dates are days since 1970-01-01. Default: microseconds.
     #[serde(default, skip_serializing_if = "TimeUnit::is_default")]
     pub time_unit: TimeUnit,
 }
 
 impl Field {
-    /// A field that may be empty.
+    /// Makes a field that may be empty.
     #[must_use]
     pub fn new(name: impl Into<String>, kind: FieldKind) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Field {
         }
     }
 
-    /// This field; these spellings mean missing too.
+    /// Adds spellings that mean missing.
     ///
     /// # Examples
     /// ```
@@ -69,21 +69,21 @@ impl Field {
         self
     }
 
-    /// This field; its whole numbers may be written as floats.
+    /// Allows text to write whole numbers as floats.
     #[must_use]
     pub fn whole_floats(self) -> Self {
         Self { whole_floats: true, ..self }
     }
 
-    /// This field; it must not be empty.
+    /// Makes the field required: a row without it is a bad row.
     #[must_use]
     pub fn required(self) -> Self {
         Self { required: true, ..self }
     }
 }
 
-/// What a time is counted in, from 1970-01-01 00:00:00 UTC on; parts of a unit are cut off, towards
-/// the past.
+/// Unit of times since 1970-01-01 00:00:00 UTC. Fractions of a unit are rounded down, towards the
+/// past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum TimeUnit {
@@ -107,7 +107,7 @@ impl TimeUnit {
         *self == Self::default()
     }
 
-    /// How many of them are a second.
+    /// Units per second.
     #[cfg(feature = "parquet")]
     pub(crate) fn per_second(self) -> i128 {
         match self {

@@ -1,8 +1,7 @@
-//! What a pipeline does, as its user says it: the fields of a row, what becomes of each column, and
-//! what comes out.
+//! Describes a pipeline: the fields of a row, the operators on each column, and the outputs.
 //!
-//! All of it is plain data: it is written as JSON in files, and built by hand in Rust and Python.
-//! What can be done to a column is in [`operators`](crate::operators).
+//! A spec is plain data. It is stored as JSON, or built in Rust or Python. The module
+//! [`operators`](crate::operators) has the operators on columns.
 
 mod column;
 mod field;
@@ -19,19 +18,19 @@ pub use field::{Field, TimeUnit};
 pub use output::{Dtype, Output};
 pub use vocabulary::VocabularySpec;
 
-/// What becomes of a run that meets a row that can't be used: with another number of fields, or a
-/// bad one.
+/// What a run does with bad rows: rows with a wrong number of fields, or with a field that can't be
+/// read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BadRows {
-    /// It ends with an error that names file, line and column of the first.
+    /// The run fails. The error names the file, line and column of the first bad row.
     #[default]
     Fail,
-    /// It leaves them out, counts them and reports the first few.
+    /// The run leaves bad rows out, counts them and reports the first few.
     Skip,
 }
 
-/// What a pipeline does.
+/// Description of a pipeline.
 ///
 /// # Examples
 /// ```
@@ -64,27 +63,27 @@ pub enum BadRows {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// The fields of a row, in the order in which they stand in it.
+    /// The fields of a row, in the row's order.
     pub fields: Vec<Field>,
-    /// What is made of them, in an order in which each is made of what comes before it.
+    /// The columns. A column may only use columns before it.
     pub columns: Vec<Column>,
-    /// What comes out.
+    /// The matrices of each batch.
     pub outputs: Vec<Output>,
-    /// Default: [`BadRows::Fail`].
+    /// What a run does with bad rows. Default: [`BadRows::Fail`].
     #[serde(default)]
     pub bad_rows: BadRows,
-    /// The share of bad rows with which a run ends though it leaves them out ([`BadRows::Skip`]),
-    /// once it has met 10,000 rows: [`Error::TooManyBadRows`](crate::Error::TooManyBadRows)
-    /// shows the first ones. A bad row counts as the lines that it spans. From 0 to 1, which
-    /// is no limit. Default: 0.01.
+    /// Largest share of bad rows with [`BadRows::Skip`], from 0 to 1; 1 is no limit. A bad row
+    /// counts as the number of lines that it spans. The run checks the share after 10,000 lines,
+    /// and fails with [`Error::TooManyBadRows`](crate::Error::TooManyBadRows) above it. Default:
+    /// 0.01.
     #[serde(default = "bad_rows_max")]
     pub bad_rows_max: f64,
-    /// Settings of vocabularies. Those that are not named have the defaults.
+    /// Settings of vocabularies. Vocabularies that are not listed have the defaults.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vocabularies: Vec<VocabularySpec>,
 }
 
-/// One row in 100: more are a sign that the fields say something else than the files.
+/// Default limit: one row in 100. More bad rows suggest that the fields do not fit the files.
 fn bad_rows_max() -> f64 {
     0.01
 }
@@ -103,10 +102,10 @@ impl Default for Spec {
 }
 
 impl Spec {
-    /// The pipeline of PIPER's evaluation over rows of the Criteo Kaggle set: a label, 13 integers
-    /// (missing to 0, negative to 0, log(x + 1)) and 26 categories (missing to 0, modulo
-    /// `modulus`, numbered by a vocabulary each). Its one output, `row`, has the 40 values of
-    /// 32 bits side by side: label, 13 floats, 26 ids.
+    /// Returns the pipeline of PIPER's evaluation on the Criteo Kaggle set. A row has a label, 13
+    /// integers and 26 categories. Integers: missing to 0, negative to 0, log(x + 1). Categories:
+    /// missing to 0, modulo `modulus`, and a vocabulary for each. The one output, `row`, has 40
+    /// values of 32 bits: label, 13 floats, 26 ids.
     #[must_use]
     pub fn criteo(modulus: u32) -> Self {
         let label = Field::new("label", FieldKind::Int32).required();
@@ -134,16 +133,16 @@ impl Spec {
         Self { fields, columns, outputs, ..Self::default() }
     }
 
-    /// The pipeline as JSON, to be read by [`from_json`](Self::from_json).
+    /// Writes the spec as JSON, which [`from_json`](Self::from_json) reads.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("names and numbers have a JSON form")
     }
 
-    /// Reads a pipeline from JSON.
+    /// Reads a spec from JSON.
     ///
     /// # Errors
-    /// [`Error::Spec`](crate::Error::Spec) with the place of what is wrong.
+    /// [`Error::Spec`](crate::Error::Spec) with the fault and its place in the JSON.
     pub fn from_json(json: &str) -> crate::Result<Self> {
         serde_json::from_str(json).map_err(|error| crate::Error::Spec(error.to_string()))
     }

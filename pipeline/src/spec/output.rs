@@ -1,36 +1,36 @@
-//! What comes out: matrices of columns.
+//! Outputs: matrices of columns.
 
 use serde::{Deserialize, Serialize};
 
-/// What the values of an output are.
+/// Type of an output's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Dtype {
-    /// f32. Whole numbers are converted.
+    /// f32. Integers are converted.
     F32,
-    /// i32. Numbers that may not fit are refused when the pipeline is made.
+    /// i32. A column whose values may not fit is refused when the pipeline is made.
     I32,
-    /// i64, as PyTorch takes ids.
+    /// i64, the type of ids in PyTorch.
     I64,
-    /// The 32 bits of each value, whatever its type: PIPER's packed rows.
+    /// The 32 bits of each value, whatever its type, as in PIPER's packed rows.
     Bits32,
 }
 
-/// A matrix of rows by columns: PIPER's Concatenate.
+/// A matrix of rows by columns, as PIPER's Concatenate makes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Output {
-    /// By which consumers refer to it.
+    /// The name by which consumers refer to the output.
     pub name: String,
     /// The columns' names, from left to right.
     pub columns: Vec<String>,
-    /// What its values are.
+    /// Type of the values.
     pub dtype: Dtype,
 }
 
 impl Output {
-    /// A matrix of these columns.
+    /// Makes a matrix of these columns.
     pub fn new<C: Into<String>>(
         name: impl Into<String>,
         dtype: Dtype,

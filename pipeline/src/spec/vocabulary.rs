@@ -1,9 +1,9 @@
-//! How a vocabulary numbers.
+//! Settings of vocabularies.
 
 use serde::{Deserialize, Serialize};
 
-/// How a vocabulary of the pipeline numbers its values. A vocabulary without these settings is as
-/// [`VocabularySpec::new`] makes it, or, in a bank, as the bank has it.
+/// How a vocabulary numbers its values. Without these settings, a vocabulary in a bank keeps its
+/// own settings, and any other has those of [`VocabularySpec::new`].
 ///
 /// # Examples
 /// ```
@@ -17,36 +17,35 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VocabularySpec {
-    /// Its name, as operators have it.
+    /// The vocabulary's name, as operators use it.
     pub name: String,
-    /// Values that come less often get the id `unknown_id`, which must be set then. A run goes
-    /// over its inputs twice: it counts first. Default: 0, all values get ids.
+    /// Values that occur less often get `unknown_id`, which must then be set. A run with such a
+    /// vocabulary reads its inputs twice and counts first. Default: 0, all values get ids.
     #[serde(default)]
     pub min_count: u64,
-    /// The id of values that the vocabulary lacks when it is frozen, or looked up only
-    /// ([`Pipeline::evaluation`](crate::Pipeline::evaluation)); below `first_id`. Can't be changed
-    /// once the vocabulary is made; 0, with a `first_id` of 1, is a good one. Default: none,
-    /// they end the run.
+    /// The id of values that the vocabulary lacks when it is frozen or used by an
+    /// [evaluation](crate::Pipeline::evaluation). Must be below `first_id`; 0 with a `first_id` of
+    /// 1 is a good choice. Can't be changed once the vocabulary is made. Default: none, and an
+    /// unknown value ends the run.
     ///
-    /// Specs written before this setting had its name call it `out_of_vocabulary`; they are still
-    /// read.
+    /// Older specs call this setting `out_of_vocabulary`; that name is still read.
     #[serde(default, alias = "out_of_vocabulary")]
     pub unknown_id: Option<u64>,
-    /// The first value's id. Can't be changed once the vocabulary is made. Default: 0.
+    /// The id of the first value. Can't be changed once the vocabulary is made. Default: 0.
     #[serde(default)]
     pub first_id: u64,
-    /// Whether [`Pipeline::generate`](crate::Pipeline::generate) counts how often values come.
-    /// Default: no, but where there is a threshold.
+    /// Whether [`Pipeline::generate`](crate::Pipeline::generate) counts how often values occur. A
+    /// `min_count` above 0 counts anyway. Default: false.
     #[serde(default)]
     pub counts: bool,
-    /// The longest byte string that it takes. Default: that of a bank's vocabulary that is there,
-    /// or 1,024.
+    /// Most bytes of a byte string. Default: the limit of the bank's vocabulary if it exists,
+    /// otherwise 1,024.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_bytes_max: Option<u32>,
 }
 
 impl VocabularySpec {
-    /// A vocabulary with every setting at its default.
+    /// Makes a vocabulary with the default settings.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self {

@@ -1,68 +1,73 @@
-//! What holds a run back: a linear program with a closed solution.
+//! Finds the stage that limits a run, by a linear program with a closed-form solution.
 //!
-//! Let `x` be the rows a second of the whole pipeline and `c` the core-seconds a row of each stage.
-//! A stage that has `t` cores does `t / c` rows a second, so the most is
+//! Let `x` be the rows per second of the whole pipeline, and `c` the core-seconds per row of each
+//! stage. A stage that has `t` cores does `t / c` rows per second. The best rate is the solution of
+//! this linear program:
 //!
 //! ```text
 //! max x   subject to   x * c <= t  for each stage,   sum of t <= cores,
 //!                      t <= 1 for what one thread does at a time,   x * bytes a row <= the disk's bandwidth
 //! ```
 //!
-//! All bounds are linear in `x`, and giving each stage exactly `t = x * c` wastes nothing; so the
-//! solution is the least of
+//! All bounds are linear in `x`, and giving each stage exactly `t = x * c` wastes no core. The
+//! solution is therefore the smallest of three limits:
 //!
-//! - `cores` over the sum of all `c`: the processor,
-//! - 1 over what the serial stages take together (the same thread numbers and hands on): the
-//!   consumer, by the clock, because a consumer that waits keeps others out as well as one that
-//!   works,
-//! - what the disk reads in a second, over the bytes of a row. That is measured apart, or taken
-//!   from the time in which anybody read.
+//! - The processor: `cores` over the sum of all `c`.
+//! - The serial stages: 1 over their time per row. One thread numbers new values and calls the
+//!   consumer. The consumer's time is wall time, because a waiting consumer blocks the other
+//!   threads too.
+//! - The disk: its bytes per second over the bytes of a row. The caller measures the rate apart, or
+//!   it is taken from the time in which at least one thread read.
 //!
-//! A thread that waits for the disk or the consumer has no core meanwhile. So threads are as many
-//! as it takes to have that speed with the waiting in it, which may be more than cores.
+//! A thread that waits for the disk or the consumer uses no core meanwhile. The best number of
+//! threads therefore counts waiting time too, and may exceed the number of cores.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::{Stage, Trace};
 
-/// Columns of a bar in the report.
+/// Width in characters of a full bar in the report.
 const BAR_COLUMNS: usize = 30;
 
-/// What a run is bound by.
+/// The resource that limits a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Bound {
-    /// All cores are busy: more of them, or less work in the heaviest stage.
+    /// All cores are busy. The cure is more cores, or less work in the heaviest stage.
     Cpu,
-    /// The input comes no faster.
+    /// The input is already read as fast as it comes.
     Disk,
-    /// What one thread does at a time: numbering new values, or the consumer of the batches.
+    /// The stages that one thread runs at a time: numbering new values, and the consumer of the
+    /// batches.
     Serial,
 }
 
-/// What holds a run back, and the best that an allocation of threads could do.
+/// The resource and stage that limit a run, and the best speed that any allocation of threads could
+/// reach.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// What the best allocation is bound by.
+    /// The resource that limits the best allocation.
     pub bound: Bound,
-    /// The stage to make faster.
+    /// The stage that must get faster before the run can.
     pub bottleneck: Stage,
-    /// Rows a second of the best allocation.
+    /// Rows per second with the best allocation of threads.
     pub predicted_rows_per_s: f64,
-    /// Rows a second of the run.
+    /// Rows per second of the run.
     pub measured_rows_per_s: f64,
-    /// The cores that the allocation has.
+    /// Number of cores that the allocation shares out.
     pub cores: usize,
-    /// Threads that it takes: more than `cores` where some wait for the disk or the consumer.
+    /// Number of threads in the best allocation. Exceeds `cores` if threads wait for the disk or
+    /// the consumer.
     pub threads: usize,
-    /// For each stage: rows a second that one core does, and the cores that it gets.
+    /// For each stage: the rows per second that one core does, and the cores that the best
+    /// allocation gives it.
     pub stages: Vec<(Stage, f64, f64)>,
 }
 
 impl Explanation {
-    /// `input` is the seconds in which a row comes.
+    /// `input` is the seconds that the input needs for one row.
     pub(super) fn new(trace: &Trace, cores: usize, input: f64) -> Self {
         let rows = (trace.rows as f64).max(1.0);
         let a_row = |time: Duration| time.as_secs_f64() / rows;
@@ -88,7 +93,8 @@ impl Explanation {
             }
             Bound::Serial => Stage::Number,
         };
-        // By the clock, a stage that waits for no one takes longer only where threads share cores.
+        // Only reading and the consumer count their waiting. In other stages, wall time exceeds
+        // processor time only because threads share cores.
         let waits = |stage| a_row(trace.time(stage).wall.saturating_sub(trace.time(stage).cpu));
         let held = costs.iter().sum::<f64>() + waits(Stage::Read) + waits(Stage::Consume);
         let stages = Stage::ALL.into_iter().zip(costs);
@@ -98,7 +104,7 @@ impl Explanation {
             predicted_rows_per_s: predicted,
             measured_rows_per_s: rows / trace.elapsed.as_secs_f64(),
             cores,
-            // A tenth of a thread more is noise.
+            // A tenth of a thread is within the noise, so it does not ask for another thread.
             threads: ((predicted * held - 0.1).ceil() as usize).max(1),
             stages: stages.map(|(stage, cost)| (stage, 1.0 / cost, predicted * cost)).collect(),
         }
@@ -135,8 +141,8 @@ mod tests {
     use super::super::StageTime;
     use super::*;
 
-    /// A run of a million rows in a second; for each stage, its microseconds by processor and
-    /// clock.
+    /// A trace of a million rows in one second. `times` has the microseconds of processor and wall
+    /// time of each stage.
     fn trace(times: [(u64, u64); 7], reading_us: u64) -> Trace {
         let time = |(cpu, wall)| StageTime {
             cpu: Duration::from_micros(cpu),
@@ -185,7 +191,7 @@ mod tests {
         let explanation = trace(times, 8000).explain(2);
         assert_eq!((explanation.bound, explanation.bottleneck), (Bound::Disk, Stage::Read));
         near(explanation.predicted_rows_per_s, 1.25e8);
-        // 10.1 ms of a thread for what takes 8 ms.
+        // The stages take 10.1 ms of thread time, and the disk takes 8 ms. That needs two threads.
         assert_eq!(explanation.threads, 2);
         assert!(explanation.to_string().contains("bound by the input; 125.00 million rows/s"));
     }

@@ -1,13 +1,13 @@
-//! Where the time of a run goes.
+//! Measures where the time of a run goes.
 //!
-//! **Problem.** A pipeline that is too slow has one stage that it is slow for, and which one it is
-//! can't be seen from outside: all threads are busy, or all wait.
+//! **Problem.** One stage limits the speed of a pipeline. An observer can't see which one: all
+//! threads are busy, or all wait.
 //!
-//! **Approach.** Plumber's (Kuchnik et al., MLSys 2022): count rows and processor time of each
-//! stage, and the rest follows. A stage's rate per core is its rows over its processor time; the
-//! best that any allocation of threads can reach is the solution of a linear program ([`explain`]).
-//! Threads tell their own processor time at the end of each stage of each block, which takes a call
-//! of the kernel: so a run is traced only where it is asked for, and takes some percent longer.
+//! **Approach.** Plumber's (Kuchnik et al., MLSys 2022): count the rows and the processor time of
+//! each stage. A stage's rate per core is its rows over its processor time. A linear program gives
+//! the best rate that any allocation of threads can reach ([`explain`]). Each thread reads its own
+//! processor time at the end of each stage of each block. Each reading is a system call, so a
+//! traced run takes some percent longer, and only runs that ask for it are traced.
 
 mod explain;
 mod stopwatch;
@@ -17,28 +17,28 @@ use std::time::Duration;
 pub use explain::{Bound, Explanation};
 pub(crate) use stopwatch::{ReadBusy, Stopwatch};
 
-/// A part of the work on each row.
+/// A stage of the work on each row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Stage {
-    /// Bytes come from the input.
+    /// Reads bytes of the input.
     Read,
-    /// Bytes become columns.
+    /// Decodes bytes into columns.
     Decode,
-    /// Operators change columns.
+    /// Runs the operators on columns.
     Transform,
-    /// Values become ids where they have one.
+    /// Replaces values by their ids, if they have ids.
     LookUp,
-    /// Columns become matrices.
+    /// Copies columns into the matrices of the batch.
     Concatenate,
-    /// New values get ids. One thread at a time.
+    /// Gives ids to new values, in one thread at a time.
     Number,
-    /// The consumer has the batch. One thread at a time.
+    /// Calls the consumer with the batch, in one thread at a time.
     Consume,
 }
 
 impl Stage {
-    /// All, in the order in which a row passes them.
+    /// All stages, in the order in which a row passes them.
     pub const ALL: [Self; 7] = [
         Self::Read,
         Self::Decode,
@@ -49,7 +49,7 @@ impl Stage {
         Self::Consume,
     ];
 
-    /// Its name in reports.
+    /// The stage's name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -63,24 +63,24 @@ impl Stage {
         }
     }
 
-    /// Whether one thread at a time works on it.
+    /// True if one thread at a time runs the stage.
     #[must_use]
     pub fn is_serial(self) -> bool {
         matches!(self, Self::Number | Self::Consume)
     }
 }
 
-/// The time that threads spent on a stage, all together.
+/// The time that all threads together spent on a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct StageTime {
     /// Processor time.
     pub cpu: Duration,
-    /// Time by the clock: more than `cpu` where threads waited, for a disk, a consumer, or a core.
+    /// Wall time. Exceeds `cpu` if threads waited for a disk, a consumer or a core.
     pub wall: Duration,
 }
 
-/// Where the time of a run went.
+/// The times of a run, by stage.
 ///
 /// # Examples
 /// ```
@@ -98,15 +98,15 @@ pub struct StageTime {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Trace {
-    /// Rows that came out.
+    /// Rows that the consumer got.
     pub rows: u64,
-    /// Bytes of input; of pipes, what was read of them.
+    /// Bytes of input. For a pipe, the bytes that were read from it.
     pub bytes: u64,
-    /// Threads of the run.
+    /// Number of threads of the run.
     pub threads: usize,
-    /// How long the run took.
+    /// Wall time of the run.
     pub elapsed: Duration,
-    /// How long at least one thread was reading.
+    /// Wall time during which at least one thread was reading.
     pub reading: Duration,
     times: [StageTime; Stage::ALL.len()],
 }
@@ -123,22 +123,22 @@ impl Trace {
         Self { rows, bytes, threads, elapsed, reading, times: stopwatch.times() }
     }
 
-    /// What a stage took.
+    /// The time that threads spent on `stage`.
     #[must_use]
     pub fn time(&self, stage: Stage) -> StageTime {
         self.times[stage as usize]
     }
 
-    /// The part that holds the run back, and the best that `cores` cores could do, with an input
-    /// that comes as fast as it came while a thread was reading.
+    /// Finds the stage that limits the run, and the best speed on `cores` cores. Assumes that the
+    /// input stays as fast as it was while at least one thread read.
     #[must_use]
     pub fn explain(&self, cores: usize) -> Explanation {
         Explanation::new(self, cores, self.reading.as_secs_f64() / (self.rows as f64).max(1.0))
     }
 
-    /// As [`explain`](Self::explain), with an input of this many bytes a second, as
-    /// [`Pipeline::read_rate`](crate::Pipeline::read_rate) measures it. A drive that makes up for
-    /// idle times reads faster in between than it would all the time.
+    /// As [`explain`](Self::explain), but with an input of `bytes_per_s` bytes per second, as
+    /// [`Pipeline::read_rate`](crate::Pipeline::read_rate) measures it. This is more exact if the
+    /// drive does not always read: after a pause it reads faster than it can sustain.
     #[must_use]
     pub fn explain_with_input(&self, cores: usize, bytes_per_s: f64) -> Explanation {
         Explanation::new(self, cores, self.bytes as f64 / bytes_per_s / (self.rows as f64).max(1.0))

@@ -1,4 +1,4 @@
-//! Measures stages, one after the other, in one thread.
+//! Measures the times of successive stages in one thread.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,11 @@ use embank::locks::Mutex;
 
 use super::{Stage, StageTime};
 
-/// Times of the stages; where it is off, it measures nothing and costs a branch.
+/// The times of the stages. A stopwatch that is off costs one branch and measures nothing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stopwatch {
     on: bool,
-    /// When the present stage began, by the clock and in this thread's processor time.
+    /// When the present stage began: wall clock, and this thread's processor time.
     began: Option<(Instant, Duration)>,
     times: [StageTime; Stage::ALL.len()],
 }
@@ -24,7 +24,7 @@ impl Stopwatch {
         self.on
     }
 
-    /// A stage begins, in this thread.
+    /// Starts a stage in this thread.
     #[inline]
     pub(crate) fn start(&mut self) {
         if self.on {
@@ -32,8 +32,8 @@ impl Stopwatch {
         }
     }
 
-    /// The stage that has gone on since the last `start` or `lap`, in the same thread, ends, and
-    /// another begins.
+    /// Ends a stage and starts the next. Adds to `stage` the time since this thread's last `start`
+    /// or `lap`.
     #[inline]
     pub(crate) fn lap(&mut self, stage: Stage) {
         if self.on {
@@ -63,13 +63,13 @@ impl Stopwatch {
     }
 }
 
-/// The processor time that this thread has had.
+/// Processor time that this thread has used so far.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
-/// How long at least one of several threads has been reading.
+/// Measures how long at least one of several threads has been reading.
 #[derive(Debug, Default)]
 pub(crate) struct ReadBusy(Mutex<Busy>);
 
@@ -81,7 +81,7 @@ struct Busy {
 }
 
 impl ReadBusy {
-    /// A thread reads, as long as it keeps what it gets.
+    /// Marks this thread as reading until it drops the returned guard.
     pub(crate) fn begin(&self) -> Reading<'_> {
         let mut busy = self.0.lock();
         busy.readers += 1;
@@ -94,7 +94,7 @@ impl ReadBusy {
     }
 }
 
-/// A thread that reads.
+/// Guard of a thread that reads.
 #[derive(Debug)]
 pub(crate) struct Reading<'a>(&'a ReadBusy);
 

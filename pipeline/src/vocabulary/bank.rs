@@ -1,4 +1,4 @@
-//! Look-ups in a bank.
+//! Looks values up in a bank's vocabulary.
 
 use embank::{ByteValues, UNKNOWN_ID, Values, Vocabulary};
 
@@ -9,7 +9,7 @@ use crate::decode::{BLOCK_ROWS, Block, Slot};
 use crate::error::{Error, Result};
 use crate::operators::LookUp;
 
-/// Room for look-ups in a bank to work in.
+/// Buffers for look-ups in a bank, reused from block to block.
 #[derive(Debug, Default)]
 pub(crate) struct BankLookUp {
     ids: Vec<u64>,
@@ -19,9 +19,10 @@ pub(crate) struct BankLookUp {
 }
 
 impl BankLookUp {
-    /// Looks up a block's values. Those that have no id for this run get the id that `numbering`
-    /// has for them, or are put on the list, their rows counted from `first_row`. Counts those
-    /// that have an id, if the run counts.
+    /// Looks up the values of a block. A value without an id for this run gets the id that
+    /// `numbering` has for unknown values. If there is no such id, the value goes into `unseen`.
+    /// Rows in `unseen` count from `first_row`. If the run counts, the values that have an id are
+    /// counted.
     pub(crate) fn run(
         &mut self,
         ids: &BankIds,
@@ -37,7 +38,8 @@ impl BankLookUp {
         self.ids.resize(rows, 0);
         if let Slot::Word(column) = look_up.from {
             self.numbers.clear();
-            // The same number in 32 and in 64 bits is one value.
+            // Negative words are extended with their sign: the same number in 32 and in 64 bits is
+            // one value.
             let signed = |word: u32| i64::from(word.cast_signed()).cast_unsigned();
             let words = block.word(column).iter();
             if look_up.signed {
@@ -59,7 +61,7 @@ impl BankLookUp {
         };
         vocabulary.ids(values, &mut self.ids)?;
         for (place, id) in self.ids.iter_mut().enumerate() {
-            // `UNKNOWN_ID` is the largest number.
+            // `UNKNOWN_ID` is the largest `u64`, so it is never below the limit.
             if *id < ids.limit {
                 continue;
             }
@@ -78,8 +80,8 @@ impl BankLookUp {
         self.put_down(vocabulary, look_up, block)
     }
 
-    /// Puts ids into the block's columns. Those that are not known yet are written over when they
-    /// are.
+    /// Writes the ids into the block's columns. A value without an id leaves `UNKNOWN_ID`, and the
+    /// commit of the chunk overwrites it.
     fn put_down(&self, vocabulary: &Vocabulary, look_up: &LookUp, block: &mut Block) -> Result<()> {
         let known = self.ids.iter().filter(|&&id| id != UNKNOWN_ID);
         check_id(vocabulary, look_up, known.copied().max())?;
@@ -96,7 +98,7 @@ impl BankLookUp {
     }
 }
 
-/// Refuses ids that an output can't show.
+/// Fails if the largest id does not fit in an output that shows it.
 pub(crate) fn check_id(
     vocabulary: &Vocabulary,
     look_up: &LookUp,

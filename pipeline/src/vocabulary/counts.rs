@@ -1,16 +1,16 @@
-//! How often values of a known range come.
+//! Counts the values of a known range.
 
 use std::io;
 
 use memmap2::{MmapMut, MmapOptions};
 
-/// How often a thread met each value of a range.
+/// The counts of one thread: how often it met each value of a range.
 #[derive(Debug)]
 pub(crate) struct ValueCounts {
-    /// A number of 32 bits for each value. A map, as tables of ids are: pages of values that do
-    /// not come take no memory, and where it is not to be had, that is an error.
+    /// A count of 32 bits for each value. An anonymous map: pages of values that do not occur take
+    /// no memory, and lack of memory is an error.
     counts: MmapMut,
-    /// A value for each time that its count came to 2^32, and went on from 0.
+    /// One entry for each overflow: the value whose count reached 2^32 and restarted from 0.
     wrapped: Vec<u32>,
 }
 
@@ -20,7 +20,7 @@ impl ValueCounts {
         Ok(Self { counts, wrapped: Vec::new() })
     }
 
-    /// Adds what was counted to `sums`, which has a sum for each of `values`.
+    /// Adds the counts to `sums`, which has one sum for each of `values`.
     pub(super) fn add_to(&self, sums: &mut [u64], values: &[u32]) {
         let all: &[u32] = bytemuck::cast_slice(&self.counts);
         for (sum, &value) in sums.iter_mut().zip(values) {

@@ -1,12 +1,12 @@
-//! Ids of values from a small range, by one load.
+//! Finds the ids of values from a small range with one load each.
 //!
-//! If a modulus bounds the values, a vocabulary's forward map is an array with a slot for each
-//! possible value. An id is final at its first appearance, so a slot changes once, from 0 to id +
-//! 1, and a reader needs no lock. A reader sees the id, or 0; then it asks again when it may add
-//! values ([`crate::execute`]).
+//! If a modulus bounds the values, the map from value to id is an array with a slot for each
+//! possible value. An id is final at its first appearance. A slot therefore changes only once, from
+//! 0 to id + 1, and readers need no lock. A reader sees the id or 0. After a 0 it asks again at the
+//! commit of its chunk, when it may add values ([`crate::execute`]).
 //!
-//! The slots lie in an anonymous map that is advised for huge pages: random loads over 100 MiB of
-//! small pages would miss the processor's address translation nearly every time.
+//! The slots are in an anonymous map with advice for huge pages. With small pages, nearly every
+//! random load over 100 MiB would miss the processor's address translation cache.
 
 use std::io;
 use std::mem::size_of;
@@ -17,7 +17,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use super::unseen::UnseenWord;
 use crate::decode::{BLOCK_ROWS, Level, vectorised};
 
-/// A table of ids, read by many threads.
+/// A table of ids that many threads read.
 pub(crate) struct DirectTable {
     map: MmapRaw,
     range: usize,
@@ -30,8 +30,8 @@ impl std::fmt::Debug for DirectTable {
 }
 
 vectorised! {
-    /// Puts ids, one less than what was found, in the place of values, but where no id below
-    /// `limit` was found; counts those.
+    /// Replaces each value by its id if the found slot has an id below `limit`. Slots hold id + 1.
+    /// Returns the number of values that stay.
     fn replace_known(values: &mut [u32], found: &[u32], limit: u32) -> u32 {
         let mut unknown = 0;
         for (value, &slot) in values.iter_mut().zip(found) {
@@ -43,44 +43,43 @@ vectorised! {
     }
 }
 
-/// Whether a slot has an id below `limit`. An empty one has none, whatever the limit: it wraps
-/// around to the largest number.
+/// True if a slot has an id below `limit`. An empty slot is 0: 0 - 1 wraps to the largest number,
+/// which is below no limit.
 #[inline]
 fn has_id_below(slot: u32, limit: u32) -> bool {
     slot.wrapping_sub(1) < limit
 }
 
-/// Every id of a table is below it.
+/// A limit that every id of a table is below.
 pub(crate) const NO_LIMIT: u32 = u32::MAX;
 
 impl DirectTable {
-    /// For values from 0 to below `range`.
+    /// Makes a table for values from 0 to below `range`.
     pub(crate) fn new(range: u32) -> io::Result<Self> {
         let bytes = (range as usize * size_of::<AtomicU32>()).max(1);
         let map = MmapOptions::new().len(bytes).map_anon()?;
         #[cfg(target_os = "linux")]
         {
-            // Small pages are slower, and as right.
+            // The advice may fail: small pages are slower but correct.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
         Ok(Self { map: MmapRaw::from(map), range: range as usize })
     }
 
-    /// The table's slots.
     #[inline]
     pub(crate) fn slots(&self) -> &[AtomicU32] {
-        // SAFETY: the map has `range` times four bytes, aligned to a page, zero at first; it lives
-        // as long as `self`. The pointer is the map's own, for writing, and nothing else is
-        // ever made of it.
+        // SAFETY: the map has `range` times four bytes, is aligned to a page, and is zero at first.
+        // It lives as long as `self`. The pointer is the map's own and writable, and no other
+        // reference to the map is ever made.
         unsafe { std::slice::from_raw_parts(self.map.as_mut_ptr().cast(), self.range) }
     }
 
-    /// Looks values up, which become their ids. Those that have no id below `limit` stay, and are
-    /// put on the list with their rows, counted from `first_row`. `found` is room to work in.
+    /// Replaces the values that have an id below `limit` by their ids. The other values stay and go
+    /// into `unseen`, with rows that count from `first_row`. `found` is scratch space.
     ///
-    /// Two passes: the loads of the first wait for no branch, so that as many cache misses are
-    /// under way as the processor can have. Deciding at each load would stop at every new value
-    /// until its miss is over.
+    /// This takes two passes. The first pass only loads, without branches, so the processor
+    /// overlaps as many cache misses as it can. A branch after each load would wait at every new
+    /// value until its cache miss ends.
     #[inline]
     pub(crate) fn look_up(
         &self,
@@ -94,9 +93,9 @@ impl DirectTable {
         let slots = self.slots();
         let found = &mut found[..values.len()];
         for (found, &value) in found.iter_mut().zip(&*values) {
-            // Relaxed: the id is all that is read, and a slot that is seen too early is asked again
-            // at the commit. With a limit, slots of lower ids were stored before the
-            // lock was released under which the limit was taken.
+            // Relaxed: the slot is the only data read. A reader that misses a new id asks again at
+            // the commit. With a limit, the lock under which the limit was read orders all stores
+            // of lower ids before this load.
             *found = slots[value as usize].load(Ordering::Relaxed);
         }
         let unknown = replace_known(level, values, found, limit);
@@ -111,51 +110,55 @@ impl DirectTable {
         }
     }
 
-    /// Brings the slots of values into the processor's cache, all at once, before they are asked
-    /// for one by one.
+    /// Loads the slots of these values into the processor's cache together, before `id_or_insert`
+    /// reads them one by one.
     #[inline]
     pub(crate) fn touch(&self, unseen: &[UnseenWord]) {
         let slots = self.slots();
-        // Relaxed: nothing is made of what is read.
+        // Relaxed: the loaded values are not used.
         let load = |word: &UnseenWord| slots[word.value as usize].load(Ordering::Relaxed);
         std::hint::black_box(unseen.iter().map(load).fold(0, |all, slot| all | slot));
     }
 
-    /// The id of a value; if it has none yet, the first one after those of `values`, by their ids
-    /// from `first_id` on. One thread at a time: `values` are the table's own.
+    /// Returns the id of a value. A value without an id gets the next one and is appended to
+    /// `values`, whose ids start at `first_id`. Must be called by one thread at a time, and
+    /// `values` must be the list of this table.
     #[inline]
     pub(crate) fn id_or_insert(&self, value: u32, first_id: u32, values: &mut Vec<u32>) -> u32 {
-        // Relaxed: the thread that wrote it was committing, as this thread is now.
+        // Relaxed: only commits write slots. Commits run one after the other under a lock, so this
+        // load sees their stores.
         let known = self.slots()[value as usize].load(Ordering::Relaxed);
         if known != 0 {
             return known - 1;
         }
-        // The first id and the range are at most 2^31 together, so ids fit with one to spare.
+        // `first_id` plus the range is at most 2^31, so an id plus 1 fits in 32 bits.
         let id = first_id + values.len() as u32;
         values.push(value);
         self.put(value, id);
         id
     }
 
-    /// Gives a value an id.
+    /// Stores the id of a value.
     #[inline]
     pub(crate) fn put(&self, value: u32, id: u32) {
-        // Relaxed: see `look_up`.
+        // Relaxed: no other data depends on the slot; `look_up` says why readers may miss the
+        // store.
         self.slots()[value as usize].store(id + 1, Ordering::Relaxed);
     }
 
-    /// Takes all ids back; all values have `id` then, or none.
+    /// Takes all ids back. Every value then has the id `id`, or no id if `id` is `None`.
     pub(crate) fn clear(&self, id: Option<u32>) {
         let empty = id.map_or(0, |id| id + 1);
         for slot in self.slots() {
-            // Most pages of a new table are not there yet, and need not be.
+            // A store only where needed: pages of a new table that were never written take no
+            // memory.
             if slot.load(Ordering::Relaxed) != empty {
                 slot.store(empty, Ordering::Relaxed);
             }
         }
     }
 
-    /// Values are below it.
+    /// All values are below this number.
     pub(crate) fn range(&self) -> usize {
         self.range
     }

@@ -1,16 +1,16 @@
-//! A vocabulary with a table of ids: its values by their ids, how often they came, and what a bank
-//! has of that.
+//! A vocabulary that numbers in memory: the table of ids, the values by id, their counts, and how
+//! much of them a bank has.
 //!
-//! The table numbers in memory, at its own speed; a bank learns of new values when it is told to
-//! ([`MemoryNumbering::save`]), in the order of their ids, so that it gives them the same ones. No
-//! other pipeline may insert meanwhile: ids that this pipeline has given out would be another
-//! value's.
+//! The table gives ids in memory, at memory speed. A bank gets the new values only at a save
+//! ([`MemoryNumbering::save`]), in the order of their ids, and gives them the same ids.
+//! Between saves no other pipeline may insert into the bank's vocabulary. Otherwise the bank would
+//! give this pipeline's ids to other values.
 //!
-//! A pipeline and its [evaluations](crate::Pipeline::evaluation) share it under a lock. An
-//! evaluation takes a share of the table and the number of values when its run begins. Slots that
-//! get ids later look empty to it, since those ids are not below its limit. What would take ids
-//! back ([`MemoryNumbering::load`], [`MemoryNumbering::keep_frequent`]) fills another table if an
-//! evaluation still reads this one.
+//! A pipeline and its [evaluations](crate::Pipeline::evaluation) share the vocabulary under a lock.
+//! When an evaluation's run begins, it takes a reference to the table and the number of values as
+//! its limit. It treats ids from the limit on as missing, so it does not see later values.
+//! [`MemoryNumbering::load`] and [`MemoryNumbering::keep_frequent`] take ids back. They fill a new
+//! table if an evaluation still reads the old one.
 
 use std::sync::Arc;
 
@@ -20,53 +20,53 @@ use super::counts::ValueCounts;
 use super::direct::DirectTable;
 use crate::error::{Error, Result};
 
-/// Values that go to a bank together: enough to make its batches cheap, 512 KiB.
+/// Values that one call inserts into a bank: 512 KiB of values, enough for efficient batches.
 const SAVED_AT_ONCE: usize = 1 << 16;
 
-/// How a vocabulary numbers in memory.
+/// Settings of a vocabulary that numbers in memory.
 #[derive(Debug)]
 pub(super) struct MemorySettings {
     pub(super) name: String,
-    /// The id of the first value.
     pub(super) first_id: u32,
-    /// The id of values that the vocabulary lacks if it is frozen; `None` if they have none.
+    /// The id of unknown values once the vocabulary is frozen. `None` if they have no id.
     pub(super) unknown: Option<u32>,
-    /// Whether it counts how often values come.
+    /// Whether to count how often values occur.
     pub(super) counts: bool,
 }
 
-/// A vocabulary whose ids are in a table. One thread at a time adds to it.
+/// A vocabulary whose ids are in a table. One thread at a time adds values.
 #[derive(Debug)]
 pub(crate) struct MemoryNumbering {
     name: String,
-    /// The ids by value.
+    /// The id of each value.
     table: Arc<DirectTable>,
-    /// Counts up when ids become those of other values.
+    /// Number of renumberings: changes that gave existing ids to other values.
     renumberings: u64,
-    /// The values by their ids, which begin with `first_id`.
+    /// The values in the order of their ids; the first one has `first_id`.
     values: Vec<u32>,
     first_id: u32,
-    /// The id of values that the vocabulary lacks if it is frozen.
+    /// The id of unknown values once the vocabulary is frozen. `None` if they have no id.
     unknown: Option<u32>,
     frozen: bool,
-    /// How often each value came: all in all, or, with a bank, since the last save.
+    /// How often each value occurred. With a bank, only since the last save.
     counts: Option<Vec<u64>>,
     kept_in: Option<KeptIn>,
 }
 
-/// A bank's vocabulary, as it was when it was last looked at.
+/// A bank's vocabulary, with the state that this pipeline last saw.
 #[derive(Debug)]
 struct KeptIn {
     vocabulary: Vocabulary,
     identity: VocabularyIdentity,
-    /// The first values are there.
+    /// Number of first values that the bank has.
     saved: usize,
-    /// Whether a save has failed, so that some of the next values may be there too.
+    /// True after a failed save: the bank may have some of the values after `saved` too.
     torn: bool,
 }
 
 impl MemoryNumbering {
-    /// Without values; a bank's `vocabulary` is [loaded](Self::load) on its own.
+    /// Makes a vocabulary without values. [`load`](Self::load) reads the values of a bank's
+    /// `vocabulary`.
     pub(super) fn new(
         settings: MemorySettings,
         table: DirectTable,
@@ -89,41 +89,41 @@ impl MemoryNumbering {
         }
     }
 
-    /// The table of ids.
     pub(super) fn table(&self) -> &Arc<DirectTable> {
         &self.table
     }
 
-    /// The values by their ids.
+    /// The values in the order of their ids.
     pub(super) fn values(&self) -> &[u32] {
         &self.values
     }
 
-    /// How many times ids have become those of other values.
+    /// Number of renumberings so far.
     pub(super) fn renumberings(&self) -> u64 {
         self.renumberings
     }
 
-    /// Whether the bank's vocabulary was renumbered since it was last looked at, so that the ids
-    /// here are of the old numbering.
+    /// True if the bank's vocabulary was renumbered since the last load, so that the ids here
+    /// belong to the old numbering.
     pub(super) fn is_outdated(&self) -> bool {
         self.kept_in
             .as_ref()
             .is_some_and(|kept_in| kept_in.vocabulary.identity() != kept_in.identity)
     }
 
-    /// All ids that were given out are below it.
+    /// The next new id. All ids given so far are below it.
     pub(super) fn next_id(&self) -> u32 {
-        // At most 2^31: see `DirectTable::id_or_insert`.
+        // At most 2^31, as `DirectTable::id_or_insert` explains.
         self.first_id + self.values.len() as u32
     }
 
-    /// The id of values that have none, if the vocabulary was made with one.
+    /// The id of unknown values. `None` if the vocabulary was made without one.
     pub(super) fn unknown(&self) -> Option<u32> {
         self.unknown
     }
 
-    /// The table, to take ids back in. Another one, empty, if an evaluation reads this one.
+    /// Returns a table whose ids may be taken back: this one, or a new, empty one if an evaluation
+    /// reads this one.
     fn table_to_clear(&mut self) -> Result<Arc<DirectTable>> {
         if Arc::get_mut(&mut self.table).is_none() {
             self.table = Arc::new(new_table(&self.name, self.table.range())?);
@@ -135,13 +135,14 @@ impl MemoryNumbering {
         self.frozen
     }
 
-    /// Fills the table with what the bank has. What was not saved is forgotten. After an error all
-    /// is as it was.
+    /// Fills the table with the bank's values and forgets unsaved values. After an error nothing
+    /// has changed.
     pub(super) fn load(&mut self) -> Result<()> {
         let Some(kept_in) = &self.kept_in else { return Ok(()) };
         let vocabulary = &kept_in.vocabulary;
         let range = self.table.range() as u64;
-        // Before the values: what changes while they are read is seen as a change by the next look.
+        // Read before the values: a renumbering during the scan then shows as a change at the next
+        // look.
         let identity = vocabulary.identity();
         let frozen = vocabulary.is_frozen();
         let mut loaded = Vec::new();
@@ -164,7 +165,7 @@ impl MemoryNumbering {
         kept_in.identity = identity;
         self.frozen = frozen;
         table.clear(self.unknown.filter(|_| frozen));
-        // As many as there are different values below the range, so ids have 32 bits too.
+        // The loaded values are different and below the range, so their ids fit in 32 bits.
         for (id, &value) in (self.first_id..).zip(&loaded) {
             table.put(value, id);
         }
@@ -177,7 +178,8 @@ impl MemoryNumbering {
         Ok(())
     }
 
-    /// What has changed in the bank since it was last looked at.
+    /// Says how the bank's vocabulary has changed since this pipeline last saw it. `None` if it has
+    /// not.
     fn change(&self) -> Option<String> {
         let kept_in = self.kept_in.as_ref()?;
         let vocabulary = &kept_in.vocabulary;
@@ -197,8 +199,8 @@ impl MemoryNumbering {
         Some(if self.frozen { "was unfrozen" } else { "was frozen" }.to_owned())
     }
 
-    /// Sees how far a save came that failed, so that its own values are not taken for another
-    /// hand's.
+    /// After a failed save, finds out which of the pipeline's own values the bank has. Without
+    /// this, they would look like another program's values.
     fn settle(&mut self) -> Result<()> {
         let Some(kept_in) = self.kept_in.as_mut().filter(|kept_in| kept_in.torn) else {
             return Ok(());
@@ -224,8 +226,8 @@ impl MemoryNumbering {
         &self.values[self.kept_in.as_ref().map_or(0, |kept_in| kept_in.saved)..]
     }
 
-    /// Adopts the changes that another program has made to the bank's vocabulary, if this one loses
-    /// no value by it.
+    /// Adopts changes that another program made to the bank's vocabulary. Fails if the pipeline has
+    /// unsaved values or counts.
     pub(super) fn refresh(&mut self) -> Result<()> {
         self.settle()?;
         let Some(what) = self.change() else { return Ok(()) };
@@ -236,15 +238,15 @@ impl MemoryNumbering {
         self.load()
     }
 
-    /// Tells the bank which ids are out, so that its tables take those whose values it does not
-    /// have yet.
+    /// Tells the bank which ids are in use. The bank's tables then accept ids whose values the bank
+    /// does not have yet.
     pub(super) fn give_out(&self) {
         if let Some(kept_in) = &self.kept_in {
             kept_in.vocabulary.give_out(u64::from(self.first_id) + self.values.len() as u64);
         }
     }
 
-    /// Gives the bank what it does not have yet: values in the order of their ids, and counts.
+    /// Saves new values to the bank, in the order of their ids, and then the counts.
     pub(super) fn save(&mut self) -> Result<()> {
         let counted = self.counts.as_ref().is_some_and(|counts| !counts.is_empty());
         if self.kept_in.is_none() || (self.unsaved().is_empty() && !counted) {
@@ -261,7 +263,7 @@ impl MemoryNumbering {
             let values: Vec<u64> =
                 self.values[kept_in.saved..end].iter().map(|&value| u64::from(value)).collect();
             ids.resize(values.len(), 0);
-            // Until it is through.
+            // Stays true if the insertion fails.
             kept_in.torn = true;
             kept_in.vocabulary.ids_or_insert(&values, &mut ids)?;
             let first = u64::from(self.first_id) + kept_in.saved as u64;
@@ -276,7 +278,8 @@ impl MemoryNumbering {
             for counts in counts.chunks_mut(SAVED_AT_ONCE) {
                 ids.clear();
                 ids.extend(first..first + counts.len() as u64);
-                // What was added is 0 then, also after a failure: not again.
+                // `move_counts` sets each count that it has added to 0, also if it fails later. No
+                // count is added twice.
                 kept_in.vocabulary.move_counts(&ids, counts)?;
                 first += counts.len() as u64;
             }
@@ -285,8 +288,8 @@ impl MemoryNumbering {
         Ok(())
     }
 
-    /// The id of a value that had none when its row was looked at. `refused` makes a frozen
-    /// vocabulary's error.
+    /// Returns the id of a value that had no id when its row was looked up, and gives it one if
+    /// needed. `refused` makes the error of a frozen vocabulary.
     #[inline]
     pub(crate) fn number(
         &mut self,
@@ -295,21 +298,22 @@ impl MemoryNumbering {
         refused: impl FnOnce() -> Error,
     ) -> Result<u32> {
         if self.frozen {
-            // With an id for unknown values none comes here.
+            // A frozen vocabulary with an id for unknown values never gets here: that id is in
+            // every free slot.
             return Err(refused());
         }
         Ok(table.id_or_insert(value, self.first_id, &mut self.values))
     }
 
-    /// Adds what a thread has counted.
+    /// Adds the counts of one thread.
     pub(super) fn add(&mut self, counted: &ValueCounts) {
         let Some(counts) = &mut self.counts else { return };
         counts.resize(self.values.len(), 0);
         counted.add_to(counts, &self.values);
     }
 
-    /// Keeps the values that were counted `min_count` times or more, numbered again in their old
-    /// order, and takes no new values.
+    /// Keeps the values that were counted at least `min_count` times, renumbers them in their old
+    /// order, and freezes the vocabulary.
     pub(super) fn keep_frequent(&mut self, min_count: u64) -> Result<Kept> {
         self.save()?;
         if let Some(kept_in) = &self.kept_in {
@@ -336,16 +340,16 @@ impl MemoryNumbering {
     }
 }
 
-/// What keeping the frequent values has done.
+/// Result of keeping the frequent values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kept {
-    /// Values that stayed.
+    /// Number of values that kept an id.
     pub(crate) kept: u64,
-    /// Values that have no id of their own any more.
+    /// Number of values that lost their id.
     pub(crate) removed: u64,
 }
 
-/// An empty table of ids for values below `range`.
+/// Makes an empty table of ids for values below `range`.
 pub(super) fn new_table(name: &str, range: usize) -> Result<DirectTable> {
     DirectTable::new(range as u32).map_err(|source| Error::OutOfMemory {
         name: name.to_owned(),

@@ -1,12 +1,12 @@
-//! Vocabularies while a pipeline runs.
+//! The vocabularies of a pipeline.
 //!
-//! A pipeline has a [`Numbering`] of each of its vocabularies ([`open()`]). A run takes a
-//! [`RunNumbering`] of it, which all of its threads look values up in. Values without an id go into
-//! an [`UnseenList`] of their chunk, until it is committed.
+//! A pipeline has a [`Numbering`] for each of its vocabularies ([`open()`]). Each run makes a
+//! [`RunNumbering`] of it, in which all threads look values up. A value without an id waits in the
+//! [`UnseenList`] of its chunk until the chunk is committed.
 //!
-//! Where the range of the values is known, ids come from an array in memory ([`direct`]), whether
-//! or not a bank keeps the vocabulary: the array is filled from the bank at the start, and what is
-//! new goes there in bulk ([`memory`]). Other values are looked up in the bank's vocabulary itself
+//! If the range of the values is known, ids come from an array in memory ([`direct`]), even if a
+//! bank keeps the vocabulary. The array is filled from the bank at the start, and new values go to
+//! the bank in bulk ([`memory`]). Values without a known range are looked up in the bank itself
 //! ([`bank`]).
 
 mod bank;

@@ -1,4 +1,4 @@
-//! All that a pipeline has of one vocabulary, between its runs.
+//! The state of one vocabulary between the runs of a pipeline.
 
 use embank::Vocabulary;
 
@@ -6,18 +6,18 @@ use super::counts::ValueCounts;
 use super::memory::{Kept, MemoryNumbering};
 use crate::error::Result;
 
-/// What [`Pipeline::keep_frequent`](crate::Pipeline::keep_frequent) has done to a vocabulary.
+/// Result of [`Pipeline::keep_frequent`](crate::Pipeline::keep_frequent) for one vocabulary.
 ///
 /// # Examples
-/// See there.
+/// See [`Pipeline::keep_frequent`](crate::Pipeline::keep_frequent).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeptValues {
-    /// Its name.
+    /// The vocabulary's name.
     pub vocabulary: String,
-    /// Values that stayed.
+    /// Number of values that kept an id.
     pub kept: u64,
-    /// Values that have no id of their own any more.
+    /// Number of values that lost their id.
     pub removed: u64,
 }
 
@@ -25,23 +25,23 @@ pub struct KeptValues {
 #[derive(Debug)]
 pub(crate) struct Numbering {
     pub(super) ids: Ids,
-    /// Whether it counts how often values come.
+    /// Whether runs count how often values occur.
     pub(crate) counts: bool,
-    /// Values that come less often get no id of their own; 0 if all values do.
+    /// Values that occur less often get no id of their own. 0 if all values get ids.
     pub(crate) min_count: u64,
 }
 
-/// Where the ids of a vocabulary are.
+/// The place of a vocabulary's ids.
 #[derive(Debug)]
 pub(super) enum Ids {
-    /// In a table, for values of a known range, whether or not a bank keeps them.
+    /// A table in memory. Used for values of a known range, even if a bank keeps them.
     Memory(MemoryNumbering),
-    /// In a bank, for all other values.
+    /// A bank's vocabulary. Used for all other values.
     Bank(Vocabulary),
 }
 
 impl Numbering {
-    /// What numbers in memory; `None` if the bank numbers.
+    /// The table's vocabulary. `None` if the bank gives the ids.
     pub(crate) fn memory(&self) -> Option<&MemoryNumbering> {
         match &self.ids {
             Ids::Memory(memory) => Some(memory),
@@ -49,7 +49,7 @@ impl Numbering {
         }
     }
 
-    /// As [`memory`](Self::memory), to give ids to new values.
+    /// As [`memory`](Self::memory), but mutable, to give ids to new values.
     pub(crate) fn memory_mut(&mut self) -> Option<&mut MemoryNumbering> {
         match &mut self.ids {
             Ids::Memory(memory) => Some(memory),
@@ -57,12 +57,13 @@ impl Numbering {
         }
     }
 
-    /// The values by their ids, if they have a known range. Others are to be seen in the bank.
+    /// The values in the order of their ids. `None` if they are only in the bank, because their
+    /// range is not known.
     pub(crate) fn values(&self) -> Option<&[u32]> {
         self.memory().map(MemoryNumbering::values)
     }
 
-    /// Whether it takes no new values.
+    /// True if the vocabulary takes no new values.
     pub(crate) fn is_frozen(&self) -> bool {
         match &self.ids {
             Ids::Memory(memory) => memory.is_frozen(),
@@ -70,24 +71,24 @@ impl Numbering {
         }
     }
 
-    /// Whether a bank counts while a pass goes on, so that a pass that fails leaves counts behind.
+    /// True if the bank counts during a pass. A pass that fails then leaves its counts in the bank.
     pub(crate) fn counts_as_it_goes(&self) -> bool {
         self.counts && matches!(self.ids, Ids::Bank(_))
     }
 
-    /// Whether it counts, and takes new values.
+    /// True if the vocabulary counts and takes new values.
     pub(crate) fn is_counting(&self) -> bool {
         self.counts && !self.is_frozen()
     }
 
-    /// Adds what a thread has counted in memory.
+    /// Adds the counts of one thread. A vocabulary in a bank has none.
     pub(crate) fn add(&mut self, counted: &ValueCounts) {
         if let Some(memory) = self.memory_mut() {
             memory.add(counted);
         }
     }
 
-    /// Keeps what came often, and takes no new values from now on.
+    /// Keeps the values that occurred at least `min_count` times, and freezes the vocabulary.
     pub(crate) fn keep_frequent(&mut self, min_count: u64) -> Result<Kept> {
         match &mut self.ids {
             Ids::Memory(memory) => memory.keep_frequent(min_count),
@@ -99,18 +100,18 @@ impl Numbering {
         }
     }
 
-    /// Takes over what others have done to the bank's vocabulary, if nothing of this one would be
-    /// lost.
+    /// Adopts changes that another program made to the bank's vocabulary. Fails if unsaved values
+    /// or counts would be lost.
     pub(crate) fn refresh(&mut self) -> Result<()> {
         self.memory_mut().map_or(Ok(()), MemoryNumbering::refresh)
     }
 
-    /// Gives the bank what it does not have yet.
+    /// Saves the values and counts that the bank does not have yet.
     pub(crate) fn save(&mut self) -> Result<()> {
         self.memory_mut().map_or(Ok(()), MemoryNumbering::save)
     }
 
-    /// Tells the bank which ids are out.
+    /// Tells the bank which ids are in use.
     pub(crate) fn give_out(&self) {
         if let Some(memory) = self.memory() {
             memory.give_out();

@@ -9,7 +9,7 @@ use crate::operators::{MODULUS_MAX, ValueSpace};
 use crate::plan::VocabularyPlan;
 use crate::spec::VocabularySpec;
 
-/// Makes what a pipeline has of a vocabulary, with the values that the bank has.
+/// Opens or makes a vocabulary, and loads the bank's values into the table if it has one.
 pub(crate) fn open(plan: &VocabularyPlan, bank: Option<&Bank>) -> Result<Numbering> {
     let name = &plan.name;
     let kind = match plan.space {
@@ -41,7 +41,7 @@ pub(crate) fn open(plan: &VocabularyPlan, bank: Option<&Bank>) -> Result<Numberi
     })
 }
 
-/// How a vocabulary of values below `range` numbers in memory.
+/// Settings for a vocabulary of values below `range` in memory.
 fn memory_settings(name: &str, config: &VocabularyConfig, range: u32) -> Result<MemorySettings> {
     let first_id = u32::try_from(config.first_id).ok();
     let first_id = first_id
@@ -52,7 +52,7 @@ fn memory_settings(name: &str, config: &VocabularyConfig, range: u32) -> Result<
             config.first_id
         ))
     })?;
-    // Below the first id, which has 32 bits.
+    // The bank keeps this id below the first id, which has 32 bits.
     let unknown = config.unknown_id.and_then(|id| u32::try_from(id).ok());
     Ok(MemorySettings { name: name.to_owned(), first_id, unknown, counts: config.counts })
 }
@@ -89,7 +89,7 @@ fn open_in(bank: &Bank, plan: &VocabularyPlan, kind: ValueKind) -> Result<Vocabu
     }
 }
 
-/// What the pipeline says about a vocabulary, as a bank's setting.
+/// Translates the spec's settings of a vocabulary into a bank's configuration.
 fn config_of(plan: &VocabularyPlan, kind: ValueKind, bytes_max: Option<u32>) -> VocabularyConfig {
     let mut config = match kind {
         ValueKind::Bytes => VocabularyConfig::bytes(),

@@ -12,40 +12,41 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct RunNumbering {
     pub(crate) ids: RunIds,
-    /// What becomes of values that have no id.
+    /// The treatment of values without an id.
     pub(crate) on_unseen: OnUnseen,
     /// Whether the run counts its values.
     pub(crate) counts: bool,
-    /// The numbering that an evaluation looks up. The evaluation ends when there is another one.
+    /// The numbering that an evaluation began with. The evaluation fails if the vocabulary is
+    /// renumbered. `None` for other runs.
     evaluates: Option<Evaluated>,
 }
 
-/// Where a run looks ids up.
+/// The place in which a run looks ids up.
 #[derive(Debug)]
 pub(crate) enum RunIds {
-    /// For values below some number. Ids from `limit` on do not count for this run.
+    /// A table, for values of a known range. The run treats ids from `limit` on as missing.
     Direct { table: Arc<DirectTable>, limit: u32 },
-    /// Of values of any kind.
+    /// A bank's vocabulary, for values of any kind.
     Bank(BankIds),
 }
 
-/// The ids of a bank's vocabulary.
+/// A bank's vocabulary, with the limit of the ids that the run knows.
 #[derive(Debug)]
 pub(crate) struct BankIds {
     pub(crate) vocabulary: Vocabulary,
-    /// Ids from here on do not count for this run.
+    /// The run treats ids from here on as missing.
     pub(crate) limit: u64,
 }
 
-/// What becomes of a value that has no id.
+/// Treatment of a value without an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnUnseen {
-    /// It is given one when its chunk is committed; a frozen vocabulary that has no id for such
-    /// values refuses.
+    /// The commit of the value's chunk gives it an id. A frozen vocabulary without an id for
+    /// unknown values fails instead.
     Number,
-    /// It gets this one.
+    /// The value gets this id.
     Id(u64),
-    /// It ends the run.
+    /// The value ends the run with an error.
     Refuse,
 }
 
@@ -56,29 +57,30 @@ enum Evaluated {
 }
 
 impl RunNumbering {
-    /// The vocabulary as a run sees it that gives ids to new values. It `counts` if the vocabulary
-    /// does.
+    /// Makes the view of a run that gives ids to new values. The run counts if both `counts` and
+    /// the vocabulary say so.
     pub(crate) fn learning(numbering: &Numbering, counts: bool) -> Self {
         let (ids, on_unseen) = match &numbering.ids {
             Ids::Bank(vocabulary) => {
                 let on_unseen = match vocabulary.config().unknown_id {
-                    // Nothing has to wait for its turn then.
+                    // Every unknown value gets `id` at once, so none has to wait for the commit.
                     Some(id) if vocabulary.is_frozen() => OnUnseen::Id(id),
                     _ => OnUnseen::Number,
                 };
                 (RunIds::bank(vocabulary, u64::MAX), on_unseen)
             }
-            // What a frozen table lacks has its id in the table itself.
+            // A frozen table holds the id of unknown values in its free slots, so `Number` finds it
+            // there.
             Ids::Memory(memory) => (RunIds::direct(memory.table(), NO_LIMIT), OnUnseen::Number),
         };
         Self { ids, on_unseen, counts: counts && numbering.counts, evaluates: None }
     }
 
-    /// The vocabulary as a run sees it that looks up what is there now, and gives no ids.
+    /// Makes the view of a run that looks up the present values and gives no ids.
     pub(crate) fn evaluating(numbering: &Numbering) -> Self {
         let (ids, unknown, evaluates) = match &numbering.ids {
             Ids::Bank(vocabulary) => {
-                // Before the values: a renumbering in between is seen as one.
+                // Read before the next id: a renumbering in between is then noticed.
                 let evaluates = Evaluated::InBank(vocabulary.identity());
                 let unknown = vocabulary.config().unknown_id;
                 (RunIds::bank(vocabulary, vocabulary.next_id()), unknown, evaluates)
@@ -93,13 +95,13 @@ impl RunNumbering {
         Self { ids, on_unseen, counts: false, evaluates: Some(evaluates) }
     }
 
-    /// Fails if an evaluation's ids are those of other values by now. Every batch asks before it is
-    /// handed out, so an evaluation that begins with old ids hands out none.
+    /// Fails if the vocabulary was renumbered since the evaluation began. Called before each batch
+    /// is handed out, so no batch with old ids goes out.
     pub(crate) fn check_numbering(&self, name: &str, numbering: &Numbering) -> Result<()> {
         let Some(evaluates) = self.evaluates else { return Ok(()) };
         let is_current = match &numbering.ids {
-            // Another program part may have renumbered the bank's vocabulary, which the pipeline's
-            // own count can't tell.
+            // Another program part may have renumbered the bank's vocabulary. The pipeline's own
+            // count does not include that, so the bank is asked too.
             Ids::Memory(memory) => {
                 evaluates == Evaluated::InMemory(memory.renumberings()) && !memory.is_outdated()
             }

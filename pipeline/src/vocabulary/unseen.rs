@@ -1,19 +1,19 @@
-//! Values of a chunk that have no id yet, until the chunk is committed.
+//! Values of a chunk that have no id until the chunk is committed.
 
 use embank::{ByteBuffer, Values};
 
 use crate::operators::ValueSpace;
 
-/// A chunk's values without an id, for one look-up.
+/// The values of a chunk without an id, for one look-up.
 #[derive(Debug)]
 pub(crate) enum UnseenList {
-    /// Of a look-up in a table.
+    /// From a look-up in a table.
     Words(Vec<UnseenWord>),
-    /// Of a look-up in a bank.
+    /// From a look-up in a bank.
     Values(UnseenValues),
 }
 
-/// A value of a known range without an id, and the row of the batch that has it.
+/// A value of a known range without an id, and its row in the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UnseenWord {
     pub(crate) row: u32,
@@ -36,7 +36,7 @@ impl UnseenList {
         }
     }
 
-    /// The list of a look-up in a table.
+    /// The list of a look-up in a table. Panics for a look-up in a bank.
     pub(crate) fn words(&self) -> &[UnseenWord] {
         match self {
             Self::Words(words) => words,
@@ -44,7 +44,7 @@ impl UnseenList {
         }
     }
 
-    /// The list of a look-up in a bank.
+    /// The list of a look-up in a bank. Panics for a look-up in a table.
     pub(crate) fn values(&self) -> &UnseenValues {
         match self {
             Self::Values(values) => values,
@@ -53,7 +53,7 @@ impl UnseenList {
     }
 }
 
-/// Values of any kind without an id, with the rows of the batch that have them, in their order.
+/// Values of any kind without an id, in the order of their rows in the batch.
 #[derive(Debug, Default)]
 pub(crate) struct UnseenValues {
     pub(crate) rows: Vec<u32>,
@@ -68,7 +68,7 @@ impl UnseenValues {
         self.strings.clear();
     }
 
-    /// The values; of one kind, so the other has none.
+    /// The values. A look-up has values of one kind, so one of the two lists is empty.
     pub(crate) fn values(&self) -> Values<'_> {
         if self.numbers.is_empty() {
             Values::from(&self.strings)
@@ -77,7 +77,7 @@ impl UnseenValues {
         }
     }
 
-    /// Appends a value for `row`.
+    /// Appends value number `place` of `values`, which `row` has.
     pub(crate) fn push(&mut self, row: u32, values: Values<'_>, place: usize) {
         self.rows.push(row);
         match values {
@@ -86,7 +86,7 @@ impl UnseenValues {
         }
     }
 
-    /// Appends a value of another list, with its row.
+    /// Appends value number `place` of another list, with its row.
     pub(crate) fn push_of(&mut self, other: &Self, place: usize) {
         self.push(other.rows[place], other.values(), place);
     }

@@ -13,7 +13,7 @@ fn put_zigzag(bytes: &mut Vec<u8>, value: i32) {
     put(bytes, ((value << 1) ^ (value >> 63)).cast_unsigned());
 }
 
-/// A header of blocks of 128 in four miniblocks.
+/// Encodes a header of blocks with 128 values in four miniblocks.
 fn header(count: u64, first: i32) -> Vec<u8> {
     let mut bytes = vec![0x80, 0x01, 0x04];
     put(&mut bytes, count);
@@ -21,7 +21,7 @@ fn header(count: u64, first: i32) -> Vec<u8> {
     bytes
 }
 
-/// `count` copies of a number, in blocks without bits.
+/// Encodes `count` copies of a number, in blocks without bits.
 fn same(count: u64, number: i32) -> Vec<u8> {
     let mut bytes = header(count, number);
     for _ in 0..count.saturating_sub(1).div_ceil(128) {
@@ -47,8 +47,8 @@ fn packed_numbers_are_read_up_to_their_end() {
         let (all, rest) = numbers(&bytes).unwrap();
         assert!(all == vec![7; count as usize] && rest == b"rest", "{count}");
     }
-    // The differences are 0, 1, 2, ... of 5 bits, less 3: a miniblock; the others of the block are
-    // not there.
+    // A miniblock of the 5-bit differences 0, 1, 2, ..., each less 3. The block's other miniblocks
+    // are absent.
     let mut bytes = header(33, 100);
     put_zigzag(&mut bytes, -3);
     bytes.extend([5, 40, 0, 9]);
@@ -57,7 +57,7 @@ fn packed_numbers_are_read_up_to_their_end() {
         word |= place << (5 * place);
     }
     bytes.extend(word.to_le_bytes());
-    // The bits from 128 on of 160, of which 25 is cut.
+    // The last 32 of the miniblock's 160 bits. The differences from number 25 on are not compared.
     bytes.extend([0; 4]);
     bytes.extend(b"rest");
     let (all, rest) = numbers(&bytes).unwrap();
@@ -76,7 +76,7 @@ fn numbers_that_are_not_there_are_refused() {
         vec![0x80, 0x01, 0x00, 5, 5],
         vec![0x81, 0x01, 0x01, 5, 5],
         vec![0x80, 0x01, 0x08, 5, 5],
-        // Blocks of 2^40.
+        // A block of 2^40 values.
         [vec![0x80, 0x80, 0x80, 0x80, 0x80, 0x20], vec![0x04, 5, 5, 0, 0, 0, 0, 0]].concat(),
         header(2, 5),
         [header(2, 5), vec![0, 0, 0, 0]].concat(),
@@ -117,7 +117,7 @@ fn pages_that_name_more_values_than_they_have_are_refused() {
     for page in [
         data_page(header(6, 0), 5, lengths),
         data_page(header(u64::MAX, 0), 5, lengths),
-        // The count in a page's header is no more reliable than the counts in its values.
+        // A page header may declare too many values, just as the values may.
         data_page(header(1 << 31, 0), u32::MAX, lengths),
         data_page(header(1 << 31, 0), u32::MAX, shared),
         data_page(both(5, 6), 5, shared),
@@ -152,7 +152,8 @@ fn pages_that_name_more_values_than_they_have_are_refused() {
 
 #[test]
 fn values_that_share_more_than_a_page_may_have_are_refused() {
-    // A thousand values that share the first MiB with the first one.
+    // Each value shares its first `length` bytes with the first value; 1,000 times 1 MiB is too
+    // much for a page.
     let page = |values: u64, length: i32| {
         let mut bytes = same(values, length);
         bytes.extend(same(values, 0));
