@@ -1,7 +1,8 @@
-//! The C library's functions that change nothing: they are not recorded, and meet faults.
+//! Replacements of the C library's read-only functions. They are not recorded, but they may meet
+//! faults.
 //!
-//! As in `calls`, no file is touched here but by `syscall`, or by the C library's own function
-//! behind the name.
+//! The code here touches files only through `syscall` or through the replaced C function, as in
+//! `calls`.
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -11,7 +12,7 @@ use libc::{DIR, c_char, c_int, c_uint, c_void, dirent64, off64_t, size_t, ssize_
 use super::calls::{failed, failed_by, flip, misdirected, path, shortened, state};
 use super::{Call, Fault};
 
-/// A read that meets a fault.
+/// Makes a read that meets a fault.
 ///
 /// # Safety
 /// As for `pread`.
@@ -30,10 +31,10 @@ unsafe fn badly_read(
         Fault::Misdirected => (count, misdirected(offset)),
         _ => (count, offset),
     };
-    // SAFETY: the caller's duty; `count` has not grown.
+    // SAFETY: the caller passes a buffer of the original `count` bytes, and `count` has not grown.
     let done = unsafe { libc::syscall(libc::SYS_pread64, fd, buffer, count, from) as ssize_t };
     if fault == Fault::Flipped && done > 0 {
-        // SAFETY: the kernel has just stored `done` bytes there.
+        // SAFETY: the kernel has just stored `done` bytes in the buffer.
         flip(unsafe { std::slice::from_raw_parts_mut(buffer.cast(), done.cast_unsigned()) });
     }
     done
@@ -51,12 +52,12 @@ unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssiz
         // SAFETY: the caller's duty.
         return unsafe { libc::syscall(libc::SYS_read, fd, buffer, count) as ssize_t };
     };
-    // SAFETY: no memory is involved.
+    // SAFETY: the call uses no memory of this process.
     let offset = unsafe { libc::syscall(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) };
     // SAFETY: the caller's duty.
     let done = unsafe { badly_read(fd, buffer, count, offset, fault) };
     if done > 0 {
-        // SAFETY: no memory is involved.
+        // SAFETY: the call uses no memory of this process.
         unsafe { libc::syscall(libc::SYS_lseek, fd, done, libc::SEEK_CUR) };
     }
     done
@@ -85,13 +86,13 @@ unsafe extern "C" fn pread64(
 
 #[unsafe(no_mangle)]
 extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
-    // Nothing rests on taking a lock off: the file is closed next, which does the same.
+    // A failed unlock has no effect to test: the file is closed next, which unlocks it too.
     let taken = operation & libc::LOCK_UN == 0;
     let failed = taken.then(state).flatten().and_then(|mut state| {
         let node = *state.files.get(&fd)?;
         failed_by(state.meet(Call::Lock, node))
     });
-    // SAFETY: no memory is involved.
+    // SAFETY: the call uses no memory of this process.
     failed.unwrap_or_else(|| unsafe { libc::syscall(libc::SYS_flock, fd, operation) as c_int })
 }
 
@@ -152,9 +153,9 @@ unsafe extern "C" fn fstat64(fd: c_int, found: *mut c_void) -> c_int {
     failed.unwrap_or_else(|| unsafe { libc::syscall(libc::SYS_fstat, fd, found) as c_int })
 }
 
-/// The C library's function behind a name that is taken here.
+/// Returns the C library's function that this crate replaces under `name`.
 fn behind(name: &'static CStr, found: &'static OnceLock<usize>) -> usize {
-    // SAFETY: a name as `dlsym` may get it.
+    // SAFETY: `dlsym` gets a valid C string.
     *found.get_or_init(|| unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize)
 }
 
@@ -178,7 +179,7 @@ unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
     // SAFETY: the caller's duty.
     let dir = unsafe { open(name) };
     if !dir.is_null() {
-        // SAFETY: the directory that was just opened.
+        // SAFETY: `dir` is the directory stream that was just opened.
         let fd = unsafe { libc::dirfd(dir) };
         match node {
             Some(node) => state.files.insert(fd, node),
@@ -222,8 +223,8 @@ unsafe extern "C" fn closedir(dir: *mut DIR) -> c_int {
     unsafe { close(dir) }
 }
 
-/// What a call answers that the kernel of this process does not know; `None` if nothing is
-/// recorded. Copies within the kernel would go unseen; without these, copies are read and written.
+/// Pretends that the kernel lacks a copying call. `None` if nothing is recorded. The recorder would
+/// miss a copy within the kernel; without the call, the caller reads and writes.
 fn unknown() -> Option<ssize_t> {
     state().map(|_| failed(libc::ENOSYS) as ssize_t)
 }
