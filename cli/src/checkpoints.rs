@@ -30,7 +30,7 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Checkpoint {
     number: u64,
-    /// Hexadecimal digits, because a JSON number cannot hold every identity.
+    /// The bank's identity in hexadecimal digits, because a JSON number cannot hold it.
     id: String,
     taken_unix_s: Option<u64>,
     log_begin: u64,

@@ -145,7 +145,7 @@ struct CriteoArgs {
     modulus: u32,
 }
 
-/// How rows lie in files, on the command line.
+/// The input formats on the command line.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum InputFormat {
     /// A row a line, tabs between fields, no header
@@ -158,7 +158,7 @@ enum InputFormat {
     Columns,
 }
 
-/// What a first line is, on the command line.
+/// The meanings of a file's first line on the command line.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum HeaderArg {
     /// Names: fields are the columns of their names, in any order, and other columns are not read
@@ -173,7 +173,7 @@ fn parse_separator(text: &str) -> embank_pipeline::Result<Separator> {
     text.replace("\\t", "\t").parse()
 }
 
-/// What is written, on the command line.
+/// The output formats on the command line.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum OutputFormat {
     Packed,

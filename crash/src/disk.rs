@@ -1,4 +1,4 @@
-//! What a power cut may leave of a recorded directory.
+//! Builds the possible contents of a recorded directory after a power cut.
 //!
 //! The power cut comes after the first `position` calls of a journal. Then the disk holds:
 //! - every change that a sync before `position` covers. A sync of a file covers its bytes and its

@@ -59,7 +59,7 @@ const LATER_US: u64 = 4_000;
 /// Opens the bank that the writer works on.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub fn open(dir: &Path, device: DeviceChoice) -> embank_kv::Result<Store> {
     let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };
     let options =

@@ -79,7 +79,7 @@ pub fn step(seed: u64, number: u64) -> Step {
 /// Runs a step that takes no checkpoint.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub fn act(store: &Store, step: &Step) -> Result<()> {
     match step {
         Step::CreateAll => {

@@ -70,7 +70,7 @@ fn fetch<const GET: bool>(
 /// Reads rows as a training get does, which brings them to mutable memory.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub fn get(
     store: &Store,
     table: &TableInfo,
@@ -82,7 +82,7 @@ pub fn get(
 /// Reads rows without moving them. A missing row is `None`.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub fn peek(
     store: &Store,
     table: &TableInfo,
@@ -94,7 +94,7 @@ pub fn peek(
 /// Puts rows.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub fn put(
     store: &Store,
     table: &TableInfo,
@@ -125,7 +125,7 @@ pub type Model = BTreeMap<String, ModelTable>;
 /// Makes a table in the store and in the model.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub fn create(
     store: &Store,
     model: &mut Model,

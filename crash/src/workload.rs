@@ -97,7 +97,7 @@ pub fn options(background: bool) -> StoreOptions {
 /// Opens a bank on a device with few threads, whose calls the recorder sees.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub fn open(dir: &Path, options: &StoreOptions) -> embank_kv::Result<Store> {
     Store::open_on(dir, options, |segment_size_bytes| {
         let options = DeviceOptions { segment_size_bytes, threads: 1, ..DeviceOptions::default() };

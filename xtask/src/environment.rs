@@ -1,11 +1,11 @@
 //! `target/venv`: the virtual environment of the demo, the Python tests and the measurements.
 //!
-//! It has three layers: the environment with its pip, the packages, and Embank's wheel. Each layer
-//! has a *stamp*, a file that says what the layer was made from: the Python, the text of the
-//! requirement files, and a copy of the installed wheel. The stamp is written after its layer is
-//! complete. If the stamp is missing or differs, the layer is made again, so an installation that
-//! was cut off is never used. A lock on a file beside the environment keeps two runs from
-//! installing at once.
+//! The environment has three layers: the environment with its pip, the packages, and Embank's
+//! wheel. Each layer has a *stamp*, a file that records the origin of the layer: the Python, the
+//! text of the requirement files, or a copy of the installed wheel. The stamp is written after its
+//! layer is complete. If the stamp is missing or differs, the layer is made again, so an
+//! interrupted installation is never used. A lock on a file beside the environment keeps two runs
+//! from installing at once.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -41,8 +41,8 @@ impl Python {
     }
 }
 
-/// Makes the whole environment, with Embank in it. Prints three of four steps; the caller's own
-/// step `then` is the fourth.
+/// Makes the whole environment and installs Embank in it. Prints the first three of four steps.
+/// `then` names the caller's step, which is the fourth.
 ///
 /// # Errors
 /// Returns an error if there is no suitable Python or no network, or if a build fails. Each error

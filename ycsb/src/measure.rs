@@ -105,7 +105,7 @@ pub(crate) struct Target<'a> {
 /// from it that the requests could use.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub(crate) fn load(target: Target<'_>, threads: usize, progress: &ProgressBar) -> Result<f64> {
     let rows = target.keyspace.rows();
     progress.set_length(rows);

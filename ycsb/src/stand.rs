@@ -23,7 +23,7 @@ impl Stand {
     /// Opens a new store and loads it. Returns the seconds that the load took.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns any error of the store.
     pub(crate) fn load(kind: EngineKind, settings: &Settings) -> Result<(Self, f64)> {
         fs::create_dir_all(&settings.directory)
             .with_context(|| format!("creating {}", settings.directory.display()))?;
@@ -45,7 +45,7 @@ impl Stand {
     /// Opens a new store or the store of a load.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns any error of the store.
     pub(crate) fn open(kind: EngineKind, settings: &Settings) -> Result<Self> {
         let engine = kind.open(settings).with_context(|| format!("opening {}", kind.name()))?;
         let keyspace = Keyspace::new(settings.key_order, settings.rows);

@@ -66,7 +66,7 @@ impl<'a> Worker<'a> {
     /// Makes a thread's worker with its own session.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns any error of the store.
     pub(crate) fn new(
         target: Target<'a>,
         spec: &'a Spec,

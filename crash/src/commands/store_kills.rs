@@ -45,7 +45,7 @@ pub(crate) struct WriterArgs {
 /// Runs the writer until the supervisor kills it.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub(crate) fn write(args: &WriterArgs) -> Result<()> {
     write_until_killed(&args.dir, args.seed, args.from, device_named(&args.device)?)
 }

@@ -58,7 +58,7 @@ pub(super) unsafe fn path<'a>(path: *const c_char) -> &'a [u8] {
 /// Opens a file as the kernel's `openat` does.
 ///
 /// # Safety
-/// As for `openat`.
+/// Requires the conditions of `openat`.
 unsafe fn open_in(dir_fd: c_int, name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller passes a valid path. The kernel adds O_LARGEFILE on 64-bit systems.
     let open = || unsafe {
@@ -156,7 +156,7 @@ extern "C" fn close(fd: c_int) -> c_int {
 }
 
 /// # Safety
-/// As for `write`.
+/// Requires the conditions of `write`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ssize_t {
     // SAFETY: the caller's duty.
@@ -194,7 +194,7 @@ unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ss
 }
 
 /// # Safety
-/// As for `pwrite`.
+/// Requires the conditions of `pwrite`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwrite64(
     fd: c_int,
@@ -356,7 +356,7 @@ extern "C" fn fdatasync(fd: c_int) -> c_int {
 /// Makes a directory as the kernel's `mkdirat` does.
 ///
 /// # Safety
-/// As for `mkdirat`.
+/// Requires the conditions of `mkdirat`.
 unsafe fn make_in(dir_fd: c_int, name: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller's duty.
     let make =
@@ -380,7 +380,7 @@ unsafe fn make_in(dir_fd: c_int, name: *const c_char, mode: mode_t) -> c_int {
 }
 
 /// # Safety
-/// As for `mkdir`.
+/// Requires the conditions of `mkdir`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mkdir(name: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller's duty.
@@ -388,7 +388,7 @@ unsafe extern "C" fn mkdir(name: *const c_char, mode: mode_t) -> c_int {
 }
 
 /// # Safety
-/// As for `mkdirat`.
+/// Requires the conditions of `mkdirat`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mkdirat(dir_fd: c_int, name: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller's duty.
@@ -398,7 +398,7 @@ unsafe extern "C" fn mkdirat(dir_fd: c_int, name: *const c_char, mode: mode_t) -
 /// Removes a name as the kernel's `unlinkat` does.
 ///
 /// # Safety
-/// As for `unlinkat`.
+/// Requires the conditions of `unlinkat`.
 unsafe fn unlink_in(dir_fd: c_int, name: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the caller's duty.
     let unlink = || unsafe { libc::syscall(libc::SYS_unlinkat, dir_fd, name, flags) as c_int };
@@ -420,7 +420,7 @@ unsafe fn unlink_in(dir_fd: c_int, name: *const c_char, flags: c_int) -> c_int {
 }
 
 /// # Safety
-/// As for `unlinkat`.
+/// Requires the conditions of `unlinkat`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn unlinkat(dir_fd: c_int, name: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the caller's duty.
@@ -428,7 +428,7 @@ unsafe extern "C" fn unlinkat(dir_fd: c_int, name: *const c_char, flags: c_int) 
 }
 
 /// # Safety
-/// As for `unlink`.
+/// Requires the conditions of `unlink`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn unlink(name: *const c_char) -> c_int {
     // SAFETY: the caller's duty.
@@ -436,7 +436,7 @@ unsafe extern "C" fn unlink(name: *const c_char) -> c_int {
 }
 
 /// # Safety
-/// As for `rmdir`.
+/// Requires the conditions of `rmdir`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rmdir(name: *const c_char) -> c_int {
     // SAFETY: the caller's duty.
@@ -446,7 +446,7 @@ unsafe extern "C" fn rmdir(name: *const c_char) -> c_int {
 /// Renames a file as the kernel's `renameat` does.
 ///
 /// # Safety
-/// As for `renameat`.
+/// Requires the conditions of `renameat`.
 unsafe fn rename_in(
     from_dir: c_int,
     from: *const c_char,
@@ -477,7 +477,7 @@ unsafe fn rename_in(
 }
 
 /// # Safety
-/// As for `rename`.
+/// Requires the conditions of `rename`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
     // SAFETY: the caller's duty.
@@ -485,7 +485,7 @@ unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
 }
 
 /// # Safety
-/// As for `renameat`.
+/// Requires the conditions of `renameat`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn renameat(
     from_dir: c_int,
@@ -498,7 +498,7 @@ unsafe extern "C" fn renameat(
 }
 
 /// # Safety
-/// As for `linkat`.
+/// Requires the conditions of `linkat`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn linkat(
     old_dir: c_int,

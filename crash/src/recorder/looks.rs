@@ -15,7 +15,7 @@ use super::{Call, Fault};
 /// Makes a read that meets a fault.
 ///
 /// # Safety
-/// As for `pread`.
+/// Requires the conditions of `pread`.
 unsafe fn badly_read(
     fd: c_int,
     buffer: *mut c_void,
@@ -41,7 +41,7 @@ unsafe fn badly_read(
 }
 
 /// # Safety
-/// As for `read`.
+/// Requires the conditions of `read`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
     let fault = state().and_then(|mut state| {
@@ -64,7 +64,7 @@ unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssiz
 }
 
 /// # Safety
-/// As for `pread`.
+/// Requires the conditions of `pread`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pread64(
     fd: c_int,
@@ -97,7 +97,7 @@ extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
 }
 
 /// # Safety
-/// As for `statx`.
+/// Requires the conditions of `statx`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn statx(
     dir_fd: c_int,
@@ -122,7 +122,7 @@ unsafe extern "C" fn statx(
 }
 
 /// # Safety
-/// As for `fstatat`.
+/// Requires the conditions of `fstatat`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fstatat64(
     dir_fd: c_int,
@@ -142,7 +142,7 @@ unsafe extern "C" fn fstatat64(
 }
 
 /// # Safety
-/// As for `fstat`.
+/// Requires the conditions of `fstat`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fstat64(fd: c_int, found: *mut c_void) -> c_int {
     let failed = state().and_then(|mut state| {
@@ -160,7 +160,7 @@ fn behind(name: &'static CStr, found: &'static OnceLock<usize>) -> usize {
 }
 
 /// # Safety
-/// As for `opendir`.
+/// Requires the conditions of `opendir`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
     static BEHIND: OnceLock<usize> = OnceLock::new();
@@ -190,7 +190,7 @@ unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
 }
 
 /// # Safety
-/// As for `readdir64`.
+/// Requires the conditions of `readdir64`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn readdir64(dir: *mut DIR) -> *mut dirent64 {
     static BEHIND: OnceLock<usize> = OnceLock::new();
@@ -207,7 +207,7 @@ unsafe extern "C" fn readdir64(dir: *mut DIR) -> *mut dirent64 {
 }
 
 /// # Safety
-/// As for `closedir`.
+/// Requires the conditions of `closedir`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closedir(dir: *mut DIR) -> c_int {
     static BEHIND: OnceLock<usize> = OnceLock::new();
@@ -230,7 +230,7 @@ fn unknown() -> Option<ssize_t> {
 }
 
 /// # Safety
-/// As for `copy_file_range`.
+/// Requires the conditions of `copy_file_range`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn copy_file_range(
     from: c_int,
@@ -248,7 +248,7 @@ unsafe extern "C" fn copy_file_range(
 }
 
 /// # Safety
-/// As for `sendfile`.
+/// Requires the conditions of `sendfile`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendfile64(
     to: c_int,

@@ -3,7 +3,7 @@
 //! Code, strings, fenced code and console examples are left out. The lexers know only the parts of
 //! each language that tell a comment from a string.
 
-/// How a file marks its prose.
+/// The marks of comments in a file's language.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Language {
     /// `//` and nested `/* */`; raw strings; `'` begins a lifetime or a character.
@@ -146,7 +146,7 @@ impl<'t> Lexer<'t> {
         self.found
     }
 
-    /// Takes the comment or the string of Rust or C that begins here. Returns false if neither
+    /// Consumes the comment or the string of Rust or C that begins here. Returns false if neither
     /// begins here.
     fn take_slashes(&mut self, next: char) -> bool {
         let rest = self.rest();
@@ -166,8 +166,8 @@ impl<'t> Lexer<'t> {
         true
     }
 
-    /// Takes the comment or the string of Python, TOML or the shell that begins here. Returns false
-    /// if neither begins here.
+    /// Consumes the comment or the string of Python, TOML or the shell that begins here. Returns
+    /// false if neither begins here.
     fn take_hash(&mut self, next: char) -> bool {
         let rest = self.rest();
         let is_word_start = self.before().chars().next_back().is_none_or(char::is_whitespace);
@@ -199,7 +199,7 @@ impl<'t> Lexer<'t> {
         true
     }
 
-    /// Takes the comment that begins here and has `length` bytes.
+    /// Consumes the comment that begins here and has `length` bytes.
     fn take_comment(&mut self, length: usize) {
         let is_behind_code = !self.before().trim_start_matches(['r', 'R']).trim().is_empty();
         let comment = &self.rest()[..length];

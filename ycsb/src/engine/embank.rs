@@ -25,8 +25,8 @@ pub(super) enum Use {
     /// A read is a get, and a read-modify-write is a get and a put, as in training without
     /// staleness clocks.
     Get,
-    /// As `Get`, with staleness clocks: a get acquires the clock and a put releases it. A read is
-    /// followed by a release.
+    /// A get acquires the staleness clock and a put releases it. A read is a get, followed by a
+    /// release.
     Clock,
 }
 

@@ -29,7 +29,7 @@ struct Fjall {
 /// Opens a database with one keyspace.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
     // One memtable fills while another is flushed. The cache gets the rest of the budget.
     let budget = settings.memory_budget_bytes;

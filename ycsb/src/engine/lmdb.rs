@@ -26,15 +26,15 @@ struct Lmdb {
     map_bytes: usize,
     /// The number of commits. A reader compares it to detect that its transaction is old.
     commits: AtomicU64,
-    /// One more than the greatest key. A larger key can be appended. Read and written only inside
-    /// write transactions.
+    /// One more than the greatest key. A key from here on is appended. Only write transactions read
+    /// and write this.
     append_from: AtomicU64,
 }
 
 /// Opens an environment with one database.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
     fs::create_dir_all(&settings.directory)?;
     // A row takes its value, its key and about 10 bytes. The map must also hold half-full pages and

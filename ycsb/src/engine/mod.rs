@@ -55,7 +55,7 @@ pub(crate) trait Engine: Send + Sync {
     /// This thread's way in.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns any error of the store.
     fn session(&self) -> Result<Box<dyn Session + '_>>;
 
     /// Returns true if a read-modify-write is atomic, so that no addition of a thread is lost.
@@ -66,7 +66,7 @@ pub(crate) trait Engine: Send + Sync {
     /// Waits until the store's background work (flushes, compactions) is done.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns any error of the store.
     fn settle(&self) -> Result<()> {
         Ok(())
     }
@@ -95,13 +95,13 @@ pub(crate) trait Session {
     /// Replaces the values of existing rows.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns any error of the store.
     fn update(&mut self, keys: &[u64], values: &[u8]) -> Result<()>;
 
     /// Adds new rows.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns any error of the store.
     fn insert(&mut self, keys: &[u64], values: &[u8]) -> Result<()>;
 
     /// Applies [`advance`](crate::content::advance) to every value. `values` is a buffer for the

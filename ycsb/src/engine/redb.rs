@@ -36,7 +36,7 @@ struct Redb {
 /// Opens a database with one table.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
     fs::create_dir_all(&settings.directory)?;
     let path = settings.directory.join("rows.redb");

@@ -32,7 +32,7 @@ struct RocksDb {
 /// Opens a database.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
     let budget_bytes =
         usize::try_from(settings.memory_budget_bytes).context("--memory-budget is too large")?;

@@ -32,7 +32,7 @@ impl Follower {
     /// is at the delta's state already, the store must refuse the delta for that reason.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns any error of the store.
     pub fn catch_up(&self, at: u64) -> Result<()> {
         let Some(newer) = self.newer else { return Ok(()) };
         let applied = Store::apply_delta(&self.bank, &self.delta, 1, &mut |_| {});
