@@ -1,4 +1,4 @@
-//! `embank checkpoints`: what is kept.
+//! `embank checkpoints`: lists the kept checkpoints of a bank.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -30,7 +30,7 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Checkpoint {
     number: u64,
-    /// In hexadecimal digits: JSON numbers can't hold it.
+    /// The bank's identity in hexadecimal digits, because a JSON number cannot hold it.
     id: String,
     taken_unix_s: Option<u64>,
     log_begin: u64,
@@ -45,7 +45,7 @@ struct Checkpoint {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The directory is no bank, or can't be read.
+/// Returns an error if the directory is no bank or cannot be read.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     let summary = summary(&args.dir)?;
     if args.json {
@@ -100,7 +100,7 @@ fn unix_seconds(time: SystemTime) -> Option<u64> {
     time.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
 }
 
-/// How long ago, in its largest unit.
+/// Returns the time since `time` in its largest unit.
 fn age(time: SystemTime) -> String {
     let Ok(ago) = SystemTime::now().duration_since(time) else { return "0 s".to_owned() };
     match ago.as_secs() {

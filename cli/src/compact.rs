@@ -1,4 +1,4 @@
-//! `embank compact`: gives space back.
+//! `embank compact`: frees disk space of a bank.
 
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ struct Report {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The bank can't be opened, read or written.
+/// Returns an error if the bank cannot be opened, read or written.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     let before = summary(&args.dir)?;
     let Some(newest) = before.checkpoints.last() else {
@@ -58,9 +58,9 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     };
     let mut done = store.compact()?;
     let mut checkpoint = store.checkpoint(&blob)?;
-    // On a disk with little room each pass ends early, and the checkpoint after it gives back what
-    // the oldest one held. Ends: once all log that was there has been gone through, or neither
-    // a pass nor a checkpoint gives anything back.
+    // With little free space, each pass ends early, and the checkpoint after it frees the space
+    // that only the oldest one held. The loop ends when all earlier log is compacted, or when a
+    // pass and its checkpoint free nothing.
     let is_through = || store.stats().log_begin >= newest.log_end;
     let mut gains = done.scanned_bytes > 0 || store.stats().log_held_bytes > 0;
     while done.out_of_room && !is_through() && gains {
@@ -115,7 +115,7 @@ fn text(report: &Report) -> String {
     text
 }
 
-/// Opens a bank, with as much memory as it needs.
+/// Opens a bank with the memory budget that it needs.
 fn open(dir: &Path, memory_budget: Option<u64>, keep: usize) -> Result<Store> {
     let options = StoreOptions {
         memory_budget_bytes: memory_bytes(memory_budget),
@@ -126,7 +126,7 @@ fn open(dir: &Path, memory_budget: Option<u64>, keep: usize) -> Result<Store> {
     };
     let store = match Store::open(dir, &options) {
         Err(Error::BudgetTooSmall { needed_bytes, .. }) => {
-            // Twice the index, so that pages and their turning have room too.
+            // The budget is twice the index, so that pages have room too.
             let memory_budget_bytes = needed_bytes.saturating_mul(2);
             Store::open(dir, &StoreOptions { memory_budget_bytes, ..options })?
         }

@@ -1,4 +1,4 @@
-//! `embank copy`: a checkpoint as a bank of its own.
+//! `embank copy`: copies a checkpoint to a new bank.
 
 use std::path::PathBuf;
 
@@ -34,8 +34,8 @@ struct Report {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// There is no such bank or checkpoint, the copy's directory holds something, or a file can't be
-/// read or written.
+/// Returns an error if the bank or the checkpoint is missing, if the target directory is not empty,
+/// or if a file cannot be read or written.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     let made = Store::copy_checkpoint(&args.dir, args.checkpoint, &args.to)?;
     let Copied { checkpoint, linked_bytes, copied_bytes, .. } = made;

@@ -1,4 +1,5 @@
-//! `embank export-delta` and `embank apply-delta`: what lies between two checkpoints as a file.
+//! `embank export-delta` writes the changes between two checkpoints to a file. `embank apply-delta`
+//! applies that file to a copy of the bank.
 
 use std::path::PathBuf;
 
@@ -53,8 +54,8 @@ struct Report {
 /// Runs `export-delta`.
 ///
 /// # Errors
-/// A checkpoint is not there or damaged, the file is there already, or something can't be read or
-/// written.
+/// Returns an error if a checkpoint is missing or damaged, if the file exists, or if a file cannot
+/// be read or written.
 pub(crate) fn export(args: &ExportArgs) -> Result<Ending> {
     let bar = Bar::new("exporting");
     let mut show = |progress| bar.show(progress);
@@ -66,8 +67,8 @@ pub(crate) fn export(args: &ExportArgs) -> Result<Ending> {
 /// Runs `apply-delta`.
 ///
 /// # Errors
-/// The delta does not lead on from where the bank is, is damaged, or something can't be read or
-/// written.
+/// Returns an error if the delta is damaged or does not follow the bank's checkpoint, or if a file
+/// cannot be read or written.
 pub(crate) fn apply(args: &ApplyArgs) -> Result<Ending> {
     let bar = Bar::new("applying");
     let mut show = |progress| bar.show(progress);

@@ -1,4 +1,4 @@
-//! `embank dump`: rows of a table.
+//! `embank dump`: prints rows of a table.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     table: String,
     /// Only this key; may be given several times. A row that is missing is left out
     ///
-    /// A negative one stands for the same 64 bits, as in Python.
+    /// A negative key means the unsigned key with its 64 bits, as in Python.
     #[arg(long = "key", value_name = "K", value_parser = key, allow_negative_numbers = true)]
     keys: Vec<u64>,
     /// Only keys from A up to and not including B; either may be left out
@@ -73,7 +73,7 @@ fn key(text: &str) -> Result<u64> {
     text.parse().or_else(|_| negative()).with_context(|| format!("{text:?} is no key of 64 bits"))
 }
 
-/// From a key on, up to and without another one, or up to the last.
+/// Parses a range of keys `A..B`, without `B`. The start and the end are optional.
 fn range(text: &str) -> Result<(u64, Option<u64>)> {
     let (from, to) = text.split_once("..").context("a range is written A..B")?;
     let number = |text: &str| match text {
@@ -90,7 +90,8 @@ fn range(text: &str) -> Result<(u64, Option<u64>)> {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The directory is no bank, has no such checkpoint or table, or can't be read.
+/// Returns an error if the directory is no bank, lacks the checkpoint or the table, or cannot be
+/// read.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     let mut reader = TableReader::open(&args.dir, args.checkpoint, &args.table)?;
     let table = reader.table();
@@ -105,7 +106,8 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         printed: 0,
     };
     let mut damage = Vec::new();
-    // Rows end where they can't be printed any more; the damage that was found until then counts.
+    // Reading stops if rows cannot be printed any more. Damage that was found before still sets the
+    // exit status.
     let mut printed = printer.begin();
     if args.keys.is_empty() {
         damage = reader.for_each_row(&mut |key, value| {
@@ -143,10 +145,9 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
 struct Printer<W: Write> {
     out: W,
     format: Format,
-    /// Columns of vector and state; none for values that are bytes.
-    /// None for a table that is no embedding table.
+    /// The columns of vector and state. `None` for a table of bytes, which is no embedding table.
     config: Option<TableConfig>,
-    /// Whether the optimizer's values are printed too.
+    /// True if the optimizer's values are printed too.
     state: bool,
     printed: u64,
 }

@@ -1,7 +1,7 @@
-//! `embank evict`: rows of a table go by age, frequency or norm.
+//! `embank evict`: deletes rows of a table by age, frequency or norm.
 //!
-//! What goes is gone for good with the checkpoint at the end, so the list of the keys is on stable
-//! storage before that.
+//! The checkpoint at the end makes the deletion final. So the list of deleted keys is durable
+//! before that checkpoint.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -71,17 +71,18 @@ struct Report {
     examined: u64,
     rows: u64,
     counts: u64,
-    /// The new one; none after a dry run, and where nothing went.
+    /// The number of the new checkpoint. `None` after a dry run, and if no row was deleted.
     checkpoint: Option<u64>,
-    /// As text, for a path need not be UTF-8 and JSON must be.
+    /// The path as text, because a path need not be UTF-8 and JSON must be.
     keys: Option<String>,
 }
 
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The bank can't be read or written, there is no such table or checkpoint, the table can't tell
-/// what a condition asks for, or the file of keys is there already or can't be written.
+/// Returns an error if the bank cannot be read or written, if the table or checkpoint is missing,
+/// or if the table lacks the data for a condition. Also if the file of keys exists or cannot be
+/// written.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     // The number of checkpoints now, or 2: an eviction then removes at most the oldest one.
     let kept = summary(&args.dir)?.checkpoints.len().max(2);
@@ -91,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         }
         Bank::open(&args.dir, BankOptions { checkpoints_kept: kept, create: false, ..options })
     })?;
-    // A table of the user's may end so, too.
+    // The name of a user's table may also end with the suffix of the counts.
     let counts_of = embank::table_of_counts(&args.table)
         .filter(|_| bank.tables().iter().all(|table| table.name != args.table));
     let table = bank.open_table(counts_of.unwrap_or(&args.table))?;
@@ -113,7 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         checkpoint: None,
         keys: args.keys.as_ref().map(|path| path.display().to_string()),
     };
-    // One for an eviction that took nothing would only push the oldest one out.
+    // A checkpoint without a change would only remove the oldest one.
     if !args.dry_run && evicted.rows + evicted.counts > 0 {
         let blob = bank.recovered().map(|recovered| recovered.blob.clone()).unwrap_or_default();
         let taken = bank.checkpoint(&blob);
@@ -129,8 +130,8 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     Ok(Ending::Good)
 }
 
-/// Sets the table's time to what the caller says; without that it is the largest that training has
-/// set.
+/// Sets the table's time to the caller's time. Without one, the table keeps the largest time that
+/// training has set.
 fn set_time(table: &Table, args: &Args) -> Result<()> {
     match (table.config().tracking, args.set_time) {
         (Tracking::SetTime, Some(time)) => Ok(table.set_time(time)?),
@@ -196,11 +197,11 @@ fn text(report: &Report) -> String {
     text
 }
 
-/// Takes the list away again if the checkpoint that failed let no row go; says what became of the
-/// rows.
+/// Removes the list of keys if the checkpoint failed and no row was deleted. Returns a text that
+/// says what happened to the rows.
 fn not_taken(dir: &Path, list: Option<&Path>, examined: u64) -> String {
-    // Where only its last step failed, the new checkpoint may stand: then the list tells what is
-    // gone for good.
+    // If only the checkpoint's last step failed, the new checkpoint may exist. The list then names
+    // deleted rows and is kept.
     let found = summary(dir).ok().filter(|found| found.damage.is_empty());
     let newest = found.and_then(|found| found.checkpoints.iter().map(|one| one.number).max());
     if newest != Some(examined) {
@@ -218,7 +219,8 @@ fn not_taken(dir: &Path, list: Option<&Path>, examined: u64) -> String {
     }
 }
 
-/// A file of keys, one a line. It gets its name when it is completed; else nothing is left of it.
+/// A file of keys, one in each line. It gets its name on completion; before that, dropping it
+/// removes it.
 #[derive(Debug)]
 struct KeyList {
     path: PathBuf,
@@ -238,7 +240,7 @@ impl KeyList {
         write().with_context(|| not_written(&self.path))
     }
 
-    /// Makes the list durable, and gives it its name, durably too.
+    /// Makes the list durable, renames it to its final name, and makes the name durable.
     fn complete(self) -> Result<()> {
         let Self { path, out } = self;
         publish(out).with_context(|| not_written(&path))
@@ -259,8 +261,8 @@ fn not_written(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    /// A checkpoint that fails in its last step may stand, and then the list is the only trace of
-    /// the rows.
+    /// A checkpoint that fails in its last step may exist. The list is kept then, because nothing
+    /// else records the deleted rows.
     #[test]
     fn a_list_stays_where_its_rows_may_have_gone() {
         let files = tempfile::tempdir().unwrap();

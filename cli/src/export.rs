@@ -1,4 +1,4 @@
-//! `embank export`: a table to a file that other programs read.
+//! `embank export`: writes a table to a file that other programs read.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ use serde::Serialize;
 use crate::Ending;
 use crate::output::{self, RowBar, bytes, count, parse_scaled};
 
-/// Memory for a bank that a command opens, where no option and no limit says otherwise. Less than a
-/// program's bank gets by default: a command works beside the program that trains.
+/// Memory budget of a bank that a command opens without an option or a limit. It is less than a
+/// program's default, because commands run beside the training program.
 const MEMORY_BYTES: u64 = 256 << 20;
 
 /// Options of `export`.
@@ -76,14 +76,15 @@ struct Report {
     rows: u64,
     filled_rows: u64,
     bytes: u64,
-    /// As text, for a path need not be UTF-8 and JSON must be.
+    /// The paths as text, because a path need not be UTF-8 and JSON must be.
     files: Vec<String>,
 }
 
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The bank has no such table or checkpoint or can't be read, or the file can't be written.
+/// Returns an error if the bank lacks the table or checkpoint, if it cannot be read, or if the file
+/// cannot be written.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     let bank = with_enough_memory(args.memory_budget, |options| {
         Bank::open_read_only(&args.dir, options, args.checkpoint)
@@ -128,7 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     Ok(Ending::Good)
 }
 
-/// Opens a bank, with as much memory as it needs.
+/// Opens a bank with the memory budget that it needs.
 pub(crate) fn with_enough_memory(
     memory_budget: Option<u64>,
     open: impl Fn(BankOptions) -> embank::Result<Bank>,
@@ -140,7 +141,7 @@ pub(crate) fn with_enough_memory(
     };
     let bank = match open(options.clone()) {
         Err(Error::BudgetTooSmall { needed_bytes, .. }) => {
-            // Twice the index, so that pages and their turning have room too.
+            // The budget is twice the index, so that pages have room too.
             let memory_budget_bytes = needed_bytes.saturating_mul(2);
             open(BankOptions { memory_budget_bytes, ..options })?
         }
@@ -150,12 +151,12 @@ pub(crate) fn with_enough_memory(
     Ok(bank)
 }
 
-/// The memory that an option gives, or the default of the commands.
+/// Returns the memory of the option, or else the commands' default.
 pub(crate) fn memory_bytes(given: Option<u64>) -> u64 {
     given.unwrap_or_else(|| embank::default_memory_budget_bytes().min(MEMORY_BYTES))
 }
 
-/// Warns on standard error of a memory budget that the process's control group does not allow.
+/// Warns on standard error if the memory budget exceeds the limit of the process's control group.
 pub(crate) fn warn_of_memory(budget_bytes: u64) {
     if let Some(warning) = embank::memory_budget_warning(budget_bytes) {
         output::note(&format!("warning: {warning}\n"));

@@ -1,4 +1,4 @@
-//! `embank import`: a file into a table.
+//! `embank import`: reads files into a table.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -73,7 +73,8 @@ struct Report {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The file or the bank can't be read, the file does not fit the table, or there is no such table.
+/// Returns an error if a file or the bank cannot be read, if a file does not fit the table, or if
+/// the table is missing.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     // The number of checkpoints now, or 2: an import then removes at most the oldest one.
     let kept = match summary(&args.dir) {

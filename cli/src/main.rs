@@ -1,9 +1,8 @@
 //! `embank`: looks at banks, verifies, dumps, copies, compacts and repairs them, evicts rows, and
 //! plans new ones; runs pipelines over raw rows.
 //!
-//! The work is done in `embank_kv::inspect` and the store; here it gets a command line, words and
-//! JSON. A further subcommand is a module with an `Args` and a `run` that says how it ended, and
-//! one line in [`Command`].
+//! `embank_kv::inspect` and the store do the work. This program adds the command line, the texts
+//! and JSON. A new subcommand needs a module with `Args` and `run`, and one line in [`Command`].
 
 mod checkpoints;
 mod compact;
@@ -139,7 +138,7 @@ enum Command {
 enum Ending {
     /// All is well.
     Good,
-    /// It did its work and found damage.
+    /// The command finished its work and found damage.
     Damage,
 }
 

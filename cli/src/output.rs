@@ -1,8 +1,8 @@
-//! What the program prints: text, JSON, tables, numbers in words, progress.
+//! The output of the program: text, JSON, tables, numbers in words and progress bars.
 //!
-//! **Printing never ends a command.** Its work and its verdict stand whatever becomes of standard
-//! output and standard error: a closed pipe, as of `| head`, silences the rest, and any other
-//! failure is remembered for [`exit_code`]. Nothing here panics where a stream is full or closed.
+//! **Printing never ends a command.** A failed write changes neither the work nor its result. A
+//! closed pipe (`| head`) silences the rest of the output. Any other failure is stored for
+//! [`exit_code`]. No function here panics if a stream is full or closed.
 
 use std::fmt::{Display, Write as _};
 use std::io::{self, ErrorKind, Write};
@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::Ending;
 
-/// The first failure to write to standard output.
+/// The first failed write to standard output.
 static FAILED: Mutex<Option<io::Error>> = Mutex::new(None);
 
 /// Prints a value as JSON.
@@ -30,8 +30,8 @@ pub(crate) fn json<T: Serialize>(value: &T) {
     }
 }
 
-/// Prints text. Its lines end with line feeds; other control characters are escaped, as a name may
-/// have them.
+/// Prints text. Line feeds end lines. Other control characters are escaped, because names may
+/// contain them.
 pub(crate) fn print(text: &str) {
     put(&escaped(text, true));
 }
@@ -46,7 +46,7 @@ fn put(text: &str) {
     }
 }
 
-/// Prints what a command did, as JSON or in words; on standard error where its rows went to
+/// Prints the result of a command as JSON or text. Prints to standard error if rows went to
 /// standard output.
 pub(crate) fn report<T: Serialize>(
     value: &T,
@@ -62,17 +62,17 @@ pub(crate) fn report<T: Serialize>(
     }
 }
 
-/// Remembers that standard output can't be written.
+/// Stores the error of a failed write to standard output.
 pub(crate) fn failed(error: io::Error) {
     FAILED.lock().get_or_insert(error);
 }
 
-/// Prints text to standard error, as far as that can be written.
+/// Prints text to standard error and ignores a failed write.
 pub(crate) fn note(text: &str) {
     let _ = io::stderr().lock().write_all(escaped(text, true).as_bytes());
 }
 
-/// A name or path on one line, its control characters escaped.
+/// Returns a name or path as one line, with escaped control characters.
 pub(crate) fn shown(name: impl Display) -> String {
     escaped(&name.to_string(), false)
 }
@@ -89,7 +89,7 @@ fn escaped(text: &str, keeps_lines: bool) -> String {
     shown
 }
 
-/// An error with its causes, each told once: many errors name theirs themselves.
+/// Returns an error with its causes. A cause that an earlier text already contains is left out.
 pub(crate) fn causes(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -102,14 +102,14 @@ pub(crate) fn causes(error: &anyhow::Error) -> String {
     text
 }
 
-/// True if the error says that the reader of standard output, to which rows went, has closed it.
+/// True if the error comes from a closed standard output to which rows were written.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let of = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
     of.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// How a command ended, as its exit status: its own verdict first; an output that was lost is a
-/// failure where the verdict is good.
+/// Returns the exit status of a command. An error or found damage decides it first. Otherwise a
+/// failed write to standard output counts as a failure.
 pub(crate) fn exit_code(ended: Result<Ending>) -> ExitCode {
     const DAMAGE: u8 = 1;
     const FAILURE: u8 = 2;
@@ -120,7 +120,7 @@ pub(crate) fn exit_code(ended: Result<Ending>) -> ExitCode {
             ExitCode::from(FAILURE)
         }
         (Ok(Ending::Good), _) => ExitCode::SUCCESS,
-        // The reader of the output has enough, as `| head` has.
+        // The reader has closed the pipe, as `| head` does, and needs no more output.
         (Err(error), _) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         (Err(error), _) => {
             note(&format!("error: {}\n", shown(causes(&error))));
@@ -129,15 +129,15 @@ pub(crate) fn exit_code(ended: Result<Ending>) -> ExitCode {
     }
 }
 
-/// Whether a path stands for standard output.
+/// True if the path means standard output.
 pub(crate) fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Writes a small file, which is there whole or not at all.
+/// Writes a small file atomically.
 ///
 /// # Errors
-/// It can't be written, or would take the place of one of `inputs`.
+/// Returns an error if the file cannot be written or would replace one of `inputs`.
 pub(crate) fn write_file(path: &Path, text: &str, inputs: &[&Path]) -> Result<()> {
     let mut file = OutputFile::create(path)?;
     if let Some(input) = inputs.iter().find(|input| file.replaces(input)) {
@@ -152,7 +152,7 @@ pub(crate) fn write_file(path: &Path, text: &str, inputs: &[&Path]) -> Result<()
     Ok(file.publish()?)
 }
 
-/// Columns of text, the first to the left, the others to the right.
+/// Returns columns of text. The first column is aligned to the left, the others to the right.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(shown).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -201,7 +201,7 @@ pub(crate) fn bytes(number: u64) -> String {
     if unit == 0 { format!("{number} B") } else { format!("{value:.2} {}", UNITS[unit]) }
 }
 
-/// A number with an optional unit: 4096, 64MiB, 1GB, 10k.
+/// Parses a number with an optional unit: 4096, 64MiB, 1GB, 10k.
 ///
 /// # Errors
 /// Something else.
@@ -227,7 +227,7 @@ pub(crate) fn parse_scaled(text: &str) -> Result<u64> {
     Ok((value * scale as f64).round() as u64)
 }
 
-/// A bar of log bytes on stderr; nothing is drawn where stderr is not a terminal.
+/// A progress bar of log bytes on stderr. Nothing is drawn if stderr is not a terminal.
 pub(crate) struct Bar(ProgressBar);
 
 impl Bar {
@@ -251,7 +251,7 @@ impl Drop for Bar {
     }
 }
 
-/// A bar of rows on stderr; nothing is drawn where stderr is not a terminal.
+/// A progress bar of rows on stderr. Nothing is drawn if stderr is not a terminal.
 pub(crate) struct RowBar(ProgressBar);
 
 impl RowBar {
@@ -301,7 +301,7 @@ impl DamageJson {
     }
 }
 
-/// Damage as lines, files below the bank's directory.
+/// Returns damage as lines, with paths relative to the bank's directory.
 pub(crate) fn damage_lines(bank: &Path, damage: &[Damage]) -> String {
     let mut text = String::new();
     for found in damage {

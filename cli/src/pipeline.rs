@@ -1,4 +1,4 @@
-//! `embank pipeline`: raw rows to files of tensors.
+//! `embank pipeline`: turns files of raw rows into files of tensors.
 
 mod explain;
 mod plot;
@@ -145,7 +145,7 @@ struct CriteoArgs {
     modulus: u32,
 }
 
-/// How rows lie in files, on the command line.
+/// The input formats on the command line.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum InputFormat {
     /// A row a line, tabs between fields, no header
@@ -158,7 +158,7 @@ enum InputFormat {
     Columns,
 }
 
-/// What a first line is, on the command line.
+/// The meanings of a file's first line on the command line.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum HeaderArg {
     /// Names: fields are the columns of their names, in any order, and other columns are not read
@@ -173,7 +173,7 @@ fn parse_separator(text: &str) -> embank_pipeline::Result<Separator> {
     text.replace("\\t", "\t").parse()
 }
 
-/// What is written, on the command line.
+/// The output formats on the command line.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum OutputFormat {
     Packed,
@@ -191,14 +191,14 @@ struct Report {
     /// Lines that those span.
     bad_lines: u64,
     first_bad_rows: Vec<String>,
-    /// Columns that files of columns lack.
+    /// The number of the pipeline's columns that Parquet or Arrow files lack.
     missing_columns: u64,
     first_missing_columns: Vec<String>,
     vocabularies: Vec<Vocabulary>,
     /// Of the bank.
     #[serde(skip_serializing_if = "Option::is_none")]
     checkpoint: Option<u64>,
-    /// As text, for a path need not be UTF-8 and JSON must be.
+    /// The paths as text, because a path need not be UTF-8 and JSON must be.
     files: Vec<String>,
 }
 
@@ -211,8 +211,8 @@ struct Vocabulary {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The pipeline makes no sense, an input can't be read, a row is bad, or an output can't be
-/// written.
+/// Returns an error if the pipeline is invalid, an input cannot be read, a row is bad, or an output
+/// cannot be written.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     match &args.command {
         Command::Run(args) => run_pipeline(args),
@@ -225,10 +225,10 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
 }
 
 impl RowsArgs {
-    /// The pipeline, and how long its inputs are together.
+    /// Returns the pipeline and the total length of its inputs.
     ///
     /// # Errors
-    /// The pipeline makes no sense, or an input is not there.
+    /// Returns an error if the pipeline is invalid or an input is missing.
     #[cfg(feature = "flight")]
     pub(crate) fn pipeline(&self, bank: Option<&Bank>) -> Result<(Pipeline, u64)> {
         let pipeline = self.made(&self.spec()?, &self.options()?, bank)?;
@@ -258,13 +258,13 @@ impl RowsArgs {
         Ok(options)
     }
 
-    /// The files, those of directories in their places.
+    /// Returns the input files. The files of a directory take the directory's place in the order.
     fn files(&self) -> Result<Vec<Input<'static>>> {
         let inputs: Vec<_> = self.inputs.iter().map(Input::file).collect();
         Ok(Input::expand(&inputs)?)
     }
 
-    /// The pipeline of a spec, which may have its vocabularies in a bank.
+    /// Makes the pipeline of a spec, with its vocabularies in `bank` if that is given.
     fn made(&self, spec: &Spec, options: &RunOptions, bank: Option<&Bank>) -> Result<Pipeline> {
         let made = match bank {
             Some(bank) => Pipeline::with_bank(spec, options, bank),
@@ -273,7 +273,7 @@ impl RowsArgs {
         made.with_context(|| format!("the pipeline {}", self.spec.display()))
     }
 
-    /// How long the inputs are together.
+    /// Returns the total length of the inputs.
     fn input_bytes(&self) -> Result<u64> {
         let mut input_bytes = 0;
         for input in self.files()? {
@@ -325,7 +325,8 @@ fn run_pipeline(args: &RunArgs) -> Result<Ending> {
     let mut shown = Shown { sink, bar: Bar::new(input_bytes) };
     let ran = told(pipeline.run(&inputs, &mut shown))?;
     drop(shown.bar);
-    // Before the files: they may have ids of no value that a crash then leaves in the bank.
+    // The checkpoint comes before the files get their names. Otherwise a crash could leave files
+    // with ids that the bank does not know.
     let checkpoint = bank.as_ref().filter(|_| pipeline.learns()).map(|bank| {
         let blob = bank.recovered().map(|recovered| recovered.blob.clone()).unwrap_or_default();
         pipeline.checkpoint(bank, &blob)
@@ -350,12 +351,12 @@ fn open_bank(dir: &Path, memory_budget: Option<u64>, create: bool) -> Result<Ban
     })
 }
 
-/// A bank at its newest checkpoint; a pipeline on it inserts nothing.
+/// Opens a bank at its newest checkpoint. A pipeline on it inserts nothing.
 pub(crate) fn open_bank_to_read(dir: &Path, memory_budget: Option<u64>) -> Result<Bank> {
     with_enough_memory(memory_budget, |options| Bank::open_read_only(dir, options, None))
 }
 
-/// Those that the pipeline has, as the bank has them.
+/// Returns the pipeline's vocabularies as the bank stores them.
 fn vocabularies_of(spec: &Spec, bank: &Bank) -> Vec<Vocabulary> {
     let operators = spec.columns.iter().flat_map(|column| &column.operators);
     let named = |name: &str| {
@@ -365,19 +366,19 @@ fn vocabularies_of(spec: &Spec, bank: &Bank) -> Vec<Vocabulary> {
     all.map(|of| Vocabulary { name: of.name, values: of.len }).collect()
 }
 
-/// A run's failure, with what the command line has for a cure.
+/// Adds the remedy that the command line offers to the error of a run.
 fn told(ran: embank_pipeline::Result<RunReport>) -> Result<RunReport> {
     match ran {
         Err(Error::BadRow(row)) => {
             bail!("{row:#}; --skip-bad-rows leaves such rows out, counts them and goes on")
         }
-        // A file's failure is told as it is, not as a consumer's.
+        // The consumer is the output file here, so its error is returned unchanged.
         Err(Error::Consumer(why)) => Err(anyhow::Error::from_boxed(why)),
         ran => Ok(ran?),
     }
 }
 
-/// Writes batches and shows how far it is.
+/// Writes batches and shows the progress.
 struct Shown {
     sink: FileSink,
     bar: Bar,
@@ -398,7 +399,7 @@ impl Consumer for Shown {
     }
 }
 
-/// A bar of input bytes on stderr; nothing is drawn where stderr is not a terminal.
+/// A progress bar of input bytes on stderr. Nothing is drawn if stderr is not a terminal.
 struct Bar {
     bar: ProgressBar,
     started: Instant,
@@ -414,7 +415,7 @@ impl Bar {
     }
 
     fn show(&self, input_bytes: u64, rows: u64) {
-        // Text is made only for a visible bar.
+        // The text is made only for a visible bar.
         if !self.bar.is_hidden() {
             let speed = rows as f64 / self.started.elapsed().as_secs_f64().max(1e-3);
             self.bar.set_message(format!("{} rows, {} rows/s", count(rows), count(speed as u64)));

@@ -1,7 +1,7 @@
-//! `embank plan`: what a table will take, before it is made.
+//! `embank plan`: estimates the memory, disk space and drive life of a table.
 //!
-//! Formulas are those of docs/architecture.md (the memory budget, disk space) and docs/format.md
-//! (records). Where a number was measured and not derived, the output says so and where.
+//! The formulas come from docs/architecture.md (the memory budget, disk space) and docs/format.md
+//! (records). If a number was measured and not derived, the output says so and names the machine.
 
 use anyhow::{Result, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -11,22 +11,23 @@ use serde::Serialize;
 use crate::Ending;
 use crate::output::{self, bytes, count, parse_scaled};
 
-/// Bytes of index memory a row.
+/// Bytes of index memory for each row.
 const INDEX_BYTES_PER_ROW: f64 = 15.1;
-/// Bytes of a whole image of the index a row.
+/// Bytes of a whole index image on disk for each row.
 const IMAGE_BYTES_PER_ROW: f64 = 9.6;
-/// Of a whole image, what the changes that checkpoints add to it come to before the next one is
-/// whole; and the part of the buckets from which changed ones are too many for that.
+/// An index image is written whole again when the changes since the last whole one reach this part
+/// of it. It is also written whole if this part of the buckets has changed.
 const CHANGES_PART: f64 = 0.25;
-/// Rows of a bucket of the index.
+/// Average number of rows in an index bucket.
 const ROWS_PER_BUCKET: f64 = 5.0;
-/// Bytes of a record's header.
+/// Bytes of the header that each record has.
 const RECORD_HEADER_BYTES: u64 = 32;
-/// The log over its rows, with compaction in the background.
+/// The size of the log divided by the size of its rows, with background compaction.
 const SPACE_AMPLIFICATION: f64 = 1.5;
-/// Bytes written by compaction for each byte of the caller's, at its default target.
+/// Bytes that compaction writes for each byte of the caller, at its default target.
 const COMPACTION_WRITES: f64 = 1.0;
-/// Of a budget, what is left beside lookahead queue (1/32), read buffers (1/16), pages in flight.
+/// The part of a memory budget that holds pages. The rest is the lookahead queue (1/32), read
+/// buffers (1/16) and pages in flight.
 const FRAMES_PART: f64 = 0.85;
 
 /// Options of `plan`.
@@ -64,7 +65,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Takes the library's dtypes by the names of their variants.
+/// Parses the library's dtypes by the names of their variants.
 fn dtypes() -> impl TypedValueParser<Value = Dtype> {
     one_of(Dtype::ALL.iter().map(|&dtype| Choice {
         name: format!("{dtype:?}").to_lowercase(),
@@ -73,7 +74,8 @@ fn dtypes() -> impl TypedValueParser<Value = Dtype> {
     }))
 }
 
-/// Takes the library's optimizers by their names. The rate plays no part in what lies beside a row.
+/// Parses the library's optimizers by their names. The learning rate does not change the size of a
+/// row's state.
 fn optimizers() -> impl TypedValueParser<Value = Optimizer> {
     one_of(Optimizer::each_kind(0.1).map(|optimizer| Choice {
         name: optimizer.name().to_lowercase().replace(' ', "-"),
@@ -82,16 +84,16 @@ fn optimizers() -> impl TypedValueParser<Value = Optimizer> {
     }))
 }
 
-/// A value of an option.
+/// A possible value of an option.
 #[derive(Clone)]
 struct Choice<T> {
     name: String,
-    /// Bytes of a row of 16 values, for the help.
+    /// Bytes of a row with 16 values, for the help text.
     row_bytes: u32,
     value: T,
 }
 
-/// Takes a choice by its name.
+/// Parses a choice by its name.
 fn one_of<T: Copy + Send + Sync + 'static>(
     choices: impl Iterator<Item = Choice<T>>,
 ) -> impl TypedValueParser<Value = T> {
@@ -160,7 +162,7 @@ fn plan(args: &Args) -> Plan {
     let index_bytes = scaled(args.rows, INDEX_BYTES_PER_ROW);
     let budget = |part: f64| {
         let kept = scaled(rows_bytes, part) + index_bytes;
-        // A quarter of the budget at least stays with the log.
+        // At least a quarter of the budget stays for the log.
         scaled(kept, 1.0 / FRAMES_PART).max(scaled(index_bytes, 1.0 / 0.65)).max(1 << 20)
     };
     let checkpoint_bytes = scaled(args.rows, IMAGE_BYTES_PER_ROW);
@@ -186,8 +188,8 @@ fn plan(args: &Args) -> Plan {
 
 fn written(args: &Args, rate: u64, record_bytes: u64, checkpoint_bytes: u64) -> Written {
     const DAY: u64 = 86_400;
-    // The updates are spread evenly, which is the worst case: each update of a row outside mutable
-    // memory writes the row again.
+    // Evenly spread updates are the worst case: each update of a row outside mutable memory writes
+    // the row again.
     let updates_bytes = rate.saturating_mul(DAY).saturating_mul(record_bytes);
     let compaction_bytes = scaled(updates_bytes, COMPACTION_WRITES);
     let changed = rate as f64 * args.checkpoint_every as f64 / args.rows as f64;
@@ -198,14 +200,15 @@ fn written(args: &Args, rate: u64, record_bytes: u64, checkpoint_bytes: u64) -> 
     Written { updates_bytes, compaction_bytes, checkpoints_bytes, total_bytes, drive_days }
 }
 
-/// The average share of the index that an image holds, with `updates_per_row` updates for each row,
-/// spread evenly between two checkpoints.
+/// Returns the average part of the index that an image holds. `updates_per_row` is the number of
+/// updates for each row between two checkpoints, evenly spread.
 fn image_part(updates_per_row: f64) -> f64 {
     let buckets = 1.0 - (-ROWS_PER_BUCKET * updates_per_row).exp();
     if buckets > CHANGES_PART {
         return 1.0;
     }
-    // One whole image, and changes until they come to its quarter.
+    // One whole image is followed by images of changes, until the changes reach a quarter of the
+    // whole one.
     let changes = (CHANGES_PART / buckets.max(1e-6)).ceil();
     (1.0 + changes * buckets) / (1.0 + changes)
 }
@@ -313,17 +316,17 @@ mod tests {
             json: false,
         };
         let plan = plan(&args);
-        // docs/format.md: dim 16 with Adagrad is a record of 160 bytes.
+        // docs/format.md: a record of dim 16 with Adagrad has 160 bytes.
         assert_eq!((plan.value_bytes, plan.record_bytes), (128, 160));
         assert!((14_000_000..16_000_000).contains(&plan.index_bytes));
-        // README: 10,000 rows a second of 160 bytes are 138 GB a day.
+        // README: 10,000 rows of 160 bytes a second are 138 GB a day.
         let written = plan.written_per_day.as_ref().unwrap();
         assert_eq!(written.updates_bytes / 1_000_000_000, 138);
         assert!(written.total_bytes > 2 * written.updates_bytes);
         assert!(text(&args, &plan).contains("the drive lasts"));
     }
 
-    /// Names follow from the library's; a name that scripts use must stay.
+    /// The names are derived from the library's variants. A name that scripts use must not change.
     #[test]
     fn choices_have_the_names_that_the_command_takes() {
         fn names<T>(parser: &impl TypedValueParser<Value = T>) -> Vec<String> {
@@ -341,7 +344,8 @@ mod tests {
     fn images_cost_what_changed_and_a_whole_one_at_times() {
         assert_eq!(image_part(1.0), 1.0);
         assert!(image_part(0.0) < 1e-4);
-        // 4.9% of the buckets: six times, then a whole one.
+        // Each checkpoint changes 4.9% of the buckets, so six images of changes precede a whole
+        // one.
         let part = image_part(0.01);
         assert!((part - (1.0 + 6.0 * 0.0488) / 7.0).abs() < 1e-3, "{part}");
     }

@@ -1,4 +1,4 @@
-//! `embank repair`: what can be saved goes into a new bank.
+//! `embank repair`: saves the intact rows of a damaged bank in a new bank.
 
 use std::path::PathBuf;
 
@@ -51,7 +51,8 @@ struct Table {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// There is nothing to salvage from, the new directory is not empty, or can't be written.
+/// Returns an error if there is nothing to salvage, or if the new directory is not empty or cannot
+/// be written.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     if let Some(budget_bytes) = args.memory_budget {
         warn_of_memory(budget_bytes);

@@ -1,4 +1,4 @@
-//! `embank rollback`: back to an older checkpoint, for good.
+//! `embank rollback`: returns to an older checkpoint and removes the newer ones.
 
 use std::path::PathBuf;
 
@@ -34,8 +34,8 @@ struct Report {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The bank is open or being read, the checkpoint is not there or does not verify, or `--yes` is
-/// missing.
+/// Returns an error if the bank is in use, if the checkpoint is missing or damaged, or if `--yes`
+/// is missing.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     if !args.yes {
         let numbers = summary(&args.dir)?.checkpoints.into_iter().map(|of| of.number);

@@ -1,4 +1,4 @@
-//! `embank serve`: a pipeline's batches over Arrow Flight.
+//! `embank serve`: serves a pipeline's batches over Arrow Flight.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -56,10 +56,11 @@ pub(crate) struct Args {
     wait: u64,
 }
 
-/// Runs the subcommand; it ends when serving fails.
+/// Runs the subcommand until serving fails.
 ///
 /// # Errors
-/// The pipeline makes no sense, an input is not there, or the address can't be had.
+/// Returns an error if the pipeline is invalid, an input is missing, or the address is not
+/// available.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     let bank = args.bank.as_ref().map(|dir| open_bank_to_read(dir, args.memory_budget));
     let (pipeline, _) = args.rows.pipeline(bank.transpose()?.as_ref())?;

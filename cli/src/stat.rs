@@ -1,4 +1,4 @@
-//! `embank stat`: what the metadata tells.
+//! `embank stat`: prints the metadata of a bank.
 
 use std::path::PathBuf;
 
@@ -42,7 +42,7 @@ struct Report {
     damage: Vec<DamageJson>,
 }
 
-/// A directory that could not be cleared away, as JSON.
+/// A directory that could not be removed, as JSON.
 #[derive(Debug, Serialize)]
 struct NotRemovedJson {
     path: String,
@@ -107,7 +107,7 @@ impl VocabularyJson {
     }
 }
 
-/// A checkpoint's tables without those of vocabularies, which are shown as such.
+/// Returns a checkpoint's tables without the tables of vocabularies, which are printed separately.
 pub(crate) fn plain_tables(checkpoint: &CheckpointSummary) -> impl Iterator<Item = &TableSummary> {
     checkpoint.tables.iter().filter(|table| !VocabularySummary::owns(table))
 }
@@ -115,7 +115,7 @@ pub(crate) fn plain_tables(checkpoint: &CheckpointSummary) -> impl Iterator<Item
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The directory is no bank, or can't be read.
+/// Returns an error if the directory is no bank or cannot be read.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     let summary = summary(&args.dir)?;
     if args.json {

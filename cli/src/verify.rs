@@ -1,4 +1,4 @@
-//! `embank verify`: is a bank whole?
+//! `embank verify`: checks a bank for damage.
 
 use std::path::PathBuf;
 
@@ -58,7 +58,7 @@ struct Table {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The directory is no bank, has no such checkpoint, or can't be read.
+/// Returns an error if the directory is no bank, lacks the checkpoint, or cannot be read.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     let options =
         VerifyOptions { checkpoint: args.checkpoint, memory_bytes: memory_bytes(args.memory) };

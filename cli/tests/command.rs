@@ -1,4 +1,4 @@
-//! The program as people and scripts start it.
+//! Tests of the program as users and scripts start it.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -23,7 +23,7 @@ fn embank(dir: &Path, arguments: &str) -> Output {
     output_of(command.args(words.next()).arg(dir).args(words))
 }
 
-/// As `embank`, with a file at the end, which may have any name.
+/// Runs `embank` with a file as its last argument. The file may have any name.
 fn embank_with_file(dir: &Path, arguments: &str, file: &Path) -> Output {
     let mut words = arguments.split_whitespace();
     let mut command = Command::new(env!("CARGO_BIN_EXE_embank"));
@@ -40,14 +40,14 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(errors))
 }
 
-/// What a call prints as JSON, and its exit status.
+/// Returns the JSON output and the exit status of a command.
 fn json(dir: &Path, arguments: &str) -> (Value, i32) {
     let output = embank(dir, &format!("{arguments} --json"));
     let found = serde_json::from_slice(&output.stdout);
     (found.unwrap_or_else(|_| panic!("{}", text(&output))), output.status.code().unwrap())
 }
 
-/// A bank with two checkpoints: `user` of dim 3 with Adagrad, and `item`.
+/// Makes a bank with two checkpoints and two tables: `user` of dim 3 with Adagrad, and `item`.
 fn bank() -> tempfile::TempDir {
     let _no_forks = no_forks();
     let dir = tempfile::tempdir().unwrap();
@@ -82,7 +82,7 @@ fn stat_tells_tables_rows_and_space() {
     let (report, status) = json(dir.path(), "stat");
     assert_eq!((status, &report["rows"]), (0, &Value::from(ROWS + 1)));
     assert_eq!(report["tables"][0]["dim"], 3);
-    // dim 3 with Adagrad: 24 bytes of value, 56 of record.
+    // A row of dim 3 with Adagrad has a value of 24 bytes and a record of 56 bytes.
     assert_eq!(report["tables"][0]["row_bytes"], 56 * ROWS);
     let live = report["row_bytes"].as_f64().unwrap();
     let times = report["log_disk_bytes"].as_f64().unwrap() / live;
@@ -322,8 +322,7 @@ fn a_table_goes_out_and_comes_into_a_new_bank() {
     assert!(text(&output).contains("--fill-missing") || text(&output).contains("fill missing"));
 }
 
-/// A run whose files may not grow beyond some KiB, which stands for a full disk: a write fails
-/// midway.
+/// Runs a command whose files may not exceed `kib` KiB. As on a full disk, a write fails midway.
 fn embank_without_space(kib: u32, dir: &Path, arguments: &str, file: &Path) -> Output {
     let mut words = arguments.split_whitespace();
     let mut command = Command::new("bash");
@@ -346,8 +345,8 @@ fn an_export_that_finds_no_space_leaves_nothing() {
     }
 }
 
-/// A bank with one checkpoint: of ten rows, those of keys 5 to 9 were used at time 3 and the others
-/// at time 9 as well.
+/// Makes a bank with one checkpoint and ten rows. The rows of keys 5 to 9 were last used at time 3,
+/// the others at time 9.
 fn bank_with_old_rows() -> tempfile::TempDir {
     let _no_forks = no_forks();
     let dir = tempfile::tempdir().unwrap();
@@ -401,12 +400,11 @@ fn an_eviction_is_durable_and_keeps_the_blob() {
         assert_eq!(bank.recovered().unwrap().blob, b"step 9");
     }
 
-    // Nothing is left to go, so there is nothing to make durable, and the checkpoints stay as they
-    // are.
+    // No row is left to delete, so the command takes no checkpoint.
     let (again, status) = json(dir.path(), &arguments("none"));
     assert_eq!((status, &again["rows"], &again["checkpoint"]), (0, &0.into(), &Value::Null));
     assert_eq!(keys_of("none").len(), 0);
-    // Frequency beside age: all conditions must hold.
+    // With an age and a frequency, both conditions must hold.
     let rarely = embank(dir.path(), "evict user --unused-for 0 --used-fewer-than 2 --set-time 9");
     assert!(text(&rarely).contains("evicted       0\n"), "{}", text(&rarely));
     let often = embank(dir.path(), "evict user --used-fewer-than 3 --norm-below 3");
@@ -414,7 +412,8 @@ fn an_eviction_is_durable_and_keeps_the_blob() {
     assert!(text(&often).contains("evicted       5\ncheckpoint    3;"), "{}", text(&often));
 }
 
-/// `stat` showed the counts before admission as a table, and nothing took that name.
+/// `evict` takes the name under which `stat` shows the counts before admission. No command once
+/// did.
 #[test]
 fn counts_are_forgotten_by_the_name_that_stat_shows() {
     let dir = tempfile::tempdir().unwrap();
@@ -474,8 +473,8 @@ fn an_eviction_that_makes_no_sense_changes_nothing() {
     assert_eq!(fs::read_dir(files.path()).unwrap().count(), 1, "a bank was made");
 }
 
-/// A bank with one checkpoint, whose table `user` has keys of 19 digits: 1,000 of them fill more
-/// than a buffer.
+/// Makes a bank with one checkpoint. The 1,000 keys of its table `user` have 19 digits, so the list
+/// of keys exceeds its buffer.
 fn bank_with_long_keys(blob: &[u8]) -> tempfile::TempDir {
     let _no_forks = no_forks();
     let dir = tempfile::tempdir().unwrap();
@@ -488,8 +487,8 @@ fn bank_with_long_keys(blob: &[u8]) -> tempfile::TempDir {
     dir
 }
 
-/// An eviction of all rows of `user` that has a few KiB for each file fails, tells why, and has
-/// done nothing; with room for its files the same command succeeds.
+/// Checks that an eviction of all rows of `user` fails with this file limit, reports the reason and
+/// changes nothing. Without the limit the same command succeeds.
 fn assert_fails_without_space(dir: &Path, kib: u32, told: &str) {
     let (before, _) = json(dir, "stat");
     let files = tempfile::tempdir().unwrap();
@@ -511,24 +510,25 @@ fn assert_fails_without_space(dir: &Path, kib: u32, told: &str) {
     assert_eq!(fs::read_dir(files.path()).unwrap().count(), 1);
 }
 
-/// Rows only go for good when the list of them is on stable storage.
+/// Rows are only deleted for good after the list of their keys is durable.
 #[test]
 fn an_eviction_that_can_not_list_its_keys_is_none() {
-    // 20,000 bytes, of which some can't be written while rows go.
+    // The list has 20,000 bytes, and a write of it fails while rows are deleted.
     assert_fails_without_space(bank_with_long_keys(b"").path(), 1, "so no row went: File too");
-    // 1,890 bytes, which are all in the buffer when the last row has gone.
+    // The list has 1,890 bytes, which are all still in the buffer after the last row is deleted.
     assert_fails_without_space(bank().path(), 1, "so no row went: File too");
 }
 
-/// A list of rows that are still there would mislead, and be in the way of the next try.
+/// The list of keys is removed if no row was deleted. It would be wrong, and would block the next
+/// try.
 #[test]
 fn an_eviction_whose_checkpoint_fails_leaves_no_list() {
     let dir = bank_with_long_keys(&[7; 1 << 20]);
-    // Enough for list, log and index; not for the blob.
+    // The limit suffices for the list, the log and the index, but not for the blob.
     assert_fails_without_space(dir.path(), 512, "taking a checkpoint, so no row went: ");
 }
 
-/// JSON is UTF-8, and file names need not be.
+/// A file name that is not UTF-8 does not break the JSON output.
 #[test]
 fn files_with_any_name_are_told_of_in_json() {
     let (dir, files) = (bank(), tempfile::tempdir().unwrap());
@@ -550,7 +550,8 @@ fn files_with_any_name_are_told_of_in_json() {
     assert!(file.exists());
 }
 
-/// A command once took 256 MiB, whatever the limit of its container.
+/// Without an option, the memory budget follows the limit of the control group. A command once
+/// always took 256 MiB.
 #[test]
 fn a_limit_of_memory_is_kept_and_a_budget_above_it_warned_of() {
     let dir = bank();
@@ -558,7 +559,7 @@ fn a_limit_of_memory_is_kept_and_a_budget_above_it_warned_of() {
     for (path, text) in [
         ("proc/self/cgroup", "0::/\n"),
         ("proc/self/mountinfo", "35 24 0:30 / /groups rw - cgroup2 cgroup2 rw\n"),
-        // Less than the 256 MiB that a command takes without a limit.
+        // This limit is below the 256 MiB that a command takes without a limit.
         ("groups/memory.max", "67108864\n"),
     ] {
         let path = root.path().join(path);

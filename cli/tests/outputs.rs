@@ -1,5 +1,5 @@
-//! What becomes of a command whose output is a closed pipe, a full disk, a device, a link or one of
-//! its inputs.
+//! Tests of commands whose output is a closed pipe, a full disk, a device, a link or one of their
+//! inputs.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::forks::{no_forks, spawn};
 
-/// A name that would clear a terminal's screen.
+/// A name with control characters that clear a terminal's screen.
 const ODD: &str = "odd\u{1b}[2J\nname";
 
 fn embank(arguments: &[&str]) -> Command {
@@ -40,7 +40,7 @@ fn status(command: &mut Command) -> i32 {
     output.status.code().unwrap_or_else(|| panic!("{}: {}", output.status, text(&output)))
 }
 
-/// A pipe without a reader.
+/// Returns a pipe without a reader.
 fn closed() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -95,7 +95,8 @@ impl Test {
     }
 }
 
-/// `embank verify DAMAGED | head -1` was 0.
+/// A closed pipe does not change the exit status. `embank verify DAMAGED | head -1` once returned
+/// 0.
 #[test]
 fn a_verdict_stands_whatever_becomes_of_the_output() {
     let (good, damaged) = (Test::new(), Test::damaged());
@@ -118,14 +119,14 @@ fn a_verdict_stands_whatever_becomes_of_the_output() {
         [vec!["verify", &good.bank], vec!["stat", &good.bank], vec!["dump", &good.bank, "user"]]
     {
         assert_eq!(status(embank(&words).stdout(closed())), 0, "{words:?}");
-        // What was lost is no success.
+        // Lost output makes a successful command fail.
         let output = output_of(embank(&words).stdout(full()));
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(text(&output).contains("writing to standard output"), "{}", text(&output));
     }
 }
 
-/// The program panicked, with 101.
+/// An error text that cannot be written does not change the exit status. The program once panicked.
 #[test]
 fn errors_that_can_not_be_written_change_no_status() {
     let test = Test::new();
@@ -196,7 +197,7 @@ fn mkfifo(path: &Path) {
     assert!(spawn(Command::new("mkfifo").arg(path)).wait().unwrap().success());
 }
 
-/// As root, an export made /dev/null a file for everyone.
+/// An export to a device leaves the device in place. As root, it once replaced /dev/null by a file.
 #[test]
 fn an_export_replaces_no_device_pipe_or_link() {
     let test = Test::new();
@@ -214,7 +215,8 @@ fn an_export_replaces_no_device_pipe_or_link() {
     ] {
         for format in ["npy", "safetensors", "parquet"] {
             if format == "npy" && !out.contains("/bank/") {
-                // With keys, npy writes files beside the path.
+                // With keys, npy writes several files beside the path, so it cannot write to a
+                // device.
                 continue;
             }
             let output = test.export(out, &["--format", format]);
@@ -265,7 +267,7 @@ fn parquet_is_streamed_and_other_formats_say_why_not() {
     assert_eq!(status(command.stdout(full())), 2);
 }
 
-/// A pipeline with one output, `row`, and a row for it.
+/// Writes a pipeline with one output, `row`, and one input row. Returns the pipeline's path.
 fn pipeline(test: &Test) -> String {
     let spec = output_of(&mut embank(&["pipeline", "criteo"]));
     fs::write(test.at("spec.json"), &spec.stdout).unwrap();
@@ -274,7 +276,7 @@ fn pipeline(test: &Test) -> String {
     test.path("spec.json")
 }
 
-/// The output took the place of the input.
+/// An output that is also an input is refused. It once replaced the input.
 #[test]
 fn a_pipeline_that_would_replace_its_input_is_refused() {
     let test = Test::new();
@@ -305,7 +307,7 @@ fn a_pipeline_that_would_replace_its_input_is_refused() {
     assert!(streamed.status.success() && streamed.stdout == before, "{}", text(&streamed));
 }
 
-/// Hidden files of a run that was ended stayed for ever.
+/// A run that is ended by a signal removes its hidden files. They once stayed.
 #[test]
 fn a_run_that_a_signal_ends_leaves_nothing() {
     for (name, signal) in [("INT", 2), ("TERM", 15), ("KILL", 9)] {
@@ -314,11 +316,11 @@ fn a_run_that_a_signal_ends_leaves_nothing() {
         mkfifo(&test.at("pipe"));
         let words = ["pipeline", "run", &spec, &test.path("pipe"), "--out", &test.path("out")];
         let mut run = spawn(&mut embank(&words));
-        // It opens when the run begins to read, which has made its outputs by then.
+        // This open returns when the run begins to read. The run has made its outputs by then.
         let mut rows = File::options().write(true).open(test.at("pipe")).unwrap();
         rows.write_all(&fs::read(test.at("rows.tsv")).unwrap()).unwrap();
-        // A shell may have started this with SIGINT ignored; then the run goes on, and ends with
-        // its input.
+        // If a shell started this test with SIGINT ignored, the run continues and ends with its
+        // input.
         let script = format!("kill -{name} {}", run.id());
         assert!(spawn(Command::new("sh").args(["-c", &script])).wait().unwrap().success());
         drop(rows);

@@ -1,4 +1,4 @@
-//! `embank pipeline` and `embank serve` as people and scripts start it.
+//! Tests of `embank pipeline` and `embank serve` as users and scripts start them.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod forks;
@@ -27,8 +27,8 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(errors))
 }
 
-/// A directory with the Criteo pipeline and rows of which one is bad; row `n` has the label `n %
-/// 2`.
+/// Makes a directory with the Criteo pipeline and its rows, one of them bad. Row `n` has the label
+/// `n % 2`.
 fn criteo() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let printed = pipeline(dir.path(), "criteo --modulus 100");
@@ -63,7 +63,7 @@ fn rows_become_files_of_each_format() {
     assert_eq!(report["vocabularies"][25]["values"], 40);
     let packed = fs::read(dir.path().join("out/row.bin")).unwrap();
     assert_eq!(packed.len(), 80 * 160);
-    // The label of the second row, and its last category.
+    // Reads the label of the second row and its last category.
     let number = |at: usize| u32::from_le_bytes(packed[at * 4..at * 4 + 4].try_into().unwrap());
     assert_eq!((number(40), number(79)), (1, 1));
 
@@ -77,7 +77,7 @@ fn rows_become_files_of_each_format() {
         run("good.tsv good.tsv --out out --format parquet");
         assert!(fs::read(dir.path().join("out/row.parquet")).unwrap().starts_with(b"PAR1"));
     }
-    // Packed rows are an input too, by their name.
+    // A name with `.bin` marks packed rows as an input.
     let spec = fs::read_to_string(dir.path().join("spec.json")).unwrap();
     fs::write(dir.path().join("spec.json"), spec.replace("\"logarithm\"", "\"float\"")).unwrap();
     assert_eq!(run("out/row.bin --out again")["rows"], 80);
@@ -135,7 +135,7 @@ fn csv_by_its_name_with_header_and_quotes() {
     assert!(output.status.success(), "{}", text(&output));
     let npy = fs::read(dir.path().join("out/out.npy")).unwrap();
     assert_eq!(npy[128..], [5_u64.to_le_bytes(), 6_u64.to_le_bytes()].concat());
-    // As it is not: the header is a bad row, and so is the quoted one.
+    // With the wrong settings, the header and the quoted row are bad rows.
     let output = pipeline(
         dir.path(),
         "run spec.json t.csv --out out --no-header --no-quotes --skip-bad-rows",
@@ -145,7 +145,7 @@ fn csv_by_its_name_with_header_and_quotes() {
     assert!(text(&output).contains("32 bits; make it Bits32"), "{}", text(&output));
 }
 
-/// The format follows from the names of all inputs, in either case.
+/// The names of the inputs decide their format, in upper or lower case.
 #[test]
 fn formats_by_name_separators_and_directories() {
     let dir = tempfile::tempdir().unwrap();
@@ -182,7 +182,7 @@ fn formats_by_name_separators_and_directories() {
         assert_eq!(output.status.code(), Some(2), "{arguments}: {}", text(&output));
         assert!(text(&output).contains(told), "{arguments}: {}", text(&output));
     }
-    // A limit to what is left out.
+    // A run ends if the share of bad rows exceeds the limit.
     fs::write(path("bad.tsv"), "5.0\n6\n".repeat(6000)).unwrap();
     let output = pipeline(dir.path(), "run spec.json bad.tsv --out out --skip-bad-rows");
     assert!(text(&output).contains("bad.tsv:1:1: field \"n\", \"5.0\""), "{}", text(&output));
@@ -191,7 +191,7 @@ fn formats_by_name_separators_and_directories() {
     assert!(text(&output).contains("bad rows      6,000"), "{}", text(&output));
 }
 
-/// A server's process, ended with the test.
+/// The process of a server. Dropping this ends it.
 #[cfg(feature = "flight")]
 struct Server(std::process::Child);
 
@@ -233,8 +233,8 @@ fn a_server_prints_its_address_and_listens_there() {
     }
 }
 
-/// Text and numbers of any range, numbered by vocabularies, and two files of which the second has a
-/// new word.
+/// Makes a directory with a pipeline that numbers text and numbers by vocabularies, and two input
+/// files. The second file has a new word.
 fn words() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let spec = r#"{
@@ -272,7 +272,7 @@ fn a_bank_keeps_the_vocabularies_from_run_to_run() {
     assert_eq!(ids(dir.path()), [1, 2, 2, 0]);
     assert!(told.contains("checkpoint    2\n") && told.contains("word             3\n"), "{told}");
 
-    // What fails leaves the bank as it was, and the blob is the trainer's.
+    // A failed run leaves the bank and the trainer's blob unchanged.
     {
         let _no_forks = no_forks();
         let bank = embank::Bank::open(dir.path().join("bank"), Default::default()).unwrap();
@@ -292,7 +292,8 @@ fn a_bank_keeps_the_vocabularies_from_run_to_run() {
     assert_eq!(bank.recovered().unwrap().blob, b"the trainer's");
 }
 
-/// A run over rows for evaluation inserted their words, and needed the bank for itself.
+/// A run for evaluation inserts no words and works while a trainer has the bank open. Once it did
+/// neither.
 #[test]
 fn a_run_that_is_not_to_learn_leaves_the_bank_as_it_is() {
     let dir = words();
@@ -304,7 +305,7 @@ fn a_run_that_is_not_to_learn_leaves_the_bank_as_it_is() {
     let run =
         |arguments: &str| pipeline(dir.path(), &format!("run spec.json {arguments} --out out"));
     assert!(run("one.tsv --bank bank").status.success());
-    // Also while a trainer has it open.
+    // The run also works while a trainer has the bank open.
     let bank = embank::Bank::open(dir.path().join("bank"), Default::default()).unwrap();
     let output = run("two.tsv --bank bank --no-learn --json");
     assert!(output.status.success(), "{}", text(&output));
@@ -321,7 +322,7 @@ fn a_run_that_is_not_to_learn_leaves_the_bank_as_it_is() {
         assert_eq!(output.status.code(), Some(2), "{}", text(&output));
         assert!(text(&output).contains(told), "{}", text(&output));
     }
-    // Without an id for them, the first unknown value ends it.
+    // Without an `unknown_id`, the first unknown value ends the run.
     fs::write(dir.path().join("spec.json"), without).unwrap();
     assert!(run("one.tsv --bank other").status.success());
     let output = run("two.tsv --bank other --no-learn");

@@ -1,17 +1,16 @@
-//! What a power cut may leave of a recorded directory.
+//! Builds the possible contents of a recorded directory after a power cut.
 //!
-//! Cut after the first `position` calls of a journal, the disk holds
-//! - every change that a later sync before `position` covers: for a file's bytes and length a sync
-//!   of the file, for a name a sync of its directory (POSIX; most file systems promise more, so
-//!   what passes here passes there);
-//! - of the others **any subset**: writes reach the disk in any order and not as a whole. A write
-//!   is torn at blocks of 512 bytes, which a drive writes whole; its blocks may be there or not
-//!   each by itself, and the file's new length may be there without any. A rename is there or not
-//!   as a whole.
+//! The power cut comes after the first `position` calls of a journal. Then the disk holds:
+//! - every change that a sync before `position` covers. A sync of a file covers its bytes and its
+//!   length; a sync of a directory covers the names in it. This is what POSIX promises. Most file
+//!   systems promise more, so a test that passes here passes there.
+//! - **any subset** of the other changes: writes reach the disk in any order, and a write may reach
+//!   it in part. A write is torn at blocks of 512 bytes, which a drive writes whole. Each block may
+//!   be missing, and the file's new length may be there without any block. A rename is never torn.
 //!
-//! What can't happen here: unsynced calls of one file (or one directory) swapped, so that the older
-//! one wins. For each block and each name that is the same as the newer one missing, which is among
-//! the subsets.
+//! One case is left out: two unsynced calls of one file or directory trade places, so that the
+//! older one wins. For each block and each name, the result equals an image without the newer call.
+//! The subsets contain that image.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,21 +22,21 @@ use fastrand::Rng;
 
 use crate::journal::{Journal, Node, Op};
 
-/// What a drive writes whole.
+/// A drive writes a block of this size as a whole, so writes are torn only between blocks.
 const BLOCK_BYTES: u64 = 512;
 
-/// Which of the unsynced calls have reached the disk.
+/// Selects the unsynced calls that have reached the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
     /// None.
     Nothing,
-    /// All: what a kill of the process leaves.
+    /// Every call, as after a kill of the process.
     Everything,
-    /// All but the call at this place of the journal.
+    /// Every call except the one at this index of the journal.
     AllBut(usize),
-    /// None but the call at this place of the journal.
+    /// Only the call at this index of the journal.
     Only(usize),
-    /// A random subset, with torn writes.
+    /// A random subset with this seed. Some of its writes are torn.
     Random(u64),
 }
 
@@ -47,24 +46,25 @@ enum Content {
     Dir(BTreeMap<String, Node>),
 }
 
-/// A directory and all below it.
+/// The contents of a directory tree.
 #[derive(Debug, Clone)]
 pub struct Disk {
     nodes: Vec<Content>,
 }
 
-/// How much of a call reaches the disk.
+/// Says how much of a call reaches the disk.
 #[derive(Clone, Copy)]
 enum Part {
     Whole,
-    /// The blocks that the seed says, of a write.
+    /// A random selection of a write's blocks, with this seed.
     Torn(u64),
-    /// The length alone, of a write.
+    /// Only the new file length of a write.
     Length,
 }
 
 impl Disk {
-    /// What is left of `journal` cut at `position`; `sure` is its [`Journal::sure_from`].
+    /// Returns the disk after a power cut at `position` of `journal`. `sure` must be the journal's
+    /// [`Journal::sure_from`].
     #[must_use]
     pub fn after_cut(journal: &Journal, sure: &[usize], position: usize, left: Left) -> Disk {
         let mut disk = Disk::empty(journal);
@@ -72,7 +72,7 @@ impl Disk {
             Left::Random(seed) => seed,
             _ => 0,
         });
-        // Much, half or little of it.
+        // Of 8 unsynced calls, about 1, 4 or 7 are kept.
         let keep_of_8 = [1, 4, 7][random.u64(..3) as usize];
         for (i, op) in journal.ops[..position].iter().enumerate() {
             let is_sure = sure[i] < position;
@@ -91,14 +91,14 @@ impl Disk {
         disk
     }
 
-    /// The calls before `position` that no sync before it covers.
+    /// Returns the indexes of the calls before `position` that no sync before `position` covers.
     #[must_use]
     pub fn unsure(journal: &Journal, sure: &[usize], position: usize) -> Vec<usize> {
         let unsure = |&i: &usize| sure[i] >= position && journal.ops[i].covered_by().is_some();
         (0..position).filter(unsure).collect()
     }
 
-    /// All files and directories that will ever be made, without names.
+    /// Returns a disk with every file and directory that the journal ever makes, without names.
     fn empty(journal: &Journal) -> Disk {
         let mut nodes = vec![Content::Dir(BTreeMap::new()); journal.nodes()];
         for op in &journal.ops {
@@ -162,10 +162,10 @@ impl Disk {
         }
     }
 
-    /// Writes it out below `dir`, which must be there and empty.
+    /// Writes this tree to `dir`, which must be an empty directory.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Returns any error of the file system.
     pub fn write_to(&self, dir: &Path) -> io::Result<()> {
         self.write_names(0, dir)
     }
@@ -175,7 +175,7 @@ impl Disk {
         for (name, &node) in names {
             let path = dir.join(name);
             match &self.nodes[node] {
-                // Further names of a file become copies: no reader can tell.
+                // A further hard link becomes a copy. Readers of the image see no difference.
                 Content::File(bytes) => fs::write(path, &**bytes)?,
                 Content::Dir(_) => {
                     fs::create_dir(&path)?;
@@ -186,10 +186,10 @@ impl Disk {
         Ok(())
     }
 
-    /// Where a directory differs from this, if it does.
+    /// Returns the first difference between `dir` and this tree. `None` if they are equal.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Returns any error of the file system.
     pub fn difference(&self, dir: &Path) -> io::Result<Option<String>> {
         self.difference_below(0, dir)
     }
@@ -318,7 +318,8 @@ mod tests {
             let blocks: Vec<u8> = bytes[1024..].chunks(512).map(|block| block[0]).collect();
             seen.insert((name.clone(), blocks));
         }
-        // Neither, a zero length, one, the other (with a hole before it), both; under either name.
+        // The image has neither write, a length of zeros, the first write, the second write (with a
+        // hole before it) or both. Each of these appears under the old name and under the new name.
         assert_eq!(seen.len(), 10, "{seen:?}");
     }
 }

@@ -1,10 +1,11 @@
-//! Crash images of a recorded life: which power cuts are tried, and what must come back.
+//! Crash images of a recorded life: the power cuts to try, and the states at which the bank must
+//! open.
 //!
-//! The state that an image must open at follows from the journal alone. It is the one of the last
-//! `checkpoint` that had returned, or that `Store::open` had returned with; and from a checkpoint's
-//! renaming until one of these, it may be that checkpoint's as well. While the bank is rolled back,
-//! it is the next older one's from the sync of a name's removal on, and from the removal until then
-//! either's.
+//! The journal alone decides the state at which an image must open. It is the state of the last
+//! `checkpoint` or `Store::open` that had returned. From the rename of a new checkpoint until that
+//! return, the new checkpoint's state is allowed too. A rollback removes the newest checkpoint's
+//! name. From the removal until its sync, both states are allowed; after the sync, only the older
+//! one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,36 +23,36 @@ use crate::rows::{self, Model};
 use crate::strangers::check_restored_segments;
 use crate::workload::{BANK, KEYS_END, State, open, options, serial_of};
 
-/// One image in this number is verified whole. A scan is then compared with the model too, and
-/// older checkpoints are opened.
+/// One image in this number is verified as a whole. For that image a scan is compared with the
+/// model, and older checkpoints are opened.
 const SELDOM: u64 = 4;
 
-/// What the program was doing when the power went.
+/// The operation of the program at the power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
     /// In `Store::open`.
     Open,
     /// In `checkpoint`.
     Checkpoint,
-    /// In `compact`; where compaction runs in the background, it may also be at work in any other
-    /// phase.
+    /// In `compact`. Background compaction may also run during any other phase.
     Compaction,
     /// In `roll_back`.
     RollBack,
-    /// In batches, whose pages are written as they fill.
+    /// In batches of row changes. Full pages are written during these.
     Work,
 }
 
-/// A moment at which the power goes.
+/// A moment of the power cut.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
-    /// Calls of the journal before it.
+    /// The number of journal calls before the power cut.
     pub position: usize,
     /// The serial number of the state that is durable.
     pub sure: u64,
-    /// That of a checkpoint that may be complete.
+    /// The serial number of a checkpoint that may be complete. `None` if there is no such
+    /// checkpoint.
     pub maybe: Option<u64>,
-    /// What the program was doing.
+    /// The operation of the program at this moment.
     pub phase: Phase,
 }
 
@@ -61,7 +62,7 @@ impl Moment {
     }
 }
 
-/// A moment and what had reached the disk by then.
+/// A moment, and the unsynced calls that had reached the disk by then.
 #[derive(Debug, Clone, Copy)]
 pub struct Cut {
     /// When.
@@ -76,12 +77,12 @@ impl fmt::Display for Cut {
     }
 }
 
-/// All moments of a journal, before its first call and after each.
+/// Returns the moments before the first call of a journal and after each call.
 #[must_use]
 pub fn moments(journal: &Journal) -> Vec<Moment> {
     let mut moment = Moment { position: 0, sure: 0, maybe: None, phase: Phase::Work };
     let mut begun = None;
-    // Checkpoints on the disk, by their names.
+    // The complete checkpoints on the disk: their names and serial numbers.
     let mut complete: BTreeMap<String, u64> = BTreeMap::new();
     let mut moments = vec![moment];
     for (i, op) in journal.ops.iter().enumerate() {
@@ -106,7 +107,7 @@ pub fn moments(journal: &Journal) -> Vec<Moment> {
                 moment.maybe = begun;
                 complete.extend(begun.map(|serial| (to.clone(), serial)));
             }
-            // One goes: the oldest, or, in rolling back, the newest.
+            // A checkpoint is removed: the oldest one, or the newest one in a rollback.
             Op::Rename { from, to, .. } if to.strip_suffix(".partial") == Some(from) => {
                 complete.remove(from);
                 if moment.phase == Phase::RollBack {
@@ -127,9 +128,9 @@ fn is_checkpoints(path: &str) -> bool {
     Path::new(path) == Path::new(BANK).join("checkpoints")
 }
 
-/// `count` different cuts of a journal: at each moment with nothing and with everything of what was
-/// not sure, with each single call missing or there alone, and with random subsets; a random
-/// selection if that is more.
+/// Returns up to `count` different cuts of a journal. Each moment is cut with no unsynced call and
+/// with every unsynced call. It is also cut with each call missing, with each call alone, and with
+/// random subsets. If these are more than `count`, a random selection is returned.
 #[must_use]
 pub fn cuts(journal: &Journal, count: usize, random: &mut Rng) -> Vec<Cut> {
     let (sure, moments) = (journal.sure_from(), moments(journal));
@@ -151,7 +152,7 @@ pub fn cuts(journal: &Journal, count: usize, random: &mut Rng) -> Vec<Cut> {
     random.shuffle(&mut singles);
     let mut cuts: Vec<Cut> = plain.into_iter().take(count / 3).collect();
     cuts.extend(singles.into_iter().take(count / 3));
-    // Of the random ones, as many in each phase: most calls are a checkpoint's.
+    // Each phase gets the same number of random cuts, because most calls belong to checkpoints.
     let mut phases: BTreeMap<Phase, Vec<Moment>> = BTreeMap::new();
     for moment in moments {
         phases.entry(moment.phase).or_default().push(moment);
@@ -165,7 +166,7 @@ pub fn cuts(journal: &Journal, count: usize, random: &mut Rng) -> Vec<Cut> {
     cuts
 }
 
-/// What a bank must come back as.
+/// Checks that a bank opens at a state that the journal allows.
 #[derive(Debug)]
 pub struct Oracle<'a> {
     journal: &'a Journal,
@@ -174,14 +175,14 @@ pub struct Oracle<'a> {
 }
 
 impl<'a> Oracle<'a> {
-    /// The oracle of a journal whose states are these.
+    /// Returns the oracle of a journal with these states.
     #[must_use]
     pub fn new(journal: &'a Journal, states: &'a [State]) -> Self {
         Oracle { journal, states, sure: journal.sure_from() }
     }
 
-    /// Makes the image of `cut` in `dir`, which must be empty, opens it, and holds it against the
-    /// oracle. The image has been worked with when this returns.
+    /// Makes the image of `cut` in the empty directory `dir`, opens it, and checks it. This changes
+    /// the image.
     ///
     /// # Errors
     /// What is wrong.
@@ -228,7 +229,7 @@ impl<'a> Oracle<'a> {
     /// Makes the image of `cut` in `dir`.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Returns any error of the file system.
     pub fn lay_out(&self, cut: &Cut, dir: &Path) -> Result<()> {
         let disk = Disk::after_cut(self.journal, &self.sure, cut.moment.position, cut.left);
         disk.write_to(dir).context("writing the image")
@@ -243,8 +244,8 @@ impl<'a> Oracle<'a> {
             .with_context(|| format!("the rows of state {}", state.serial))
     }
 
-    /// Holds every checkpoint but the newest against what it held: a name without `.partial` is a
-    /// promise. Works on copies of the image, in `dir`.
+    /// Checks every checkpoint except the newest one against its recorded state. A name without
+    /// `.partial` promises a complete checkpoint. The check works on copies of the image, in `dir`.
     ///
     /// # Errors
     /// What is wrong.
@@ -277,7 +278,7 @@ impl<'a> Oracle<'a> {
     }
 }
 
-/// Every byte that a kept checkpoint names is as it should be.
+/// Checks every byte that a kept checkpoint names.
 fn check_whole(bank: &Path) -> Result<()> {
     let report = verify(bank, &VerifyOptions::default(), &mut |_| {}).context("verifying it")?;
     let damage = report.damage.first();
@@ -285,10 +286,10 @@ fn check_whole(bank: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The names of the directories that say that they are complete checkpoints.
+/// Returns the names of the complete checkpoints' directories.
 fn complete_names(checkpoints: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
-    // A bank that is just being made has no such directory.
+    // A bank whose creation was cut short may lack this directory.
     if checkpoints.is_dir() {
         for entry in std::fs::read_dir(checkpoints)? {
             let name = entry?.file_name().into_string().unwrap_or_default();
@@ -298,7 +299,7 @@ fn complete_names(checkpoints: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Some work of each kind, on the store and on a copy of the model.
+/// Makes some changes of each kind, on the store and on a copy of the model.
 pub(crate) fn work_on(
     store: &Store,
     model: &Model,

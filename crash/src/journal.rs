@@ -1,12 +1,12 @@
-//! What a program did to a directory, call by call, and what of it a sync has made sure of.
+//! The calls by which a program changed a directory, and the changes that a sync has made durable.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A file or directory, whatever its name; numbered from 0, the recorded directory itself.
+/// Number of a file or directory, independent of its name. Number 0 is the recorded directory.
 pub type Node = usize;
 
-/// One call that changed something, made sure of something, or says where the program was.
+/// A call that changed or synced something, or a mark of the program's position.
 #[derive(Debug, Clone)]
 pub enum Op {
     /// A new file or directory `node`, named `name` in `dir`.
@@ -15,29 +15,29 @@ pub enum Op {
         dir: Node,
         /// The name in it.
         name: String,
-        /// What the name leads to.
+        /// The node that the name leads to.
         node: Node,
-        /// Whether that is a directory.
+        /// True if that node is a directory.
         is_dir: bool,
     },
-    /// A further name of a file.
+    /// A file got a further name (a hard link).
     Link {
         /// The directory.
         dir: Node,
         /// The name in it.
         name: String,
-        /// What the name leads to.
+        /// The node that the name leads to.
         node: Node,
     },
-    /// A name is gone: of a file, or of an empty directory.
+    /// The name of a file or of an empty directory was removed.
     Unlink {
         /// The directory.
         dir: Node,
-        /// The name that was in it.
+        /// The removed name in `dir`.
         name: String,
     },
-    /// A name changed within its directory, over whatever had the new one. There or not there as a
-    /// whole.
+    /// A name changed within its directory and replaced any file of the new name. A power cut keeps
+    /// a rename whole or not at all.
     Rename {
         /// The directory.
         dir: Node,
@@ -57,14 +57,14 @@ pub enum Op {
         /// What.
         bytes: Arc<[u8]>,
     },
-    /// A file was cut or made longer.
+    /// The length of a file was set.
     SetLen {
         /// The file.
         node: Node,
         /// Its new length.
         len: u64,
     },
-    /// A part of a file reads as zeros now; its length stays.
+    /// A part of a file was replaced by zeros. The file's length did not change.
     Punch {
         /// The file.
         node: Node,
@@ -77,19 +77,19 @@ pub enum Op {
     Sync {
         /// What was synced.
         node: Node,
-        /// Its path from the recorded directory at that moment.
+        /// The path from the recorded directory at that moment.
         path: String,
     },
-    /// The program says where it is.
+    /// The program noted its position.
     Mark(Mark),
 }
 
-/// Where the program under test was.
+/// A position of the program under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// It is about to call `checkpoint`.
+    /// The program is about to call `checkpoint`.
     Begun {
-        /// The state's serial number, which is in the blob and never comes again.
+        /// The state's serial number, which the blob contains. No other state of the life has it.
         serial: u64,
     },
     /// `checkpoint` returned.
@@ -97,28 +97,29 @@ pub enum Mark {
         /// As in `Begun`.
         serial: u64,
     },
-    /// `Store::open` returned a store in this state: 0 for an empty one.
+    /// `Store::open` returned a store in this state. State 0 is an empty store.
     Opened {
         /// As in `Begun`.
         serial: u64,
     },
-    /// It is about to compact by hand.
+    /// The program is about to call `compact`.
     Compacting,
-    /// It is about to take the bank back to an older checkpoint.
+    /// The program is about to roll the bank back to an older checkpoint.
     RollingBack,
     /// `Store::roll_back` returned.
     RolledBack {
-        /// As in `Begun`: that of the older checkpoint.
+        /// The serial number of the older checkpoint's state.
         serial: u64,
     },
-    /// It is about to open the bank.
+    /// The program is about to open the bank.
     Opening,
-    /// It is about to do anything else.
+    /// The program is about to do any other work.
     Working,
 }
 
 impl Op {
-    /// The node whose sync makes this sure: the file of a content, the directory of a name.
+    /// Returns the node whose sync makes this call durable: the file for a content, the directory
+    /// for a name.
     #[must_use]
     pub fn covered_by(&self) -> Option<Node> {
         match *self {
@@ -157,7 +158,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// Everything that was done to a directory, in order.
+/// The calls that changed or synced a directory, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Journal {
     /// The calls.
@@ -165,8 +166,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// For each call, the place of the first sync that makes it sure; beyond the end if there is
-    /// none. Syncs and marks need none.
+    /// Returns, for each call, the index of the first sync that makes the call durable. The index
+    /// is past the end if there is no such sync, and is not used for syncs and marks.
     #[must_use]
     pub fn sure_from(&self) -> Vec<usize> {
         let mut next_sync = vec![usize::MAX; self.nodes()];
@@ -182,7 +183,7 @@ impl Journal {
         sure
     }
 
-    /// How many files and directories there have been.
+    /// Returns the number of files and directories that were ever made.
     #[must_use]
     pub fn nodes(&self) -> usize {
         let made = |op: &Op| match op {
@@ -192,7 +193,7 @@ impl Journal {
         self.ops.iter().map(made).max().unwrap_or(1)
     }
 
-    /// This journal without the syncs that `gone` selects: that of a program without these syncs.
+    /// Returns a copy of this journal without the syncs that `gone` selects.
     #[must_use]
     pub fn without_syncs(&self, mut gone: impl FnMut(usize, &str) -> bool) -> Journal {
         let kept = |(i, op): (usize, &Op)| match op {

@@ -1,21 +1,20 @@
-//! A writer that is killed again and again, and the supervisor that looks at what it left.
+//! A writer process that is killed repeatedly, and the supervisor that checks its bank after each
+//! kill.
 //!
-//! The writer goes through the steps of [`program`](crate::program) on one thread (the store's own
-//! threads write and compact beside it), with a checkpoint now and then whose blob says how many
-//! steps it holds. It also says so beside the bank, in a *status file*: which checkpoint it has
-//! begun, and which has returned. Those few bytes are written in one call and outlive the process,
-//! as the bank's do.
+//! The writer runs the steps of [`program`](crate::program) on one thread, beside the store's own
+//! threads. Some steps are followed by a checkpoint, whose blob holds the number of steps. The
+//! writer also keeps a *status file* beside the bank with the last checkpoint that it began and the
+//! last that returned. One `write` call stores the file's few bytes, and they survive the process.
 //!
-//! The supervisor starts it, waits for the moment that the kill is meant for, sends SIGKILL, opens
-//! the bank itself and compares every row of every table with what the steps make. Then the writer
-//! goes on from there. Moments within a checkpoint are found by watching its directory, so the
-//! store holds no hook for it.
+//! The supervisor starts the writer, waits for the planned moment and sends SIGKILL. Then it opens
+//! the bank and compares every row with the rows that the steps make. The next writer continues
+//! from there. The supervisor finds moments within a checkpoint by watching its directory, so the
+//! store needs no hook for it.
 //!
-//! The writer opens the bank by a relative path through a symbolic link, and switches the link and
-//! changes its working directory afterwards. After some checkpoints it exchanges the bank's
-//! directory for another bank, the *decoy*, and back, with a checkpoint in between that must fail.
-//! A kill may come at any of these moments. The supervisor makes sure that the decoy has not
-//! changed by a byte.
+//! The writer opens the bank by a relative path through a symbolic link. Then it switches the link
+//! and changes its working directory. After some checkpoints it exchanges the bank's directory for
+//! another bank, the *decoy*, and back. A checkpoint in between must fail. A kill may come at any
+//! of these moments. The supervisor checks that the decoy keeps every byte.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -36,31 +35,31 @@ use crate::strangers::{exchange, files};
 use crate::workload::BANK;
 
 const BUDGET_BYTES: u64 = 1 << 20;
-/// Small, so that whole segments go.
+/// The log segment size is small so that compaction frees whole segments.
 const SEGMENT_BYTES: u64 = 256 << 10;
-/// The link through which the writer opens the bank.
+/// The symbolic link through which the writer opens the bank.
 const LINK: &str = "current";
-/// Another bank, which takes the writer's place for moments, and the file by which it is told from
-/// that.
+/// The other bank that the writer puts in its bank's place for a moment, and a file that only the
+/// decoy holds.
 const DECOY: &str = "decoy";
 const MARK: &str = "DECOY";
 /// The decoy takes the bank's place after a checkpoint whose number of steps is a multiple of this.
 const EXCHANGED_EVERY: u64 = 3;
-/// How long a moment is waited for, on however slow a machine.
+/// The supervisor waits at most this long for the planned moment, also on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Between two looks at the directory.
+/// The time between two looks at the checkpoint's directory.
 const LOOK: Duration = Duration::from_micros(30);
-/// Steps that the writer does at most before the moment is looked out for.
+/// The writer runs at most this many steps before the supervisor waits for the planned moment.
 const STEPS_AHEAD_MAX: u64 = 60;
-/// Longest time from there to a kill at any time.
+/// Longest delay, in microseconds, of a kill at any time.
 const ANY_TIME_US: u64 = 20_000;
-/// Longest time from a moment that was waited for to its kill.
+/// Longest delay, in microseconds, from an awaited moment to its kill.
 const LATER_US: u64 = 4_000;
 
-/// Opens the bank that is killed.
+/// Opens the bank that the writer works on.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub fn open(dir: &Path, device: DeviceChoice) -> embank_kv::Result<Store> {
     let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };
     let options =
@@ -75,14 +74,14 @@ pub fn open(dir: &Path, device: DeviceChoice) -> embank_kv::Result<Store> {
     })
 }
 
-/// The place of the writer. Steps are counted from 1; 0 stands for no step.
+/// The content of the status file. Steps are counted from 1; 0 means no step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Status {
     /// Steps that are done.
     done: u64,
-    /// Steps of the checkpoint that was begun and has not returned.
+    /// Steps in the checkpoint that was begun and has not returned.
     begun: u64,
-    /// Steps of the checkpoint that returned last.
+    /// Steps in the last checkpoint that returned.
     completed: u64,
 }
 
@@ -106,16 +105,16 @@ impl Status {
     }
 }
 
-/// The steps that a store's checkpoint holds.
+/// Returns the number of steps in a store's checkpoint.
 fn steps_held(store: &Store) -> Result<u64> {
     let Some(recovered) = store.recovered() else { return Ok(0) };
     Ok(u64::from_le_bytes(*recovered.blob.first_chunk().context("the blob is too short")?))
 }
 
-/// The writer's life: until it is killed. The bank should hold `from` steps.
+/// Runs the writer until it is killed. The bank must hold `from` steps.
 ///
 /// # Errors
-/// It does not; what the store reports.
+/// Returns an error if the bank holds another number of steps, and any error of the store.
 pub fn write_until_killed(dir: &Path, seed: u64, from: u64, device: DeviceChoice) -> Result<()> {
     let status_file = File::options().write(true).open(dir.join("status"))?;
     let mut store = open_by_link(dir, device)?;
@@ -125,11 +124,11 @@ pub fn write_until_killed(dir: &Path, seed: u64, from: u64, device: DeviceChoice
         "the bank holds {steps} steps, and held {from} when it was last looked at"
     );
     let mut status = Status { done: steps, begun: 0, completed: steps };
-    // Ends with the process, by SIGKILL.
+    // The loop ends when SIGKILL ends the process.
     loop {
         match go_on(&store, dir, seed, &mut status, &status_file) {
-            // A thread of the store's own has met the exchanged directory. The last checkpoint is
-            // good.
+            // A thread of the store met the exchanged directory and failed. The last checkpoint is
+            // still good.
             Err(error) if has_met_the_decoy(&error) => {
                 drop(store);
                 put_back(dir)?;
@@ -143,8 +142,8 @@ pub fn write_until_killed(dir: &Path, seed: u64, from: u64, device: DeviceChoice
     }
 }
 
-/// One step of the writer. After some checkpoints, another bank takes the place of the writer's for
-/// a moment.
+/// Runs one step of the writer. After some checkpoints it exchanges the bank and the decoy for a
+/// moment.
 fn go_on(
     store: &Store,
     dir: &Path,
@@ -179,8 +178,8 @@ fn has_met_the_decoy(error: &anyhow::Error) -> bool {
     of_store.is_some_and(|error| error.to_string().contains("replaced by another directory"))
 }
 
-/// Opens the bank by a relative path through a link. Then the link leads to the decoy, and so does
-/// the relative path.
+/// Opens the bank by a relative path through a link. Afterwards the link and the relative path lead
+/// to the decoy.
 fn open_by_link(dir: &Path, device: DeviceChoice) -> Result<Store> {
     std::env::set_current_dir(dir)?;
     fs::create_dir_all(dir.join(BANK))?;
@@ -191,41 +190,41 @@ fn open_by_link(dir: &Path, device: DeviceChoice) -> Result<Store> {
     Ok(store)
 }
 
-/// Has the link lead to a directory beside it.
+/// Points the link at a directory beside it.
 fn lead_to(dir: &Path, name: &str) -> Result<()> {
     let new = dir.join("current.new");
     std::os::unix::fs::symlink(name, &new)?;
     fs::rename(new, dir.join(LINK)).context("switching the link")
 }
 
-/// Ends an exchange with the decoy, if there is one.
+/// Puts the bank back if a kill came during an exchange with the decoy.
 fn put_back(dir: &Path) -> Result<()> {
     if dir.join(BANK).join(MARK).exists() {
         exchange(&dir.join(BANK), &dir.join(DECOY))?;
     }
-    // A kill may have come between making the new link and giving it its name.
+    // A kill may have come after the new link was made and before it was renamed.
     let _ = fs::remove_file(dir.join("current.new"));
     Ok(())
 }
 
-/// The moment that a kill is meant for.
+/// The moment at which the supervisor plans a kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Moment {
-    /// While the writer opens the bank or has just begun.
+    /// While the writer opens the bank or runs its first steps.
     Start,
     /// Any time.
     Any,
-    /// In a checkpoint, at some time from its call.
+    /// At any time after a call of `checkpoint` began.
     Checkpoint,
-    /// When its directory has appeared.
+    /// After the checkpoint's directory has appeared.
     Partial,
-    /// When the image of the index is being written.
+    /// While the index image is written.
     Image,
-    /// When the blob has appeared.
+    /// After the blob has appeared.
     Blob,
-    /// When the manifest has appeared.
+    /// After the manifest has appeared.
     Manifest,
-    /// When it has its final name.
+    /// After the checkpoint has its final name.
     Renamed,
 }
 
@@ -244,17 +243,17 @@ pub const MOMENTS: [Moment; 8] = [
 /// What a kill hit.
 #[derive(Debug, Clone, Copy)]
 pub struct Kill {
-    /// What it was meant for.
+    /// The planned moment of the kill.
     pub moment: Moment,
-    /// Whether the writer was in `checkpoint`.
+    /// True if the writer was in `checkpoint` when it was killed.
     pub in_checkpoint: bool,
-    /// Whether the bank came back at the checkpoint that was being taken.
+    /// True if the bank came back at the checkpoint that was being taken.
     pub at_begun: bool,
-    /// Steps that were lost, as they should be.
+    /// The number of steps after the last checkpoint, which a kill may lose.
     pub steps_lost: u64,
 }
 
-/// Kills a writer and looks at what it leaves.
+/// Kills a writer and checks the bank that it leaves.
 #[derive(Debug)]
 pub struct Supervisor {
     program: PathBuf,
@@ -262,20 +261,20 @@ pub struct Supervisor {
     seed: u64,
     random: Rng,
     status_file: File,
-    /// The decoy's files as they were made.
+    /// The decoy's files with their original bytes.
     decoy: BTreeMap<PathBuf, Vec<u8>>,
-    /// Steps that the newest checkpoint holds for sure, and what they make.
+    /// The number of steps in the newest durable checkpoint, and the rows that they make.
     steps: u64,
     model: Model,
     kills: u64,
 }
 
 impl Supervisor {
-    /// Over an empty directory; `program` is this crate's own, whose `writer` subcommand is the
-    /// writer.
+    /// Makes a supervisor over an empty directory. `program` is this crate's program, whose
+    /// `writer` subcommand runs the writer.
     ///
     /// # Errors
-    /// The directory can't be written.
+    /// Returns an error if the directory cannot be written.
     pub fn new(program: &Path, dir: &Path, seed: u64) -> Result<Self> {
         let mut status_file = File::options();
         let status_file = status_file.read(true).write(true).create(true).truncate(true);
@@ -306,13 +305,13 @@ impl Supervisor {
         self.steps
     }
 
-    /// Starts the writer, kills it, and holds the bank against the steps.
+    /// Starts the writer, kills it, and compares the bank with the steps.
     ///
     /// # Errors
-    /// What is wrong, with the number of the kill.
+    /// Returns an error with the number of the kill and the first difference.
     pub fn kill(&mut self) -> Result<Kill> {
         let moment = MOMENTS[self.random.u64(..MOMENTS.len() as u64) as usize];
-        // By turns, both over the same bank.
+        // The kills alternate between the two devices over one bank.
         let device = if self.kills.is_multiple_of(2) { "auto" } else { "threads" };
         let number = self.kills;
         self.kills += 1;
@@ -338,7 +337,7 @@ impl Supervisor {
             Moment::Start => self.random.u64(..15_000),
             Moment::Any => self.random.u64(..ANY_TIME_US),
             Moment::Checkpoint => self.random.u64(..LATER_US),
-            // At once, or a little later.
+            // Half of these kills come at once, the others after a short delay.
             _ => self.random.u64(..2) * self.random.u64(..LATER_US / 4),
         });
         let ahead = match moment {
@@ -347,7 +346,7 @@ impl Supervisor {
         };
         let began = Instant::now();
         let (mut before, mut looks_out, mut came) = (None, false, None);
-        // Ends: with the moment, with the writer, or with patience.
+        // The loop ends at the moment, at the writer's exit, or when `PATIENCE` is over.
         loop {
             if !looks_out && Status::read(&self.status_file)?.done >= ahead {
                 (looks_out, before) = (true, self.newest_name());
@@ -387,7 +386,7 @@ impl Supervisor {
     }
 
     fn checkpoints(&self) -> Vec<String> {
-        // While the bank is being made, there is no such directory.
+        // The directory does not exist until the bank is made.
         let entries = fs::read_dir(self.dir.join("bank/checkpoints")).into_iter().flatten();
         entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
@@ -425,18 +424,18 @@ impl Supervisor {
     }
 }
 
-/// A writer that does not outlive its supervisor's error.
+/// The writer's process. Dropping this kills it, also after an error of the supervisor.
 struct Writer(Child);
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The device of a name.
+/// Returns the device choice with this name.
 ///
 /// # Errors
 /// There is none.

@@ -1,14 +1,11 @@
-//! How the store is tested against loss of power and kills.
+//! Tests of the store against power cuts, kills and failing disks.
 //!
-//! - [`recorder`] records what the store does to its directory, system call by system call, into a
-//!   [`journal`].
-//! - [`disk`] builds from a journal what a power cut may have left.
-//! - [`workload`] is the life of a bank that is recorded, and [`images`] says what must come back
-//!   from its images.
-//! - [`faults`] has the calls of a bank go wrong one by one, as those of a disk that fails, fills
-//!   up or lies.
-//! - [`kills`] kills a writer, which does the steps of [`program`], and looks at what it left.
-//! - [`strangers`] puts directories and files of another bank in the place of its own.
+//! - [`recorder`] records each system call of the store on its directory in a [`journal`].
+//! - [`disk`] builds the possible contents of the disk after a power cut from a journal.
+//! - [`workload`] runs the recorded life of a bank. [`images`] checks the bank in each image.
+//! - [`faults`] makes one system call of a bank fail or lie, as on a disk that fails or fills up.
+//! - [`kills`] kills a writer that runs the steps of [`program`], and checks its bank.
+//! - [`strangers`] replaces directories and files of a bank by those of another bank.
 //!
 //! `docs/testing.md` has the commands.
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]

@@ -1,4 +1,4 @@
-//! `embank-crash`: power cuts and kills by the thousand. `cargo xtask bench` is the front door.
+//! `embank-crash`: tests with thousands of power cuts and kills. `cargo xtask bench` starts it.
 
 #[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 mod commands;

@@ -1,6 +1,5 @@
-//! The steps of the program that is killed, an endless sequence. The seed and a step's number
-//! decide the step. So a reader that knows how many steps a checkpoint holds can work out its
-//! content.
+//! The endless sequence of steps that the killed program runs. The seed and a step's number decide
+//! the step. So a reader can compute a checkpoint's content from its number of steps.
 
 use anyhow::{Context, Result};
 use embank_kv::Store;
@@ -9,11 +8,11 @@ use fastrand::Rng;
 use crate::content::content;
 use crate::rows::{self, Model};
 
-/// Keys are below this; the last one is never used.
+/// Keys are below this limit. No step uses the last key.
 pub const KEYS_END: u64 = 3000;
-/// Steps between two changes of the table that comes and goes.
+/// After this number of steps, the temporary table is made or dropped.
 const TABLE_TURN: u64 = 150;
-/// The tables that stay: name, length of the values, whether they vary.
+/// The permanent tables: the name, the length of the values, and whether the length varies.
 const TABLES: [(&str, u32, bool); 3] =
     [("rows", 24, false), ("wide", 400, false), ("words", 500, true)];
 const PASSING_TABLE: (&str, u32, bool) = ("passing", 64, false);
@@ -21,9 +20,9 @@ const PASSING_TABLE: (&str, u32, bool) = ("passing", 64, false);
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Makes the tables that stay.
+    /// Makes the permanent tables.
     CreateAll,
-    /// Makes the table that comes and goes.
+    /// Makes the temporary table.
     Create,
     /// Drops it.
     Drop,
@@ -35,13 +34,13 @@ pub enum Step {
     Get(&'static str, Vec<u64>),
     /// Promotes rows.
     Promote(&'static str, Vec<u64>),
-    /// Compacts by hand, beside what compacts in the background.
+    /// Calls `compact`, in addition to background compaction.
     Compact,
     /// Takes a checkpoint.
     Checkpoint,
 }
 
-/// Step `number` of a program.
+/// Returns step `number` of the program with a seed.
 #[must_use]
 pub fn step(seed: u64, number: u64) -> Step {
     if number == 0 {
@@ -77,10 +76,10 @@ pub fn step(seed: u64, number: u64) -> Step {
     }
 }
 
-/// Does a step that takes no checkpoint.
+/// Runs a step that takes no checkpoint.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub fn act(store: &Store, step: &Step) -> Result<()> {
     match step {
         Step::CreateAll => {
@@ -113,10 +112,10 @@ pub fn act(store: &Store, step: &Step) -> Result<()> {
     Ok(())
 }
 
-/// What a step makes of a model.
+/// Applies a step to a model.
 ///
 /// # Errors
-/// The step is not one that follows on the model.
+/// Returns an error if the step does not fit the model.
 pub fn foresee(model: &mut Model, step: Step) -> Result<()> {
     let mut create = |(name, value_bytes, variable): (&str, u32, bool)| {
         let table = rows::ModelTable { value_bytes, variable, rows: Default::default() };

@@ -1,27 +1,27 @@
-//! Records what this process does to a directory, at the C library.
+//! Records the calls of this process on a directory, by replacing functions of the C library.
 //!
 //! **Problem.** The store writes its log through `Device` and everything else through `std::fs`. A
-//! recorder in the store would need a seam around all of that, and would test the seam. It would
-//! also miss a call that bypasses the seam, and a forgotten sync is such a slip.
+//! recorder inside the store would need an interface around both. Such a test would miss a call
+//! that bypasses the interface, and a forgotten sync is such a call.
 //!
-//! **Approach.** This crate defines `open64`, `write`, `fsync`, `rename`, ... under the C library's
-//! own names. A program that links it calls these wherever Rust's standard library would call
-//! those, so the store runs as it ships. Each forwards to the kernel (`syscall`) and, while a
-//! [`Recording`] is going on and the call is about its directory, adds to one [`Journal`]. That is
-//! done under one lock, so the journal's order is the order of the calls. It is kept
-//! out of `embank-bench`, whose figures it would touch.
+//! **Approach.** This crate defines `open64`, `write`, `fsync`, `rename` and others under the C
+//! library's own names. Rust's standard library then calls these functions, so the store runs
+//! unchanged. Each function forwards to the kernel (`syscall`). During a [`Recording`] it adds
+//! calls on the recorded directory to one [`Journal`]. One lock covers the call and the entry, so
+//! the journal has the order of the calls. `embank-bench` does not link this crate, because the
+//! recorder would slow it down.
 //!
-//! **Whole or useless.** A call under a name that is not here would go unseen. So
-//! [`Recording::finish`] replays the journal and compares the result with the directory, byte by
-//! byte; what is not understood (a rename across directories, another mode of `fallocate`) is an
-//! error there. Transfers by io_uring would not be seen either: the store only reads that way.
+//! **Completeness.** A call through another function would be missed. So [`Recording::finish`]
+//! replays the journal and compares the result with the directory, byte by byte. A call that the
+//! recorder cannot represent (a rename across directories, another mode of `fallocate`) makes
+//! `finish` fail. Transfers by io_uring are not seen, but the store only reads that way.
 //!
 //! **Kills.** [`Recording::kill_in`] lets a number of calls pass. Later calls fail with `EIO` and
-//! do nothing, as if the process were gone. The files are then as SIGKILL would leave them at the
-//! boundary of any call.
+//! do nothing, as if the process were gone. The files are then as SIGKILL would leave them between
+//! two calls.
 //!
-//! **Faults.** [`Recording::plan`] has one call, or all from one on, go wrong like those of a disk
-//! that fails, fills up or lies; calls that only look are counted then too (`looks`).
+//! **Faults.** [`Recording::plan`] makes one call, or all calls from one on, fail or lie as on a
+//! bad disk. Read-only calls (`looks`) are then counted too.
 //!
 //! Source: ALICE (Pillai et al., OSDI 2014) records system calls and builds the states that a file
 //! system may leave; CrashMonkey (Mohan et al., OSDI 2018) does so below the file system.
@@ -46,42 +46,42 @@ mod looks;
 use faults::Faults;
 pub use faults::{Call, Fault, Plan, Site};
 
-/// Whether calls are recorded. Relaxed: what is recorded is behind `STATE`'s lock; a thread of the
-/// program under test is started after this was set, or it works on another directory.
+/// True while calls are recorded. Relaxed: the lock of `STATE` protects the recorded data. Threads
+/// of the tested program start after this is set, or they work on another directory.
 static RECORDING: AtomicBool = AtomicBool::new(false);
-/// Whether syncs of files that are not recorded are left out. Relaxed: a matter of speed.
+/// True if syncs of unrecorded files are skipped. Relaxed: the flag affects only the speed.
 static SYNCS_SKIPPED: AtomicBool = AtomicBool::new(false);
 static STATE: Mutex<Option<State>> = Mutex::new(None);
-/// One recording at a time.
+/// Held by the recording in progress, so that there is one at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// What is known of the recorded directory.
+/// The state of a recording and its directory.
 #[derive(Debug)]
 struct State {
     root: Vec<u8>,
     journal: Journal,
     names: HashMap<(Node, String), Node>,
-    /// Where each node was found last: its directory and its name.
+    /// The last known place of each node: its directory and its name.
     places: Vec<(Node, String)>,
     is_dir: Vec<bool>,
     files: HashMap<i32, Node>,
     /// Calls that still pass.
     passes: Option<u64>,
-    /// A call that can't be recorded.
+    /// The first call that the recorder cannot represent. `finish` reports it.
     not_understood: Option<String>,
-    /// Calls of every kind, and the planned fault. `None` while faults are not recorded.
+    /// The counts of all calls and the planned fault. `None` while faults are not planned.
     faults: Option<Faults>,
 }
 
 impl State {
-    /// Counts a call about a node; how it goes wrong, if it does.
+    /// Counts a call on a node. Returns the fault that strikes it, if any.
     fn meet(&mut self, call: Call, node: Node) -> Option<Fault> {
         self.faults.as_ref()?;
         let path = self.path(node);
         self.faults.as_mut()?.meet(call, &path)
     }
 
-    /// As `meet`, for a name, which need not exist.
+    /// Counts a call on a name, which need not exist. Returns the fault that strikes it, if any.
     fn meet_name(&mut self, call: Call, place: &(Node, String)) -> Option<Fault> {
         self.faults.as_ref()?;
         let above = self.path(place.0);
@@ -89,7 +89,7 @@ impl State {
         self.faults.as_mut()?.meet(call, &path)
     }
 
-    /// Whether another call may change something.
+    /// Returns true if another call may change the directory.
     fn pass(&mut self) -> bool {
         match &mut self.passes {
             None => true,
@@ -101,7 +101,7 @@ impl State {
         }
     }
 
-    /// The directory and name that a path from the directory `from` leads to.
+    /// Returns the directory and the name to which a path from the directory `from` leads.
     fn place(&self, from: Node, path: &[u8]) -> Option<(Node, String)> {
         let path = std::str::from_utf8(path).ok()?;
         let mut parts = path.split('/').filter(|part| !part.is_empty() && *part != ".");
@@ -110,7 +110,8 @@ impl State {
         Some((dir, last.into()))
     }
 
-    /// The place of a path as a call got it, with the open directory that it starts from.
+    /// Returns the place of a path argument. A relative path starts from the open directory
+    /// `dir_fd`.
     fn place_of(&self, dir_fd: i32, path: &[u8]) -> Option<(Node, String)> {
         if path.first() != Some(&b'/') {
             return self.place(*self.files.get(&dir_fd)?, path);
@@ -122,7 +123,7 @@ impl State {
         self.place(0, below)
     }
 
-    /// What a path leads to.
+    /// Returns the node to which a path leads.
     fn node_of(&self, dir_fd: i32, path: &[u8]) -> Option<Node> {
         if path == self.root {
             return Some(0);
@@ -184,7 +185,7 @@ impl State {
         self.journal.ops.push(Op::Link { dir, name, node });
     }
 
-    /// Takes in a directory that is there already: all of it sure.
+    /// Adds an existing directory and its contents to the journal as synced.
     fn take_in(&mut self, node: Node, dir: &Path) -> Result<()> {
         let mut entries: Vec<_> = std::fs::read_dir(dir)?.collect::<std::io::Result<_>>()?;
         entries.sort_by_key(std::fs::DirEntry::file_name);
@@ -204,14 +205,14 @@ impl State {
     }
 }
 
-/// Leaves out the syncs of all files that are not being recorded, from now on: copies that are
-/// looked at and thrown away need none.
+/// Skips later syncs of unrecorded files. The tests write copies and throw them away, so these need
+/// no syncs.
 pub fn skip_syncs() {
     SYNCS_SKIPPED.store(true, Ordering::Relaxed);
 }
 
-/// The record of a directory, going on until it is finished or dropped. One at a time in a process;
-/// a second one waits.
+/// A recording of a directory, until it is finished or dropped. A process has one recording at a
+/// time; `start` waits for the previous one.
 #[derive(Debug)]
 pub struct Recording {
     root: PathBuf,
@@ -219,11 +220,11 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Begins to record what this process does below `root`, a directory that is there. What it
-    /// holds is taken in as if it had been synced.
+    /// Begins to record the calls of this process below `root`, which must exist. The existing
+    /// contents count as synced.
     ///
     /// # Errors
-    /// The directory can't be read.
+    /// Returns an error if the directory cannot be read.
     pub fn start(root: &Path) -> Result<Self> {
         let turn = TURN.lock();
         let root = root.canonicalize().with_context(|| format!("opening {}", root.display()))?;
@@ -244,35 +245,35 @@ impl Recording {
         Ok(Recording { root, _turn: turn })
     }
 
-    /// The recorded directory, by the path under which calls are seen.
+    /// Returns the path of the recorded directory, as calls must name it.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Notes where the program is.
+    /// Adds a mark of the program's position to the journal.
     pub fn mark(&self, mark: Mark) {
         if let Some(state) = &mut *STATE.lock() {
             state.journal.ops.push(Op::Mark(mark));
         }
     }
 
-    /// Lets this number of further calls pass; then calls fail and change nothing. `None` lets all
-    /// calls pass again.
+    /// Lets `calls` further calls pass; later calls fail and change nothing. `None` lets all calls
+    /// pass again.
     pub fn kill_in(&self, calls: Option<u64>) {
         if let Some(state) = &mut *STATE.lock() {
             state.passes = calls;
         }
     }
 
-    /// Counts calls of every kind from zero; the planned call goes wrong.
+    /// Starts to count all calls from zero. The planned call goes wrong.
     pub fn plan(&self, plan: Option<Plan>) {
         if let Some(state) = &mut *STATE.lock() {
             state.faults = Some(Faults::new(plan));
         }
     }
 
-    /// How many calls of each site there have been since [`plan`](Self::plan).
+    /// Returns the number of calls of each site since [`plan`](Self::plan).
     #[must_use]
     pub fn calls(&self) -> BTreeMap<Site, u64> {
         let state = STATE.lock();
@@ -280,14 +281,14 @@ impl Recording {
         faults.map_or_else(BTreeMap::new, |faults| faults.calls.clone())
     }
 
-    /// Whether the planned call has come.
+    /// Returns true if the planned fault has struck.
     #[must_use]
     pub fn has_struck(&self) -> bool {
         let state = STATE.lock();
         state.as_ref().and_then(|state| state.faults.as_ref()).is_some_and(|faults| faults.struck)
     }
 
-    /// Whether no more calls pass.
+    /// Returns true if calls fail because of [`kill_in`](Self::kill_in).
     #[must_use]
     pub fn is_killed(&self) -> bool {
         STATE.lock().as_ref().is_some_and(|state| state.passes == Some(0))
@@ -296,7 +297,7 @@ impl Recording {
     /// The journal.
     ///
     /// # Errors
-    /// Something was done to the directory that the journal does not show.
+    /// Returns an error if the directory differs from the replayed journal.
     pub fn finish(self) -> Result<Journal> {
         RECORDING.store(false, Ordering::Relaxed);
         let state = STATE.lock().take().context("the recording has ended already")?;
@@ -317,7 +318,7 @@ impl Drop for Recording {
     }
 }
 
-/// A path as the C library's functions get it.
+/// Returns the bytes of a path without the final zero.
 fn bytes_of(path: &CStr) -> &[u8] {
     OsStr::from_bytes(path.to_bytes()).as_bytes()
 }

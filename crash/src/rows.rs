@@ -1,4 +1,5 @@
-//! Rows of either width, put and read by the batch, and a model of what a store should hold.
+//! Puts and reads batches of rows of fixed or variable length. Also holds the model of a store's
+//! expected content.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +36,7 @@ impl Operation for PutVariable<'_> {
     }
 }
 
-/// Reads values; as a get for training if `GET`, else as a peek.
+/// Reads values: as a training read (get) if `GET`, else as a peek.
 struct Fetch<'a, const GET: bool, const VARIABLE: bool>(&'a mut [Option<Vec<u8>>]);
 
 impl<const GET: bool, const VARIABLE: bool> Operation for Fetch<'_, GET, VARIABLE> {
@@ -66,10 +67,10 @@ fn fetch<const GET: bool>(
     Ok(values)
 }
 
-/// Rows as a get for training finds them: they come to mutable memory.
+/// Reads rows as a training get does, which brings them to mutable memory.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub fn get(
     store: &Store,
     table: &TableInfo,
@@ -78,10 +79,10 @@ pub fn get(
     fetch::<true>(store, table, keys)
 }
 
-/// Rows as they are; none for those that are missing.
+/// Reads rows without moving them. A missing row is `None`.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub fn peek(
     store: &Store,
     table: &TableInfo,
@@ -93,7 +94,7 @@ pub fn peek(
 /// Puts rows.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub fn put(
     store: &Store,
     table: &TableInfo,
@@ -107,10 +108,10 @@ pub fn put(
     Ok(())
 }
 
-/// What a table should hold.
+/// The expected content of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelTable {
-    /// The length of its values, of the longest one if they vary.
+    /// The length of the values in bytes. If lengths vary, the longest length.
     pub value_bytes: u32,
     /// Whether they vary.
     pub variable: bool,
@@ -118,13 +119,13 @@ pub struct ModelTable {
     pub rows: BTreeMap<u64, Vec<u8>>,
 }
 
-/// What a store should hold: tables by name.
+/// The expected content of a store: the tables by name.
 pub type Model = BTreeMap<String, ModelTable>;
 
-/// Makes a table in store and model.
+/// Makes a table in the store and in the model.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub fn create(
     store: &Store,
     model: &mut Model,
@@ -141,7 +142,7 @@ pub fn create(
     Ok(id)
 }
 
-/// The store's table of a name.
+/// Returns the store's table with a name.
 ///
 /// # Errors
 /// There is none.
@@ -150,10 +151,10 @@ pub fn table(store: &Store, name: &str) -> Result<TableInfo> {
     tables.find(|table| table.name == name).with_context(|| format!("table {name} is missing"))
 }
 
-/// Holds every table and every row against the model; no key at or above `keys_end` was ever used.
+/// Compares every table and every row with the model. No key at or above `keys_end` was ever used.
 ///
 /// # Errors
-/// What differs first, or what the store reports.
+/// Returns the first difference, or any error of the store.
 pub fn check(store: &Store, model: &Model, keys_end: u64) -> Result<()> {
     let mut tables = store.tables();
     tables.sort_by(|a, b| a.name.cmp(&b.name));
@@ -183,8 +184,8 @@ pub fn check(store: &Store, model: &Model, keys_end: u64) -> Result<()> {
     Ok(())
 }
 
-/// As [`check`], by a scan of each table. A scan shows the newest checkpoint, so the
-/// store must not have changed since.
+/// Compares a scan of each table with the model. A scan shows the newest checkpoint, so the store
+/// must not have changed since.
 ///
 /// # Errors
 /// As [`check`].

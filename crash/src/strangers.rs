@@ -1,8 +1,7 @@
-//! Directories and files of another bank, or of another line of history, in the place of a bank's
-//! own.
+//! Replaces directories and files of a bank by those of another bank or of a diverged copy.
 //!
-//! Changes of a recorded bank do not go through the functions of the C library that the recorder
-//! replaces: they are what a user does to a bank, not what the store does.
+//! These changes bypass the functions that the recorder replaces, because a user makes them and not
+//! the store.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -19,7 +18,7 @@ use crate::images::work_on;
 use crate::rows::{self, Model};
 use crate::workload::{open, options};
 
-/// Exchanges two directories in one step.
+/// Exchanges two directories atomically.
 ///
 /// # Errors
 /// What the kernel reports.
@@ -27,16 +26,16 @@ pub fn exchange(a: &Path, b: &Path) -> io::Result<()> {
     let [a, b] = [a, b].map(|path| CString::new(path.as_os_str().as_bytes()));
     let (a, b) = (a?, b?);
     let (here, how) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
-    // SAFETY: two strings that live for the call.
+    // SAFETY: both paths are valid C strings that live for the call.
     let done =
         unsafe { libc::syscall(libc::SYS_renameat2, here, a.as_ptr(), here, b.as_ptr(), how) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Every file below a directory, with its content.
+/// Returns every file below a directory with its content.
 ///
 /// # Errors
-/// What the file system reports.
+/// Returns any error of the file system.
 pub fn files(dir: &Path) -> io::Result<BTreeMap<PathBuf, Vec<u8>>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir)? {
@@ -50,12 +49,12 @@ pub fn files(dir: &Path) -> io::Result<BTreeMap<PathBuf, Vec<u8>>> {
     Ok(found)
 }
 
-/// Copies a bank that is at `model`, has both go on, and puts the copy's segments in the place of
-/// the bank's own. What is wrong then must be noticed: by `verify`, and for each row that can't be
-/// read.
+/// Copies a bank that is at `model`, changes bank and copy differently, and puts the copy's
+/// segments in the bank. Then `verify` must report damage, and each row must be right or
+/// unreadable.
 ///
 /// # Errors
-/// A row of the copy is served as one of the bank; or `verify` finds nothing.
+/// Returns an error if the bank serves a row of the copy, or if `verify` finds nothing.
 pub fn check_restored_segments(
     bank: &Path,
     model: &Model,

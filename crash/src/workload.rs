@@ -1,5 +1,5 @@
-//! A bank's life under the recorder: work of every kind, checkpoints, kills and reopens, and what
-//! each of its checkpoints held.
+//! Runs a bank's life under the recorder: row changes of each kind, checkpoints, kills and reopens.
+//! Keeps the state of each checkpoint.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,42 +15,43 @@ use crate::journal::{Journal, Mark};
 use crate::recorder::Recording;
 use crate::rows::{self, Model};
 
-/// The bank's directory below the recorded one.
+/// The name of the bank's directory in the recorded one.
 pub const BANK: &str = "bank";
 /// Keys are below this.
 pub const KEYS_END: u64 = 4000;
 const BUDGET_BYTES: u64 = 384 << 10;
 const PAGE_BYTES: u32 = 8 << 10;
-/// Small, so that whole segments go.
+/// The log segment size is small so that compaction frees whole segments.
 const SEGMENT_BYTES: u64 = 64 << 10;
-/// The name, length and kind of every table that comes and goes.
+/// The tables that the life makes and drops: the name, the value length, and whether the length
+/// varies.
 const TABLES: [(&str, u32, bool); 4] =
     [("rows", 24, false), ("wide", 200, false), ("words", 300, true), ("brief", 8, false)];
-/// So that there are several to go back to.
+/// The bank keeps several checkpoints, so that rollbacks have a choice.
 const CHECKPOINTS_KEPT: usize = 3;
-/// A kill comes within this number of calls. Most of these calls belong to a checkpoint, or come
-/// after it.
+/// A kill comes within this number of calls. Most of these calls belong to a checkpoint or follow
+/// it.
 const KILL_CALLS: u64 = 40;
-/// As [`KILL_CALLS`], for a roll back.
+/// A kill during a rollback comes within this number of calls.
 const ROLL_BACK_CALLS: u64 = 25;
 
-/// A state that a checkpoint was to hold. Its serial number never comes again, as a checkpoint's
-/// own may after a crash.
+/// The state that a checkpoint stores. No other state of the life has its serial number; a
+/// checkpoint's own number may be used again after a crash.
 #[derive(Debug, Clone)]
 pub struct State {
-    /// What the blob begins with.
+    /// The serial number, with which the blob begins.
     pub serial: u64,
     /// The rows.
     pub model: Arc<Model>,
 }
 
 impl State {
-    /// The state of a new bank.
+    /// Returns the state of a new bank.
     pub(crate) fn empty() -> Self {
         State { serial: 0, model: Arc::default() }
     }
 
-    /// The blob of this state: its serial number and some more.
+    /// Returns the blob of this state: its serial number and some further bytes.
     #[must_use]
     pub fn blob(&self) -> Vec<u8> {
         let long = self.serial.is_multiple_of(7);
@@ -64,23 +65,23 @@ impl State {
 pub struct Life {
     /// What was done.
     pub journal: Journal,
-    /// The state of each serial number.
+    /// The states by serial number.
     pub states: Vec<State>,
     /// Checkpoints that were completed.
     pub checkpoints: u64,
-    /// Steps by which the index grew.
+    /// The number of steps that made the index grow.
     pub growth_steps: u64,
     /// Kills of the program.
     pub kills: u64,
     /// Kills inside `checkpoint`.
     pub kills_in_checkpoint: u64,
-    /// Times that the bank was taken back to an older checkpoint.
+    /// The number of rollbacks to an older checkpoint.
     pub roll_backs: u64,
     /// Kills inside of that.
     pub kills_in_roll_back: u64,
 }
 
-/// How the banks of these tests are opened.
+/// Returns the options with which the tests open their banks.
 #[must_use]
 pub fn options(background: bool) -> StoreOptions {
     StoreOptions {
@@ -93,10 +94,10 @@ pub fn options(background: bool) -> StoreOptions {
     }
 }
 
-/// Opens a bank on a device of few threads, whose calls the recorder sees.
+/// Opens a bank on a device with few threads, whose calls the recorder sees.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub fn open(dir: &Path, options: &StoreOptions) -> embank_kv::Result<Store> {
     Store::open_on(dir, options, |segment_size_bytes| {
         let options = DeviceOptions { segment_size_bytes, threads: 1, ..DeviceOptions::default() };
@@ -104,21 +105,21 @@ pub fn open(dir: &Path, options: &StoreOptions) -> embank_kv::Result<Store> {
     })
 }
 
-/// The serial number that a store's blob begins with; 0 for a store without a checkpoint.
+/// Returns the serial number with which a store's blob begins; 0 for a store without a checkpoint.
 ///
 /// # Errors
-/// The blob is too short.
+/// Returns an error if the blob is too short.
 pub fn serial_of(store: &Store) -> Result<u64> {
     let Some(recovered) = store.recovered() else { return Ok(0) };
     let first = recovered.blob.first_chunk().context("the blob is too short")?;
     Ok(u64::from_le_bytes(*first))
 }
 
-/// Lives `steps` steps of the life of `seed` below `dir`, an empty directory.
+/// Runs `steps` steps of a life in the empty directory `dir`. `seed` decides the steps.
 ///
 /// # Errors
-/// An operation fails that was not killed, a kill leads back to the wrong state, or a call went
-/// unseen.
+/// Returns an error if an operation fails without a kill, if a kill leads to the wrong state, or if
+/// the recorder missed a call.
 pub fn live(dir: &Path, seed: u64, steps: u64) -> Result<Life> {
     let mut living = Living::start(dir, seed)?;
     living.may_be_killed = true;
@@ -129,8 +130,8 @@ pub fn live(dir: &Path, seed: u64, steps: u64) -> Result<Life> {
     living.end()
 }
 
-/// Opens a new bank, takes three checkpoints, and is killed after the given number of calls, if it
-/// makes as many. Then continues with two more checkpoints.
+/// Opens a new bank and takes three checkpoints, with a kill after the given number of calls. Then
+/// takes two more checkpoints.
 ///
 /// # Errors
 /// As [`live`].
@@ -146,7 +147,8 @@ pub fn live_and_be_killed(dir: &Path, calls: u64) -> Result<Life> {
         }
         Ok::<_, anyhow::Error>(())
     };
-    // Not every failure ends a checkpoint: one too many is removed another time.
+    // A checkpoint may complete after a failed call: a failed removal of an old checkpoint is
+    // repeated later.
     let failed = work().is_err();
     living.kills = u64::from(failed || living.recording.is_killed());
     living.reopen()?;
@@ -157,7 +159,7 @@ pub fn live_and_be_killed(dir: &Path, calls: u64) -> Result<Life> {
     living.end()
 }
 
-/// The numbers of the checkpoints in a bank's directory, oldest first.
+/// Returns the numbers of a bank's checkpoints, oldest first.
 pub(crate) fn checkpoints_of(bank: &Path) -> Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir(bank.join("checkpoints"))? {
@@ -175,15 +177,15 @@ struct Living {
     store: Option<Store>,
     model: Model,
     states: Vec<State>,
-    /// The state that is durable for sure.
+    /// The serial number of the newest durable state.
     sure: u64,
-    /// A checkpoint that was begun and has neither returned nor been passed by.
+    /// The serial number of a checkpoint that was begun and may or may not be complete.
     begun: Option<u64>,
-    /// States at which a rolling back may have ended that was begun and has not returned.
+    /// The serial numbers at which an unfinished rollback may have ended.
     going_back: Vec<u64>,
-    /// The states of checkpoints by their numbers, the newest of each.
+    /// The serial number of the newest state for each checkpoint number.
     serials: BTreeMap<u64, u64>,
-    /// Whether a kill has been called for, so that calls may fail.
+    /// True after a kill was planned, so that calls may fail.
     may_be_killed: bool,
     version: u64,
     checkpoints: u64,
@@ -201,8 +203,8 @@ impl Living {
             bank: recording.root().join(BANK),
             recording,
             random: Rng::with_seed(seed),
-            // Odd lives compact in the background, where the order of calls is not the seed's
-            // alone.
+            // Lives with an odd seed compact in the background. Their order of calls also depends
+            // on the threads.
             options: options(seed % 2 == 1),
             store: None,
             model: Model::new(),
@@ -238,11 +240,11 @@ impl Living {
 
     fn step(&mut self, step: u64) -> Result<()> {
         let done = match (step, self.random.u64(..100)) {
-            // A bank with rows enough for delta images, early on.
+            // Early steps put many rows, so that later index images are deltas.
             (0..4, _) => self.create_missing().and_then(|()| self.put(500)),
             (4, _) | (_, 0..24) => self.checkpoint(),
             (_, 24..36) => return self.kill(),
-            // Each life has a roll back that completes.
+            // Each life has a rollback that completes.
             (40, _) => return self.roll_back(false),
             (_, 36..38) => return self.roll_back(true),
             (_, 38..39) => return self.reopen(),
@@ -258,7 +260,7 @@ impl Living {
         self.survive(done)
     }
 
-    /// After a kill the bank is opened again; an error without one is an error.
+    /// Opens the bank again if a kill made the operation fail. Returns any other error.
     fn survive(&mut self, done: Result<()>) -> Result<()> {
         match done {
             Err(_) if self.may_be_killed => self.reopen(),
@@ -301,8 +303,8 @@ impl Living {
         Ok(())
     }
 
-    /// Kills the program within some calls, most often in a checkpoint, and opens the bank again;
-    /// that may be killed as well.
+    /// Kills the program within some calls, most often in a checkpoint, and opens the bank again.
+    /// The open may be killed too.
     fn kill(&mut self) -> Result<()> {
         self.kills += 1;
         self.may_be_killed = true;
@@ -312,13 +314,13 @@ impl Living {
             _ => self.checkpoint().and_then(|()| self.compact()),
         };
         self.kills_in_checkpoint += u64::from(self.begun.is_some());
-        // Whether or not it came to the kill, the program is gone now.
+        // The program counts as gone here, even if the planned kill did not strike.
         drop(done);
         self.reopen()
     }
 
     fn reopen(&mut self) -> Result<()> {
-        // A killed program closes nothing; what closing does fails as well.
+        // The killed process makes no more changes: every call of this close fails.
         self.close();
         if self.may_be_killed && self.random.u64(..2) == 0 {
             self.recording.kill_in(Some(self.random.u64(..20)));
@@ -331,8 +333,8 @@ impl Living {
         self.open()
     }
 
-    /// Takes the bank back to one of its older checkpoints, if it has any; half of the times that
-    /// it may be killed in that, it is, if it makes as many calls.
+    /// Rolls the bank back to an older checkpoint, if it has one. If `may_be_killed`, half of the
+    /// rollbacks are killed.
     fn roll_back(&mut self, may_be_killed: bool) -> Result<()> {
         self.close();
         let numbers = checkpoints_of(&self.bank)?;
@@ -395,17 +397,17 @@ impl Living {
         Ok(())
     }
 
-    /// A table of the bank, if it has any.
+    /// Returns a random table of the bank. `None` if it has no table.
     fn some_table(&mut self) -> Option<String> {
         let count = self.model.len() as u64;
         let chosen = self.random.u64(..count.max(1)) as usize;
         self.model.keys().nth(chosen).cloned()
     }
 
-    /// Keys that follow one another, from anywhere.
+    /// Returns a random range of keys.
     fn some_keys(&mut self, count_max: u64) -> Vec<u64> {
         let count = 1 + self.random.u64(..count_max);
-        // New keys, more and more of them: the index grows.
+        // The range of keys grows with each version, so the index grows.
         let end = (1000 + self.version * 40).min(KEYS_END);
         let first = self.random.u64(..end - count.min(end - 1));
         (first..first + count).filter(|&key| key < KEYS_END).collect()

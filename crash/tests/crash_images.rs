@@ -1,5 +1,5 @@
-//! Does every crash image of a bank's life come back to a completed checkpoint, and would a missing
-//! sync show?
+//! Tests that every crash image of a bank's life opens at a completed checkpoint, and that a
+//! missing sync is found.
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -15,13 +15,13 @@ use embank_crash::workload::{Life, live, live_and_be_killed};
 use fastrand::Rng;
 use tempfile::TempDir;
 
-/// In memory, where there is such a place.
+/// Makes a temporary directory, in memory if the system has /dev/shm.
 fn temporary() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Every life is recorded again, so a cut of another run lies elsewhere: the order of calls depends
-/// on threads too.
+/// Returns the seed of this run. A repeated run may still have other cuts, because the order of
+/// calls also depends on the threads.
 fn seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| {
@@ -31,26 +31,26 @@ fn seed() -> u64 {
     })
 }
 
-/// A life that the tests look at from several sides.
+/// Returns a life that several tests share.
 fn life() -> &'static Life {
     static LIFE: OnceLock<Life> = OnceLock::new();
     LIFE.get_or_init(|| eventful_life(seed()))
 }
 
-/// The first eventful life of up to twenty, whose seeds begin with `first_seed`.
+/// Returns the first eventful life of up to twenty. Their seeds start at `first_seed`.
 fn eventful_life(first_seed: u64) -> Life {
     recorder::skip_syncs();
     let mut lives = (0..20).map(|i| live(temporary().path(), first_seed + i, 80).unwrap());
     lives.find(is_eventful).expect("one life of twenty has all that the tests look for")
 }
 
-/// True if a life has the events that the tests of this file need. Its moments follow from threads,
-/// so one life in about twenty has no roll-back or no kill inside a checkpoint.
+/// True if a life has the events that the tests of this file need. Its moments depend on the
+/// threads, so about one life in twenty has no rollback or no kill inside a checkpoint.
 fn is_eventful(life: &Life) -> bool {
     life.checkpoints > 10 && life.kills_in_checkpoint > 0 && life.roll_backs > 0
 }
 
-/// What is wrong with the image of a cut.
+/// Returns the error that the image of a cut causes. `None` if the image is right.
 fn failure(oracle: &Oracle<'_>, cut: &Cut, seed: u64) -> Option<String> {
     let dir = temporary();
     let checked = oracle.check(cut, dir.path(), seed);
@@ -67,8 +67,9 @@ fn every_image_of_a_life_opens_at_its_checkpoint() {
     }
 }
 
-/// An open after a kill found a checkpoint whose name no sync covered, and a new bank's directory
-/// of which the same was true. A power cut after that took back what the open had reported.
+/// An open after a kill syncs the names that it relies on. Once it accepted the names of a
+/// checkpoint and of a new bank's directory without a sync. A later power cut then took back the
+/// state that the open had reported.
 #[test]
 fn what_an_open_after_a_kill_reports_is_there_for_good() {
     recorder::skip_syncs();
@@ -84,7 +85,7 @@ fn what_an_open_after_a_kill_reports_is_there_for_good() {
         let (moments, opened) = (moments(&life.journal), opened_last(&life.journal));
         let after = (moments.len() - opened) as u64;
         for i in 0..5 {
-            // The moment of the open, and some that follow.
+            // Tries the moment of the open and some later moments.
             let at = opened + if i == 0 { 0 } else { random.u64(..after) as usize };
             let cut = Cut { moment: moments[at], left: Left::Nothing };
             assert_eq!(failure(&oracle, &cut, random.u64(..)), None, "killed after {calls} calls");
@@ -93,8 +94,8 @@ fn what_an_open_after_a_kill_reports_is_there_for_good() {
     assert!(killed > 60, "{killed} kills");
 }
 
-/// An open after a kill removed the files of a checkpoint that had been renamed away, and no sync
-/// covered the renaming. A power cut then could bring its name back without them.
+/// An open after a kill syncs the rename of a checkpoint before it removes that checkpoint's files.
+/// Without the sync, a power cut could bring back the name without the files.
 #[test]
 fn what_an_open_after_a_kill_removes_does_not_come_back() {
     recorder::skip_syncs();
@@ -117,13 +118,13 @@ fn what_an_open_after_a_kill_removes_does_not_come_back() {
     }
 }
 
-/// The moment after the last open.
+/// Returns the moment after the last open.
 fn opened_last(journal: &Journal) -> usize {
     let opened = |op: &Op| matches!(op, Op::Mark(Mark::Opened { .. }));
     journal.ops.iter().rposition(opened).unwrap() + 1
 }
 
-/// What a sync is for.
+/// The purpose of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Segment,
@@ -178,11 +179,11 @@ fn purposes(journal: &Journal) -> Vec<Purpose> {
     purposes
 }
 
-/// Each sync of the store is there for something: without it, an image does not come back. So the
-/// images are not blind.
+/// Without the syncs of any one purpose, some image fails. So every sync is needed, and the images
+/// find a missing one.
 ///
-/// A life whose threads ran slowly may have no such image among its cuts, so the test tries
-/// several.
+/// If the threads of a life ran slowly, its cuts may have no failing image. So the test tries
+/// several lives.
 #[test]
 fn a_missing_sync_shows() {
     for purpose in [
@@ -206,7 +207,7 @@ fn a_missing_sync_shows() {
     }
 }
 
-/// Whether an image of `life` does not come back without the syncs for `purpose`.
+/// True if an image of `life` fails without the syncs for `purpose`.
 fn missing_sync_shows(life: &Life, purpose: Purpose, seed: u64) -> bool {
     let purposes = purposes(&life.journal);
     let mut gone = 0;
@@ -224,11 +225,11 @@ fn missing_sync_shows(life: &Life, purpose: Purpose, seed: u64) -> bool {
     found.is_some()
 }
 
-/// A store that gives space back before the checkpoint that lets go of it is durable fails the
-/// images.
+/// The images fail for a store that frees space before the checkpoint without that space is
+/// durable.
 ///
-/// About one recorded life in twenty gives back only what no checkpoint has named, so the test
-/// tries several.
+/// About one life in twenty frees only space that no checkpoint has named, so the test tries
+/// several lives.
 #[test]
 fn space_that_is_given_back_too_early_shows() {
     recorder::skip_syncs();
@@ -239,10 +240,11 @@ fn space_that_is_given_back_too_early_shows() {
     assert!(shows, "with space given back too early every image is good");
 }
 
-/// Whether an image of `life` fails when each give-back stands at the beginning of its checkpoint.
+/// True if an image of `life` fails after each freeing of space is moved to the start of its
+/// checkpoint.
 ///
-/// The space is missing at the moments between that beginning and the give-back's own place. So the
-/// power goes only there, and everything before it has reached the disk: the give-back as well.
+/// The space is missing only between the checkpoint's start and the original place of the call. So
+/// the power is cut only there, with every earlier call on the disk.
 fn early_give_back_shows(life: &Life, seed: u64) -> bool {
     let mut ops: Vec<Op> = Vec::new();
     let mut begun = 0;

@@ -1,5 +1,4 @@
-//! Does every call that goes wrong, in every way that it can, leave a bank that is whole or says
-//! what is lost?
+//! Tests that a bank is whole or reports its loss after any one system call went wrong in any way.
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -12,19 +11,19 @@ use embank_crash::recorder;
 use fastrand::Rng;
 use tempfile::TempDir;
 
-/// Runs for a call that goes wrong, until it comes.
+/// The most runs of the script for one planned fault, until the planned call comes.
 const RUNS_MAX: usize = 4;
-/// Lives whose calls are listed. One life in a hundred compacts no segment in part, so it lacks the
-/// calls of that.
+/// The calls of this number of lives are listed. One life in a hundred compacts no segment in part
+/// and lacks those calls.
 const LIVES_MAX: usize = 10;
 
-/// In memory, where there is such a place.
+/// Makes a temporary directory, in memory if the system has /dev/shm.
 fn temporary() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Every call that the store makes is one of a list, so that a new one shows; and each goes wrong
-/// in every way that it can.
+/// Every call of the store is on a list, so a new call fails this test. Each listed call goes wrong
+/// in every possible way.
 #[test]
 fn every_site_is_forced() {
     recorder::skip_syncs();
@@ -46,7 +45,8 @@ fn every_site_is_forced() {
     assert_eq!(sites, listed, "the calls of the store, and those of crash/tests/fault_sites.txt");
     let (mut struck, mut failed) = (BTreeSet::new(), Vec::new());
     for plan in plans(&calls, 0, &mut Rng::with_seed(seed)) {
-        // The log's writer has its own time, so a call of one run may be missing in another.
+        // The log's writer thread has its own timing, so a call of one run may be missing in
+        // another.
         let mut runs = (0..RUNS_MAX).map(|_| check(dir.path(), plan, false));
         let reached = runs.find(|run| !matches!(run, Ok(Outcome::NotReached)));
         match reached.unwrap_or(Ok(Outcome::NotReached)) {

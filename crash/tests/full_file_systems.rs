@@ -1,8 +1,8 @@
-//! Real file systems that fill up or turn read-only: a clear error, the last checkpoint, and going
-//! on afterwards.
+//! Tests on real file systems that fill up or turn read-only. The store reports a clear error,
+//! keeps its last checkpoint, and continues afterwards.
 //!
-//! They are mounted in a mount namespace of a process of their own, so nothing is left of them
-//! whatever happens. Where that is not permitted, the tests are left out with a message.
+//! Each test mounts its file system in the mount namespace of a child process, so no mount outlives
+//! the test. If the system forbids that, the test prints a message and is skipped.
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -29,7 +29,7 @@ const FOUND: &str = "EMBANK_TEST_MOUNT";
 fn in_own_namespace(test: &str) {
     let program = std::env::current_exe().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    // Root of a user namespace, where this process is not root.
+    // If this process is not root, the child becomes root of a new user namespace.
     let flags: &[&[&str]] = &[&["-m"], &["-r", "-m"]];
     let may = |flags: &&&[&str]| {
         let probe = "mount -t tmpfs -o size=64k none \"$0\"";
@@ -75,7 +75,7 @@ fn options(device: DeviceChoice) -> StoreOptions {
     }
 }
 
-/// A bank on a file system of its own, and what its newest checkpoint holds.
+/// A bank on a file system of its own, with the expected content of its newest checkpoint.
 struct OpenBank<'a> {
     mount: &'a Path,
     options: StoreOptions,
@@ -105,7 +105,7 @@ impl<'a> OpenBank<'a> {
         self.store.as_ref().unwrap()
     }
 
-    /// Opens the bank, which must be at its last checkpoint with every row.
+    /// Opens the bank and checks that it is at its last checkpoint with every row.
     fn open(&mut self) {
         self.store = None;
         self.store = Some(Store::open(&self.dir(), &self.options).unwrap());
@@ -117,7 +117,7 @@ impl<'a> OpenBank<'a> {
         }
     }
 
-    /// Puts another version of every row.
+    /// Puts a new version of every row.
     fn put(&mut self) -> embank_kv::Result<()> {
         self.version += 1;
         let store = self.store.as_ref().unwrap();
@@ -132,7 +132,7 @@ impl<'a> OpenBank<'a> {
         Ok(number)
     }
 
-    /// Each row is of the last version or of the one before, or can't be read: never of another.
+    /// Checks that each row has its last or its previous version or cannot be read.
     fn check_what_can_be_read(&self) {
         let store = self.store();
         let table = rows::table(store, "rows").unwrap();
@@ -159,14 +159,14 @@ fn model(version: u64) -> Model {
     [("rows".to_owned(), table)].into()
 }
 
-/// An error that says what happened and where.
+/// Checks that an error names the reason and a path below `mount`.
 fn assert_clear(error: &Error, reason: &str, mount: &Path) {
     let text = error.to_string();
     println!("{text}");
     assert!(text.contains(reason) && text.contains(&*mount.to_string_lossy()), "{text}");
 }
 
-/// Fills the file system until `left_bytes` bytes are left.
+/// Fills the file system until only `left_bytes` bytes are free.
 fn leave(mount: &Path, left_bytes: u64) -> std::path::PathBuf {
     use std::io::Write;
     let path = mount.join("ballast");
@@ -184,7 +184,8 @@ fn fills_up(mount: &Path, device: DeviceChoice) {
     const FULL: &str = "No space left on device";
     let mut bank = OpenBank::new(mount, device);
 
-    // Without room for a checkpoint's own files that checkpoint fails, and the next one is good.
+    // Without room for a checkpoint's own files, that checkpoint fails. The next one succeeds once
+    // there is room.
     let ballast = leave(mount, 128 << 10);
     let error = bank.checkpoint(&vec![2; 4 << 20]).unwrap_err();
     assert_clear(&error, FULL, mount);
@@ -192,7 +193,7 @@ fn fills_up(mount: &Path, device: DeviceChoice) {
     fs::remove_file(&ballast).unwrap();
     bank.checkpoint(&[3]).unwrap();
 
-    // Without room for the log no row is lost. The bank keeps what a checkpoint needs.
+    // Without room for the log, no row is lost, because the bank keeps the files of its checkpoint.
     let others = mount.join("others");
     fs::write(&others, vec![1; 8 << 20]).unwrap();
     let mut rounds = 0;
@@ -209,7 +210,7 @@ fn fills_up(mount: &Path, device: DeviceChoice) {
     bank.check_what_can_be_read();
     bank.store().checkpoint(&[4]).unwrap();
 
-    // Another program takes the rest.
+    // Another program takes the remaining room.
     let ballast = leave(mount, 0);
     let error = bank.store().checkpoint(&vec![5; 1 << 20]).unwrap_err();
     assert!(matches!(error, Error::DiskFull { .. }), "{error}");
@@ -221,7 +222,7 @@ fn fills_up(mount: &Path, device: DeviceChoice) {
     bank.checkpoint(&[6]).unwrap();
     rows::check(bank.store(), &model(bank.version), KEYS).unwrap();
 
-    // Opened on a full disk it is at its last checkpoint, and once there is room it goes on.
+    // On a full disk the bank opens at its last checkpoint. Once there is room, it takes writes.
     let ballast = leave(mount, 0);
     bank.open();
     println!("reopened at version {} after {rounds} rounds", bank.saved);
@@ -234,8 +235,8 @@ fn fills_up(mount: &Path, device: DeviceChoice) {
     bank.open();
 }
 
-/// Training goes on: leases that are out while the disk fills up are applied or fail with a clear
-/// error, and no count stays up.
+/// The disk fills up during training. Leases (rows on loan to a trainer) are then applied or fail
+/// with a clear error, and no lease stays counted.
 fn fills_up_in_training(mount: &Path, device: DeviceChoice) {
     const ROWS: u64 = 60_000;
     let options = BankOptions {
@@ -250,7 +251,7 @@ fn fills_up_in_training(mount: &Path, device: DeviceChoice) {
     let keys: Vec<u64> = (0..ROWS).collect();
     table.put(&keys, &vec![0.0; ROWS as usize * 16]).unwrap();
     bank.checkpoint(b"").unwrap();
-    // For each row the least and the most gradients that may have reached it.
+    // For each row, the smallest and the largest number of gradients that may have reached it.
     let mut steps = vec![(0_u32, 0_u32); ROWS as usize];
     let mut leases = Vec::new();
     let (mut full, mut late, mut refused) = (0, 0, 0);
@@ -270,7 +271,7 @@ fn fills_up_in_training(mount: &Path, device: DeviceChoice) {
                 full += 1;
             }
         }
-        // A lease is out long enough that its rows leave mutable memory.
+        // A lease is held until its row has left mutable memory.
         if leases.len() > 60 || full > 0 && !leases.is_empty() {
             let (lease, keys) = leases.remove(0);
             if round % 5 == 0 {
@@ -303,7 +304,7 @@ fn fills_up_in_training(mount: &Path, device: DeviceChoice) {
     println!("{full} gets, {late} leases, {refused} gradients met the full disk");
     assert!(full > 20, "{full} gets met the full disk");
     drop(leases);
-    // The next get gives back what is owed.
+    // The next get repeats releases that failed before.
     table.get(&[0], &mut [0.0; 16]).unwrap().release().unwrap();
     let mut rows = vec![0.0; ROWS as usize * 16];
     table.peek(&keys, &mut rows, embank::Missing::Error).unwrap();
@@ -319,7 +320,7 @@ fn fills_up_in_training(mount: &Path, device: DeviceChoice) {
     bank.checkpoint(b"").unwrap();
 }
 
-/// A file system that is mounted read-only takes no writer, and serves readers.
+/// A bank on a file system mounted read-only refuses a writer and serves readers.
 fn turns_read_only_while_closed(mount_at: &Path, device: DeviceChoice) {
     let mut bank = OpenBank::new(mount_at, device);
     bank.store = None;
@@ -389,11 +390,11 @@ mod mounted {
         }
     }
 
-    /// The kernel turns a file system read-only under an open bank, as after an error of the drive.
+    /// The kernel turns a file system read-only under an open bank, as after a drive error.
     fn is_aborted(at: &Path, device: DeviceChoice, image: &str) {
         let mut bank = OpenBank::new(at, device);
         bank.put().unwrap();
-        // The mount command reports the state that was asked for as an error.
+        // The mount command exits with an error although the state was set as requested.
         mount(&["-o", "remount,abort"], at);
         let error = loop {
             assert!(bank.version < 20, "a file system that was aborted takes writes");
@@ -409,7 +410,7 @@ mod mounted {
         bank.check_what_can_be_read();
         bank.store = None;
         assert!(Command::new("umount").arg(at).status().unwrap().success());
-        // Its journal is played back.
+        // This mount replays the file system's journal.
         assert!(mount(&["-o", "loop", image], at));
         bank.open();
         bank.put().unwrap();

@@ -1,4 +1,4 @@
-//! Does a bank whose writer is killed come back at its newest checkpoint, with every row?
+//! Tests that a bank whose writer was killed opens at its newest checkpoint with every row.
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -24,7 +24,7 @@ fn every_row_comes_back_after_twenty_kills() {
     let dir = tempfile::tempdir().unwrap();
     let mut supervisor = supervisor(dir.path());
     let mut kills: Vec<_> = (0..20).map(|_| supervisor.kill().unwrap()).collect();
-    // On a busy machine a kill that is meant for a checkpoint may come after it.
+    // On a busy machine, a kill that is planned for a checkpoint may come after it.
     while kills.len() < 100 && !kills.iter().any(|kill| kill.in_checkpoint) {
         kills.push(supervisor.kill().unwrap());
     }
@@ -33,7 +33,7 @@ fn every_row_comes_back_after_twenty_kills() {
     assert!(supervisor.steps() > 0);
 }
 
-/// The supervisor is not blind.
+/// The supervisor finds a row that the steps do not make.
 #[test]
 fn a_wrong_row_shows() {
     let dir = tempfile::tempdir().unwrap();
@@ -44,7 +44,7 @@ fn a_wrong_row_shows() {
     }
     let store = open(&bank, DeviceChoice::Threads).unwrap();
     let wide = rows::table(&store, "wide").unwrap();
-    // A key that the writer never puts or deletes.
+    // The writer never puts or deletes this key.
     rows::put(&store, &wide, &[KEYS_END - 1], &[vec![7; 400]]).unwrap();
     store.checkpoint(&supervisor.steps().to_le_bytes()).unwrap();
     drop(store);
@@ -52,13 +52,14 @@ fn a_wrong_row_shows() {
     assert!(error.contains(&format!("table wide, key {}", KEYS_END - 1)), "{error}");
 }
 
+/// The supervisor finds that the newest checkpoint is gone.
 #[test]
 fn a_lost_checkpoint_shows() {
     let dir = tempfile::tempdir().unwrap();
     let mut supervisor = supervisor(dir.path());
     let checkpoints = dir.path().join("bank/checkpoints");
     let mut names: Vec<_> = Vec::new();
-    // Until there is an older one to fall back to.
+    // The loop ends when the bank has an older checkpoint to fall back to.
     while names.len() < 2 {
         supervisor.kill().unwrap();
         let entries = std::fs::read_dir(&checkpoints).unwrap();
@@ -66,7 +67,7 @@ fn a_lost_checkpoint_shows() {
         names.retain(|name| name.extension().is_none());
     }
     std::fs::remove_dir_all(names.iter().max().unwrap()).unwrap();
-    // Unless it is killed before it could say so.
+    // A writer that is killed early may not show the error, so the test tries several kills.
     let shown = (0..20).find_map(|_| supervisor.kill().err());
     let error = format!("{:#}", shown.unwrap());
     assert!(error.contains("the bank holds") || error.contains("by itself"), "{error}");

@@ -99,7 +99,8 @@ pub(crate) enum Measurement {
 /// Replaces this process by the measurement's program. `report` writes the page.
 ///
 /// # Errors
-/// Its environment can't be set up, or it can't be started; a file of results is wrong.
+/// Returns an error if the environment cannot be set up, the program cannot be started, or a file
+/// of results is wrong.
 pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
     let root = workspace::root()?;
     match measurement {
@@ -135,7 +136,8 @@ pub(crate) fn run(measurement: Measurement) -> Result<ExitCode> {
     }
 }
 
-/// `pipeline`: comparisons with Python libraries are scripts, the rest is in Rust.
+/// Runs `bench pipeline`. Comparisons with Python libraries are scripts; the other measurements are
+/// in Rust.
 fn pipeline(root: &Path, args: &[OsString]) -> Result<ExitCode> {
     match args.split_first() {
         Some((name, rest)) if name == "peers" => python(root, "pipeline/peers", rest),
@@ -150,12 +152,12 @@ fn pipeline(root: &Path, args: &[OsString]) -> Result<ExitCode> {
     }
 }
 
-/// A subcommand of `embank-bench`, in release.
+/// Runs a subcommand of `embank-bench` in release mode.
 fn rust(root: &Path, name: &str, args: &[OsString]) -> Result<ExitCode> {
     rust_of(root, "embank-bench", name, args)
 }
 
-/// A subcommand of one of the workspace's programs, in release.
+/// Runs a subcommand of a program of the workspace in release mode.
 fn rust_of(root: &Path, package: &str, name: &str, args: &[OsString]) -> Result<ExitCode> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     command::become_program(
@@ -166,7 +168,7 @@ fn rust_of(root: &Path, package: &str, name: &str, args: &[OsString]) -> Result<
     )
 }
 
-/// A script of `bench/python`, in the virtual environment. It imports modules of
+/// Runs a script of `bench/python` in the virtual environment. It imports modules of
 /// `bench/python/ground`.
 fn python(root: &Path, name: &str, args: &[OsString]) -> Result<ExitCode> {
     let script = format!("bench/python/{name}.py");

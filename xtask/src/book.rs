@@ -1,4 +1,4 @@
-//! `book`: the pages of `docs/` as HTML.
+//! `book`: builds HTML from the pages of `docs/`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -13,7 +13,7 @@ const VERSION: &str = "0.5.4";
 /// Builds the book into `target/book`.
 ///
 /// # Errors
-/// mdBook can't be installed, or refuses a page.
+/// Returns an error if mdBook cannot be installed or refuses a page.
 pub(crate) fn build(root: &Path) -> Result<ExitCode> {
     let program = mdbook(root)?;
     command::shown(Command::new(&program).current_dir(root).arg("build"))?;
@@ -21,7 +21,8 @@ pub(crate) fn build(root: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The mdBook on the `PATH`, or the one in `target/mdbook`, which the first call installs.
+/// Returns the path of mdBook: the one on the `PATH`, or the one in `target/mdbook`. The first call
+/// installs the latter.
 fn mdbook(root: &Path) -> Result<PathBuf> {
     let on_path = PathBuf::from("mdbook");
     if command::quiet(Command::new(&on_path).arg("--version")).is_ok() {

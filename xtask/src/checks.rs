@@ -1,7 +1,6 @@
 //! `test`: everything that CI checks, as stages, with the time that each takes.
 //!
-//! A failed stage stops only the stages that need its result. So one run shows everything that is
-//! to be repaired.
+//! A failed stage stops only the stages that need its result. So one run shows every failure.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -33,7 +32,7 @@ pub(crate) struct Args {
 /// Runs the stages and prints the summary. The exit code is a failure if a stage failed.
 ///
 /// # Errors
-/// There is no repository around this crate.
+/// Returns an error if this crate is not inside a repository.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let root = workspace::root()?;
     let mut stages = Stages::new();
@@ -97,9 +96,9 @@ const RUST_TESTS: &str = "Rust tests";
 /// long program while the other is idle.
 const LONGEST: [&str; 4] = ["crash", "kv", "bench", "xtask"];
 
-/// Every test program once. The store's programs run a second time with `EMBANK_PINS=portable`,
-/// which is how they run on a kernel without membarrier(2). The programs of `embank` run a second
-/// time with `EMBANK_TEST_PART_KEYS=64`, which shares their batches among threads.
+/// Returns a run of every test program. The store's programs run a second time with
+/// `EMBANK_PINS=portable`, the setting for kernels without membarrier(2). The programs of `embank`
+/// run a second time with `EMBANK_TEST_PART_KEYS=64`, which shares their batches among threads.
 fn rust_runs(root: &Path, programs: &[Program]) -> Vec<Run> {
     let longest = LONGEST.map(|folder| root.join(folder));
     let turn = |program: &&Program| {
@@ -112,7 +111,7 @@ fn rust_runs(root: &Path, programs: &[Program]) -> Vec<Run> {
     let mut runs = Vec::new();
     for program in programs {
         runs.push(program.run_with(&[]));
-        // Each test of `forks_under_load` sets the variable itself, one of them to `portable`.
+        // `forks_under_load` is left out, because each of its tests sets the variable itself.
         if program.is_in(&store) && !program.is_named("forks_under_load") {
             runs.push(program.run_with(&[("EMBANK_PINS", "portable")]));
         }
@@ -139,7 +138,7 @@ fn python_stages(
 ) {
     let environment = stages.record("Python environment", environment);
     let python: Option<Python> = environment.and_then(|(python, lock)| {
-        // The profile `test` can't be used: with it, Cargo would also build the tests of the
+        // The profile `test` cannot be used. With it, Cargo would also build the tests of the
         // extension, which need Python to link.
         let built = stages
             .run("Python package", || environment::with_embank(root, &python, &lock, "release"));
@@ -165,8 +164,8 @@ fn python_stages(
 
 /// Builds the program `embank`, which Python tests start as a server.
 ///
-/// The command builds one of the program's tests, and so the program. The features of all crates
-/// are then those of the Rust tests, so Cargo compiles nothing again.
+/// The command builds a test of the program, and with it the program. It turns on the features of
+/// the Rust tests, so Cargo compiles nothing again.
 ///
 /// # Errors
 /// It can't be built.

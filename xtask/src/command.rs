@@ -11,7 +11,7 @@ const TAIL_LINES: usize = 40;
 /// Runs a program and shows its output.
 ///
 /// # Errors
-/// It can't be started, or it fails.
+/// Returns an error if the program cannot be started or fails.
 pub(crate) fn shown(command: &mut Command) -> Result<()> {
     let line = line(command);
     println!("$ {line}");
@@ -25,7 +25,7 @@ pub(crate) fn shown(command: &mut Command) -> Result<()> {
 /// Runs a program and hides its output. If it fails, the error has its last [`TAIL_LINES`] lines.
 ///
 /// # Errors
-/// It can't be started, or it fails.
+/// Returns an error if the program cannot be started or fails.
 pub(crate) fn quiet(command: &mut Command) -> Result<()> {
     let line = line(command);
     let output =
@@ -38,8 +38,8 @@ pub(crate) fn quiet(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Replaces this process by the program. So the program gets the signals sent to this process, and
-/// its exit code is this process's.
+/// Replaces this process by the program. The program then gets this process's signals, and its exit
+/// code becomes this process's.
 ///
 /// # Errors
 /// It can't be started.
@@ -49,7 +49,7 @@ pub(crate) fn become_program(command: &mut Command) -> Result<ExitCode> {
     Err(error).with_context(|| format!("starting `{line}`"))
 }
 
-/// The command as it is typed in a shell, without quotes.
+/// Returns the command as a shell line without quotes.
 fn line(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())

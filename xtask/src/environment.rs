@@ -1,11 +1,11 @@
 //! `target/venv`: the virtual environment of the demo, the Python tests and the measurements.
 //!
-//! It has three layers: the environment with its pip, the packages, and Embank's wheel. Each layer
-//! has a *stamp*, a file that says what the layer was made from: the Python, the text of the
-//! requirement files, and a copy of the installed wheel. The stamp is written after its layer is
-//! complete. If the stamp is missing or differs, the layer is made again, so an installation that
-//! was cut off is never used. A lock on a file beside the environment keeps two runs from
-//! installing at once.
+//! The environment has three layers: the environment with its pip, the packages, and Embank's
+//! wheel. Each layer has a *stamp*, a file that records the origin of the layer: the Python, the
+//! text of the requirement files, or a copy of the installed wheel. The stamp is written after its
+//! layer is complete. If the stamp is missing or differs, the layer is made again, so an
+//! interrupted installation is never used. A lock on a file beside the environment keeps two runs
+//! from installing at once.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub(crate) struct Python {
 }
 
 impl Python {
-    /// A command that runs this Python in `folder`.
+    /// Returns a command that runs this Python in `folder`.
     pub(crate) fn command(&self, folder: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command.current_dir(folder);
@@ -41,11 +41,12 @@ impl Python {
     }
 }
 
-/// Makes the whole environment, with Embank in it. Prints three of four steps; the caller's own
-/// step `then` is the fourth.
+/// Makes the whole environment and installs Embank in it. Prints the first three of four steps.
+/// `then` names the caller's step, which is the fourth.
 ///
 /// # Errors
-/// No suitable Python, no network, or a build that fails. Each error says what to do.
+/// Returns an error if there is no suitable Python or no network, or if a build fails. Each error
+/// says what to do.
 pub(crate) fn prepared(root: &Path, then: &str) -> Result<Python> {
     let lock = Lock::take(root)?;
     println!("[1/4] the virtual environment target/venv");
@@ -67,7 +68,7 @@ impl Lock {
     /// Takes the lock. If another run is installing, it prints so and waits.
     ///
     /// # Errors
-    /// The lock file can't be made.
+    /// Returns an error if the lock file cannot be made.
     pub(crate) fn take(root: &Path) -> Result<Self> {
         let path = root.join("target/venv.lock");
         fs::create_dir_all(root.join("target")).context("creating target")?;
@@ -84,7 +85,7 @@ impl Lock {
 /// the machine's Python changed.
 ///
 /// # Errors
-/// No suitable Python, or `python -m venv` fails.
+/// Returns an error if there is no suitable Python or if `python -m venv` fails.
 pub(crate) fn with_python(root: &Path, _lock: &Lock) -> Result<Python> {
     let base = Interpreter::find()?;
     let folder = root.join("target/venv");
@@ -106,7 +107,7 @@ pub(crate) fn with_python(root: &Path, _lock: &Lock) -> Result<Python> {
 /// Installs every package of [`REQUIREMENTS`]. Prints one line, which begins with `prefix`.
 ///
 /// # Errors
-/// pip fails; the error has the end of its output.
+/// Returns an error with the end of pip's output if pip fails.
 pub(crate) fn with_packages(
     root: &Path,
     python: &Python,
@@ -138,7 +139,7 @@ pub(crate) fn with_packages(
 /// Builds the wheel with this Cargo profile, and installs it if it differs from the installed one.
 ///
 /// # Errors
-/// The build or the installation fails.
+/// Returns an error if the build or the installation fails.
 pub(crate) fn with_embank(root: &Path, python: &Python, _lock: &Lock, profile: &str) -> Result<()> {
     let wheels = root.join("target/wheels/xtask");
     if wheels.exists() {
@@ -183,7 +184,8 @@ impl Tools {
     /// Installs the named packages, in the versions that [`TOOLS`] pin.
     ///
     /// # Errors
-    /// No suitable Python, a name that [`TOOLS`] do not pin, or pip fails.
+    /// Returns an error if there is no suitable Python, if [`TOOLS`] do not pin a name, or if pip
+    /// fails.
     pub(crate) fn with(root: &Path, _lock: &Lock, names: &[&str]) -> Result<Self> {
         let base = Interpreter::find()?;
         let mut pinned = String::new();
@@ -204,13 +206,13 @@ impl Tools {
         Ok(Self(python))
     }
 
-    /// A command that runs the tools' Python in `folder`.
+    /// Returns a command that runs the tools' Python in `folder`.
     pub(crate) fn command(&self, folder: &Path) -> Command {
         self.0.command(folder)
     }
 }
 
-/// The requirement lines of the named packages, without comments.
+/// Returns the requirement lines of the named packages, without comments.
 fn pinned_as(requirements: &str, names: &[&str]) -> Result<Vec<String>> {
     let lines: Vec<&str> = requirements
         .lines()
@@ -230,7 +232,7 @@ fn pip(python: &Python, root: &Path, action: &str) -> Command {
     pip
 }
 
-/// The only file in a folder.
+/// Returns the only file in a folder.
 pub(crate) fn only_file(folder: &Path) -> Result<PathBuf> {
     let entries: Vec<_> = fs::read_dir(folder)
         .with_context(|| format!("listing {}", folder.display()))?
@@ -239,7 +241,8 @@ pub(crate) fn only_file(folder: &Path) -> Result<PathBuf> {
     Ok(entries[0].path())
 }
 
-/// The names and versions of requirement lines: `torch==2.11.0 # why` becomes "torch 2.11.0".
+/// Returns the names and versions of requirement lines: `torch==2.11.0 # why` becomes "torch
+/// 2.11.0".
 fn requirement_names(text: &str) -> String {
     let mut names: Vec<(&str, String)> = Vec::new();
     let lines = text.lines().map(|line| line.split(['#', ';']).next().unwrap_or_default().trim());
@@ -319,7 +322,7 @@ mod tests {
         assert!(!stamp.says(b"a"));
     }
 
-    /// A root whose requirement files have only comments, so pip fetches nothing.
+    /// Makes a root whose requirement files have only comments, so pip fetches nothing.
     fn root_without_requirements() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for file in REQUIREMENTS {

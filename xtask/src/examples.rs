@@ -25,7 +25,8 @@ pub(crate) struct Args {
 /// Installs PyTorch, builds the example, and replaces this process by it.
 ///
 /// # Errors
-/// No suitable Python, no network, or a build that fails. Each error says what to do.
+/// Returns an error if there is no suitable Python or no network, or if a build fails. Each error
+/// says what to do.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let lock = Lock::take(root)?;
     let python = environment::with_python(root, &lock)?;
@@ -39,7 +40,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
 /// Checks the examples: formatting, lints and tests.
 ///
 /// # Errors
-/// The first check that fails.
+/// Returns the error of the first check that fails.
 pub(crate) fn check(root: &Path, python: &Python) -> Result<()> {
     let run = |words: &[&str]| {
         let (subcommand, others) = words.split_first().context("a subcommand of cargo")?;
@@ -53,8 +54,8 @@ pub(crate) fn check(root: &Path, python: &Python) -> Result<()> {
 
 const MANIFEST: &str = "examples/rust/Cargo.toml";
 
-/// Cargo with the environment that the crate `tch` and its programs need. PyTorch's Python is first
-/// in the path, and its libraries are in the loader's path.
+/// Returns Cargo with the environment that the crate `tch` and its programs need. PyTorch's Python
+/// is first in the path, and its libraries are in the loader's path.
 fn cargo(root: &Path, python: &Python) -> Result<Command> {
     let torch = torch_folder(root, python)?;
     let mut cargo = checks::cargo(root);
@@ -82,7 +83,7 @@ fn torch_folder(root: &Path, python: &Python) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The value of a variable like `PATH`, with `folder` put first.
+/// Returns the value of a variable like `PATH`, with `folder` first.
 fn with_first(folder: &Path, variable: &str) -> Result<OsString> {
     let others = env::var_os(variable).unwrap_or_default();
     let others = env::split_paths(&others).filter(|path| !path.as_os_str().is_empty());

@@ -37,7 +37,7 @@ const SYSTEM_LIBRARIES: &str = "-lgcc_s -lpthread -lm -ldl -lrt";
 /// Builds the library, and installs it with its header and the files of pkg-config and CMake.
 ///
 /// # Errors
-/// The build fails, or the prefix can't be written.
+/// Returns an error if the build fails or the prefix cannot be written.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let root = workspace::root()?;
     let libraries = match &args.libraries {
@@ -80,7 +80,7 @@ fn install(root: &Path, libraries: &Path, prefix: &Path) -> Result<()> {
     write(&cmake.join("embank-config-version.cmake"), &cmake_version())
 }
 
-/// The version in the library's SONAME, which `bindings/c/build.rs` makes by the same rule.
+/// Returns the version in the library's SONAME. `bindings/c/build.rs` follows the same rule.
 fn abi_version() -> String {
     match (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR")) {
         ("0", minor) => format!("0.{minor}"),

@@ -41,11 +41,12 @@ pub(crate) struct Interpreter {
 }
 
 impl Interpreter {
-    /// The first interpreter of [`NAMES`] that has a suitable version and can make virtual
-    /// environments. If the variable `PYTHON` names an interpreter, only that one is tried.
+    /// Returns the first interpreter of [`NAMES`] that has a suitable version and can make virtual
+    /// environments. If the variable `PYTHON` names an interpreter, only that interpreter is tried.
     ///
     /// # Errors
-    /// No interpreter is suitable. The error says what was found and what to install.
+    /// Returns an error if no interpreter is suitable. The error says what was found and what to
+    /// install.
     pub(crate) fn find() -> Result<Self> {
         if let Some(named) = std::env::var_os("PYTHON").filter(|name| !name.is_empty()) {
             let found = probe(&named)
@@ -55,8 +56,8 @@ impl Interpreter {
         choose(NAMES.iter().filter_map(|name| probe(&OsString::from(name)).ok()).collect())
     }
 
-    /// Every CPython on the PATH that can run the wheel (3.9 and newer) and can make virtual
-    /// environments: one for each minor version.
+    /// Returns every CPython on the PATH that can run the wheel (3.9 and newer) and can make
+    /// virtual environments: one for each minor version.
     pub(crate) fn every_for_the_wheel() -> Vec<Self> {
         let names = NAMES.iter().map(|name| (*name).to_owned());
         let others =
@@ -71,7 +72,8 @@ impl Interpreter {
         found
     }
 
-    /// The version and the path. A stamp has this text, so that it differs if either changes.
+    /// Returns the version and the path. A stamp (the record of an installation) contains this
+    /// text, so a change of either changes the stamp.
     pub(crate) fn description(&self) -> String {
         let (major, minor, micro) = self.version;
         format!("Python {major}.{minor}.{micro} at {}", self.program.to_string_lossy())

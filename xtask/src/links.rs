@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 /// Fails if a link in `files` leads nowhere. Addresses of other hosts are not tried.
 ///
 /// # Errors
-/// The links that lead nowhere; a file can't be read.
+/// Returns an error with the links that lead nowhere, or if a file cannot be read.
 pub(crate) fn check(root: &Path, files: &[PathBuf]) -> Result<()> {
     let mut pages = HashMap::new();
     for file in files {
@@ -56,7 +56,7 @@ fn resolved(path: &Path) -> PathBuf {
     found
 }
 
-/// The targets of a page's links to files and headings, without those in code.
+/// Returns the targets of a page's links to files and headings, without links in code.
 fn links_of(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in outside_code(text) {
@@ -73,7 +73,7 @@ fn links_of(text: &str) -> Vec<String> {
     found
 }
 
-/// The headings of a page, as they stand in links.
+/// Returns the headings of a page in the form of link targets.
 fn headings_of(text: &str) -> HashSet<String> {
     let of_line = |line: &str| {
         let title = line.trim_start_matches('#');
@@ -83,7 +83,8 @@ fn headings_of(text: &str) -> HashSet<String> {
     outside_code(text).filter_map(of_line).collect()
 }
 
-/// A heading as it stands in links: in small letters, with `-` for each space, without punctuation.
+/// Returns a heading in the form of a link target: small letters, `-` for each space, no
+/// punctuation.
 fn anchor(title: &str) -> String {
     let kept = title.to_lowercase();
     let kept = kept.chars().filter(|&c| c.is_alphanumeric() || c == ' ' || c == '-' || c == '_');

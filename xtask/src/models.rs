@@ -24,7 +24,8 @@ pub(crate) struct Args {
 /// Builds the store for the model checker and runs its models.
 ///
 /// # Errors
-/// There is no repository around this crate; a model fails, or misses a planted bug.
+/// Returns an error if this crate is not inside a repository, if a model fails, or if a model
+/// misses a planted bug.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     command::shown(&mut cargo_test(&workspace::root()?, args))?;
     Ok(ExitCode::SUCCESS)
@@ -34,7 +35,7 @@ fn cargo_test(root: &Path, args: &Args) -> Command {
     let mut cargo = checks::cargo(root);
     let mut flags = std::env::var_os("RUSTFLAGS").unwrap_or_default();
     flags.push(OsString::from(" --cfg embank_shuttle"));
-    // The flag changes every crate's build. A target folder of its own keeps the usual build.
+    // The flag changes every crate's build. A separate target folder keeps the usual build.
     cargo.env("RUSTFLAGS", flags).args(["test", "--locked", "--target-dir", "target/models"]);
     cargo.args(["--package", "embank-kv", "--lib", "--"]);
     cargo.arg(args.name.as_deref().map_or("models::".to_owned(), |name| format!("models::{name}")));

@@ -1,4 +1,4 @@
-//! `bench report`: `docs/benchmarks.md` from the files in `bench/results`.
+//! `bench report`: makes `docs/benchmarks.md` from the files in `bench/results`.
 //!
 //! Each file holds one area: its newest results, their targets, and the runs that they come from.
 //! `machines.json` describes the machines. After a new measurement, put its results and its run
@@ -30,7 +30,7 @@ type Machines = BTreeMap<String, String>;
 #[serde(deny_unknown_fields)]
 struct Area {
     title: String,
-    /// What is measured, and what the words in the table mean.
+    /// The quantity that is measured, and the meaning of the table's words.
     about: String,
     runs: BTreeMap<String, Run>,
     rows: Vec<Row>,
@@ -42,9 +42,9 @@ struct Area {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Run {
-    /// Without the `cargo xtask` before it.
+    /// The command without `cargo xtask`.
     command: String,
-    /// A key of the machines.
+    /// The machine's key in `machines.json`.
     machine: String,
     commit: String,
     /// The day of the commit.
@@ -66,7 +66,7 @@ struct Row {
     at_least: Option<f64>,
     /// The target is a value of at most this.
     at_most: Option<f64>,
-    /// A key of the area's runs.
+    /// The run's key in its area.
     run: String,
 }
 
@@ -97,7 +97,7 @@ impl Row {
         }
     }
 
-    /// The target, and whether the value meets it. Both are empty without a target.
+    /// Returns the target, and whether the value meets it. Both are empty without a target.
     fn target_and_verdict(&self) -> (String, &'static str) {
         let verdict = |is_met: bool| if is_met { "yes" } else { "**no**" };
         match (self.at_least, self.at_most) {
@@ -133,12 +133,12 @@ distance between the quartiles. A date is the day of the commit that was measure
 /// Writes the page.
 ///
 /// # Errors
-/// A file can't be read or written, or is not well-formed.
+/// Returns an error if a file cannot be read or written, or is malformed.
 pub(crate) fn write(root: &Path) -> Result<()> {
     fs::write(root.join(PAGE), page(root)?).with_context(|| format!("writing {PAGE}"))
 }
 
-/// The page that the files make.
+/// Returns the page made from the files.
 fn page(root: &Path) -> Result<String> {
     let folder = root.join(RESULTS);
     let machines: Machines = read(&folder.join(MACHINES))?;
@@ -198,12 +198,12 @@ fn add(page: &mut String, area: &Area, machines: &Machines) -> Result<()> {
     Ok(())
 }
 
-/// The number as the page shows it.
+/// Returns the number as the page shows it.
 fn number(value: f64) -> String {
     if value != 0.0 && value.abs() < 1e-4 { format!("{value:e}") } else { value.to_string() }
 }
 
-/// The text in lines of at most [`COLUMNS_MAX`] columns.
+/// Returns the text in lines of at most [`COLUMNS_MAX`] columns.
 fn wrapped(text: &str) -> String {
     let mut lines = String::new();
     let mut columns = 0;
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
     use crate::workspace;
 
-    /// An area of one row of run "a" on machine `machine`, with more fields of that row.
+    /// Returns an area with one row of run "a" on `machine`. `fields` adds fields to that row.
     fn area(machine: &str, fields: &str) -> Area {
         let text = format!(
             r#"{{"title": "T", "about": "A.", "runs": {{"a": {{"command": "bench x",

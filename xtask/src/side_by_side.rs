@@ -1,8 +1,8 @@
 //! Runs programs side by side, [`LANES`] at a time.
 //!
-//! Most tests wait for the drive or for another process now and then, and a second program uses the
-//! processor in that time. The output of a program is kept until the program ends, and is shown in
-//! full if it failed.
+//! Most tests sometimes wait for the drive or for another process. A second program uses the
+//! processor in that time. The output of a program is kept until it ends, and is shown in full if
+//! it failed.
 
 use std::collections::VecDeque;
 use std::process::{Command, Output, Stdio};
@@ -10,8 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Programs that run at a time. Each test program starts one thread for each core. Some tests wait
-/// with a time limit, which they would exceed on a small machine beside more programs.
+/// The number of programs that run at a time. Each test program starts one thread for each core.
+/// With more programs, tests with a time limit would exceed it on a small machine.
 const LANES: usize = 2;
 
 /// A program to run.

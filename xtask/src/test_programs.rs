@@ -36,7 +36,7 @@ impl Program {
         self.target == target
     }
 
-    /// A run of this program with these variables set.
+    /// Returns a run of this program with these variables set.
     pub(crate) fn run_with(&self, variables: &[(&str, &str)]) -> Run {
         let folder = self.folder.file_name().unwrap_or_default().to_string_lossy();
         let shown: String =
@@ -50,7 +50,7 @@ impl Program {
 /// Builds every test program of the default members.
 ///
 /// # Errors
-/// A program can't be built.
+/// Returns an error if a program cannot be built.
 pub(crate) fn build(root: &Path) -> Result<Vec<Program>> {
     let mut command = cargo(root);
     command.args(["test", "--locked", "--no-run", "--message-format", "json-render-diagnostics"]);
@@ -86,8 +86,8 @@ struct Profile {
     test: bool,
 }
 
-/// The test program that a line of Cargo's JSON describes. `None` if the line describes something
-/// else.
+/// Returns the test program that a line of Cargo's JSON describes. `None` if the line describes
+/// something else.
 fn program(line: &str) -> Option<Program> {
     let Artifact { manifest_path, target, profile, executable } =
         serde_json::from_str(line).ok()?;

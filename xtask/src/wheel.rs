@@ -1,11 +1,10 @@
 //! `wheel`: builds the wheel to publish, for every CPython from 3.9 on, and tries it.
 //!
-//! The wheel has a manylinux tag. For it, maturin compares the extension's symbols with the
-//! manylinux policies, and refuses libraries that other machines may lack. With `--zig` the
-//! extension is linked against an old glibc, by Zig's linker. Without, it is linked against this
-//! machine's glibc, and the tag says so. `abi3audit` checks that the extension uses only Python's
-//! stable ABI. Each CPython on the PATH installs the wheel into a new environment with NumPy and
-//! nothing else, and runs `wheel_smoke.py` there.
+//! The wheel has a manylinux tag. So maturin compares the extension's symbols with the manylinux
+//! policies, and refuses libraries that other machines may lack. With `--zig`, Zig's linker links
+//! the extension against an old glibc. Otherwise it is linked against this machine's glibc, and the
+//! tag says so. `abi3audit` checks that the extension uses only Python's stable ABI. Each CPython
+//! on the PATH installs the wheel and NumPy into a new environment and runs `wheel_smoke.py` there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +30,8 @@ pub(crate) struct Args {
 /// Builds, checks and tries the wheel.
 ///
 /// # Errors
-/// The build fails, the wheel is not what its tag says, or it does not work.
+/// Returns an error if the build fails, if the wheel does not match its tag, or if it does not
+/// work.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let root = workspace::root()?;
     let lock = Lock::take(&root)?;

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-/// The repository's root. Cargo sets the path of this crate at run time, so a clone that was moved
+/// Returns the repository's root. Cargo sets the path of this crate at run time, so a moved clone
 /// still works.
 ///
 /// # Errors
-/// There is no repository around this crate.
+/// Returns an error if this crate is not inside a repository.
 pub(crate) fn root() -> Result<PathBuf> {
     let manifest = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);

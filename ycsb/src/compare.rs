@@ -1,11 +1,11 @@
-//! `compare`: the same work over several stores, in turn, round after round.
+//! `compare`: measures several stores with the same work, in alternating rounds.
 //!
-//! Every store lives in a process of its own ([`serve`](crate::serve)), loaded once and asked for
-//! one measurement at a time, while the others are idle. One process for all would share an
-//! allocator, count all storage traffic and memory together, and let one store's background threads
-//! run into another's turn (a store's turn ends when its background work has). A fresh process for
-//! each round would measure how a store warms up. The price: all stores are in memory at the same
-//! time, so their budgets have to fit.
+//! Every store runs in its own process ([`serve`](crate::serve)), which loads it once. One process
+//! measures at a time while the others are idle. In one common process, the stores would share an
+//! allocator, storage traffic and memory would be added up, and background threads of one store
+//! would disturb another. A store's turn ends after its background work. A new process for each
+//! round would measure how a store warms up. The cost: the memory budgets of all stores must fit at
+//! the same time.
 
 use std::fs;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
-/// All of a comparison, for `--json`.
+/// The whole result of a comparison, for `--json`.
 #[derive(Serialize)]
 struct Document<'a> {
     machine: String,
@@ -69,13 +69,13 @@ struct Configured {
     load_s: f64,
 }
 
-/// One store at one piece of work.
+/// The result of one store for one measurement.
 #[derive(Serialize)]
 struct Measurement {
     name: String,
     engine: &'static str,
     spec: Spec,
-    /// Why there are no rounds.
+    /// The reason why the store cannot do this work. `None` if it was measured.
     refused: Option<String>,
     rounds: Vec<Measured>,
 }
@@ -83,7 +83,8 @@ struct Measurement {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Options that do not fit together, a wrong answer, what a store reports.
+/// Returns an error for options that do not fit together, for a wrong answer, and any error of a
+/// store.
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<()> {
     let times = if args.quick {
         Times { seconds: 1.0, warm_up_seconds: 0.5 }
@@ -170,7 +171,7 @@ fn check(engines: &[EngineKind], rounds: usize, budget: u64) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a comparison in which no store can do any of the work.
+/// Returns an error if no store can do any of the work.
 fn check_work(engines: &[EngineKind], specs: &[NamedSpec]) -> Result<()> {
     let pieces = || specs.iter().flat_map(|named| engines.iter().map(move |&kind| (kind, named)));
     if pieces().any(|(kind, named)| refuses(kind, &named.spec).is_none()) {
@@ -183,12 +184,12 @@ fn check_work(engines: &[EngineKind], specs: &[NamedSpec]) -> Result<()> {
     bail!("no store can do any of the work: {}", reasons.collect::<Vec<_>>().join("; "))
 }
 
-/// Why the store can't do this, if it can't.
+/// Returns the reason why the store cannot do this work. `None` if it can.
 fn refuses(kind: EngineKind, spec: &Spec) -> Option<&'static str> {
     kind.no_scan().filter(|_| spec.mix.scan > 0.0)
 }
 
-/// All rounds of one piece of work; each round begins with another store.
+/// Runs all rounds of one measurement. Each round begins with another store.
 fn alternate(clients: &mut [Client], named: &NamedSpec, rounds: usize) -> Result<Vec<Measurement>> {
     let mut measurements: Vec<Measurement> = clients
         .iter()
@@ -201,7 +202,7 @@ fn alternate(clients: &mut [Client], named: &NamedSpec, rounds: usize) -> Result
         })
         .collect();
     for round in 0..rounds {
-        // Every store gets the same operations, another sequence each round.
+        // Every store gets the same sequence of operations. The sequence changes with the round.
         let seed = named.spec.seed.wrapping_add(round as u64);
         let spec = Spec { seed, ..named.spec.clone() };
         for turn in 0..clients.len() {
@@ -221,7 +222,7 @@ fn spread(measurement: &Measurement) -> Option<Spread> {
     (!rates.is_empty()).then(|| Spread::of(rates))
 }
 
-/// Every store's rate, and the first one's beside each of the others.
+/// Returns the rate of every store, and the rate of the first store compared with each other store.
 fn figures(name: &str, measurements: &[Measurement]) -> Vec<Row> {
     let mut rows = Vec::new();
     let subject = measurements.first().and_then(|first| Some((first.engine, spread(first)?)));
@@ -238,7 +239,7 @@ fn figures(name: &str, measurements: &[Measurement]) -> Vec<Row> {
     rows
 }
 
-/// The round whose rate is the median's, or next below it.
+/// Returns the round with the median rate, or with the next lower rate.
 fn middle_round(measurement: &Measurement) -> Option<&Measured> {
     let mut rounds: Vec<&Measured> = measurement.rounds.iter().collect();
     rounds.sort_by(|a, b| a.operations_per_s.total_cmp(&b.operations_per_s));

@@ -1,4 +1,4 @@
-//! Values that can be checked: a row's bytes follow from its key and a version.
+//! Values that can be checked: the bytes of a row depend only on its key and a version.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -7,17 +7,18 @@
 //! | between | pattern of the key |
 //! | the last 8, from 16 bytes on | hash of key and version |
 //!
-//! A reader that knows the key checks the first and the last eight bytes: another row's value, a
-//! value torn between two versions and zeros all show. `check_whole` looks at the pattern too.
+//! A reader that knows the key checks the first and the last eight bytes. This finds the value of
+//! another row, a value torn between two versions, and zeros. `check_whole` checks the bytes
+//! between them too.
 
 use std::fmt;
 
 use crate::random::mix;
 
-/// The smallest value: version and hash.
+/// A value must have room for the version and the hash.
 pub(crate) const VALUE_BYTES_MIN: usize = 8;
 
-/// A row that is not what was written.
+/// The error for a row whose bytes do not fit its key and version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WrongAnswer {
     key: u64,
@@ -75,7 +76,7 @@ pub(crate) fn fill(key: u64, version: u32, value: &mut [u8]) {
     stamp(key, version, value);
 }
 
-/// Looks at the ends of a row's value; its version.
+/// Checks the first and last bytes of a row's value and returns its version.
 #[inline]
 pub(crate) fn check(key: u64, value: &[u8]) -> Result<u32, WrongAnswer> {
     let first = word(value, 0);
@@ -87,7 +88,7 @@ pub(crate) fn check(key: u64, value: &[u8]) -> Result<u32, WrongAnswer> {
     Err(WrongAnswer { key, head: first, tail: last })
 }
 
-/// Looks at every byte of a row's value; its version.
+/// Checks every byte of a row's value and returns its version.
 pub(crate) fn check_whole(key: u64, value: &[u8]) -> Result<u32, WrongAnswer> {
     let version = check(key, value)?;
     let mut expected = vec![0; value.len()];
@@ -98,7 +99,8 @@ pub(crate) fn check_whole(key: u64, value: &[u8]) -> Result<u32, WrongAnswer> {
     Err(WrongAnswer { key, head: word(value, 0), tail: None })
 }
 
-/// Checks a row's value and takes it to the next version: the modification of a read-modify-write.
+/// Checks a row's value and writes its next version in place. This is the modification of a
+/// read-modify-write.
 #[inline]
 pub(crate) fn advance(key: u64, value: &mut [u8]) -> Result<(), WrongAnswer> {
     let version = check(key, value)?;
@@ -106,8 +108,8 @@ pub(crate) fn advance(key: u64, value: &mut [u8]) -> Result<(), WrongAnswer> {
     Ok(())
 }
 
-/// Takes every value of a batch to its next version. A key that the batch has twice advances by
-/// one, as the copies were read together: that is what a read and a write in two steps do.
+/// Writes the next version of every value of a batch in place. A key that the batch has twice
+/// advances by one, because both copies were read before the first write.
 pub(crate) fn advance_all(keys: &[u64], values: &mut [u8]) -> Result<(), WrongAnswer> {
     let value_bytes = values.len() / keys.len().max(1);
     let rows = keys.iter().zip(values.chunks_exact_mut(value_bytes));

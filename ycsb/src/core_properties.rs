@@ -1,8 +1,8 @@
-//! What YCSB's own properties mean here.
+//! Translates the properties of YCSB's files into settings of a run.
 //!
-//! Each name that YCSB's client and core workload know has one line in [`NAMES`]: it is honoured,
-//! it is honoured with some values and refused with others, or it has no effect here. A name that
-//! is not in the table is ignored with a warning, as bindings of stores have names of their own.
+//! Each property of YCSB's client and core workload has one line in [`NAMES`]. The line says that
+//! the property is honoured, is honoured with some values, or has no effect here. A name that is
+//! not in the table is ignored with a warning, because store bindings of YCSB have their own names.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -16,13 +16,14 @@ use crate::properties::{Properties, Property, PropertyArgs};
 use crate::worker::ScanLengths;
 use crate::workload::Mix;
 
-/// What becomes of a known name.
+/// The treatment of a known property.
 enum Rule {
     /// [`Core`] takes its value.
     Honoured,
-    /// These values say what is done anyway; others are refused with the reason.
+    /// Only these values are accepted, because the run does what they ask anyway. Other values are
+    /// refused with the reason.
     Only(&'static [&'static str], &'static str),
-    /// Any value, with a warning that gives the reason.
+    /// Any value is accepted without effect, with a warning that gives the reason.
     NoEffect(&'static str),
 }
 
@@ -98,23 +99,23 @@ const NAMES: &[(&str, Rule)] = &[
     ("label", NoEffect("reports have no labels")),
 ];
 
-/// A value and what named it.
+/// A value and the option or property that set it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Asked<T> {
     pub(crate) value: T,
-    /// The option or the property with its origin.
+    /// The option, or the property with its file.
     pub(crate) by: String,
 }
 
-/// What properties ask for. All is `None` or false where there are no properties.
+/// The settings that properties ask for. Every field is `None` or false if there are no properties.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Core {
-    /// Whether there are properties. What neither they nor options name is then as in YCSB.
+    /// True if there are properties. Settings that are not given then have YCSB's defaults.
     pub(crate) given: bool,
     pub(crate) rows: Option<Asked<u64>>,
     pub(crate) value_bytes: Option<Asked<u64>>,
     pub(crate) key_order: Option<Asked<KeyOrder>>,
-    /// 0: no limit by operations.
+    /// The number of operations; 0 means no limit.
     pub(crate) operations: Option<u64>,
     pub(crate) seconds: Option<f64>,
     pub(crate) threads: Option<usize>,
@@ -130,10 +131,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Reads the properties of a command line. Names that have no effect are named in warnings.
+    /// Reads the properties of a command line. Warns of names without effect.
     ///
     /// # Errors
-    /// A file that can't be read, a value that is malformed or can't be honoured.
+    /// Returns an error for an unreadable file, and for a value that is malformed or cannot be
+    /// honoured.
     pub(crate) fn read(args: &PropertyArgs) -> Result<Self> {
         let properties = args.read()?;
         let (core, warnings) = Core::of(&properties)?;
@@ -180,7 +182,7 @@ impl Core {
     }
 }
 
-/// Goes through the table for every property that is named; the warnings.
+/// Applies the table to every property that is set. Returns the warnings.
 fn check_names(properties: &Properties) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
     for (name, property) in properties {
@@ -208,7 +210,7 @@ fn refusal(name: &str, property: &Property, reason: impl Display) -> String {
     format!("{}: {name}={}: {reason}", property.origin, property.value.escape_debug())
 }
 
-/// Typed access to properties. An error names origin, name and value.
+/// Typed access to properties. An error names the file, the property and the value.
 struct Getter<'a>(&'a Properties);
 
 impl Getter<'_> {
@@ -273,7 +275,7 @@ fn rows(get: &Getter<'_>) -> Result<Option<Asked<u64>>> {
     Ok(rows.zip(by).map(|(value, by)| Asked { value, by }))
 }
 
-/// The length of a value: all fields together.
+/// Returns the length of a value, which is the sum of its fields.
 fn value_bytes(get: &Getter<'_>) -> Result<Option<Asked<u64>>> {
     let (count, length) = (get.positive("fieldcount")?, get.positive("fieldlength")?);
     if get.value("writeallfields").is_some_and(|all| all != "true") && count != Some(1) {
@@ -295,15 +297,16 @@ fn value_bytes(get: &Getter<'_>) -> Result<Option<Asked<u64>>> {
     Ok(Some(Asked { value, by }))
 }
 
-/// YCSB's number of fields and bytes of each, where properties name neither.
+/// YCSB's default number of fields and bytes of a field.
 const FIELD_COUNT: u64 = 10;
 const FIELD_BYTES: u64 = 100;
-/// The length of a value where properties do not name it.
+/// The default length of a value with properties.
 pub(crate) const VALUE_BYTES: u64 = FIELD_COUNT * FIELD_BYTES;
-/// The longest scan where properties do not name it.
+/// The default longest scan with properties.
 pub(crate) const SCAN_ROWS_MAX: u64 = 1_000;
 
-/// The shares. YCSB takes them as weights, so other sums than 1 are scaled, with a warning.
+/// Returns the shares of the operations. YCSB takes them as weights, so shares with another sum
+/// than 1 are scaled, with a warning.
 fn mix(get: &Getter<'_>, warnings: &mut Vec<String>) -> Result<Mix> {
     let mut shares = [0.95, 0.05, 0.0, 0.0, 0.0];
     let names = [

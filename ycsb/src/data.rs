@@ -1,4 +1,4 @@
-//! The rows of a run: options, properties and what a load has noted.
+//! The settings of a run's rows, from options, properties and the note of an earlier load.
 
 use std::path::PathBuf;
 
@@ -47,10 +47,10 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// What an engine is opened with in `directory`.
+    /// Returns the settings for an engine in `directory`.
     ///
     /// # Errors
-    /// Sizes that make no sense, or that this machine's memory can't hold.
+    /// Returns an error for invalid sizes and for sizes that exceed this machine's memory.
     pub(crate) fn settings(&self, core: &Core, directory: PathBuf) -> Result<Settings> {
         let value_size = named(self.value_size, &core.value_bytes);
         let value_size =
@@ -78,11 +78,12 @@ impl Data {
         })
     }
 
-    /// What the store of a load is opened with again. The memory budget may be another.
+    /// Returns the settings to open the store of an earlier load. The memory budget may differ from
+    /// the load's.
     ///
     /// # Errors
-    /// Options or properties that do not fit the load; each is named with what it expects and what
-    /// was found.
+    /// Returns an error if options or properties differ from the load. The error gives the expected
+    /// and the found value of each.
     pub(crate) fn settings_of(&self, core: &Core, loaded: &Loaded) -> Result<Settings> {
         let mut others = Vec::new();
         other(&mut others, "--rows", self.rows, &core.rows, loaded.rows);
@@ -114,18 +115,18 @@ impl Data {
         })
     }
 
-    /// The engine that a name stands for.
+    /// Returns the engine for a name on the command line.
     pub(crate) fn engine(&self, kind: EngineKind) -> EngineKind {
         if self.embank_clock && kind == EngineKind::Embank { EngineKind::EmbankClock } else { kind }
     }
 }
 
-/// The option's value, else the property's.
+/// Returns the option's value, or else the property's value.
 fn named<T: Copy>(option: Option<T>, property: &Option<Asked<T>>) -> Option<T> {
     option.or(property.as_ref().map(|asked| asked.value))
 }
 
-/// Notes a setting that is named and is not what was found.
+/// Adds an error text if a setting is given and differs from the load's.
 fn other<T: Copy + PartialEq + std::fmt::Debug>(
     others: &mut Vec<String>,
     name: &str,
@@ -140,11 +141,11 @@ fn other<T: Copy + PartialEq + std::fmt::Debug>(
     }
 }
 
-/// Refuses rows and batches that memory can't hold, before anything is loaded. A load sorts the
-/// keys of all rows in memory, 8 bytes a row; the map holds the rows themselves.
+/// Checks before the load that rows and batches fit into memory. A load sorts the keys of all rows
+/// in memory, 8 bytes a row. The `map` store keeps the rows in memory too.
 ///
 /// # Errors
-/// The bytes that are needed and those that are available.
+/// Returns an error with the needed and the available bytes.
 pub(crate) fn ensure_fits(
     kinds: &[EngineKind],
     settings: &Settings,

@@ -1,4 +1,4 @@
-//! Which row an operation asks for: the request distributions of YCSB's reference.
+//! The request distributions of YCSB's reference, which choose the row of an operation.
 
 use clap::ValueEnum;
 use fastrand::Rng;
@@ -23,14 +23,14 @@ pub(crate) enum Distribution {
     Hotspot,
 }
 
-/// The numbers behind the skewed distributions.
+/// The parameters of the skewed distributions.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Skew {
     /// Exponent of Zipf's law.
     pub(crate) theta: f64,
-    /// Share of the rows that is hot.
+    /// The share of the rows that are hot.
     pub(crate) hot_rows: f64,
-    /// Share of the operations that goes there.
+    /// The share of the operations that go to hot rows.
     pub(crate) hot_operations: f64,
 }
 
@@ -40,7 +40,8 @@ impl Default for Skew {
     }
 }
 
-/// As many as the reference scrambles, whatever the number of rows.
+/// The scrambled distribution draws from this number of items, as the reference does, for any
+/// number of rows.
 const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 
 /// Draws rows.
@@ -49,14 +50,14 @@ pub(crate) struct Chooser {
     distribution: Distribution,
     skew: Skew,
     zipf: Option<Zipf>,
-    /// What scrambled ranks are hashed onto.
+    /// The number of rows onto which scrambled ranks are hashed.
     scrambled_onto: u64,
 }
 
 impl Chooser {
-    /// For `rows` rows now. If they will grow, scrambled ranks are spread over twice as many and
-    /// drawn again where there is no row yet, so that a row's rank does not change when others
-    /// are inserted.
+    /// Makes a distribution over `rows` rows. If the rows will grow, scrambled ranks are hashed
+    /// onto twice that number, and a draw without a row is repeated. So an insert does not change
+    /// the rank of other rows.
     pub(crate) fn new(distribution: Distribution, skew: Skew, rows: u64, grows: bool) -> Self {
         let zipf = match distribution {
             Distribution::Zipfian | Distribution::Latest => Some(Zipf::new(rows, skew.theta)),
@@ -67,13 +68,13 @@ impl Chooser {
         Chooser { distribution, skew, zipf, scrambled_onto }
     }
 
-    /// A row below `rows`, which may have grown.
+    /// Draws a row below `rows`, which may have grown since the last draw.
     #[inline]
     pub(crate) fn next(&mut self, rows: u64, random: &mut Rng) -> u64 {
         match (self.distribution, &mut self.zipf) {
             (Distribution::Zipfian, Some(zipf)) => zipf.draw(rows, random),
             (Distribution::Latest, Some(zipf)) => rows - 1 - zipf.draw(rows, random),
-            // Ends: at least every second draw hits a row.
+            // The loop ends because at least every second draw hits a row.
             (Distribution::Scrambled, Some(zipf)) => loop {
                 let row = fnv_64(zipf.draw(SCRAMBLED_ITEMS, random)) % self.scrambled_onto;
                 if row < rows {
@@ -93,7 +94,7 @@ impl Chooser {
     }
 }
 
-/// The reference's hash of a rank: FNV-1 of its eight bytes, lowest first, without the sign.
+/// Hashes a rank as the reference does: FNV-1 over its eight bytes, lowest first, without the sign.
 #[inline]
 fn fnv_64(number: u64) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
@@ -120,8 +121,8 @@ mod tests {
         counts
     }
 
-    /// Pearson's statistic in standard deviations above its expectation; every cell expects 5 or
-    /// more.
+    /// Returns Pearson's statistic as a number of standard deviations above its expectation. Every
+    /// cell must expect 5 or more.
     fn chi_square_sigmas(counts: &[u64], probabilities: &[f64]) -> f64 {
         let mut statistic = 0.0;
         for (&count, probability) in counts.iter().zip(probabilities) {
@@ -167,7 +168,8 @@ mod tests {
 
     #[test]
     fn scrambled() {
-        // The hottest ranks by their own probability where they fall, the rest alike.
+        // The cells of the hottest ranks have their own probabilities. All other rows have equal
+        // ones.
         let rows = 100;
         let zipf = Zipf::new(SCRAMBLED_ITEMS, 0.99);
         let ranks = 2_000_000;

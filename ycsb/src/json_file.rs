@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
-/// A file that a report can be written to.
+/// The path of a report that can be written.
 #[derive(Debug)]
 pub(crate) struct JsonFile(PathBuf);
 
@@ -16,8 +16,8 @@ impl JsonFile {
     /// Checks that a report can be written to `path`. Creates nothing and changes nothing.
     ///
     /// # Errors
-    /// A directory, a file that may not be written or is one of `inputs`, a path whose directory
-    /// does not exist or takes no file.
+    /// Returns an error if `path` is a directory, a read-only file or one of `inputs`, or if no
+    /// file can be made there.
     pub(crate) fn check(path: &Path, inputs: &[PathBuf]) -> Result<Self> {
         let context = || format!("--json {} can't be written", path.display());
         check(path, inputs).with_context(context)?;
@@ -27,7 +27,7 @@ impl JsonFile {
     /// Writes a document.
     ///
     /// # Errors
-    /// The file can't be written.
+    /// Returns an error if the file cannot be written.
     pub(crate) fn write(&self, document: &impl Serialize) -> Result<()> {
         let mut text = serde_json::to_string_pretty(document).context("the report to JSON")?;
         text.push('\n');
@@ -37,7 +37,7 @@ impl JsonFile {
     }
 }
 
-/// Ends: each link is one step of a chain that the system has followed to its end.
+/// The loop ends because the system has already followed this chain of links to its end.
 fn check(path: &Path, inputs: &[PathBuf]) -> Result<()> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => bail!("it is a directory"),
@@ -50,7 +50,7 @@ fn check(path: &Path, inputs: &[PathBuf]) -> Result<()> {
             OpenOptions::new().write(true).open(path)?;
             Ok(())
         }
-        // A pipe or a device: opening it here would take its reader's attention.
+        // For a pipe or a device, opening it here could disturb its reader.
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             ensure!(path.file_name().is_some(), "it names no file");

@@ -1,10 +1,10 @@
-//! Rows, their keys, and which of them may be asked for.
+//! The numbers and keys of rows, and the rows that readers may request.
 //!
-//! Rows are numbered in the order of their insertion. A row's key is its number, mixed unless the
-//! run wants the order kept (the reference's `insertorder`): with mixed keys, rows that are hot
-//! together do not lie together in a store that sorts. A row is asked for once its insertion has
-//! returned *and those of all rows before it have*, so that no reader ever asks for a row that is
-//! not there yet (the reference's `AcknowledgedCounterGenerator`).
+//! Rows are numbered in the order of their insertion. A row's key is a hash of its number, or the
+//! number itself (the reference's `insertorder`). With hashed keys, hot rows are not neighbours in
+//! a sorted store. A reader may request a row after its insertion *and the insertions of all
+//! earlier rows* have returned. So it never requests a missing row (the reference's
+//! `AcknowledgedCounterGenerator`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::random::mix;
 
-/// How a row's number becomes its key.
+/// The rule that makes a row's key from its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum KeyOrder {
@@ -25,18 +25,18 @@ pub(crate) enum KeyOrder {
     Ordered,
 }
 
-/// The rows of a run.
+/// The row numbers of a run.
 #[derive(Debug)]
 pub(crate) struct Keyspace {
     order: KeyOrder,
     reserved: AtomicU64,
     acknowledged: AtomicU64,
-    /// Ranges that were inserted before an earlier one was; by their start.
+    /// Inserted ranges that wait for the insertion of an earlier range: start and end.
     early: Mutex<BTreeMap<u64, u64>>,
 }
 
 impl Keyspace {
-    /// With `rows` rows in the store.
+    /// Makes the key space of a store with `rows` rows.
     pub(crate) fn new(order: KeyOrder, rows: u64) -> Self {
         Keyspace {
             order,
@@ -55,18 +55,18 @@ impl Keyspace {
         }
     }
 
-    /// Rows that may be asked for: all below this number.
+    /// Returns the limit of the rows that readers may request: all row numbers below it.
     pub(crate) fn rows(&self) -> u64 {
-        // Acquire: what `acknowledge` released; the insertions have returned.
+        // Acquire: pairs with the Release in `acknowledge`, so the insertions have returned.
         self.acknowledged.load(Ordering::Acquire)
     }
 
-    /// Numbers for new rows; the first of them.
+    /// Reserves `count` numbers for new rows and returns the first of them.
     pub(crate) fn reserve(&self, count: u64) -> u64 {
         self.reserved.fetch_add(count, Ordering::Relaxed)
     }
 
-    /// The rows from `start` on have been inserted.
+    /// Notes that the insertion of `count` rows from `start` on has returned.
     pub(crate) fn acknowledge(&self, start: u64, count: u64) {
         let mut early = self.early.lock();
         early.insert(start, count);

@@ -1,11 +1,10 @@
-//! What threads counted and timed, and the latencies that follow.
+//! The counts and times of threads, and the latencies computed from them.
 //!
-//! A call has two latencies where calls begin by a schedule (`--target`). The service latency is
-//! from the call's own start. The intended latency is from the start that the schedule intended: a
-//! call that is late because the one before was slow counts its waiting, as a caller of the store
-//! would. Without it a stall of a second shows as one slow call in a closed loop, though hundreds
-//! of callers would have waited (Gil Tene's coordinated omission; YCSB's `measurement.
-//! interval=intended`).
+//! With a schedule (`--target`), a call has two latencies. The service latency starts when the call
+//! begins. The intended latency starts at the scheduled time, so it includes the wait for an
+//! earlier slow call. A closed loop shows a stall of a second as one slow call, though hundreds of
+//! callers would have waited. Gil Tene calls this coordinated omission; see YCSB's `measurement.
+//! interval=intended`.
 
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::workload::Kind;
 
-/// Latencies of one kind of call.
+/// The latencies of one kind of call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Latency {
     pub(crate) kind: Kind,
@@ -23,10 +22,10 @@ pub(crate) struct Latency {
     pub(crate) operations: u64,
     /// Calls that were timed.
     pub(crate) timed_calls: u64,
-    /// From the call's own start.
+    /// Latencies from the call's start.
     #[serde(flatten)]
     pub(crate) service: Percentiles,
-    /// From the start that the schedule intended; `None` without a schedule.
+    /// Latencies from the scheduled start. `None` without a schedule.
     pub(crate) intended: Option<Percentiles>,
 }
 
@@ -59,17 +58,17 @@ impl Percentiles {
 pub(crate) struct Tally {
     pub(crate) operations: [u64; Kind::ALL.len()],
     pub(crate) scanned_rows: u64,
-    /// Time in calls; with a schedule, the whole time.
+    /// The time in calls. With a schedule, the whole time of the thread.
     pub(crate) spent: Duration,
-    /// Operations that were due when the time was over, and had not begun.
+    /// The number of operations that were due but had not begun at the end.
     pub(crate) overdue: u64,
-    /// Nanoseconds of the calls that were timed.
+    /// Latencies of timed calls in nanoseconds.
     service: [Histogram<u64>; Kind::ALL.len()],
-    /// Nanoseconds from their intended starts; `None` without a schedule.
+    /// Latencies from the scheduled starts in nanoseconds. `None` without a schedule.
     intended: Option<[Histogram<u64>; Kind::ALL.len()]>,
 }
 
-/// Three digits up to a day, in nanoseconds; longer calls count as a day.
+/// Returns a histogram of nanoseconds with three digits. Calls longer than a day count as a day.
 fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 86_400_000_000_000, 3).expect("the bounds are in order")
 }
@@ -87,12 +86,12 @@ impl Tally {
         }
     }
 
-    /// Counts a call's time from its own start.
+    /// Records the latency of a call from its start.
     pub(crate) fn record(&mut self, kind: Kind, service: Duration) {
         self.service[kind as usize].saturating_record(service.as_nanos() as u64);
     }
 
-    /// Counts a call's time from the start that the schedule intended.
+    /// Records the latency of a call from its scheduled start.
     pub(crate) fn record_intended(&mut self, kind: Kind, intended: Duration) {
         if let Some(histograms) = &mut self.intended {
             histograms[kind as usize].saturating_record(intended.as_nanos() as u64);
@@ -110,10 +109,10 @@ impl Tally {
     }
 }
 
-/// Latencies of all threads, for each kind that was done.
+/// Combines the latencies of all threads for each kind of call that was made.
 ///
 /// # Errors
-/// Histograms of other bounds, which there are not.
+/// Returns an error for histograms of different bounds, which never occurs here.
 pub(crate) fn latencies(tallies: &[Tally]) -> Result<Vec<Latency>> {
     let mut latencies = Vec::new();
     for kind in Kind::ALL {

@@ -1,8 +1,8 @@
-//! What a load has left: its store, and a note of its settings in the file `ycsb.json` beside it.
+//! The result of a load: its store, and its settings in the file `ycsb.json` beside the store.
 //!
-//! The note is written last, so a directory with a store and without a note is a load that was
-//! interrupted. The rows follow from their keys (see [`content`](crate::content)), so a load has no
-//! seed.
+//! The settings file is written last. A directory with a store and without that file belongs to an
+//! interrupted load. The rows depend only on their keys (see [`content`](crate::content)), so a
+//! load has no seed.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -23,9 +23,9 @@ pub(crate) struct Loaded {
     pub(crate) rows: u64,
     pub(crate) value_bytes: usize,
     pub(crate) key_order: KeyOrder,
-    /// `None` in notes of older programs.
+    /// `None` in files of older versions.
     pub(crate) load_threads: Option<usize>,
-    /// `None` in notes of older programs.
+    /// `None` in files of older versions.
     pub(crate) memory_budget_bytes: Option<u64>,
     /// Where the note lies.
     #[serde(skip)]
@@ -33,10 +33,10 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Notes the settings of a load in `directory`, beside its store.
+    /// Writes the settings of a load to `directory`, beside its store.
     ///
     /// # Errors
-    /// The note can't be written.
+    /// Returns an error if the file cannot be written.
     pub(crate) fn write(kind: EngineKind, directory: &Path, settings: &Settings) -> Result<()> {
         let loaded = Loaded {
             engine: kind,
@@ -52,15 +52,16 @@ impl Loaded {
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
     }
 
-    /// The file of the note.
+    /// Returns the path of the settings file.
     pub(crate) fn note(&self) -> PathBuf {
         self.directory.join(NOTE)
     }
 
-    /// The load of a store in `parent`; without a name, the only one there.
+    /// Finds the load of a store in `parent`. Without a name, there must be one load.
     ///
     /// # Errors
-    /// Nothing was loaded there, the load was interrupted, or there are several and none is named.
+    /// Returns an error if there is no load, if the load was interrupted, or if several loads exist
+    /// and none is named.
     pub(crate) fn find(parent: &Path, engine: Option<EngineKind>) -> Result<Self> {
         let found = loads(parent)?;
         let names = found.join(", ");
@@ -87,7 +88,7 @@ impl Loaded {
     }
 }
 
-/// Names of the folders that have a note, sorted.
+/// Returns the sorted names of the folders with a settings file.
 fn loads(parent: &Path) -> Result<Vec<String>> {
     let entries = match fs::read_dir(parent) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,10 +1,10 @@
 //! `embank-ycsb`: the YCSB workloads over Embank and its peers, with the answers checked.
 //!
-//! `run` loads one store and measures it; `compare` measures several in turn and prints the ratios.
-//! See `docs/ycsb.md`. Where to look: `workload`, `distribution`, `zipf` and `keyspace` for what is
-//! asked, `content` for how answers are checked, `measure`, `worker`, `pace` and `latency` for how
-//! time is taken, `data`, `work` and `core_properties` for options and YCSB's own properties,
-//! `engine` for the stores, `compare` and `serve` for how they take turns.
+//! `run` loads one store and measures it. `compare` measures several stores in turn and prints the
+//! ratios. See `docs/ycsb.md`. The modules: `workload`, `distribution`, `zipf` and `keyspace`
+//! choose operations and rows; `content` checks answers; `measure`, `worker`, `pace` and `latency`
+//! take times. `data`, `work` and `core_properties` read options and YCSB's properties; `engine`
+//! has the stores; `compare` and `serve` let the stores alternate.
 
 mod compare;
 mod content;
@@ -73,10 +73,10 @@ fn main() -> anyhow::Result<()> {
     out.finish()
 }
 
-/// Prints a help text on standard output, or ends the program with an error in its arguments.
+/// Prints a help text to standard output. Ends the program for an error in its arguments.
 ///
 /// # Errors
-/// The help text was lost, and not because its reader closed the pipe.
+/// Returns an error if the help text could not be written, unless its reader closed the pipe.
 fn tell(told: &clap::Error) -> anyhow::Result<()> {
     if told.use_stderr() {
         told.exit();

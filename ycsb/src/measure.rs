@@ -1,21 +1,22 @@
 //! The load phase and the run phase.
 //!
 //! **Blocks.** A thread draws the kinds and keys of a block of calls, then makes the calls. Only
-//! the second half is timed: drawing a Zipf rank costs as much as a row in a processor's cache, and
-//! every store would be charged for it alike. Preparing values for writes and checking those that
-//! were read is timed. A block lasts some ten milliseconds and is drawn for the rows that exist
-//! when it begins; with inserts it is held to a few calls, so that "the latest" stays the latest.
+//! the calls are timed. Drawing a Zipf rank costs as much as a row in the processor's cache, and
+//! would add to the time of every store. The time includes making values for writes and checking
+//! values of reads. A block lasts about ten milliseconds and uses the rows that exist when it
+//! begins. With inserts, a block has only a few calls, so that "the latest" row stays recent.
 //!
-//! **Rates** are summed over threads: what each did by the time that it spent in its calls.
+//! **Rates** are sums over threads. The rate of a thread is its number of operations divided by its
+//! time in calls.
 //!
-//! **Latencies** are those of whole calls. Reading the clock twice costs as much as a quarter of a
-//! row in memory, so with batches below 16 only one call in 16 is timed by default
+//! **Latencies** are the times of whole calls. Reading the clock twice costs as much as a quarter
+//! of a row in memory. So with batches below 16, only one call in 16 is timed by default
 //! (`--latency-every`).
 //!
-//! **Schedules** (`--target`): each call is drawn before its time and begins at its time, and a
-//! rate is what was done by the whole time. See [`pace`](crate::pace).
+//! **Schedules** (`--target`): each call is drawn before its start and begins at its scheduled
+//! time. The rate is the number of operations divided by the whole time. See [`pace`](crate::pace).
 //!
-//! **Answers** are checked as they come; the first wrong one ends the run on all threads.
+//! **Answers** are checked after each call. The first wrong answer ends the run on all threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, mpsc};
@@ -35,15 +36,15 @@ use crate::process::{self, Usage};
 use crate::worker::{End, ScanLengths, Worker};
 use crate::workload::Mix;
 
-/// Rows that a call of the load phase inserts.
+/// The number of rows that a call of the load phase inserts.
 const LOAD_BATCH: usize = 4096;
 
-/// When a phase ends: at the first that is reached.
+/// The limits of a phase. It ends at the first limit that is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Limit {
     /// Seconds.
     pub(crate) seconds: Option<f64>,
-    /// Operations of all threads together.
+    /// The number of operations of all threads together.
     pub(crate) operations: Option<u64>,
 }
 
@@ -56,15 +57,15 @@ pub(crate) struct Spec {
     /// Operations of a call.
     pub(crate) batch: usize,
     pub(crate) threads: usize,
-    /// Operations a second that all threads together begin; `None`: at full speed.
+    /// The number of operations that all threads together begin in a second. `None` for full speed.
     pub(crate) target_operations_per_s: Option<u64>,
     pub(crate) warm_up: Limit,
     pub(crate) limit: Limit,
-    /// The fewest and the most rows of a scan, and how lengths between are drawn.
+    /// The fewest and the most rows of a scan, and the distribution of the lengths between.
     pub(crate) scan_rows_min: u64,
     pub(crate) scan_rows_max: u64,
     pub(crate) scan_lengths: ScanLengths,
-    /// Every which call is timed on its own.
+    /// One call in this number is timed on its own.
     pub(crate) latency_every: u64,
     pub(crate) seed: u64,
 }
@@ -72,27 +73,26 @@ pub(crate) struct Spec {
 /// What a measurement found.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Measured {
-    /// Operations a second, threads added up.
+    /// The sum of the threads' operations per second.
     pub(crate) operations_per_s: f64,
     /// Operations done.
     pub(crate) operations: u64,
-    /// Operations that the schedule of `--target` meant to begin before the time was over, and
-    /// that did not begin.
+    /// The number of operations that `--target` scheduled before the end and that did not begin.
     pub(crate) overdue_operations: u64,
     /// Rows shown by scans.
     pub(crate) scanned_rows: u64,
-    /// From the first thread's start to the last one's end, drawing included.
+    /// The time from the first thread's start to the last thread's end, including drawing.
     pub(crate) wall_s: f64,
-    /// Time that the store then took to finish work in the background.
+    /// The time that the store then took to finish its background work.
     pub(crate) settle_s: f64,
     pub(crate) latencies: Vec<Latency>,
-    /// Of the process, while measuring and settling.
+    /// The resource use of the process during the measurement and the background work after it.
     pub(crate) usage: Usage,
-    /// Of the store, while measuring and settling.
+    /// The store's counters for the measurement and the background work after it.
     pub(crate) counters: Named<u64>,
 }
 
-/// A store, its rows and how long their values are.
+/// A store, its rows and the length of their values.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub(crate) engine: &'a dyn Engine,
@@ -100,12 +100,12 @@ pub(crate) struct Target<'a> {
     pub(crate) value_bytes: usize,
 }
 
-/// Inserts every row, in ascending order of the keys; seconds. All stores get the same order,
-/// sorted stores the one that they like best, and a store that appends gets no locality from it
-/// that the requests could use.
+/// Inserts every row in ascending order of the keys and returns the seconds. All stores get this
+/// order, which is the best one for sorted stores. A store that appends its rows gets no locality
+/// from it that the requests could use.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub(crate) fn load(target: Target<'_>, threads: usize, progress: &ProgressBar) -> Result<f64> {
     let rows = target.keyspace.rows();
     progress.set_length(rows);
@@ -147,10 +147,10 @@ fn load_part(target: Target<'_>, keys: &[u64], progress: &ProgressBar) -> Result
     Ok(())
 }
 
-/// Reads every row and looks at every byte of it; the sum of their versions.
+/// Reads every row, checks every byte, and returns the sum of the versions.
 ///
 /// # Errors
-/// A wrong or missing row; what the store reports.
+/// Returns an error for a wrong or missing row, and any error of the store.
 pub(crate) fn check_all(target: Target<'_>, progress: &ProgressBar) -> Result<u64> {
     let rows = target.keyspace.rows();
     progress.set_length(rows);
@@ -176,7 +176,7 @@ pub(crate) fn check_all(target: Target<'_>, progress: &ProgressBar) -> Result<u6
 /// Warms up, then measures.
 ///
 /// # Errors
-/// A wrong answer; what the store reports.
+/// Returns an error for a wrong answer, and any error of the store.
 pub(crate) fn measure(target: Target<'_>, spec: &Spec, progress: &ProgressBar) -> Result<Measured> {
     ensure!(target.keyspace.rows() > 0, "there are no rows to ask for");
     ensure!(spec.batch > 0 && spec.threads > 0, "--batch and --threads must be positive");
@@ -205,7 +205,7 @@ pub(crate) fn measure(target: Target<'_>, spec: &Spec, progress: &ProgressBar) -
     })
 }
 
-/// Runs all threads to the limit.
+/// Runs all threads until the limit.
 fn phase(
     target: Target<'_>,
     spec: &Spec,
@@ -216,7 +216,7 @@ fn phase(
     ensure!(limit != Limit::default(), "no limit by time or by operations");
     progress.reset();
     progress.set_length(limit.operations.unwrap_or(0).max(limit.seconds.map_or(0, millis)));
-    // Whether the phase begins. All threads are ready then.
+    // Set when all threads are ready: true to begin the phase, false to end the threads.
     let start = OnceLock::new();
     let (ready, readies) = mpsc::channel();
     let stop = AtomicBool::new(false);
@@ -226,7 +226,7 @@ fn phase(
                 let (start, stop, ready) = (&start, &stop, ready.clone());
                 start_thread(scope, move || {
                     let worker = Worker::new(target, spec, seed, thread);
-                    // Main waits for this thread, or has told it to end.
+                    // A failed send means that the main thread has stopped waiting.
                     let _ = ready.send(());
                     drop(ready);
                     if !start.wait() {
@@ -241,7 +241,8 @@ fn phase(
                     let done = worker
                         .and_then(|worker| worker.run(&end, (thread == 0).then_some(progress)));
                     if done.is_err() {
-                        // Relaxed: a hint to end early; the threads are joined.
+                        // Relaxed: the flag only asks threads to end early. Joining the threads
+                        // orders their data.
                         stop.store(true, Ordering::Relaxed);
                     }
                     done
@@ -255,7 +256,7 @@ fn phase(
                 return vec![Err(error)];
             }
         };
-        // Ends: a thread that panics before it is ready drops its sender.
+        // The loop ends because a thread that panics before it is ready drops its sender.
         drop(ready);
         let all_ready = readies.iter().take(threads.len()).count() == threads.len();
         start.get_or_init(|| all_ready);

@@ -1,9 +1,9 @@
-//! What the program writes for people, on standard output and standard error.
+//! The texts of the program on standard output and standard error.
 //!
-//! The macros of the standard library panic where a write fails. Here a failed write never ends a
-//! measurement. A reader that closed the pipe (`| head`) has seen enough: the rest of the text is
-//! dropped and the exit status is that of the run. Any other failure, such as a full disk, is kept
-//! and reported by [`Output::finish`], after the run has written its JSON.
+//! The macros of the standard library panic if a write fails. Here a failed write never ends a
+//! measurement. If the reader closed the pipe (`| head`), the rest of the text is dropped without
+//! effect on the exit status. [`Output::finish`] reports any other failure, such as a full disk,
+//! after the run has written its JSON.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -16,7 +16,7 @@ pub(crate) struct Output<W: Write = io::Stdout> {
     state: State,
 }
 
-/// Whether text is still written.
+/// Says if text is still written.
 enum State {
     Open,
     /// The reader closed the pipe.
@@ -36,7 +36,7 @@ impl<W: Write> Output<W> {
         Output { sink, state: State::Open }
     }
 
-    /// Writes text; what `writeln!` calls. Text after a failed write is dropped.
+    /// Writes text for `writeln!`. Text after a failed write is dropped.
     pub(crate) fn write_fmt(&mut self, text: fmt::Arguments<'_>) {
         if matches!(self.state, State::Open) {
             let written = self.sink.write_fmt(text).and_then(|()| self.sink.flush());
@@ -55,7 +55,7 @@ impl<W: Write> Output<W> {
     /// Ends the output.
     ///
     /// # Errors
-    /// Text was lost, and not because its reader closed the pipe.
+    /// Returns an error if text could not be written, unless its reader closed the pipe.
     pub(crate) fn finish(self) -> Result<()> {
         match self.state {
             State::Open | State::Closed => Ok(()),
@@ -64,7 +64,7 @@ impl<W: Write> Output<W> {
     }
 }
 
-/// Writes a warning to standard error. A standard error that is full or closed drops it.
+/// Writes a warning to standard error. The warning is dropped if standard error is full or closed.
 pub(crate) fn warn(text: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "warning: {text}");
 }

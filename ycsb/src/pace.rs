@@ -1,19 +1,18 @@
-//! The schedule of `--target`: when each call is meant to begin.
+//! The schedule of `--target`, which sets the start of each call.
 //!
 //! With `threads` threads and `batch` operations a call, a thread begins a call every `threads *
-//! batch / target` seconds. The threads begin one after another within the first interval, so that
-//! calls are spread evenly. The schedule never moves: a thread that is behind begins its calls at
-//! once until it has caught up.
+//! batch / target` seconds. The first calls of the threads are spread over the first interval. The
+//! schedule never moves. A thread that is late begins its calls at once until it has caught up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::measure::Spec;
 
-/// The last part of a wait, which spins: the system wakes a sleeper some 60 microseconds late. A
-/// thread that yields may lose its core for milliseconds on a busy machine.
+/// The last part of a wait spins for this time, because the system wakes a sleeper about 60
+/// microseconds late. A thread that yields may lose its core for milliseconds on a busy machine.
 const SPIN: Duration = Duration::from_micros(100);
-/// The longest sleep, after which a failure of another thread is looked for.
+/// The longest sleep. After it the thread checks if another thread has failed.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 
 /// The schedule of one thread.
@@ -24,7 +23,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// The schedule of thread number `thread`; `None` without a target.
+    /// Returns the schedule of thread number `thread`. `None` without a target.
     pub(crate) fn of(spec: &Spec, thread: usize) -> Option<Self> {
         let target = spec.target_operations_per_s? as f64;
         let between_s = spec.batch as f64 / target;
@@ -32,23 +31,24 @@ impl Pace {
         Some(Pace { first_s: between_s * thread as f64, interval_s })
     }
 
-    /// When a call is meant to begin, from the start of the phase.
+    /// Returns the scheduled start of a call, from the start of the phase.
     pub(crate) fn start_of(&self, call: u64) -> Duration {
         let seconds = self.first_s + self.interval_s * call as f64;
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 
-    /// Calls that are meant to begin before `end`.
+    /// Returns the number of calls that are scheduled before `end`.
     pub(crate) fn calls_due(&self, end: Duration) -> u64 {
         ((end.as_secs_f64() - self.first_s) / self.interval_s).ceil().max(0.0) as u64
     }
 
-    /// Waits until `until` after `started`, or until `stop`; the time from `started`. Ends with the
-    /// time.
+    /// Waits until `until` after `started`, or until `stop` is set. Returns the time since
+    /// `started`. The loop ends at that time.
     pub(crate) fn wait(&self, started: Instant, until: Duration, stop: &AtomicBool) -> Duration {
         loop {
             let now = started.elapsed();
-            // Relaxed: a hint to end early; the threads are joined.
+            // Relaxed: the flag only asks threads to end early. Joining the threads orders their
+            // data.
             if now >= until || stop.load(Ordering::Relaxed) {
                 return now;
             }

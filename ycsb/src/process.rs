@@ -1,25 +1,25 @@
-//! What the system says of this process, and of the machine and the source tree.
+//! The system's figures for this process, the machine and the source tree.
 
 use std::fs;
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes that the process moved and holds. Fields that the system does not tell are `None`.
+/// Bytes that the process has moved and holds. A field is `None` if the system does not report it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Usage {
-    /// Fetched from storage (`/proc/self/io`); what the page cache had is not among them.
+    /// Bytes read from storage (`/proc/self/io`), without reads that the page cache served.
     pub(crate) storage_read_bytes: Option<u64>,
     /// Sent to storage.
     pub(crate) storage_write_bytes: Option<u64>,
-    /// Memory of its own, resident.
+    /// Resident private memory.
     pub(crate) memory_own_bytes: Option<u64>,
-    /// Mapped files, resident: page cache that the process maps.
+    /// Resident mapped files, which are pages of the page cache.
     pub(crate) memory_files_bytes: Option<u64>,
 }
 
 impl Usage {
-    /// Bytes moved since `before`; memory as it is now.
+    /// Returns the bytes moved since `before`, and the present memory.
     pub(crate) fn since(self, before: &Usage) -> Usage {
         let minus = |after: Option<u64>, before: Option<u64>| Some(after?.saturating_sub(before?));
         Usage {
@@ -30,7 +30,7 @@ impl Usage {
     }
 }
 
-/// What the process has moved so far and holds now.
+/// Returns the bytes that the process has moved so far and the memory that it holds.
 pub(crate) fn usage() -> Usage {
     let io = fs::read_to_string("/proc/self/io").unwrap_or_default();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -47,7 +47,7 @@ fn number(listing: &str, name: &str) -> Option<u64> {
     field(listing, name)?.split_whitespace().next()?.parse().ok()
 }
 
-/// The value of `name : value` in one of the kernel's listings.
+/// Returns the value of `name : value` in a listing of the kernel.
 fn field<'a>(listing: &'a str, name: &str) -> Option<&'a str> {
     listing.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -68,12 +68,12 @@ pub(crate) fn machine() -> String {
     format!("{model}, {cores} cores, L3 {cache}, {memory} GiB, kernel {}", kernel.trim())
 }
 
-/// Bytes of memory that could be taken without paging.
+/// Returns the bytes of memory that a program can take without paging.
 pub(crate) fn memory_available_bytes() -> Option<u64> {
     Some(number(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")? << 10)
 }
 
-/// The commit that the source tree is at, marked if the tree has changes.
+/// Returns the commit of the source tree, with a mark if the tree has changes.
 pub(crate) fn commit() -> String {
     let git = |args: &[&str]| -> Option<String> {
         let mut command = Command::new("git");

@@ -1,11 +1,10 @@
-//! Property files: the format of `java.util.Properties`, which YCSB's workload files are written
-//! in.
+//! Property files in the format of `java.util.Properties`. YCSB's workload files have this format.
 //!
-//! A line is `name=value`, `name: value` or `name value`. `#` and `!` begin comments, a backslash
-//! at the end of a line continues it, `\t`, `\n`, `\r`, `\f` and `\uXXXX` are escapes. Of two lines
-//! with one name the later one counts, in one file as in several; `-p` counts over files. Spaces at
-//! the end of a value are dropped, which Java keeps and YCSB then refuses. What the names mean is
-//! in [`core_properties`](crate::core_properties).
+//! A line is `name=value`, `name: value` or `name value`. `#` and `!` begin comments. A backslash
+//! at the end of a line continues it. `\t`, `\n`, `\r`, `\f` and `\uXXXX` are escapes. If a name is
+//! set twice, the later line counts, also across files; `-p` overrides files. Spaces at the end of
+//! a value are dropped. Java keeps them, and YCSB then refuses the value.
+//! [`core_properties`](crate::core_properties) explains the names.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +27,7 @@ pub(crate) struct PropertyArgs {
     pairs: Vec<(String, String)>,
 }
 
-/// A value and where it was named, for messages.
+/// A value and the place that set it, for messages.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Property {
     pub(crate) value: String,
@@ -40,10 +39,10 @@ pub(crate) struct Property {
 pub(crate) type Properties = BTreeMap<String, Property>;
 
 impl PropertyArgs {
-    /// Reads the files in their order, then takes what `-p` names.
+    /// Reads the files in order, then applies the properties of `-p`.
     ///
     /// # Errors
-    /// A file that can't be read or is no property file.
+    /// Returns an error if a file cannot be read or is no property file.
     pub(crate) fn read(&self) -> Result<Properties> {
         let mut properties = Properties::new();
         for file in &self.files {
@@ -95,7 +94,8 @@ fn parse(file: &Path, bytes: &[u8], properties: &mut Properties) -> Result<()> {
     Ok(())
 }
 
-/// UTF-8 with or without a mark, else Latin-1, which is what Java reads.
+/// Decodes UTF-8 with or without a byte order mark. Other bytes are decoded as Latin-1, as Java
+/// does.
 fn decode(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.trim_start_matches('\u{feff}').to_owned(),
@@ -109,7 +109,7 @@ fn continues(line: &str) -> bool {
     !backslashes.is_multiple_of(2)
 }
 
-/// Name and value, with their escapes.
+/// Splits a line into name and value, and decodes their escapes.
 fn split(line: &str) -> (&str, &str) {
     let mut escaped = false;
     let end = line.find(|c: char| {

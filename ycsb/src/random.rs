@@ -1,14 +1,14 @@
-//! Pseudo-random numbers: one stream a thread, from a seed.
+//! Pseudo-random numbers from a seed. Each thread has its own stream.
 
 use fastrand::Rng;
 
-/// The stream of a seed and a thread.
+/// Returns the stream for a seed and a thread.
 pub(crate) fn stream(seed: u64, thread: u64) -> Rng {
     Rng::with_seed(mix(seed ^ mix(thread.wrapping_add(1))))
 }
 
-/// A bijection of the 64-bit numbers that leaves no visible order: no two rows get the same key. It
-/// is the finaliser of SplitMix64 (Steele, Lea and Flood 2014).
+/// Maps 64-bit numbers one to one onto others without a visible order, so no two rows get the same
+/// key. It is the finaliser of SplitMix64 (Steele, Lea and Flood 2014).
 #[inline]
 pub(crate) fn mix(number: u64) -> u64 {
     let mut z = number;

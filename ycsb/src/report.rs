@@ -1,4 +1,4 @@
-//! What people and programs get to read.
+//! The printed report and the figures for programs.
 
 use serde::Serialize;
 
@@ -8,15 +8,15 @@ use crate::measure::Measured;
 use crate::output::Output;
 use crate::process;
 
-/// One figure, beside what it is measured against.
+/// One figure, with the peer's figure that it is compared with.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
-    /// What was measured, unique in its file.
+    /// The name of the measurement, unique in its file.
     pub(crate) name: String,
     /// The median over the rounds.
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
-    /// The peer, measured in turn.
+    /// The peer store of the comparison.
     pub(crate) against: Option<String>,
     pub(crate) against_value: Option<f64>,
     /// `value / against_value`.
@@ -61,14 +61,14 @@ impl Row {
         }
     }
 
-    /// This figure beside the value of a peer.
+    /// Returns this figure compared with the value of a peer.
     pub(crate) fn beside(mut self, peer: String, value: f64) -> Self {
         self.ratio = Some(self.value / value);
         (self.against, self.against_value) = (Some(peer), Some(value));
         self
     }
 
-    /// Rate and 99th percentiles of a single run.
+    /// Returns the rate and the 99th percentiles of a single run.
     pub(crate) fn of_run(name: &str, measured: &Measured) -> Vec<Self> {
         let single = |value| Spread { median: value, min: value, max: value };
         let mut rows = vec![Row::rate(name.to_owned(), single(measured.operations_per_s))];
@@ -89,13 +89,14 @@ impl Row {
     }
 }
 
-/// The command line. Arguments that are no UTF-8 appear with replacement characters.
+/// Returns the command line. Bytes of arguments that are not UTF-8 appear as replacement
+/// characters.
 pub(crate) fn command() -> String {
     let arguments = std::env::args_os();
     arguments.map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// Prints where, from which commit and how this run was made.
+/// Prints the machine, the commit and the command of this run.
 pub(crate) fn print_provenance(out: &mut Output) {
     writeln!(out, "machine   {}", process::machine());
     writeln!(out, "commit    {}", process::commit());
@@ -183,7 +184,7 @@ fn print_latencies<'a>(
     }
 }
 
-/// Bytes moved and held, in words.
+/// Returns the bytes moved and held as text.
 pub(crate) fn usage(measured: &Measured) -> String {
     let mib = |bytes: Option<u64>| bytes.map_or("?".to_owned(), |b| (b >> 20).to_string());
     let usage = &measured.usage;
@@ -196,7 +197,7 @@ pub(crate) fn usage(measured: &Measured) -> String {
     )
 }
 
-/// A number with commas between thousands.
+/// Returns a number with commas between thousands.
 pub(crate) fn grouped(number: f64) -> String {
     let digits = (number.round() as u64).to_string();
     let mut grouped = String::new();

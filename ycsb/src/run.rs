@@ -1,5 +1,5 @@
-//! `load` and `run`: one store, in this process. All that can be refused is refused before the
-//! first row is loaded.
+//! `load` and `run`: one store in this process. Every check that can refuse the run comes before
+//! the first row is loaded.
 
 use std::fs;
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
-/// All of a run, for `--json`.
+/// The whole result of a run, for `--json`.
 #[derive(Serialize)]
 struct Document<'a> {
     machine: String,
@@ -81,8 +81,8 @@ struct Measurement {
 /// Loads a store and keeps it in the directory.
 ///
 /// # Errors
-/// Options or properties that can't be honoured, what the store reports; something is there
-/// already.
+/// Returns an error if options or properties cannot be honoured, or if the directory holds a store.
+/// Returns any error of the store.
 pub(crate) fn load(args: &LoadArgs, out: &mut Output) -> Result<()> {
     let core = Core::read(&args.properties)?;
     let kind = args.data.engine(args.engine);
@@ -105,7 +105,7 @@ pub(crate) fn load(args: &LoadArgs, out: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// Refuses work that a store can't do.
+/// Returns an error for work that a store cannot do.
 ///
 /// # Errors
 /// The store's reason.
@@ -116,18 +116,18 @@ fn ensure_runs(kind: EngineKind, name: &str, mix: Mix) -> Result<()> {
     }
 }
 
-/// A run that has passed its checks.
+/// A run whose settings have passed every check.
 struct Plan {
     kind: EngineKind,
     settings: Settings,
     specs: Vec<NamedSpec>,
     json: Option<JsonFile>,
-    /// The directory of a store that is removed at the end; removed when it goes out of scope.
+    /// The directory of a temporary store. Dropping this removes it.
     scratch: Option<tempfile::TempDir>,
 }
 
 impl Plan {
-    /// Takes and checks options, properties and what the load has noted.
+    /// Reads and checks the options, the properties and the settings of an earlier load.
     fn of(args: &Args) -> Result<Self> {
         let core = Core::read(&args.properties)?;
         let data = &args.data;
@@ -160,10 +160,11 @@ impl Plan {
     }
 }
 
-/// Loads a store (or opens a loaded one) and measures it.
+/// Loads a store or opens a loaded store, then measures it.
 ///
 /// # Errors
-/// Options that do not fit together, a wrong answer, what the store reports.
+/// Returns an error for options that do not fit together or for a wrong answer, and any error of
+/// the store.
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<()> {
     let Plan { kind, settings, specs, json, scratch } = Plan::of(args)?;
     report::print_provenance(out);
@@ -187,7 +188,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<()> {
         stand.check_all()?;
         writeln!(out, "every byte of every row is right");
     }
-    // The store before its directory.
+    // The store closes before its directory is removed.
     drop(stand);
     drop(scratch);
     if let Some(file) = &json {

@@ -1,5 +1,5 @@
-//! One store in a process of its own, led over its standard input and output: a line of JSON asks,
-//! a line of JSON answers. Standard error stays the terminal's, for progress and messages.
+//! A process that serves one store over standard input and output. Each request and each answer is
+//! a line of JSON. Progress and messages go to standard error, which stays the terminal's.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -11,8 +11,8 @@ use crate::engine::{EngineKind, Named, Settings};
 use crate::measure::{Measured, Spec};
 use crate::stand::Stand;
 
-/// The first line: which store, and its rows. A [`Spec`] a line follows, and a [`Measured`] answers
-/// each.
+/// The first request: the store and its rows. Each later request is a [`Spec`], and its answer is a
+/// [`Measured`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Opening {
     pub(crate) engine: EngineKind,
@@ -26,10 +26,11 @@ pub(crate) struct Ready {
     pub(crate) load_s: f64,
 }
 
-/// The process's side: loads, then measures what each line asks for until there are no more.
+/// Runs the serving process: loads the store, then measures each requested [`Spec`] until the input
+/// ends.
 ///
 /// # Errors
-/// Lines that do not follow this protocol; what the store reports.
+/// Returns an error for a line that breaks the protocol, and any error of the store.
 pub(crate) fn run() -> Result<()> {
     let mut lines = std::io::stdin().lock().lines();
     let Some(line) = lines.next() else { bail!("no line says which store to open") };
@@ -51,20 +52,21 @@ fn answer(answer: &impl Serialize) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// The other side. Dropping it ends the process.
+/// The side that sends requests. Dropping it ends the process.
 pub(crate) struct Client {
     engine: EngineKind,
     child: Child,
-    /// Closed to say that there is no more to do.
+    /// The standard input of the process. Closing it ends the requests.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
 impl Client {
-    /// Starts a process and has it load its store.
+    /// Starts a process that loads its store.
     ///
     /// # Errors
-    /// It can't be started, or it failed; its own message is on standard error.
+    /// Returns an error if the process cannot be started or failed. Its own message is on standard
+    /// error.
     pub(crate) fn start(opening: &Opening) -> Result<(Self, Ready)> {
         let program = std::env::current_exe().context("this program's own path")?;
         let mut child = Command::new(program)
@@ -89,7 +91,7 @@ impl Client {
     /// One measurement.
     ///
     /// # Errors
-    /// The process failed; its own message is on standard error.
+    /// Returns an error if the process failed. Its own message is on standard error.
     pub(crate) fn measure(&mut self, spec: &Spec) -> Result<Measured> {
         self.ask(spec)
     }
@@ -99,7 +101,7 @@ impl Client {
         let input = self.input.as_mut().context("the process is being ended")?;
         let mut line = serde_json::to_string(question)?;
         line.push('\n');
-        // A process that has failed closed its end: what it has to say comes from its status below.
+        // A failed process has closed its end. Its exit status below gives the error.
         let _ = input.write_all(line.as_bytes()).and_then(|()| input.flush());
         let mut answer = String::new();
         self.output.read_line(&mut answer).with_context(|| format!("hearing from {name}"))?;
@@ -113,7 +115,7 @@ impl Client {
     /// Ends the process.
     ///
     /// # Errors
-    /// It failed on its way out.
+    /// Returns an error if the process failed at its exit.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.input = None;
         let status = self.child.wait()?;
@@ -124,7 +126,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // After `finish` both do nothing.
+        // Both calls do nothing after `finish`.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! A store with its rows loaded: what `run` measures, and what each process of `compare` holds.
+//! A store with loaded rows. `run` measures one, and each process of `compare` holds one.
 
 use std::fs;
 use std::path::Path;
@@ -20,10 +20,10 @@ pub(crate) struct Stand {
 }
 
 impl Stand {
-    /// Opens a new store and loads it; the seconds that the load took.
+    /// Opens a new store and loads it. Returns the seconds that the load took.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns any error of the store.
     pub(crate) fn load(kind: EngineKind, settings: &Settings) -> Result<(Self, f64)> {
         fs::create_dir_all(&settings.directory)
             .with_context(|| format!("creating {}", settings.directory.display()))?;
@@ -33,19 +33,19 @@ impl Stand {
         Ok((stand, seconds))
     }
 
-    /// Makes the store durable and notes its settings in `directory`, for a later process.
+    /// Makes the store durable and writes its settings to `directory`, for a later process.
     ///
     /// # Errors
-    /// What the store reports; the note can't be written.
+    /// Returns any error of the store, and an error if the settings cannot be written.
     pub(crate) fn keep(&self, directory: &Path, settings: &Settings) -> Result<()> {
         self.engine.persist()?;
         Loaded::write(self.kind, directory, settings)
     }
 
-    /// Opens a store: a new one, or the rows of a load.
+    /// Opens a new store or the store of a load.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns any error of the store.
     pub(crate) fn open(kind: EngineKind, settings: &Settings) -> Result<Self> {
         let engine = kind.open(settings).with_context(|| format!("opening {}", kind.name()))?;
         let keyspace = Keyspace::new(settings.key_order, settings.rows);
@@ -77,10 +77,10 @@ impl Stand {
             .with_context(|| format!("measuring {}", self.kind.name()))
     }
 
-    /// Reads every row and looks at every byte.
+    /// Reads every row and checks every byte.
     ///
     /// # Errors
-    /// A wrong or missing row; what the store reports.
+    /// Returns an error for a wrong or missing row, and any error of the store.
     pub(crate) fn check_all(&self) -> Result<()> {
         let progress = bar(format!("checking {}", self.kind.name()));
         measure::check_all(self.target(), &progress)
@@ -89,7 +89,7 @@ impl Stand {
     }
 }
 
-/// A bar on stderr; nothing is drawn where stderr is not a terminal.
+/// Returns a progress bar on stderr. Nothing is drawn if stderr is not a terminal.
 fn bar(what: String) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix:24} {bar:40} {percent:>3}% {elapsed}")
         .expect("the template is well formed");

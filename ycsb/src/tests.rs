@@ -1,4 +1,4 @@
-//! Every workload on every store that is built in, and that wrong answers end a run.
+//! Runs every workload on every built-in store. Also checks that a wrong answer ends a run.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,12 +45,12 @@ fn spec(workload: Workload, batch: usize, threads: usize, operations: u64) -> Sp
     }
 }
 
-/// Reads of one row by one thread at full speed.
+/// Returns a measurement of single-row reads by one thread at full speed.
 pub(crate) fn any_spec() -> Spec {
     spec(Workload::C, 1, 1, 1)
 }
 
-/// Loads, measures and checks every row; what was measured, and the sum of the versions.
+/// Loads, measures and checks every row. Returns the measurement and the sum of the versions.
 fn run(
     engine: &dyn Engine,
     keyspace: &Keyspace,
@@ -69,7 +69,7 @@ fn operations_of(measured: &Measured, kind: Kind) -> u64 {
     found.map_or(0, |latency| latency.operations)
 }
 
-/// The engines of this build; a test with `--features peers` covers them all.
+/// The engines of this build. A test with `--features peers` covers all engines.
 const BUILT_IN: &[EngineKind] = &[
     EngineKind::Embank,
     EngineKind::EmbankGet,
@@ -111,7 +111,8 @@ fn every_workload_on_every_store() {
                 }
                 if spec.mix.update == 0.0 && (engine.atomic_rmw() || threads * batch == 1) {
                     let rmw = operations_of(&measured, Kind::Rmw);
-                    // The warm-up's quarter is not in the measurement.
+                    // The versions also count the warm-up, a quarter more, which the measurement
+                    // leaves out.
                     assert!(versions >= rmw && versions <= rmw + 500, "{what}: {versions}, {rmw}");
                 }
             }
@@ -141,7 +142,8 @@ fn embank_with_a_budget_below_its_data() {
     for kind in [EngineKind::Embank, EngineKind::EmbankGet, EngineKind::EmbankClock] {
         for workload in [Workload::A, Workload::C, Workload::D, Workload::F] {
             let directory = tempfile::tempdir().unwrap();
-            // 20,000 rows of 160 bytes and their index in 1 MiB.
+            // The store gets 1 MiB for 20,000 rows of 160 bytes and their index, so most rows lie
+            // on disk.
             let settings = settings(directory.path(), 20_000, 128, 1 << 20);
             let engine = kind.open(&settings).unwrap();
             let keyspace = Keyspace::new(KeyOrder::Hashed, 20_000);
@@ -183,28 +185,28 @@ fn a_time_limit_ends_a_run() {
     assert!(measured.wall_s >= 0.05 && measured.operations > 100, "{measured:?}");
 }
 
-/// How a broken store answers.
+/// The fault of a broken store.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     /// Right.
     None,
-    /// The value of the row before in the batch.
+    /// The store returns the value of the previous row in the batch.
     Neighbour,
     /// Zeros.
     Zeros,
-    /// The tail of another version.
+    /// The store returns a value with the tail of another version.
     Torn,
-    /// An error that is not one of the expected answers.
+    /// The store returns an error that is not an expected answer.
     Fails,
-    /// Right, and one call takes 300 ms.
+    /// The store answers right, but one call takes 300 ms.
     Stalls,
-    /// A scan that leaves the order.
+    /// A scan returns rows out of order.
     Unordered,
-    /// A scan that begins elsewhere.
+    /// A scan begins at another key.
     Elsewhere,
 }
 
-/// Computes its rows; from the 500th call on it answers by its fault.
+/// A store that computes its rows. From the 500th call on, it answers with its fault.
 struct Broken {
     fault: Fault,
     calls: AtomicU64,
@@ -230,7 +232,7 @@ impl BrokenSession<'_> {
     fn fault(&self) -> Fault {
         let call = self.0.calls.fetch_add(1, Ordering::Relaxed);
         if self.0.fault == Fault::Stalls && call == 500 {
-            // The slow store that the test measures.
+            // The sleep is the stall that the test measures.
             std::thread::sleep(std::time::Duration::from_millis(300));
         }
         if call >= 500 { self.0.fault } else { Fault::None }
@@ -307,8 +309,8 @@ fn a_wrong_answer_ends_the_run() {
     assert!(error.contains("on fire"), "{error}");
 }
 
-/// A stall of a store that is asked by a schedule counts for every call that waited behind it: a
-/// closed loop shows it once (coordinated omission).
+/// With a schedule, a stall counts for every call that waited behind it. A closed loop shows it
+/// once (coordinated omission).
 #[test]
 fn a_stall_shows_in_the_intended_latencies_of_all_calls_behind_it() {
     let engine = Broken { fault: Fault::Stalls, calls: AtomicU64::new(0) };
@@ -320,7 +322,7 @@ fn a_stall_shows_in_the_intended_latencies_of_all_calls_behind_it() {
     let reads = &measured.latencies[0];
     let intended = reads.intended.unwrap();
     assert!(reads.service.max_us >= 3e5 && intended.max_us >= 3e5, "{reads:?}");
-    // 300 calls were due during the stall: the 50 that waited longest waited a quarter of a second.
+    // 300 calls were due during the stall. The 50 longest waits are at least a quarter of a second.
     assert!(intended.p95_us >= 2e5, "{reads:?}");
     assert!(reads.service.p95_us < intended.p95_us / 4.0, "{reads:?}");
     assert!(measured.operations_per_s <= 1_000.1, "{measured:?}");
@@ -336,7 +338,7 @@ fn operations_that_were_due_and_did_not_begin_are_counted() {
     spec.limit = Limit { seconds: Some(0.4), operations: None };
     let keyspace = Keyspace::new(KeyOrder::Ordered, 1_000);
     let (measured, _) = run(&engine, &keyspace, 24, &spec).unwrap();
-    // The 501st call begins after 250 ms and ends after 550.
+    // The 501st call begins after 250 ms and ends after 550 ms, when the time is over.
     assert!(measured.operations <= 501, "{measured:?}");
     assert_eq!(measured.operations + measured.overdue_operations, 800, "{measured:?}");
 }
@@ -363,7 +365,8 @@ fn scans_have_lengths_between_the_least_and_the_most() {
         let keyspace = Keyspace::new(KeyOrder::Ordered, 1_000);
         let (measured, _) = run(&engine, &keyspace, 24, &spec).unwrap();
         let mean = measured.scanned_rows as f64 / 3_000.0;
-        // Uniform: 9.5 on average. Zipf's law over ten lengths, the shortest first: 7.4.
+        // The mean of uniform lengths is 9.5. Under Zipf's law over ten lengths, with the shortest
+        // most frequent, it is 7.4.
         let expected = if lengths == ScanLengths::Uniform { 9.5 } else { 7.4 };
         assert!((mean - expected).abs() < 0.4, "{lengths:?}: {mean}");
     }

@@ -1,4 +1,4 @@
-//! The operations of a run: options and properties, and the measurements that follow from them.
+//! The operations of a run: their options and properties, and the measurements made from them.
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -10,8 +10,8 @@ use crate::quantity::{count, seconds};
 use crate::worker::ScanLengths;
 use crate::workload::{Mix, Workload};
 
-/// The most threads of a measurement. More could not be started on most systems, and the others
-/// wait for the last one.
+/// The most threads of a measurement. Most systems cannot start more, and the started threads would
+/// wait for the missing ones.
 pub(crate) const THREADS_MAX: usize = 1024;
 
 /// The operations. Lists make one measurement for each combination.
@@ -89,14 +89,14 @@ pub(crate) struct Work {
     seed: u64,
 }
 
-/// How long is measured where neither options nor properties say.
+/// The default durations of a measurement and its warm-up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
     pub(crate) seconds: f64,
     pub(crate) warm_up_seconds: f64,
 }
 
-/// A measurement and what it is called.
+/// A measurement with its name.
 #[derive(Debug, Clone)]
 pub(crate) struct NamedSpec {
     pub(crate) name: String,
@@ -104,10 +104,10 @@ pub(crate) struct NamedSpec {
 }
 
 impl Work {
-    /// One measurement for each combination of the lists.
+    /// Returns one measurement for each combination of the lists.
     ///
     /// # Errors
-    /// Numbers that make no sense.
+    /// Returns an error for invalid numbers.
     pub(crate) fn specs(&self, times: Times, core: &Core) -> Result<Vec<NamedSpec>> {
         let target = self.target.or(core.target);
         ensure!(target != Some(0), "--target must be positive");
@@ -192,7 +192,7 @@ impl Work {
         Ok(skew)
     }
 
-    /// When the measurement and its warm-up end.
+    /// Returns the limits of the measurement and of its warm-up.
     fn limits(&self, times: Times, core: &Core) -> Result<(Limit, Limit)> {
         let seconds = self.seconds.or(core.seconds);
         let operations = self.operations.or(core.operations);
@@ -213,8 +213,8 @@ impl Work {
         Ok((or(limit, times.seconds), warm_up))
     }
 
-    /// Name, shares and distribution of each mix: that of the options, of the properties, or
-    /// workload C.
+    /// Returns the name, shares and distribution of each mix. The mixes come from the options, else
+    /// from the properties, else workload C is used.
     fn mixes(&self, core: &Core) -> Result<Vec<(String, Mix, Distribution)>> {
         let own = [self.read, self.update, self.insert, self.scan, self.rmw];
         if own.iter().any(Option::is_some) {
@@ -238,7 +238,7 @@ impl Work {
     }
 }
 
-/// Checks a measurement's numbers and gives it a name.
+/// Checks the numbers of a measurement and names it.
 fn named(mix_name: &str, spec: Spec) -> Result<NamedSpec> {
     let Spec { batch, threads, skew, distribution, .. } = spec;
     ensure!(batch > 0 && threads > 0, "--batch and --threads must be positive");

@@ -1,4 +1,4 @@
-//! One thread of a phase: it draws operations, makes the calls and checks the answers.
+//! One thread of a phase. It draws operations, makes the calls and checks the answers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -19,13 +19,13 @@ use crate::random::stream;
 use crate::workload::Kind;
 use crate::zipf::Zipf;
 
-/// Rows that a block is drawn for at most, unless one batch is larger.
+/// A block has at most this number of rows, unless one batch is larger.
 const BLOCK_ROWS: usize = 16 << 10;
-/// The same while rows are being inserted.
+/// While rows are inserted, a block has at most this number of rows, so that draws see new rows.
 const BLOCK_ROWS_GROWING: usize = 256;
 const BLOCK: Duration = Duration::from_millis(10);
 
-/// How the lengths of scans are drawn.
+/// The distribution of scan lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ScanLengths {
@@ -35,7 +35,7 @@ pub(crate) enum ScanLengths {
     Zipfian,
 }
 
-/// When a thread ends: at the first limit, or when another thread failed.
+/// The end of a thread: the first limit, or the failure of another thread.
 pub(crate) struct End<'a> {
     pub(crate) seconds: Option<f64>,
     /// Operations of this thread.
@@ -52,21 +52,21 @@ pub(crate) struct Worker<'a> {
     random: Rng,
     chooser: Chooser,
     scan_ranks: Option<Zipf>,
-    /// The block: a kind a call, `batch` keys a call.
+    /// The block: one kind for each call, and `batch` keys for each call.
     kinds: Vec<Kind>,
     keys: Vec<u64>,
     values: Vec<u8>,
     version: u32,
-    /// Calls up to and with the next one that is timed on its own.
+    /// The number of calls up to the next timed call, including it.
     until_timed: u64,
     tally: Tally,
 }
 
 impl<'a> Worker<'a> {
-    /// A thread with a session of its own.
+    /// Makes a thread's worker with its own session.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns any error of the store.
     pub(crate) fn new(
         target: Target<'a>,
         spec: &'a Spec,
@@ -93,10 +93,10 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Makes calls to the end.
+    /// Makes calls until the end.
     ///
     /// # Errors
-    /// A wrong answer; what the store reports.
+    /// Returns an error for a wrong answer, and any error of the store.
     pub(crate) fn run(self, end: &End<'_>, progress: Option<&ProgressBar>) -> Result<Tally> {
         match Pace::of(self.spec, self.thread) {
             None => self.run_freely(end, progress),
@@ -110,7 +110,7 @@ impl<'a> Worker<'a> {
         let rows_max = if self.spec.mix.inserts() { BLOCK_ROWS_GROWING } else { BLOCK_ROWS };
         let calls_max = (rows_max as u64 / batch).max(1);
         let mut calls = calls_max.min(16);
-        // Ends at a limit, of which there is one, or when a thread failed.
+        // The loop ends at a limit, which always exists, or after a thread failed.
         loop {
             let left = self.left(end);
             let elapsed = started.elapsed().as_secs_f64();
@@ -131,8 +131,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Begins each call at its time. A call whose time has passed begins at once. A call is drawn
-    /// before its time, so drawing delays it only where the thread is behind.
+    /// Begins each call at its scheduled time, or at once if that time has passed. A call is drawn
+    /// before its time, so drawing delays only a late thread.
     fn run_paced(
         mut self,
         pace: &Pace,
@@ -144,7 +144,7 @@ impl<'a> Worker<'a> {
         let over = end.seconds.map(duration);
         let batch = self.spec.batch as u64;
         let mut calls = 0;
-        // Ends at a limit, of which there is one, or when a thread failed.
+        // The loop ends at a limit, which always exists, or after a thread failed.
         loop {
             let left = self.left(end);
             if left == 0 {
@@ -161,7 +161,7 @@ impl<'a> Worker<'a> {
             self.make_paced_call(started, intended)?;
             calls += 1;
         }
-        // A schedule that ended early has not gone faster.
+        // A schedule that ended early does not raise the rate.
         self.tally.spent =
             started.elapsed().max(pace.start_of(calls).saturating_sub(pace.start_of(0)));
         if let Some(over) = over {
@@ -172,7 +172,7 @@ impl<'a> Worker<'a> {
         Ok(self.tally)
     }
 
-    /// Operations that this thread may still do.
+    /// Returns the number of operations that this thread may still do.
     fn left(&self, end: &End<'_>) -> u64 {
         end.quota.map_or(u64::MAX, |quota| quota - self.tally.operations().min(quota))
     }
@@ -217,7 +217,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Makes the one call of the block, with both latencies where it is timed.
+    /// Makes the one call of the block. If it is timed, records both latencies.
     fn make_paced_call(&mut self, started: Instant, intended: Duration) -> Result<()> {
         let (kind, keys) = (self.kinds[0], std::mem::take(&mut self.keys));
         let began = started.elapsed();
@@ -257,7 +257,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Inserts new rows in place of those that were drawn.
+    /// Inserts new rows. The drawn keys are not used.
     fn insert(&mut self, count: u64) -> Result<()> {
         let keyspace = self.target.keyspace;
         let first = keyspace.reserve(count);
@@ -286,7 +286,7 @@ impl<'a> Worker<'a> {
         }
         Ok(())
     }
-    /// The length of the next scan.
+    /// Draws the length of the next scan.
     fn scan_rows(&mut self) -> u64 {
         let lengths = self.spec.scan_rows_max - self.spec.scan_rows_min + 1;
         let above = match &mut self.scan_ranks {

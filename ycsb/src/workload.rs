@@ -1,4 +1,4 @@
-//! What a run does: the mix of operations, and the core workloads A to F of Cooper et al.,
+//! The mix of operations of a run. Includes the core workloads A to F of Cooper et al.,
 //! *Benchmarking Cloud Serving Systems with YCSB* (SoCC 2010).
 
 use std::fmt;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::distribution::Distribution;
 
-/// A kind of operation. A batch is of one kind.
+/// A kind of operation. All operations of a batch have one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -20,14 +20,14 @@ pub(crate) enum Kind {
     Update,
     /// Adds new rows.
     Insert,
-    /// Reads rows in the order of their keys from one on.
+    /// Reads rows in key order, from a given key on.
     Scan,
-    /// Reads values, adds to their counter, writes them back.
+    /// Reads values, adds to their counters, and writes them back.
     Rmw,
 }
 
 impl Kind {
-    /// All of them, in the order of `Mix`.
+    /// All kinds in the order of `Mix`.
     pub(crate) const ALL: [Kind; 5] =
         [Kind::Read, Kind::Update, Kind::Insert, Kind::Scan, Kind::Rmw];
 }
@@ -44,7 +44,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Shares of the kinds; they add up to 1.
+/// The shares of the kinds, whose sum is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Mix {
     pub(crate) read: f64,
@@ -60,7 +60,7 @@ impl Mix {
     }
 
     /// # Errors
-    /// A share outside 0 to 1, or shares that do not add up to 1.
+    /// Returns an error for a share outside 0 to 1, or for shares whose sum is not 1.
     pub(crate) fn check(&self) -> Result<()> {
         let shares = self.shares();
         let sum: f64 = shares.iter().sum();
@@ -71,7 +71,7 @@ impl Mix {
         Ok(())
     }
 
-    /// A kind, by the shares.
+    /// Draws a kind according to the shares.
     #[inline]
     pub(crate) fn draw(&self, random: &mut Rng) -> Kind {
         let mut left = random.f64();
@@ -81,7 +81,7 @@ impl Mix {
             }
             left -= share;
         }
-        // Rounding left a little over: the last kind that has a share.
+        // Rounding may leave a small rest. It goes to the last kind with a share.
         let last = self.shares().iter().rposition(|&share| share > 0.0);
         Kind::ALL[last.expect("the shares add up to 1")]
     }
@@ -156,7 +156,7 @@ mod tests {
                 counts[mix.draw(&mut random) as usize] += 1e-5;
             }
             for (count, share) in counts.iter().zip(mix.shares()) {
-                // Five standard deviations of the widest, 50%.
+                // The limit is five standard deviations of the largest share, 50%.
                 assert!((count - share).abs() < 0.008, "{workload:?}: {counts:?}");
             }
         }

@@ -1,30 +1,30 @@
 //! Zipf's law over a growing number of items, as the YCSB reference draws it.
 //!
-//! Rank `i` (from 0) has a probability near `1 / ((i + 1)^theta * zeta(n))`. The method is that of
-//! Gray et al., *Quickly generating billion-record synthetic databases* (SIGMOD 1994): ranks 0 and
-//! 1 are exact, the others come from inverting an integral in place of the sum, one power a draw.
-//! It is off by some per cent at ranks 2 to 10 and exact enough in total; it is what published YCSB
-//! numbers were drawn with.
+//! Rank `i` (from 0) has a probability near `1 / ((i + 1)^theta * zeta(n))`. The method is from
+//! Gray et al., *Quickly generating billion-record synthetic databases* (SIGMOD 1994). Ranks 0 and
+//! 1 are exact. The others come from inverting an integral instead of the sum, with one power a
+//! draw. The probabilities of ranks 2 to 10 are off by some per cent. Published YCSB numbers were
+//! drawn with this method.
 //!
-//! `zeta(n)` is the sum of `i^-theta`. The reference adds up every term, minutes for 10^10 items.
-//! Here long sums go through Euler and Maclaurin's formula from the 10,000th term on, whose error
-//! is below the rounding of the sum itself; growth adds the new terms only.
+//! `zeta(n)` is the sum of `i^-theta`. The reference adds every term, which takes minutes for 10^10
+//! items. Here the formula of Euler and Maclaurin replaces the terms after the first 10,000. Its
+//! error is below the rounding of the sum. Growth adds only the new terms.
 
 use fastrand::Rng;
 
-/// Terms of a sum that are added one by one before the formula takes over.
+/// This number of terms is added one by one. The formula covers later terms.
 const TERMS_DIRECT: u64 = 10_000;
 
-/// The sum of `i^-theta` for `i` in `from + 1..=to`.
+/// Returns the sum of `i^-theta` for `i` in `from + 1..=to`.
 pub(crate) fn zeta_between(from: u64, to: u64, theta: f64) -> f64 {
     let direct_to = to.min(from.max(TERMS_DIRECT).saturating_add(TERMS_DIRECT));
-    // Smallest terms first: less rounding.
+    // The smallest terms are added first, which reduces rounding errors.
     let direct: f64 = (from + 1..=direct_to).rev().map(|i| (i as f64).powf(-theta)).sum();
     direct + if to > direct_to { zeta_tail(direct_to, to, theta) } else { 0.0 }
 }
 
-/// As [`zeta_between`], for a large `from`, by Euler and Maclaurin's formula up to the first
-/// derivative.
+/// Returns the sum of [`zeta_between`] for a large `from`. Uses the formula of Euler and Maclaurin
+/// up to the first derivative.
 fn zeta_tail(from: u64, to: u64, theta: f64) -> f64 {
     let (a, b) = (from as f64, to as f64);
     let integral = (b.powf(1.0 - theta) - a.powf(1.0 - theta)) / (1.0 - theta);
@@ -43,14 +43,14 @@ pub(crate) struct Zipf {
 }
 
 impl Zipf {
-    /// Over `items` ranks. `theta` is positive and not 1.
+    /// Makes a distribution over `items` ranks. `theta` must be positive and not 1.
     pub(crate) fn new(items: u64, theta: f64) -> Self {
         let mut zipf = Zipf { theta, items: 0, zeta: 0.0, eta: 0.0 };
         zipf.resize(items);
         zipf
     }
 
-    /// The sum that a rank's probability is divided by.
+    /// Returns the sum by which a rank's probability is divided.
     #[cfg(test)]
     pub(crate) fn zeta(&self) -> f64 {
         self.zeta
@@ -67,7 +67,7 @@ impl Zipf {
         self.eta = (1.0 - (2.0 / items as f64).powf(1.0 - self.theta)) / (1.0 - zeta_2 / self.zeta);
     }
 
-    /// The next rank below `items`, which may have grown.
+    /// Draws a rank below `items`, which may have grown since the last draw.
     #[inline]
     pub(crate) fn draw(&mut self, items: u64, random: &mut Rng) -> u64 {
         if items != self.items {
@@ -85,12 +85,12 @@ impl Zipf {
         ((items as f64 * share) as u64).min(items - 1)
     }
 
-    /// The probability that `draw` gives each rank below `ranks`: what the method does, not what
-    /// Zipf's law says.
+    /// Returns the probability that `draw` gives each rank below `ranks`. The method only
+    /// approximates Zipf's law.
     #[cfg(test)]
     pub(crate) fn probabilities(&self, ranks: u64) -> Vec<f64> {
         let n = self.items as f64;
-        // `draw` gives a rank of at most k - 1 while u is below this.
+        // `draw` returns a rank of at most k - 1 if u is below this.
         let below = |k: u64| match k {
             0 => 0.0,
             1 => 1.0 / self.zeta,

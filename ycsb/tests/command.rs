@@ -1,4 +1,4 @@
-//! The program as people and scripts start it.
+//! Tests of the program as users and scripts start it.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! `run --loaded` takes its settings from the load, and refuses others.
+//! `run --loaded` takes its settings from the load and refuses other settings.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn report(directory: &Path, arguments: &str) -> serde_json::Value {
     serde_json::from_str(&fs::read_to_string(json).expect("a report")).expect("JSON")
 }
 
-/// A run of 100,000 rows that was asked for 200,000 reported 200,000.
+/// A run over a load reports the load's settings and refuses others. It once reported other rows.
 #[test]
 fn the_report_has_the_settings_of_the_load() {
     let directory = loaded();

@@ -1,4 +1,4 @@
-//! A closed or full output does not end a run, and the exit status stays that of the run.
+//! A closed or full output does not end a run or change its exit status.
 
 mod support;
 
@@ -14,7 +14,7 @@ const COMPARE: &str = "compare --engines map,embank --rows 100 --value-size 8 --
                        --warm-up-operations 1 --memory-budget 4MiB";
 const LOAD: &str = "load --rows 100 --value-size 8 --memory-budget 4MiB";
 
-/// A pipe's end for writing whose reader is gone.
+/// Returns the writing end of a pipe without a reader.
 fn closed_pipe() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
@@ -25,7 +25,7 @@ fn full() -> File {
     OpenOptions::new().write(true).open("/dev/full").expect("the device")
 }
 
-/// `embank-ycsb run | head` ended with a panic and status 101.
+/// `embank-ycsb run | head` must not panic. It once exited with status 101.
 #[test]
 fn a_closed_pipe_does_not_end_a_run() {
     for arguments in [RUN, COMPARE, LOAD] {
@@ -54,7 +54,7 @@ fn a_failed_run_fails_through_a_closed_pipe() {
     assert_eq!(output.status.code(), Some(1));
 }
 
-/// Text that was lost is an error, told after the report has been written.
+/// Text that cannot be written is an error, reported after the JSON report is written.
 #[test]
 fn a_full_standard_output_is_an_error_after_the_run() {
     for arguments in [RUN, COMPARE, LOAD] {
@@ -97,7 +97,7 @@ fn help_goes_through_a_closed_pipe() {
     }
 }
 
-/// An argument that is no UTF-8 ended the program where it prints its command line.
+/// An argument that is not UTF-8 must not end the program. Printing the command line once did.
 #[test]
 fn a_directory_that_is_no_utf_8_is_taken() {
     use std::os::unix::ffi::OsStrExt;

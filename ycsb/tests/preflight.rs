@@ -1,4 +1,4 @@
-//! What can't be done is an error before the load and before the first measurement.
+//! Work that cannot be done is refused before the load and before the first measurement.
 
 mod support;
 
@@ -6,8 +6,8 @@ use std::fs;
 
 use support::{text, ycsb};
 
-/// Rows that take minutes to load with this budget: a run that loaded them first would not end in
-/// time.
+/// Rows that take minutes to load with this budget. A run that loads them before its checks would
+/// exceed the test's time.
 const MANY: &str = "--rows 20M --value-size 512 --memory-budget 64MiB";
 
 #[test]
@@ -45,7 +45,8 @@ fn bad_runs_are_refused_before_the_load() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left");
 }
 
-/// The keys of all rows are sorted in memory: 10^15 rows ended the program with a panic.
+/// The keys of all rows are sorted in memory, so 10^15 rows are refused. They once made the program
+/// panic.
 #[test]
 fn rows_that_memory_cannot_hold_are_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -63,7 +64,7 @@ fn rows_that_memory_cannot_hold_are_refused() {
     }
 }
 
-/// A peer that is not built in was noticed after the stores before it had been loaded.
+/// A peer that is not built in is refused before any store is loaded.
 #[cfg(not(feature = "rocksdb"))]
 #[test]
 fn stores_that_are_not_built_in_are_refused_before_the_load() {

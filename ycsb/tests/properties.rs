@@ -1,4 +1,4 @@
-//! YCSB's own property files and `-p`.
+//! Tests of YCSB's own property files and of `-p`.
 
 mod support;
 
@@ -19,8 +19,7 @@ fn report(directory: &Path, arguments: &str) -> (serde_json::Value, String) {
     (report, String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Each core workload's file asks for what `--workload` with its letter does, with YCSB's own
-/// sizes.
+/// Each core workload's file gives the run of `--workload` with its letter and YCSB's own sizes.
 #[test]
 fn core_workload_files_are_run_as_they_say() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,10 +1,9 @@
-//! `embank pipeline explain`: what holds a pipeline back, said and then tried.
+//! `embank pipeline explain`: finds the limit of a pipeline's speed and tests the result.
 //!
-//! Makes four passes over the inputs. The first only reads them, and so brings into memory what
-//! fits there; then all later passes find them in the same place. The second measures the speed of
-//! reading. The third is a traced run. The fourth is a run with the number of threads that the
-//! trace suggests. With `--from-disk` the last three passes find nothing in memory, and the first
-//! one is left out.
+//! The command makes four passes over the inputs. The first pass only reads them, so that every
+//! later pass finds the same bytes in memory. The second pass measures the speed of reading. The
+//! third pass is a traced run. The fourth pass runs with the number of threads that the trace
+//! suggests. With `--from-disk` the first pass is left out, and the others find nothing in memory.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -44,7 +43,7 @@ pub(super) struct Args {
 pub(super) struct Report {
     pub(super) rows: u64,
     input_bytes: u64,
-    /// How fast the inputs come when nothing is done with them.
+    /// The speed of reading the inputs without processing them.
     read_bytes_per_second: f64,
     pub(super) bound: &'static str,
     pub(super) bottleneck: &'static str,
@@ -58,7 +57,7 @@ pub(super) struct Report {
 #[derive(Debug, Serialize)]
 pub(super) struct StageReport {
     pub(super) stage: &'static str,
-    /// None where it takes no time.
+    /// `None` if the stage takes no time.
     pub(super) rows_per_second_per_core: Option<f64>,
     /// Of the best allocation.
     cores: f64,
@@ -73,13 +72,13 @@ pub(super) struct Speed {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// As `pipeline run`; an input is no file that can be read more than once; the plot can't be
-/// written.
+/// Returns the errors of `pipeline run`. Also fails if an input cannot be read more than once, or
+/// if the plot cannot be written.
 pub(super) fn run(args: &Args) -> Result<Ending> {
     let spec = args.rows.spec()?;
     let inputs = Inputs::new(args)?;
     let options = args.rows.options()?;
-    // First, for it says whether the pipeline makes sense.
+    // This comes first because it reports an invalid pipeline.
     let pipeline = args.rows.made(&spec, &options, None)?;
     let mut bar = Passes { bar: Bar::new(inputs.bytes * 3), done: 0, pass_bytes: 0, rows: 0 };
     let read_bytes_per_second = inputs.read_rate(&pipeline)?;
@@ -110,7 +109,7 @@ pub(super) fn run(args: &Args) -> Result<Ending> {
     Ok(Ending::Good)
 }
 
-/// Files that are read several times.
+/// The input files, which are read several times.
 struct Inputs {
     files: Vec<Input<'static>>,
     bytes: u64,
@@ -129,7 +128,7 @@ impl Inputs {
         Ok(Self { files, bytes, from_disk: args.from_disk })
     }
 
-    /// As a pass finds them.
+    /// Returns the inputs for a pass. With `--from-disk`, drops them from memory first.
     fn ready(&self) -> Result<Vec<Input<'static>>> {
         if self.from_disk {
             self.files.iter().filter_map(Input::path).try_for_each(forget)?;
@@ -137,7 +136,7 @@ impl Inputs {
         Ok(self.files.clone())
     }
 
-    /// How fast they come when nothing is done with them.
+    /// Returns the speed of reading the inputs without processing them.
     fn read_rate(&self, pipeline: &Pipeline) -> Result<f64> {
         if !self.from_disk {
             pipeline.read_rate(&self.ready()?)?;
@@ -146,16 +145,17 @@ impl Inputs {
     }
 }
 
-/// Drops a file from the system's memory.
+/// Drops a file from the system's page cache.
 fn forget(path: &Path) -> Result<()> {
     let file = File::open(path).with_context(|| format!("the input {}", path.display()))?;
-    // What is not on disk yet would stay.
+    // Pages that are not on disk yet would stay in memory.
     file.sync_data().with_context(|| format!("syncing {}", path.display()))?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
         .with_context(|| format!("dropping {} from memory", path.display()))
 }
 
-/// A run with vocabularies of its own; where one has a threshold, the pass that applies it.
+/// Runs the pipeline with new vocabularies in memory. If a vocabulary has a threshold, the run
+/// includes the pass that applies it.
 fn run_once(
     args: &Args,
     inputs: &Inputs,
@@ -172,7 +172,7 @@ fn run_once(
     Ok(ran)
 }
 
-/// Takes batches, and shows how far all passes are together.
+/// Takes batches and shows the progress over all passes.
 struct Passes {
     bar: Bar,
     done: u64,
@@ -181,7 +181,7 @@ struct Passes {
 }
 
 impl Passes {
-    /// A pass over this number of bytes has ended.
+    /// Notes that a pass over this number of bytes has ended.
     fn passed(&mut self, input_bytes: u64) {
         self.done += input_bytes;
         self.pass_bytes = 0;

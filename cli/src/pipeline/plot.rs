@@ -1,4 +1,4 @@
-//! The picture of `pipeline explain`: an SVG of two blocks of bars.
+//! The plot of `pipeline explain`: an SVG with two blocks of bars.
 
 use std::fmt::Write;
 
@@ -13,14 +13,16 @@ const BAR: &str = "#3c6eaa";
 const SLOWEST: &str = "#c0392b";
 const PREDICTED: &str = "#9bb7d4";
 
-/// The stages' rates a core, on a logarithmic scale, for they differ by powers of ten; and below,
-/// on a linear one from 0, what was predicted and what was measured.
+/// Returns the plot. The upper block has the stages' rates for each core on a logarithmic scale,
+/// because they differ by powers of ten. The lower block has the predicted and measured speeds on a
+/// linear scale from 0.
 pub(super) fn svg(title: &str, report: &Report) -> String {
     let rates: Vec<f64> =
         report.stages.iter().filter_map(|stage| stage.rows_per_second_per_core).collect();
     let least = rates.iter().copied().fold(f64::INFINITY, f64::min).max(1.0);
     let most = rates.iter().copied().fold(1.0, f64::max);
-    // Whole powers of ten, one below the slowest, so that its bar is to be seen.
+    // The axis spans whole powers of ten. It starts one below the slowest rate, so that its bar is
+    // visible.
     let low = if least.is_finite() { least.log10().floor() - 1.0 } else { 0.0 };
     let high = most.log10().ceil().max(low + 1.0);
     let x = |rate: f64| BARS * (rate.log10() - low) / (high - low);
@@ -82,7 +84,7 @@ impl Picture {
         self.shapes.push('\n');
     }
 
-    /// A bar with its name before it and its number behind.
+    /// Draws a bar with its name on the left and its number on the right.
     fn bar(&mut self, name: &str, width: f64, color: &str, number: &str) {
         self.y += ROW;
         self.place(10.0, 13, name);

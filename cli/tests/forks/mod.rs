@@ -1,9 +1,9 @@
-//! Child processes of tests that also open banks in their own process.
+//! Starts child processes for tests that also open banks in their own process.
 //!
-//! A child between its fork and its exec holds every file that the test program has open, and with
-//! them the locks of open banks. A bank that is dropped meanwhile stays locked until the exec. So a
-//! test that opens a bank, drops it and has a child open it holds `no_forks` in between, and every
-//! child is started by `spawn`.
+//! Between its fork and its exec, a child holds every open file of the test program, including the
+//! locks of banks. A bank that is dropped in that time stays locked until the exec. So a test that
+//! drops a bank and lets a child open it must hold `no_forks` from open to drop. Every child must
+//! be started by `spawn`.
 
 use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,8 +16,7 @@ pub(crate) fn no_forks() -> MutexGuard<'static, ()> {
     FORKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts a child. It has its exec behind it when this returns. The caller must not hold
-/// `no_forks`.
+/// Starts a child and returns after its exec. The caller must not hold `no_forks`.
 pub(crate) fn spawn(command: &mut Command) -> Child {
     let _forking = no_forks();
     command.spawn().unwrap()

@@ -21,7 +21,7 @@ use super::report::{Row, publish, scratch, seed};
 
 /// Images of one life.
 const IMAGES_PER_LIFE: usize = 500;
-/// Failures that are kept to be looked at.
+/// The run keeps the images of at most this many failures for inspection.
 const KEPT_MAX: usize = 5;
 
 /// Options of `crash-images`.
@@ -60,7 +60,7 @@ struct Tally {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// An image failed, or a life could not be recorded.
+/// Returns an error if an image failed or a life could not be recorded.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let seed = seed(args.seed);
     let count = if args.quick { args.count.min(IMAGES_PER_LIFE) } else { args.count };
@@ -133,7 +133,7 @@ fn check_life(
     let shared = Mutex::new(std::mem::take(tally));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let work = || -> Result<()> {
-        // Relaxed: it hands out numbers, each once.
+        // Relaxed: the counter only hands out each number once; no other data depends on it.
         while let Some((i, cut)) =
             cuts.get(next.fetch_add(1, Ordering::Relaxed)).map(|cut| (cut.moment.position, cut))
         {
@@ -193,7 +193,7 @@ fn keep(dir: &Path, oracle: &Oracle<'_>, life: &Life, cut: &Cut, text: &str) -> 
     Ok(())
 }
 
-/// Checkpoints that linked images of others.
+/// Counts the life's checkpoints that hard-link index images of earlier checkpoints.
 fn delta_checkpoints(life: &Life) -> u64 {
     let mut dirs: Vec<_> = life
         .journal

@@ -14,7 +14,7 @@ use indicatif::ProgressBar;
 
 use super::report::{Row, publish, scratch, seed};
 
-/// Failures that are told in full.
+/// At most this many failures are printed in full.
 const TOLD_MAX: usize = 20;
 
 /// Options of `faults`.
@@ -41,7 +41,7 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Something was wrong after a fault, or a site was not forced.
+/// Returns an error if a bank was wrong after a fault, or if a site met no fault.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let seed = seed(args.seed);
     let dir = scratch(args.directory.as_ref())?;
@@ -53,7 +53,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let bar = ProgressBar::new(plans.len() as u64);
     let (mut tally, mut failed) = (Tally::new(), Vec::new());
     for &plan in &plans {
-        // Compaction in the background makes the order of calls the threads' own.
+        // One run in four compacts in the background. There the order of calls depends on the
+        // threads.
         match check(dir.path(), plan, random.u64(..4) == 0) {
             Ok(outcome) => {
                 let outcomes = tally.entry((plan.site, plan.fault)).or_default();
@@ -79,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A line for each site: how many calls there are, and what came of each fault.
+/// Prints a line for each site: the number of its calls, and the outcome counts of each fault.
 fn print_sites(calls: &BTreeMap<Site, u64>, tally: &Tally) {
     for (site, calls) in calls {
         let mut line = format!("{:34} {calls:5} calls;", site.to_string());
@@ -120,12 +121,12 @@ fn rows(calls: &BTreeMap<Site, u64>, tally: &Tally) -> Vec<Row> {
     rows
 }
 
-/// How many faults there are for each site, over all sites.
+/// Counts the pairs of a site and a fault that can strike there.
 fn pairs(calls: &BTreeMap<Site, u64>) -> usize {
     calls.keys().map(|site| Fault::ALL.iter().filter(|f| f.can_strike(site.call)).count()).sum()
 }
 
-/// How many of them have struck.
+/// Counts the pairs of a site and a fault that have struck.
 fn forced(tally: &Tally) -> usize {
     tally.values().filter(|outcomes| outcomes.keys().any(|o| *o != Outcome::NotReached)).count()
 }

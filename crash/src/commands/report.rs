@@ -1,5 +1,5 @@
-//! What a run prints and writes: the command, and rows of counts as the other measurements have
-//! them.
+//! Prints and writes the result of a run: the command, and rows of counts in the format of the
+//! other measurements.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ impl Row {
     }
 }
 
-/// Prints the counts, and writes them to a file if one is asked for.
+/// Prints the counts. If `json` is given, writes them to that file as well.
 pub(crate) fn publish(rows: &[Row], json: Option<&Path>) -> Result<()> {
     for Row { name, value, unit } in rows {
         println!("{name:44} {value:>12} {unit}");
@@ -34,8 +34,8 @@ pub(crate) fn publish(rows: &[Row], json: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Where banks lie while they are tested: the directory that was asked for, or one in memory, or a
-/// temporary one.
+/// Returns the directory for tested banks: the requested one, else one in memory, else a temporary
+/// one.
 pub(crate) fn scratch(asked_for: Option<&PathBuf>) -> Result<tempfile::TempDir> {
     let memory = Path::new("/dev/shm");
     let found = match asked_for {
@@ -48,7 +48,8 @@ pub(crate) fn scratch(asked_for: Option<&PathBuf>) -> Result<tempfile::TempDir> 
     found.context("making a temporary directory")
 }
 
-/// The seed that was asked for, or one of the moment, printed for a replay.
+/// Returns the requested seed, or else a random one. A random seed is printed so that the run can
+/// be repeated.
 pub(crate) fn seed(asked_for: Option<u64>) -> u64 {
     use std::hash::{BuildHasher, RandomState};
     let seed = asked_for.unwrap_or_else(|| RandomState::new().hash_one(0) % 1_000_000);

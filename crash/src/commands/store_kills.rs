@@ -30,7 +30,7 @@ pub(crate) struct Args {
     quick: bool,
 }
 
-/// Options of the hidden `writer`.
+/// Options of the hidden subcommand `writer`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WriterArgs {
     dir: PathBuf,
@@ -42,10 +42,10 @@ pub(crate) struct WriterArgs {
     device: String,
 }
 
-/// The writer, until it is killed.
+/// Runs the writer until the supervisor kills it.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub(crate) fn write(args: &WriterArgs) -> Result<()> {
     write_until_killed(&args.dir, args.seed, args.from, device_named(&args.device)?)
 }
@@ -53,7 +53,7 @@ pub(crate) fn write(args: &WriterArgs) -> Result<()> {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// A bank did not come back as it should; it is kept then.
+/// Returns an error if a bank did not come back at the expected state. That bank is kept.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let seed = seed(args.seed);
     let count = if args.quick { args.count.min(50) } else { args.count };

@@ -1,5 +1,5 @@
-//! What a fault may leave: a bank that opens at its newest checkpoint, or an error that says what
-//! is wrong.
+//! Judges what a fault leaves. Either the bank opens at its newest checkpoint, or an error says
+//! what is wrong.
 
 use anyhow::{Context, Result, ensure};
 use embank_kv::inspect::{VerifyOptions, verify};
@@ -14,23 +14,23 @@ use crate::recorder::Recording;
 use crate::rows::{self, Model};
 use crate::workload::{open, serial_of};
 
-/// What came of a fault.
+/// The outcome of a planned fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
-    /// The planned call never came.
+    /// The run never made the planned call.
     NotReached,
-    /// No call reported the fault, and nothing is wrong.
+    /// No operation reported the fault, and the bank is right.
     Harmless,
-    /// An operation failed, and its next try was right.
+    /// An operation failed, and its second try succeeded.
     Failed,
-    /// An operation failed, and the script ended: the store takes no more writes, or the fault
-    /// lasted.
+    /// An operation failed and the script ended, because the store refuses writes or the fault
+    /// lasts.
     Stopped,
-    /// Data is lost, and every call that needs it reports that.
+    /// The bank lost data, and every call that needs the lost data reports it.
     Damaged,
 }
 
-/// Judges what a script and its fault have left.
+/// Judges the bank that a script and its fault have left.
 ///
 /// # Errors
 /// What is wrong.
@@ -43,8 +43,8 @@ pub fn judge(recording: &Recording, script: &Script<'_>, plan: Plan) -> Result<O
         // A bank on a full disk must still open.
         match open(&bank_in(recording.root()), &options(false)) {
             Ok(store) => drop(script.admitted(serial_of(&store)?)?),
-            // A segment that a copy of the bank shares is copied before it is cut, and there is no
-            // room for that.
+            // Before `open` cuts a segment that a copy of the bank shares, it copies the segment.
+            // The full disk has no room for that.
             Err(Error::Io { operation: "copy", .. }) => {}
             Err(error) => return Err(error).context("on a full disk"),
         }
@@ -85,11 +85,11 @@ pub fn judge(recording: &Recording, script: &Script<'_>, plan: Plan) -> Result<O
 fn must_be_noticed(Site { call, file }: Site) -> bool {
     match call {
         Call::Create | Call::Write => file != "probe",
-        // A link of an image is done without; the names of checkpoints are synced again after they
-        // are removed.
+        // The store does without a link of an image. It syncs the names of checkpoints again after
+        // it removes some.
         Call::Sync => !matches!(file, "index image" | "checkpoints directory"),
         Call::Read => matches!(file, "BANK" | "blob" | "delta" | "index image"),
-        // A checkpoint that can't be removed stays until the next one.
+        // A checkpoint directory that cannot be renamed away stays until the next checkpoint.
         Call::Rename => file != "checkpoint's directory",
         Call::Lock => file == "LOCK",
         Call::MakeDir | Call::SetLen => true,
@@ -97,7 +97,8 @@ fn must_be_noticed(Site { call, file }: Site) -> bool {
     }
 }
 
-/// The bank opens at its newest checkpoint, every byte of it is right, and it can be worked with.
+/// Checks that the bank opens at its newest checkpoint, that every byte is right, and that the bank
+/// takes writes.
 fn check_that_it_is_whole(recording: &Recording, script: &Script<'_>) -> Result<()> {
     let bank = bank_in(recording.root());
     if script.sure > 0 {
@@ -110,7 +111,8 @@ fn check_that_it_is_whole(recording: &Recording, script: &Script<'_>) -> Result<
     go_on(store, &state.model, recording)
 }
 
-/// A copy is whole at one of its two checkpoints, and the delta takes it to the newer one.
+/// Checks that the copy is whole at its older or newer checkpoint, and that the delta takes it to
+/// the newer one.
 fn check_that_it_follows(script: &Script<'_>, follower: &Follower) -> Result<()> {
     let check = || -> Result<u64> {
         let report = verify(&follower.bank, &VerifyOptions::default(), &mut |_| {})?;
@@ -131,7 +133,7 @@ fn blob_of(store: &Store) -> Result<&[u8]> {
     Ok(&store.recovered().context("a copy without a checkpoint")?.blob)
 }
 
-/// Works with a bank that is open and whole, takes a checkpoint, and opens it again.
+/// Changes rows of an open, whole bank, takes a checkpoint, and opens the bank again.
 fn go_on(store: Store, model: &Model, recording: &Recording) -> Result<()> {
     let model = work_on(&store, model, KEYS_END, &mut Rng::with_seed(1)).context("working on")?;
     store.checkpoint(b"afterwards").context("taking a checkpoint")?;
@@ -141,7 +143,8 @@ fn go_on(store: Store, model: &Model, recording: &Recording) -> Result<()> {
     rows::check(&store, &model, KEYS_END).context("opened again")
 }
 
-/// All that can be read of the bank is right, and `verify` says so if something can't be.
+/// Checks that every readable row of the bank is right. If a row cannot be read, `verify` must
+/// report damage.
 fn check_what_is_left(recording: &Recording, script: &Script<'_>) -> Result<Outcome> {
     let bank = bank_in(recording.root());
     let whole =
@@ -164,8 +167,8 @@ fn check_what_is_left(recording: &Recording, script: &Script<'_>) -> Result<Outc
     Ok(if harmless { Outcome::Harmless } else { Outcome::Damaged })
 }
 
-/// As [`check_what_is_left`], of a copy; and what a delta makes of one that is whole is right, or
-/// it says what is wrong.
+/// Checks a copy of the bank as [`check_what_is_left`] does. If the copy is whole, applying the
+/// delta must give right rows or a clear error.
 fn check_what_is_left_of(
     recording: &Recording,
     script: &Script<'_>,
@@ -197,7 +200,7 @@ fn check_what_is_left_of(
     Ok(())
 }
 
-/// How many rows can't be read; the others must be right.
+/// Returns the number of rows that cannot be read. The other rows must be right.
 fn rows_lost(recording: &Recording, store: &Store, model: &Model) -> Result<u64> {
     let mut lost = 0;
     for (name, expected) in model {
@@ -218,7 +221,7 @@ fn rows_lost(recording: &Recording, store: &Store, model: &Model) -> Result<u64>
     Ok(lost)
 }
 
-/// An error that tells of damage, and where.
+/// Checks that an error reports damage and names the damaged file.
 fn check_named(recording: &Recording, error: &Error) -> Result<()> {
     let text = error.to_string();
     let named = text.contains(&*recording.root().to_string_lossy());

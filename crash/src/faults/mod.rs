@@ -1,24 +1,23 @@
-//! Disks that fail, fill up or lie: every call of a bank's life goes wrong once, in every way that
-//! it can.
+//! Simulates disks that fail, fill up or lie. Each system call that a bank makes goes wrong once in
+//! every possible way.
 //!
-//! **Approach.** A [`script`] takes a small bank through all that a store does. It is run once to
-//! count the calls of each [`Site`]: a call and the kind of file that it is about. Then it is run
-//! again for each planned fault, which strikes at one call of one site, and [`judge`] looks at what
-//! came of it and at what is left:
+//! **Approach.** A [`script`] takes a small bank through every operation of the store. A first run
+//! counts the calls of each [`Site`], which is a call and the kind of file it concerns. Each
+//! planned fault gets a further run and strikes at one call of one site. Then [`judge`] checks the
+//! outcome and the bank:
 //!
-//! - A call that fails: either the operation reports an error that names the file, or nothing is
-//!   wrong at all. After a failed write or sync of the log the store takes no more writes. A
-//!   transient failure is over when the operation is tried again. The bank opens at its newest
-//!   checkpoint, whole, row by row, and works.
-//! - A call that is interrupted or moves only a part of the bytes: no operation fails.
-//! - A read that returns wrong bytes: an error, and the next attempt is right.
-//! - A write that stores wrong bytes: every later read is right or an error that names the file. It
-//!   never returns another row, and never misses one. `verify` finds the damage, or nothing is
-//!   wrong.
-//! - A disk that is full or dead from some call on: as a call that fails. The bank opens while the
-//!   disk is full.
+//! - A call fails: either the operation reports an error that names the file, or the bank is right.
+//!   After a failed write or sync of the log the store refuses writes. After a transient failure, a
+//!   second try succeeds. The bank opens whole at its newest checkpoint and takes writes.
+//! - A call is interrupted or moves only a part of the bytes: no operation fails.
+//! - A read returns wrong bytes: the operation reports an error, and its second try is right.
+//! - A write stores wrong bytes: every later read returns the right row or an error that names the
+//!   file. `verify` finds the damage, unless the bank is right.
+//! - A disk is full or dead from some call on: the bank behaves as after a failed call. The bank
+//!   opens while the disk is full.
 //!
-//! So a site that is new, or behaves in a new way, shows: `crash/tests/faults.rs` keeps the list.
+//! `crash/tests/faults.rs` compares the sites with a list, so a new site or a new outcome fails the
+//! test.
 
 pub mod judge;
 pub mod script;

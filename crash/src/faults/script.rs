@@ -1,4 +1,4 @@
-//! What is done to a bank while a call goes wrong: some of everything, always the same.
+//! The fixed sequence of operations on a bank during which one system call goes wrong.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub const KEYS_END: u64 = 1500;
 const TABLES: [(&str, u32, bool); 3] =
     [("rows", 24, false), ("wide", 120, false), ("words", 200, true)];
 
-/// How the bank is opened.
+/// Returns the options with which the script opens the bank.
 #[must_use]
 pub fn options(background: bool) -> StoreOptions {
     StoreOptions {
@@ -35,7 +35,7 @@ pub fn options(background: bool) -> StoreOptions {
     }
 }
 
-/// How far the script came, and what must be there.
+/// The progress of the script, and the states that the bank may have.
 #[derive(Debug)]
 pub struct Script<'a> {
     recording: &'a Recording,
@@ -44,43 +44,43 @@ pub struct Script<'a> {
     bank: PathBuf,
     store: Option<Store>,
     model: Model,
-    /// The state of each serial number.
+    /// The states by serial number.
     pub states: Vec<State>,
-    /// The serial number of the state that is durable.
+    /// The serial number of the newest state that is durable for sure.
     pub sure: u64,
-    /// Those of others at which the bank may be.
+    /// The serial numbers of other states at which the bank may open.
     pub maybe: Vec<u64>,
-    /// The contents of all completed checkpoints, except those that were rolled back.
+    /// The serial numbers of all completed checkpoints, except those that were rolled back.
     completed: Vec<u64>,
-    /// The copy that deltas are to keep up with the bank.
+    /// The copy of the bank that deltas update.
     pub follower: Option<Follower>,
-    /// The number of the checkpoint that the bank is being taken back to.
+    /// The number of the checkpoint to which a rollback was begun.
     going_back_to: Option<u64>,
-    /// The steps that failed, and with what.
+    /// The failed steps with their error messages.
     pub errors: Vec<(&'static str, String)>,
-    /// The step in which the fault struck.
+    /// The step in which the fault struck. `None` if it did not strike.
     pub struck_in: Option<&'static str>,
-    /// Whether the store must take no more writes until it is opened again.
+    /// True if the store must refuse writes until it is opened again.
     closed_for_good: bool,
     stopped: bool,
-    /// Whether a store whose log could not be written was closed before anybody asked it for more.
+    /// True if the script closed the store before a step could report the fault.
     pub overtaken: bool,
-    /// Whether a read that lied got into a copy of a segment.
+    /// True if wrong bytes of a read were stored in a copy of a segment.
     pub copied_wrong: bool,
 }
 
-/// Whether the script goes on.
+/// Tells the script to continue or to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     Step,
     Stop,
 }
 
-/// Runs the script below the recorded directory, which is empty.
+/// Runs the script below the recorded directory, which must be empty.
 ///
 /// # Errors
-/// Something is wrong: rows that differ, an error that names no file, one that no fault explains,
-/// or none after which writes must be refused.
+/// Returns an error in these cases: rows differ, an error names no file, no fault explains an
+/// error, or the store accepts writes that it must refuse.
 pub fn run(recording: &Recording, plan: Option<Plan>, background: bool) -> Result<Script<'_>> {
     let mut script = Script {
         recording,
@@ -113,7 +113,7 @@ pub fn run(recording: &Recording, plan: Option<Plan>, background: bool) -> Resul
 }
 
 impl Script<'_> {
-    /// All steps, until one fails for good.
+    /// Runs the steps in order until one fails for good.
     fn live(&mut self) -> Result<()> {
         type Act<'a> = fn(&mut Script<'a>) -> Result<()>;
         let steps: [(&'static str, Act<'_>); 35] = [
@@ -162,7 +162,7 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Whether it ended before its last step.
+    /// True if the script ended before its last step.
     #[must_use]
     pub fn has_stopped(&self) -> bool {
         self.stopped
@@ -192,22 +192,22 @@ impl Script<'_> {
             Err(error) => {
                 let what = format!("{name} failed, the cause is over, and it fails again");
                 self.note(name, error).context(what.clone())?;
-                // What was read wrong while a segment was copied, to be cut, is wrong in the copy.
-                // An open copies; the step that meets the damage may be a later
-                // one.
+                // `open` copies a shared segment before it cuts it. Bytes that it read wrong are
+                // then wrong in the copy, and a later step may meet that damage.
                 self.copied_wrong = self.struck_in == Some("reopen") && self.reads_lie();
                 if self.copied_wrong {
                     return Ok(Next::Stop);
                 }
-                // The first failure may have been that of an operation within, whose own is the
-                // store's.
+                // The first reported failure may belong to an inner operation. The store must
+                // refuse writes in any case.
                 ensure!(self.is_closed(), "{what}: {:?}", self.errors);
                 Ok(Next::Stop)
             }
         }
     }
 
-    /// Takes an error in, which must be the store's own, name a file, and have a cause.
+    /// Records the error of a step. It must be an error of the store that names a file and has a
+    /// cause.
     fn note(&mut self, name: &'static str, error: anyhow::Error) -> Result<()> {
         let Some(of_store) = error.downcast_ref::<Error>() else {
             return Err(error.context(format!("wrong in {name}")));
@@ -221,11 +221,10 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Whether the log of the store that is open has met a write or sync that failed.
+    /// True if a write or sync of the open store's log has failed.
     fn must_close(&self) -> bool {
         let Some(Plan { site, fault, .. }) = self.plan else { return false };
-        // A page that finds no room stays in memory; a sync that fails may have lost what was
-        // written.
+        // A page that finds no room stays in memory. A failed sync may have lost written pages.
         let fails = fault == Fault::Broken || fault == Fault::NoRoom && site.call == Call::Sync;
         let step = self.struck_in.unwrap_or_default();
         let by_others = matches!(
@@ -250,7 +249,7 @@ impl Script<'_> {
     fn is_closed(&self) -> bool {
         let Some(store) = &self.store else { return false };
         let Some(table) = store.tables().into_iter().next() else { return false };
-        // A key that no row has: nothing changes.
+        // The key has no row, so an accepted delete changes nothing.
         matches!(store.delete(table.id, &[KEYS_END + 1]), Err(Error::Poisoned { .. }))
     }
 
@@ -269,8 +268,8 @@ impl Script<'_> {
         self.store.as_ref().context("the store is closed")
     }
 
-    /// Closes the store. A fault that strikes after the last step reaches only writes that no call
-    /// has promised: the store's writer thread runs until the store is dropped.
+    /// Closes the store. Its writer thread runs until the store is dropped, so a fault may strike
+    /// after the last step. Such a fault reaches only writes that no completed call has promised.
     fn close(&mut self) {
         self.store = None;
         if self.struck_in.is_none() && self.recording.has_struck() {
@@ -286,7 +285,7 @@ impl Script<'_> {
         self.take(store)
     }
 
-    /// Takes a store that was just opened, which must be at a checkpoint that may be the newest.
+    /// Takes a store that was just opened. It must be at a checkpoint that may be the newest.
     fn take(&mut self, store: Store) -> Result<()> {
         let serial = serial_of(&store)?;
         let state = self.admitted(serial)?;
@@ -297,7 +296,7 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// The state of a serial number, which must be one that the bank may be at.
+    /// Returns the state with a serial number. The bank must be allowed to be at that state.
     ///
     /// # Errors
     /// It is not.
@@ -368,7 +367,8 @@ impl Script<'_> {
         let state = State { serial: self.states.len() as u64, model: Arc::new(self.model.clone()) };
         let (serial, blob) = (state.serial, state.blob());
         self.states.push(state);
-        // It may have come to its name before it failed, one after the other.
+        // A failed checkpoint may still have its final name, because the rename precedes the failed
+        // call.
         self.maybe.push(serial);
         self.store()?.checkpoint(&blob)?;
         self.completed.push(serial);
@@ -381,14 +381,16 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Exchanges the bank's directory for another one, and back: a checkpoint in between goes
-    /// nowhere.
+    /// Exchanges the bank's directory for another one, and back. In between, a checkpoint must fail
+    /// and write nothing to the other directory.
     fn exchange(&mut self) -> Result<()> {
         if self.options.compaction.background {
-            // It may begin a segment meanwhile, which is refused for good.
+            // Background compaction may begin a segment during the exchange. The store would then
+            // refuse writes for good.
             return Ok(());
         }
-        // Beside the recorded directory: what is done there is not the bank's doing.
+        // The other directory lies outside the recorded one, because the test makes it and not the
+        // bank.
         let other = self.recording.root().with_extension("other");
         std::fs::create_dir_all(other.join("checkpoints"))?;
         exchange(&self.bank, &other)?;
@@ -410,7 +412,7 @@ impl Script<'_> {
         rows::check(self.store()?, &self.model, KEYS_END)
     }
 
-    /// Looks at the bank from outside; a bank that is whole must be found whole.
+    /// Runs `verify` on the open bank, which must find no damage.
     fn verify(&mut self) -> Result<()> {
         let report = verify(&self.bank, &VerifyOptions::default(), &mut |_| {})?;
         if report.is_clean() {
@@ -425,7 +427,7 @@ impl Script<'_> {
         }
     }
 
-    /// As if an operation had failed with it.
+    /// Reports damage that `verify` found as an error of the store.
     fn noted_by_verify(&self, damage: &Damage) -> Result<()> {
         Err(Error::Damaged {
             path: damage.path.clone(),
@@ -439,7 +441,7 @@ impl Script<'_> {
         rows::check_by_scan(self.store()?, &self.states[self.sure as usize].model)
     }
 
-    /// Reads the bank beside its writer.
+    /// Reads the bank through a read-only store while its writer is open.
     fn read_only(&mut self) -> Result<()> {
         let reader = Store::open_read_only(&self.bank, &self.options, None)?;
         rows::check(&reader, &self.states[self.sure as usize].model, KEYS_END)?;
@@ -456,28 +458,28 @@ impl Script<'_> {
     fn copy_to(&self, name: &str) -> Result<u64> {
         let copy = self.bank.with_file_name(name);
         if copy.join("BANK").exists() {
-            // An earlier try made it and could not read it.
+            // An earlier try made this copy and failed to read it.
             std::fs::remove_dir_all(&copy)?;
         }
-        // What an earlier try that failed has left is no hindrance.
+        // `copy_checkpoint` accepts the remains of an earlier try that failed.
         let copied = Store::copy_checkpoint(&self.bank, None, &copy)?;
         let reader = Store::open_read_only(&copy, &self.options, None)?;
         rows::check(&reader, &self.states[self.sure as usize].model, KEYS_END)?;
         Ok(copied.checkpoint)
     }
 
-    /// Goes back to the older one of two checkpoints.
+    /// Rolls the bank back to the older of its two newest checkpoints.
     fn roll_back(&mut self) -> Result<()> {
         self.close();
         let listed = checkpoints_of(&self.bank);
-        // Listing is the script's own call, and may be the one that fails.
+        // The script itself lists the directory, and the fault may strike that call.
         let numbers = listed.map_err(|error| Error::Io {
             operation: "list",
             path: self.bank.clone(),
             source: std::io::Error::other(error),
         })?;
         let &[.., older, _] = &self.completed[..] else { bail!("no older checkpoint") };
-        // A first try that failed may have taken the newest away already.
+        // An earlier try that failed may have removed the newest checkpoint already.
         let number = match (self.going_back_to, &numbers[..]) {
             (Some(number), _) | (None, &[.., number, _]) => number,
             _ => bail!("no older checkpoint"),
@@ -490,7 +492,7 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Saves what is there into another bank, and reads that.
+    /// Salvages the bank into another bank and checks the rows of that bank.
     fn salvage(&mut self) -> Result<()> {
         let salvaged = self.bank.with_file_name("salvaged");
         if salvaged.exists() {
@@ -513,7 +515,7 @@ impl Script<'_> {
     }
 }
 
-/// The bank of a script that ran below a directory.
+/// Returns the path of the script's bank below `root`.
 #[must_use]
 pub fn bank_in(root: &Path) -> PathBuf {
     root.join(BANK)

@@ -1,4 +1,4 @@
-//! Every fault at every site.
+//! Runs the script once for each planned fault.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,13 +14,13 @@ use super::script;
 use super::{Fault, Plan, Site};
 use crate::recorder::Recording;
 
-/// A run that takes longer hangs: it takes a tenth of a second.
+/// A run of the script takes about 0.1 s. After this time the process is aborted as hanging.
 const RUN_S_MAX: u64 = 120;
 
-/// How often each site and fault came to what.
+/// The number of runs for each outcome of each site and fault.
 pub type Tally = BTreeMap<(Site, Fault), BTreeMap<Outcome, u64>>;
 
-/// How many calls of each site an undisturbed script makes.
+/// Runs the script without a fault and returns the number of calls of each site.
 ///
 /// # Errors
 /// It fails.
@@ -32,8 +32,8 @@ pub fn count(dir: &Path, background: bool) -> Result<BTreeMap<Site, u64>> {
     Ok(recording.calls())
 }
 
-/// `count` plans, or all if there are fewer: the first and the last call of each site with each
-/// fault that can strike there, however many they are, and others chosen by chance.
+/// Returns `count` plans, or all plans if there are fewer. They include the first and the last call
+/// of each site with each possible fault, even beyond `count`. The others are chosen at random.
 #[must_use]
 pub fn plans(calls: &BTreeMap<Site, u64>, count: usize, random: &mut Rng) -> Vec<Plan> {
     let (mut forced, mut others) = (Vec::new(), Vec::new());
@@ -62,7 +62,7 @@ pub fn check(dir: &Path, plan: Plan, background: bool) -> Result<Outcome> {
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            // Relaxed: read by the thread that has joined all others.
+            // Relaxed: `check` reads the count after it has joined the threads of the run.
             PANICS.fetch_add(1, Ordering::Relaxed);
             before(info);
         }));

@@ -1,6 +1,8 @@
-//! The C library's functions as the recorder sees them. Each does what it is named for.
+//! Replacements of the C library's functions. Each has the C function's effect and informs the
+//! recorder.
 //!
-//! They must not call anything that calls them: no file is touched here but by `syscall`.
+//! The code here touches files only through `syscall`. Any other call would reach these functions
+//! again.
 
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
@@ -13,13 +15,13 @@ use embank_kv::device::AlignedBuffer;
 use super::{Call, Fault, RECORDING, STATE, SYNCS_SKIPPED, State, bytes_of};
 use crate::journal::Op;
 
-/// The recording that is going on, if one is.
+/// Returns the state of the recording in progress. `None` if there is no recording.
 pub(super) fn state() -> Option<MappedMutexGuard<'static, State>> {
     if !RECORDING.load(Ordering::Relaxed) {
         return None;
     }
-    // SAFETY: the pointer to this thread's own `errno`. It keeps its value: waiting for the lock
-    // may change it, and a caller of `readdir` uses it to tell the end from an error.
+    // SAFETY: the pointer leads to this thread's own `errno`. The value is restored because waiting
+    // for the lock may change it. A caller of `readdir` uses `errno` to tell the end from an error.
     let errno = unsafe { &mut *libc::__errno_location() };
     let before = *errno;
     let locked = STATE.lock();
@@ -27,38 +29,38 @@ pub(super) fn state() -> Option<MappedMutexGuard<'static, State>> {
     MutexGuard::try_map(locked, Option::as_mut).ok()
 }
 
-/// What a call of a process that is gone answers.
+/// Returns the result of a call after a simulated kill: -1 with `EIO`.
 fn gone() -> c_int {
     failed(libc::EIO)
 }
 
-/// What a call answers that fails.
+/// Sets `errno` and returns -1, the result of a failed call.
 pub(super) fn failed(errno: c_int) -> c_int {
-    // SAFETY: the pointer to this thread's own `errno`.
+    // SAFETY: the pointer leads to this thread's own `errno`.
     unsafe { *libc::__errno_location() = errno };
     -1
 }
 
-/// What a call answers that meets a fault and moves no bytes.
+/// Returns the result of a call whose fault is an error number. `None` for other faults.
 pub(super) fn failed_by(fault: Option<Fault>) -> Option<c_int> {
     fault.and_then(Fault::errno).map(failed)
 }
 
-/// The path behind a C library call's argument.
+/// Returns the bytes of a path argument of a C library function.
 ///
 /// # Safety
-/// A string as such a call may get it, which stays for the call.
+/// `path` must be a valid C string that stays valid for the call.
 pub(super) unsafe fn path<'a>(path: *const c_char) -> &'a [u8] {
     // SAFETY: the caller's duty.
     bytes_of(unsafe { CStr::from_ptr(path) })
 }
 
-/// `openat`, as the kernel does it.
+/// Opens a file as the kernel's `openat` does.
 ///
 /// # Safety
-/// As for `openat`.
+/// Requires the conditions of `openat`.
 unsafe fn open_in(dir_fd: c_int, name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: the caller's duty; the kernel adds O_LARGEFILE on 64-bit systems.
+    // SAFETY: the caller passes a valid path. The kernel adds O_LARGEFILE on 64-bit systems.
     let open = || unsafe {
         libc::syscall(libc::SYS_openat, dir_fd, name, flags, c_long::from(mode)) as c_int
     };
@@ -100,9 +102,9 @@ unsafe fn open_in(dir_fd: c_int, name: *const c_char, flags: c_int, mode: mode_t
 }
 
 /// # Safety
-/// As `open`. The mode is an argument like the others where arguments of variadic functions are
-/// passed like any (x86-64 and AArch64 Linux); it is only looked at when a file is created, when
-/// there is one.
+/// Replaces `open`. The C function is variadic, but x86-64 and AArch64 Linux pass a variadic
+/// argument like any other. The mode is read only when a file is created, and then the caller
+/// passes it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn open64(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's duty.
@@ -149,12 +151,12 @@ extern "C" fn close(fd: c_int) -> c_int {
     if let Some(state) = &mut state {
         state.files.remove(&fd);
     }
-    // SAFETY: no memory is involved. The caller owns the descriptor.
+    // SAFETY: the call uses no memory of this process. The caller owns the descriptor.
     unsafe { libc::syscall(libc::SYS_close, fd) as c_int }
 }
 
 /// # Safety
-/// As for `write`.
+/// Requires the conditions of `write`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ssize_t {
     // SAFETY: the caller's duty.
@@ -168,7 +170,7 @@ unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ss
     if !state.pass() {
         return gone() as ssize_t;
     }
-    // SAFETY: no memory is involved.
+    // SAFETY: the call uses no memory of this process.
     let offset = unsafe { libc::syscall(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) };
     let done = match state.meet(Call::Write, node) {
         None => write(count),
@@ -177,14 +179,14 @@ unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ss
             let content = unsafe { std::slice::from_raw_parts(bytes.cast(), count) };
             let done = badly_written(fd, content, offset, fault);
             if done > 0 {
-                // SAFETY: no memory is involved.
+                // SAFETY: the call uses no memory of this process.
                 unsafe { libc::syscall(libc::SYS_lseek, fd, done, libc::SEEK_CUR) };
             }
             return done;
         }
     };
     if done > 0 {
-        // SAFETY: the kernel has just stored `done` bytes there.
+        // SAFETY: the kernel has just stored `done` bytes in the buffer.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), done.cast_unsigned()) };
         state.wrote(node, offset.cast_unsigned(), bytes);
     }
@@ -192,7 +194,7 @@ unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ss
 }
 
 /// # Safety
-/// As for `pwrite`.
+/// Requires the conditions of `pwrite`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwrite64(
     fd: c_int,
@@ -218,20 +220,21 @@ unsafe extern "C" fn pwrite64(
     }
     let done = write();
     if done > 0 {
-        // SAFETY: the kernel has just stored `done` bytes there.
+        // SAFETY: the kernel has just stored `done` bytes in the buffer.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), done.cast_unsigned()) };
         state.wrote(node, offset.cast_unsigned(), bytes);
     }
     done
 }
 
-/// A write that meets a fault. It is not in the journal, which a plan of faults does not use.
+/// Makes a write that meets a fault. The write is not added to the journal, because runs with
+/// faults do not use the journal.
 fn badly_written(fd: c_int, content: &[u8], offset: off64_t, fault: Fault) -> ssize_t {
     if let Some(errno) = fault.errno() {
         return failed(errno) as ssize_t;
     }
     let put = |bytes: &[u8], offset: off64_t| {
-        // SAFETY: the kernel reads the bytes of a slice.
+        // SAFETY: the kernel only reads the bytes of a live slice.
         unsafe {
             libc::syscall(libc::SYS_pwrite64, fd, bytes.as_ptr(), bytes.len(), offset) as ssize_t
         }
@@ -241,7 +244,7 @@ fn badly_written(fd: c_int, content: &[u8], offset: off64_t, fault: Fault) -> ss
         Fault::Short => put(&content[..shortened(content.len())], offset),
         Fault::Misdirected => put(content, elsewhere),
         Fault::Flipped => {
-            // As aligned as what the caller gave, which direct transfers need.
+            // The copy is aligned as the caller's buffer, which direct I/O requires.
             let mut flipped = AlignedBuffer::zeroed(content.len().max(1).next_multiple_of(512));
             flipped[..content.len()].copy_from_slice(content);
             flip(&mut flipped[..content.len()]);
@@ -251,8 +254,8 @@ fn badly_written(fd: c_int, content: &[u8], offset: off64_t, fault: Fault) -> ss
     }
 }
 
-/// How many bytes a transfer moves that is cut short. One of blocks stops at the end of one, unless
-/// the file ends.
+/// Returns the number of bytes of a shortened transfer: half of it. A transfer of whole blocks
+/// stops at the end of a block.
 pub(super) fn shortened(len: usize) -> usize {
     const BLOCK: usize = 512;
     match len {
@@ -262,13 +265,13 @@ pub(super) fn shortened(len: usize) -> usize {
     }
 }
 
-/// Where a transfer goes that is misdirected: two pages away.
+/// Returns the offset of a misdirected transfer: two pages away from the right offset.
 pub(super) fn misdirected(offset: off64_t) -> off64_t {
     const AWAY: off64_t = 16 << 10;
     if offset >= AWAY { offset - AWAY } else { offset + AWAY }
 }
 
-/// Turns a bit in the middle around.
+/// Flips one bit in the middle.
 pub(super) fn flip(bytes: &mut [u8]) {
     let middle = bytes.len() / 2;
     if let Some(byte) = bytes.get_mut(middle) {
@@ -278,7 +281,7 @@ pub(super) fn flip(bytes: &mut [u8]) {
 
 #[unsafe(no_mangle)]
 extern "C" fn ftruncate64(fd: c_int, len: off64_t) -> c_int {
-    // SAFETY: no memory is involved.
+    // SAFETY: the call uses no memory of this process.
     let cut = || unsafe { libc::syscall(libc::SYS_ftruncate, fd, len) as c_int };
     let Some(mut state) = state() else { return cut() };
     let Some(node) = state.file(fd) else { return cut() };
@@ -297,7 +300,7 @@ extern "C" fn ftruncate64(fd: c_int, len: off64_t) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off64_t, len: off64_t) -> c_int {
-    // SAFETY: no memory is involved.
+    // SAFETY: the call uses no memory of this process.
     let allocate = || unsafe { libc::syscall(libc::SYS_fallocate, fd, mode, offset, len) as c_int };
     let Some(mut state) = state() else { return allocate() };
     let Some(node) = state.file(fd) else { return allocate() };
@@ -318,7 +321,8 @@ extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off64_t, len: off64_t) -
     done
 }
 
-/// A sync of either kind. What is recorded is not synced in truth: the journal says what would be.
+/// Replaces `fsync` and `fdatasync`. A recorded file is not really synced; the journal only notes
+/// the sync.
 fn sync(fd: c_int, call: c_long) -> c_int {
     if let Some(mut state) = state()
         && let Some(&node) = state.files.get(&fd)
@@ -335,7 +339,7 @@ fn sync(fd: c_int, call: c_long) -> c_int {
     if SYNCS_SKIPPED.load(Ordering::Relaxed) {
         return 0;
     }
-    // SAFETY: no memory is involved.
+    // SAFETY: the call uses no memory of this process.
     unsafe { libc::syscall(call, fd) as c_int }
 }
 
@@ -349,10 +353,10 @@ extern "C" fn fdatasync(fd: c_int) -> c_int {
     sync(fd, libc::SYS_fdatasync)
 }
 
-/// `mkdirat`, as the kernel does it.
+/// Makes a directory as the kernel's `mkdirat` does.
 ///
 /// # Safety
-/// As for `mkdirat`.
+/// Requires the conditions of `mkdirat`.
 unsafe fn make_in(dir_fd: c_int, name: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller's duty.
     let make =
@@ -363,7 +367,7 @@ unsafe fn make_in(dir_fd: c_int, name: *const c_char, mode: mode_t) -> c_int {
     if !state.pass() {
         return gone();
     }
-    // One that is there is found before the disk is asked for anything.
+    // The kernel reports an existing directory before it needs the disk, so no fault strikes.
     let is_new = !state.names.contains_key(&place);
     if is_new && let Some(failed) = failed_by(state.meet_name(Call::MakeDir, &place)) {
         return failed;
@@ -376,7 +380,7 @@ unsafe fn make_in(dir_fd: c_int, name: *const c_char, mode: mode_t) -> c_int {
 }
 
 /// # Safety
-/// As for `mkdir`.
+/// Requires the conditions of `mkdir`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mkdir(name: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller's duty.
@@ -384,17 +388,17 @@ unsafe extern "C" fn mkdir(name: *const c_char, mode: mode_t) -> c_int {
 }
 
 /// # Safety
-/// As for `mkdirat`.
+/// Requires the conditions of `mkdirat`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mkdirat(dir_fd: c_int, name: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller's duty.
     unsafe { make_in(dir_fd, name, mode) }
 }
 
-/// `unlinkat`, as the kernel does it.
+/// Removes a name as the kernel's `unlinkat` does.
 ///
 /// # Safety
-/// As for `unlinkat`.
+/// Requires the conditions of `unlinkat`.
 unsafe fn unlink_in(dir_fd: c_int, name: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the caller's duty.
     let unlink = || unsafe { libc::syscall(libc::SYS_unlinkat, dir_fd, name, flags) as c_int };
@@ -416,7 +420,7 @@ unsafe fn unlink_in(dir_fd: c_int, name: *const c_char, flags: c_int) -> c_int {
 }
 
 /// # Safety
-/// As for `unlinkat`.
+/// Requires the conditions of `unlinkat`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn unlinkat(dir_fd: c_int, name: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the caller's duty.
@@ -424,7 +428,7 @@ unsafe extern "C" fn unlinkat(dir_fd: c_int, name: *const c_char, flags: c_int) 
 }
 
 /// # Safety
-/// As for `unlink`.
+/// Requires the conditions of `unlink`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn unlink(name: *const c_char) -> c_int {
     // SAFETY: the caller's duty.
@@ -432,17 +436,17 @@ unsafe extern "C" fn unlink(name: *const c_char) -> c_int {
 }
 
 /// # Safety
-/// As for `rmdir`.
+/// Requires the conditions of `rmdir`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rmdir(name: *const c_char) -> c_int {
     // SAFETY: the caller's duty.
     unsafe { unlink_in(libc::AT_FDCWD, name, libc::AT_REMOVEDIR) }
 }
 
-/// `renameat`, as the kernel does it.
+/// Renames a file as the kernel's `renameat` does.
 ///
 /// # Safety
-/// As for `renameat`.
+/// Requires the conditions of `renameat`.
 unsafe fn rename_in(
     from_dir: c_int,
     from: *const c_char,
@@ -473,7 +477,7 @@ unsafe fn rename_in(
 }
 
 /// # Safety
-/// As for `rename`.
+/// Requires the conditions of `rename`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
     // SAFETY: the caller's duty.
@@ -481,7 +485,7 @@ unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
 }
 
 /// # Safety
-/// As for `renameat`.
+/// Requires the conditions of `renameat`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn renameat(
     from_dir: c_int,
@@ -494,7 +498,7 @@ unsafe extern "C" fn renameat(
 }
 
 /// # Safety
-/// As for `linkat`.
+/// Requires the conditions of `linkat`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn linkat(
     old_dir: c_int,

@@ -1,15 +1,15 @@
-//! Calls that go wrong: which one, and how.
+//! Chooses the call that goes wrong, and how it goes wrong.
 //!
-//! Every call about the recorded directory is counted, those that only look included. One of them,
-//! by its number, meets a [`Fault`]: it fails with an error number, or moves fewer bytes, or
-//! reports success and does something else.
+//! Every call on the recorded directory is counted, including read-only calls. The call with the
+//! planned number meets a [`Fault`]: it fails with an error number, moves fewer bytes, or reports
+//! success and does something else.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use libc::c_int;
 
-/// What a call does, whatever the C library's name for it.
+/// The effect of a call, whichever C function makes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "each is the call that it is named for")]
 pub enum Call {
@@ -32,23 +32,24 @@ pub enum Call {
 }
 
 impl Call {
-    /// Whether it takes room on the disk.
+    /// Returns true if the call takes room on the disk.
     fn takes_room(self) -> bool {
         matches!(self, Call::Create | Call::Write | Call::MakeDir | Call::Link | Call::Rename)
     }
 
-    /// Whether a file or directory is open afterwards.
+    /// Returns true if the call opens a file or directory.
     fn opens(self) -> bool {
         matches!(self, Call::Open | Call::Create | Call::List)
     }
 }
 
-/// A call and the kind of file that it was about: what the store must have an answer for.
+/// A kind of call and the kind of file it concerns. The store must handle every fault at every
+/// site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Site {
     /// The call.
     pub call: Call,
-    /// The kind of file, by its path.
+    /// The kind of file, derived from its path.
     pub file: &'static str,
 }
 
@@ -58,12 +59,12 @@ impl fmt::Display for Site {
     }
 }
 
-/// The kind of file that a path from the recorded directory names.
+/// Returns the kind of file at a path from the recorded directory.
 fn kind_of(path: &str) -> &'static str {
     let last = path.rsplit('/').next().unwrap_or_default();
     let kinds: [(bool, &'static str); 15] = [
         (path.is_empty(), "parent directory"),
-        // A delta is written under a hidden name.
+        // A delta is written under a hidden name and renamed at the end.
         (last.contains(".delta") || last.starts_with(".embank-"), "delta"),
         (!path.contains('/'), "bank directory"),
         (last == "LOCK", "LOCK"),
@@ -82,31 +83,31 @@ fn kind_of(path: &str) -> &'static str {
     kinds.into_iter().find_map(|(is, kind)| is.then_some(kind)).unwrap_or("other file")
 }
 
-/// How a call goes wrong.
+/// The way in which a call goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Fault {
-    /// It fails with `EIO` and does nothing.
+    /// The call fails with `EIO` and does nothing.
     Broken,
-    /// It fails with `ENOSPC` and does nothing.
+    /// The call fails with `ENOSPC` and does nothing.
     NoRoom,
-    /// It fails with `EINTR` and does nothing, as after a signal: the caller is to make it again.
+    /// The call fails with `EINTR` and does nothing, as after a signal. The caller must repeat it.
     Interrupted,
-    /// It fails with `EMFILE` and does nothing: the process has too many files open.
+    /// The call fails with `EMFILE` and does nothing: the process has too many open files.
     NoHandle,
-    /// From this call on, everything that opens a file fails with `EMFILE`.
+    /// This call and all later calls that open a file fail with `EMFILE`.
     NoHandles,
-    /// It moves half of the bytes and says so.
+    /// The call moves half of the bytes and reports that number.
     Short,
-    /// A write that is reported done, and nothing of it is there.
+    /// A write reports success and stores no byte.
     Lost,
-    /// A write or read of another place of the file, reported as if it were the right one.
+    /// A read or write uses another place of the file and reports success.
     Misdirected,
-    /// One bit is not what was written, or not what is read.
+    /// A read or write flips one bit and reports success.
     Flipped,
-    /// From this call on, everything that takes room fails with `ENOSPC`; the first write moves
-    /// half of its bytes.
+    /// This call and all later calls that take room fail with `ENOSPC`. If the first one is a
+    /// write, it stores half of its bytes.
     Full,
-    /// From this call on, everything fails with `EIO`.
+    /// This call and all later calls fail with `EIO`.
     Dead,
 }
 
@@ -126,13 +127,13 @@ impl Fault {
         Fault::Dead,
     ];
 
-    /// Whether a call can go wrong like this.
+    /// Returns true if this fault is possible for a call.
     #[must_use]
     pub fn can_strike(self, call: Call) -> bool {
         let moves = matches!(call, Call::Read | Call::Write);
         match self {
             Fault::Broken | Fault::Dead => true,
-            // A delayed allocation that finds no room shows in a sync.
+            // With delayed allocation, a sync may be the first call to find no room.
             Fault::NoRoom => call.takes_room() || matches!(call, Call::Sync | Call::Punch),
             Fault::Full => call.takes_room(),
             Fault::Interrupted => moves || matches!(call, Call::Open | Call::Create | Call::SetLen),
@@ -142,19 +143,19 @@ impl Fault {
         }
     }
 
-    /// Whether the caller is told that all went well.
+    /// Returns true if the call reports success in spite of the fault.
     #[must_use]
     pub fn is_silent(self) -> bool {
         matches!(self, Fault::Lost | Fault::Misdirected | Fault::Flipped)
     }
 
-    /// Whether later calls go wrong too.
+    /// Returns true if later calls go wrong too.
     #[must_use]
     pub fn lasts(self) -> bool {
         matches!(self, Fault::Full | Fault::Dead | Fault::NoHandles)
     }
 
-    /// The error number, for those that have one.
+    /// Returns the error number of the fault. `None` if the call reports success.
     pub(super) fn errno(self) -> Option<c_int> {
         match self {
             Fault::Broken | Fault::Dead => Some(libc::EIO),
@@ -166,13 +167,13 @@ impl Fault {
     }
 }
 
-/// The call that is to go wrong: the one of this number, from 0, at its site. So numbered, it is
-/// the same one in every run, whatever the order between threads.
+/// The call that is to go wrong: call `number` of its site, counted from 0. Counting by site finds
+/// the same call in every run, whatever the order between threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// Where.
     pub site: Site,
-    /// Calls of this site before it.
+    /// The number of earlier calls of this site.
     pub number: u64,
     /// How.
     pub fault: Fault,
@@ -184,13 +185,13 @@ impl fmt::Display for Plan {
     }
 }
 
-/// The calls so far, and the one that goes wrong.
+/// The counts of all calls, and the planned fault.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     plan: Option<Plan>,
-    /// How many calls of each site there have been.
+    /// The number of calls of each site.
     pub(super) calls: BTreeMap<Site, u64>,
-    /// Whether the planned call has come.
+    /// True if the planned call has come.
     pub(super) struck: bool,
 }
 
@@ -199,7 +200,7 @@ impl Faults {
         Faults { plan, ..Faults::default() }
     }
 
-    /// Counts a call; how it goes wrong, if it does.
+    /// Counts a call. Returns the fault that strikes it, if any.
     pub(super) fn meet(&mut self, call: Call, path: &str) -> Option<Fault> {
         let site = Site { call, file: kind_of(path) };
         let calls = self.calls.entry(site).or_default();
@@ -212,7 +213,7 @@ impl Faults {
             return None;
         }
         match fault {
-            // A disk that fills up takes a part of the write in which it does.
+            // The first write to a full disk still stores a part of its bytes.
             Fault::Full if first && call == Call::Write => Some(Fault::Short),
             Fault::Full if !call.takes_room() => None,
             Fault::NoHandles if !call.opens() => None,

@@ -1,7 +1,8 @@
-//! The C library's functions that change nothing: they are not recorded, and meet faults.
+//! Replacements of the C library's read-only functions. They are not recorded, but they may meet
+//! faults.
 //!
-//! As in `calls`, no file is touched here but by `syscall`, or by the C library's own function
-//! behind the name.
+//! The code here touches files only through `syscall` or through the replaced C function, as in
+//! `calls`.
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -11,10 +12,10 @@ use libc::{DIR, c_char, c_int, c_uint, c_void, dirent64, off64_t, size_t, ssize_
 use super::calls::{failed, failed_by, flip, misdirected, path, shortened, state};
 use super::{Call, Fault};
 
-/// A read that meets a fault.
+/// Makes a read that meets a fault.
 ///
 /// # Safety
-/// As for `pread`.
+/// Requires the conditions of `pread`.
 unsafe fn badly_read(
     fd: c_int,
     buffer: *mut c_void,
@@ -30,17 +31,17 @@ unsafe fn badly_read(
         Fault::Misdirected => (count, misdirected(offset)),
         _ => (count, offset),
     };
-    // SAFETY: the caller's duty; `count` has not grown.
+    // SAFETY: the caller passes a buffer of the original `count` bytes, and `count` has not grown.
     let done = unsafe { libc::syscall(libc::SYS_pread64, fd, buffer, count, from) as ssize_t };
     if fault == Fault::Flipped && done > 0 {
-        // SAFETY: the kernel has just stored `done` bytes there.
+        // SAFETY: the kernel has just stored `done` bytes in the buffer.
         flip(unsafe { std::slice::from_raw_parts_mut(buffer.cast(), done.cast_unsigned()) });
     }
     done
 }
 
 /// # Safety
-/// As for `read`.
+/// Requires the conditions of `read`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
     let fault = state().and_then(|mut state| {
@@ -51,19 +52,19 @@ unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssiz
         // SAFETY: the caller's duty.
         return unsafe { libc::syscall(libc::SYS_read, fd, buffer, count) as ssize_t };
     };
-    // SAFETY: no memory is involved.
+    // SAFETY: the call uses no memory of this process.
     let offset = unsafe { libc::syscall(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) };
     // SAFETY: the caller's duty.
     let done = unsafe { badly_read(fd, buffer, count, offset, fault) };
     if done > 0 {
-        // SAFETY: no memory is involved.
+        // SAFETY: the call uses no memory of this process.
         unsafe { libc::syscall(libc::SYS_lseek, fd, done, libc::SEEK_CUR) };
     }
     done
 }
 
 /// # Safety
-/// As for `pread`.
+/// Requires the conditions of `pread`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pread64(
     fd: c_int,
@@ -85,18 +86,18 @@ unsafe extern "C" fn pread64(
 
 #[unsafe(no_mangle)]
 extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
-    // Nothing rests on taking a lock off: the file is closed next, which does the same.
+    // A failed unlock has no effect to test: the file is closed next, which unlocks it too.
     let taken = operation & libc::LOCK_UN == 0;
     let failed = taken.then(state).flatten().and_then(|mut state| {
         let node = *state.files.get(&fd)?;
         failed_by(state.meet(Call::Lock, node))
     });
-    // SAFETY: no memory is involved.
+    // SAFETY: the call uses no memory of this process.
     failed.unwrap_or_else(|| unsafe { libc::syscall(libc::SYS_flock, fd, operation) as c_int })
 }
 
 /// # Safety
-/// As for `statx`.
+/// Requires the conditions of `statx`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn statx(
     dir_fd: c_int,
@@ -121,7 +122,7 @@ unsafe extern "C" fn statx(
 }
 
 /// # Safety
-/// As for `fstatat`.
+/// Requires the conditions of `fstatat`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fstatat64(
     dir_fd: c_int,
@@ -141,7 +142,7 @@ unsafe extern "C" fn fstatat64(
 }
 
 /// # Safety
-/// As for `fstat`.
+/// Requires the conditions of `fstat`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fstat64(fd: c_int, found: *mut c_void) -> c_int {
     let failed = state().and_then(|mut state| {
@@ -152,14 +153,14 @@ unsafe extern "C" fn fstat64(fd: c_int, found: *mut c_void) -> c_int {
     failed.unwrap_or_else(|| unsafe { libc::syscall(libc::SYS_fstat, fd, found) as c_int })
 }
 
-/// The C library's function behind a name that is taken here.
+/// Returns the C library's function that this crate replaces under `name`.
 fn behind(name: &'static CStr, found: &'static OnceLock<usize>) -> usize {
-    // SAFETY: a name as `dlsym` may get it.
+    // SAFETY: `dlsym` gets a valid C string.
     *found.get_or_init(|| unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize)
 }
 
 /// # Safety
-/// As for `opendir`.
+/// Requires the conditions of `opendir`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
     static BEHIND: OnceLock<usize> = OnceLock::new();
@@ -178,7 +179,7 @@ unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
     // SAFETY: the caller's duty.
     let dir = unsafe { open(name) };
     if !dir.is_null() {
-        // SAFETY: the directory that was just opened.
+        // SAFETY: `dir` is the directory stream that was just opened.
         let fd = unsafe { libc::dirfd(dir) };
         match node {
             Some(node) => state.files.insert(fd, node),
@@ -189,7 +190,7 @@ unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
 }
 
 /// # Safety
-/// As for `readdir64`.
+/// Requires the conditions of `readdir64`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn readdir64(dir: *mut DIR) -> *mut dirent64 {
     static BEHIND: OnceLock<usize> = OnceLock::new();
@@ -206,7 +207,7 @@ unsafe extern "C" fn readdir64(dir: *mut DIR) -> *mut dirent64 {
 }
 
 /// # Safety
-/// As for `closedir`.
+/// Requires the conditions of `closedir`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closedir(dir: *mut DIR) -> c_int {
     static BEHIND: OnceLock<usize> = OnceLock::new();
@@ -222,14 +223,14 @@ unsafe extern "C" fn closedir(dir: *mut DIR) -> c_int {
     unsafe { close(dir) }
 }
 
-/// What a call answers that the kernel of this process does not know; `None` if nothing is
-/// recorded. Copies within the kernel would go unseen; without these, copies are read and written.
+/// Pretends that the kernel lacks a copying call. `None` if nothing is recorded. The recorder would
+/// miss a copy within the kernel; without the call, the caller reads and writes.
 fn unknown() -> Option<ssize_t> {
     state().map(|_| failed(libc::ENOSYS) as ssize_t)
 }
 
 /// # Safety
-/// As for `copy_file_range`.
+/// Requires the conditions of `copy_file_range`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn copy_file_range(
     from: c_int,
@@ -247,7 +248,7 @@ unsafe extern "C" fn copy_file_range(
 }
 
 /// # Safety
-/// As for `sendfile`.
+/// Requires the conditions of `sendfile`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendfile64(
     to: c_int,

@@ -3,7 +3,7 @@
 //! Code, strings, fenced code and console examples are left out. The lexers know only the parts of
 //! each language that tell a comment from a string.
 
-/// How a file marks its prose.
+/// The marks of comments in a file's language.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Language {
     /// `//` and nested `/* */`; raw strings; `'` begins a lifetime or a character.
@@ -20,7 +20,8 @@ pub(super) enum Language {
 }
 
 impl Language {
-    /// The language of a file, by the end of its name. `None` if the file has no prose to check.
+    /// Returns the language of a file by the end of its name. `None` if the file has no prose to
+    /// check.
     pub(super) fn of(name: &str) -> Option<Self> {
         match name.rsplit_once('.')?.1 {
             "rs" => Some(Self::Rust),
@@ -39,13 +40,13 @@ impl Language {
 pub(super) struct Line {
     /// Counted from 1.
     pub(super) number: usize,
-    /// Without the marks of the comment.
+    /// The text without the marks of the comment.
     pub(super) text: String,
     /// True if the line has code before the comment.
     pub(super) is_behind_code: bool,
 }
 
-/// The lines of a file that hold prose, in order.
+/// Returns the lines of a file that hold prose, in order.
 pub(super) fn lines_of(language: Language, text: &str) -> Vec<Line> {
     let lines = match language {
         Language::Markdown => {
@@ -88,7 +89,7 @@ struct Lexer<'t> {
     /// The position in bytes, always at the beginning of a character.
     at: usize,
     number: usize,
-    /// Where the line of `at` begins.
+    /// The position where the line of `at` begins.
     line_start: usize,
     /// Number of open brackets. A string that begins a line inside brackets is an argument, not a
     /// docstring.
@@ -105,7 +106,7 @@ impl<'t> Lexer<'t> {
         &self.text[self.at..]
     }
 
-    /// Moves on by `bytes`, and counts the lines that end there.
+    /// Advances by `bytes` and counts the lines that end there.
     fn step(&mut self, bytes: usize) {
         let end = (self.at + bytes).min(self.text.len());
         for (i, _) in self.text[self.at..end].match_indices('\n') {
@@ -115,13 +116,13 @@ impl<'t> Lexer<'t> {
         self.at = end;
     }
 
-    /// Bytes from `at` to just behind the next `mark`, or to the end of the file.
+    /// Returns the bytes from `at` up to the end of the next `mark`, or of the file.
     fn through(&self, from: usize, mark: &str) -> usize {
         let rest = self.rest().get(from..).unwrap_or("");
         rest.find(mark).map_or(self.rest().len(), |i| from + i + mark.len())
     }
 
-    /// The text of the line before `at`.
+    /// Returns the text of the line before `at`.
     fn before(&self) -> &'t str {
         &self.text[self.line_start..self.at]
     }
@@ -145,7 +146,8 @@ impl<'t> Lexer<'t> {
         self.found
     }
 
-    /// Takes the comment or the string of Rust or C that begins here. False if neither begins here.
+    /// Consumes the comment or the string of Rust or C that begins here. Returns false if neither
+    /// begins here.
     fn take_slashes(&mut self, next: char) -> bool {
         let rest = self.rest();
         if rest.starts_with("//") {
@@ -164,8 +166,8 @@ impl<'t> Lexer<'t> {
         true
     }
 
-    /// Takes the comment or the string of Python, TOML or the shell that begins here. False if
-    /// neither begins here.
+    /// Consumes the comment or the string of Python, TOML or the shell that begins here. Returns
+    /// false if neither begins here.
     fn take_hash(&mut self, next: char) -> bool {
         let rest = self.rest();
         let is_word_start = self.before().chars().next_back().is_none_or(char::is_whitespace);
@@ -197,7 +199,7 @@ impl<'t> Lexer<'t> {
         true
     }
 
-    /// Takes the comment that begins here and has `length` bytes.
+    /// Consumes the comment that begins here and has `length` bytes.
     fn take_comment(&mut self, length: usize) {
         let is_behind_code = !self.before().trim_start_matches(['r', 'R']).trim().is_empty();
         let comment = &self.rest()[..length];
@@ -218,7 +220,8 @@ impl<'t> Lexer<'t> {
         self.step(length);
     }
 
-    /// Length of the block comment that begins here. A block comment of Rust can hold others.
+    /// Returns the length of the block comment that begins here. In Rust, a block comment may
+    /// contain another.
     fn block_length(&self) -> usize {
         let rest = self.rest();
         let mut open = 1;
@@ -241,7 +244,8 @@ impl<'t> Lexer<'t> {
         at
     }
 
-    /// Length of the character that begins with `'`, or 1 for the mark of a lifetime.
+    /// Returns the length of the character literal that begins with `'`, or 1 for the mark of a
+    /// lifetime.
     fn quote_length(&self) -> usize {
         let rest = self.rest();
         let mut inner = rest[1..].chars();
@@ -251,8 +255,8 @@ impl<'t> Lexer<'t> {
         if is_character { string_length(rest, "'", true) } else { 1 }
     }
 
-    /// Length of the raw string that begins here: `r"..."`, `br#"..."#` and so on. `None` if no raw
-    /// string begins here.
+    /// Returns the length of the raw string that begins here: `r"..."`, `br#"..."#` and so on.
+    /// `None` if no raw string begins here.
     fn raw_string_length(&self) -> Option<usize> {
         if self.language != Language::Rust {
             return None;
@@ -270,8 +274,8 @@ impl<'t> Lexer<'t> {
     }
 }
 
-/// Length of the string at the beginning of `rest`. It ends with the next `quote` without a `\`
-/// before it.
+/// Returns the length of the string at the beginning of `rest`. It ends with the next `quote`
+/// without a `\` before it.
 fn string_length(rest: &str, quote: &str, has_escapes: bool) -> usize {
     let mut at = quote.len();
     // Ends because each turn moves on by a character.

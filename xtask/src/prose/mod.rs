@@ -57,7 +57,7 @@ const SKIPPED: [&str; 8] = [
 struct Exception {
     /// A file, from the root of the repository.
     file: &'static str,
-    /// The phrase that is right there. `None` leaves the whole file alone.
+    /// The allowed phrase. `None` leaves out the whole file.
     phrase: Option<&'static str>,
     _why: &'static str,
 }
@@ -72,7 +72,8 @@ struct Place {
 /// Prints every place below the given paths. Without paths, checks the whole repository.
 ///
 /// # Errors
-/// There is a place, or a link of a page leads nowhere; a file can't be read.
+/// Returns an error if a place is found, if a link of a page leads nowhere, or if a file cannot be
+/// read.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let root = workspace::root()?;
     if args.paths.is_empty() {
@@ -100,7 +101,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A line for each place of the files below `path`.
+/// Returns a line for each place in the files below `path`.
 fn places_below(root: &Path, path: &Path) -> Result<String> {
     let mut found = String::new();
     for file in files_below(path)? {
@@ -145,7 +146,7 @@ fn files_below(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The places of a file.
+/// Returns the places of a file.
 fn places_of(name: &str, text: &str) -> Vec<Place> {
     let Some(language) = Language::of(name) else { return Vec::new() };
     let exceptions: Vec<&Exception> = EXCEPTIONS.iter().filter(|of| of.file == name).collect();
@@ -164,9 +165,9 @@ fn places_of(name: &str, text: &str) -> Vec<Place> {
     for line in lines {
         let columns = columns_of(whole.get(line.number - 1).copied().unwrap_or_default());
         let is_table = line.text.trim_start().starts_with('|');
-        // A heading is one line, however long it is, and pictures can stand beside one another.
+        // A heading cannot be wrapped, and pictures may stand side by side in one line.
         let is_one_line = is_page && line.text.starts_with(['#', '!']);
-        // Type checkers want this comment on the line that it is for.
+        // Type checkers need this comment on the line that it is for.
         let is_directive = line.text.trim_start().starts_with("type: ignore");
         if columns > COLUMNS_MAX && !is_table && !is_one_line && !is_directive {
             places.push(Place { line: line.number, what: format!("{columns} columns") });
@@ -176,7 +177,7 @@ fn places_of(name: &str, text: &str) -> Vec<Place> {
     places
 }
 
-/// Columns of a line without the addresses in it, which cannot be broken.
+/// Returns the columns of a line without its web addresses, which cannot be wrapped.
 fn columns_of(line: &str) -> usize {
     let words = line.split(' ').map(|word| match word.find("](").or_else(|| word.find("://")) {
         Some(address) => word[..address].chars().count(),

@@ -1,4 +1,4 @@
-//! The phrases that this project's English does without, and the search for them.
+//! The phrases that this project's prose avoids, and the search for them.
 //!
 //! A phrase is also found where a line ends inside it. Text in backticks and the targets of links
 //! are not searched.
@@ -85,7 +85,7 @@ pub(super) struct Hit {
     pub(super) phrase: String,
 }
 
-/// Every banned phrase in a file's prose, in order.
+/// Returns every banned phrase in a file's prose, in order.
 pub(super) fn hits(lines: &[Line]) -> Vec<Hit> {
     let tokens = tokens(lines);
     let mut found = Vec::new();
@@ -113,7 +113,8 @@ fn covers(tokens: &[Token], longer: &str, start: usize, end: usize) -> bool {
         .any(|from| end_of(tokens, from, longer).is_some_and(|longer_end| longer_end >= end))
 }
 
-/// Index behind the phrase that begins at `start`. `None` if the phrase does not begin there.
+/// Returns the index after the phrase that begins at `start`. `None` if the phrase does not begin
+/// there.
 fn end_of(tokens: &[Token], start: usize, phrase: &str) -> Option<usize> {
     let mut at = start;
     for element in phrase.split(' ') {
@@ -148,17 +149,17 @@ impl Token {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
-    /// In small letters, except for `None`, `True` and `False` inside a sentence, which are values
-    /// of Python.
+    /// A word in small letters. Python's `None`, `True` and `False` inside a sentence keep their
+    /// capitals.
     Word(String),
     Comma,
     /// The end of a sentence, a paragraph, a heading, a cell or an item.
     End,
-    /// Code, a link's target, another mark of punctuation.
+    /// Code, a link's target, or another punctuation mark.
     Other,
 }
 
-/// The tokens of the lines. Adjacent lines of a comment are one text.
+/// Returns the tokens of the lines. Adjacent lines of a comment are one text.
 fn tokens(lines: &[Line]) -> Vec<Token> {
     let mut tokens = vec![Token { kind: Kind::End, line: 0 }];
     let mut rest = lines;
@@ -230,7 +231,7 @@ fn is_of_word(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '\'' | '_' | '-')
 }
 
-/// The word in small letters, without an `'s` at its end.
+/// Returns the word in small letters, without an `'s` at its end.
 fn normal(word: &str, is_start: bool) -> String {
     if !is_start && matches!(word, "None" | "True" | "False") {
         return word.to_owned();
@@ -239,7 +240,8 @@ fn normal(word: &str, is_start: bool) -> String {
     word.strip_suffix("'s").unwrap_or(&word).to_owned()
 }
 
-/// Length of the code in backticks that `text` begins with: as many backticks end it as begin it.
+/// Returns the length of the code in backticks at the start of `text`. The code ends with the
+/// number of backticks with which it begins.
 fn code_length(text: &str) -> usize {
     let marks = text.len() - text.trim_start_matches('`').len();
     let end = text[marks..].find(&text[..marks]);

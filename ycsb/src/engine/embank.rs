@@ -1,4 +1,4 @@
-//! Embank: every batch is one call of [`Store::execute`].
+//! The engine for Embank. Every batch is one call of [`Store::execute`].
 
 use anyhow::{Context, Result, bail, ensure};
 use embank_kv::{
@@ -13,19 +13,19 @@ use crate::output;
 
 const TABLE: &str = "rows";
 
-/// A bound that is compared with on every acquisition and never met.
+/// A staleness bound that every acquisition checks and never reaches.
 const ACQUIRE: Clock = Clock::Acquire { bound: Some(1 << 30) };
 
-/// Which of the store's ways are measured.
+/// The operations of the store that are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
-    /// Reads are peeks; a read-modify-write is one update in place. What a program without training
-    /// does.
+    /// A read is a peek, and a read-modify-write is one update in place, as in a program without
+    /// training.
     Peek,
-    /// Reads are gets, a read-modify-write is a get and a put. What training does, clocks left
-    /// alone.
+    /// A read is a get, and a read-modify-write is a get and a put, as in training without
+    /// staleness clocks.
     Get,
-    /// As `Get`; gets acquire the staleness clock, puts release it, a read is followed by a
+    /// A get acquires the staleness clock and a put releases it. A read is a get, followed by a
     /// release.
     Clock,
 }
@@ -40,7 +40,7 @@ struct Embank {
 /// Opens a store with one table.
 ///
 /// # Errors
-/// What the store reports; a reopened store without that table.
+/// Returns any error of the store, and an error if a reopened store lacks the table.
 pub(super) fn open(settings: &Settings, how: Use) -> Result<Box<dyn Engine>> {
     let options = StoreOptions {
         memory_budget_bytes: settings.memory_budget_bytes,
@@ -252,7 +252,7 @@ impl Operation for AdvanceRows<'_> {
     }
 }
 
-/// Leaves the values alone: executed for the clocks.
+/// An operation that moves only the clocks and leaves the values unchanged.
 struct TouchClocks;
 
 impl Operation for TouchClocks {

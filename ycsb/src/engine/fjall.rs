@@ -1,5 +1,5 @@
-//! fjall: a log-structured merge tree in Rust. It has no batched reads; batches of writes are one
-//! `WriteBatch`.
+//! The engine for fjall, a log-structured merge tree in Rust. fjall has no batched reads. A batch
+//! of writes is one `WriteBatch`.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::map::missing;
 use super::{Engine, Named, Session, Settings, sorted_places};
 use crate::content;
 
-/// Time between two looks at the background work, while the benchmark waits for its end.
+/// The benchmark waits for background work and checks it at this interval.
 const SETTLE_POLL: Duration = Duration::from_millis(5);
 const SETTLE_MAX: Duration = Duration::from_secs(600);
 
@@ -29,9 +29,9 @@ struct Fjall {
 /// Opens a database with one keyspace.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
-    // One memtable that fills and one that is being flushed; the cache gets the rest.
+    // One memtable fills while another is flushed. The cache gets the rest of the budget.
     let budget = settings.memory_budget_bytes;
     let memtable_bytes = (budget / 8).clamp(1 << 20, 64 << 20);
     let cache_bytes = budget.saturating_sub(2 * memtable_bytes);

@@ -1,8 +1,8 @@
-//! LMDB through `heed`: a copy-on-write B-tree in a memory map.
+//! The engine for LMDB through `heed`: a copy-on-write B-tree in a memory map.
 //!
-//! Every batch is one transaction. A read transaction is kept until a thread has committed, because
-//! it shows the newest state until then. Ascending inserts are appended, as LMDB advises for bulk
-//! loads: pages are then filled, not split in half.
+//! Every batch is one transaction. A read transaction shows the newest state until some thread
+//! commits, so it is kept until then. Ascending inserts are appended, as LMDB advises for bulk
+//! loads. Pages are then filled instead of split in half.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,21 +24,21 @@ struct Lmdb {
     rows: Rows,
     value_bytes: usize,
     map_bytes: usize,
-    /// Counts commits, so that readers know when their transaction has become old.
+    /// The number of commits. A reader compares it to detect that its transaction is old.
     commits: AtomicU64,
-    /// One more than the greatest key, for appending; read and written inside write transactions.
+    /// One more than the greatest key. A key from here on is appended. Only write transactions read
+    /// and write this.
     append_from: AtomicU64,
 }
 
 /// Opens an environment with one database.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
     fs::create_dir_all(&settings.directory)?;
-    // A row takes its value, key and some 10 bytes; pages may be half full, and pages that readers
-    // still see are not used again. The file is sparse, so a map that is too large costs
-    // nothing.
+    // A row takes its value, its key and about 10 bytes. The map must also hold half-full pages and
+    // old pages that readers still use. The file is sparse, so a large map costs nothing.
     let row_bytes = settings.value_bytes as u64 + 32;
     let map_bytes = (settings.rows * row_bytes * 8 + (8 << 30)).next_multiple_of(4096);
     let map_bytes = usize::try_from(map_bytes).context("--rows is too large for a memory map")?;
@@ -98,17 +98,17 @@ impl Engine for Lmdb {
 
 struct LmdbSession<'a> {
     engine: &'a Lmdb,
-    /// A transaction to read in, and the number of commits when it began.
+    /// The open read transaction, and the number of commits when it began.
     snapshot: Option<(u64, RoTxn<'a, WithTls>)>,
 }
 
 impl<'a> LmdbSession<'a> {
     fn transaction(&mut self) -> Result<&RoTxn<'a, WithTls>> {
-        // Acquire: pairs with the Release in `write`. Loaded before the transaction begins, so that
-        // a commit in between only makes the next one begin early.
+        // Acquire: pairs with the Release in `write`. The count is loaded before the transaction
+        // begins. After a commit in between, the next transaction only begins earlier than needed.
         let commits = self.engine.commits.load(Ordering::Acquire);
         if self.snapshot.as_ref().is_none_or(|(seen, _)| *seen != commits) {
-            // The old one first: a thread has one reader's slot.
+            // The old transaction must end first, because a thread has one reader slot.
             self.snapshot = None;
             self.snapshot = Some((commits, self.engine.env.read_txn()?));
         }
@@ -155,7 +155,7 @@ impl Session for LmdbSession<'_> {
         self.write(|transaction| {
             for place in sorted_places(keys) {
                 let (key, value) = (keys[place], &values[place * value_bytes..][..value_bytes]);
-                // Relaxed: the write transaction is a lock.
+                // Relaxed: the write transaction excludes other writers.
                 if key >= append_from.load(Ordering::Relaxed) {
                     rows.put_with_flags(transaction, PutFlags::APPEND, &key, value)?;
                     append_from.store(key.saturating_add(1), Ordering::Relaxed);

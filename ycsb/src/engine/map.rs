@@ -1,5 +1,5 @@
-//! The upper bound: a hash map in memory, in shards with a lock each. No disk, no budget, no
-//! durability, no batches.
+//! The upper bound for every store: a sharded in-memory hash map with a lock for each shard. It has
+//! no disk, budget, durability or batches.
 
 use anyhow::{Context, Result, bail};
 use hashbrown::HashMap;
@@ -11,7 +11,7 @@ use crate::random::mix;
 
 const SHARDS: usize = 256;
 
-/// A value as the map holds it: inline where the size is a usual one.
+/// A value in the map. Values of common sizes are stored inline.
 trait Slot: Send + Sync + Sized + 'static {
     const INLINE: bool;
     fn new(value: &[u8]) -> Self;
@@ -51,7 +51,7 @@ impl Slot for Box<[u8]> {
     }
 }
 
-/// On a cache line of its own: threads lock different shards.
+/// Each shard has its own cache lines, because threads lock different shards.
 #[repr(align(64))]
 struct Shard<V>(RwLock<HashMap<u64, V>>);
 
@@ -63,7 +63,7 @@ struct Map<V> {
 impl<V> Map<V> {
     #[inline]
     fn shard(&self, key: u64) -> &RwLock<HashMap<u64, V>> {
-        // Mixed once more: keys may be plain row numbers.
+        // The key is hashed again, because keys may be plain row numbers.
         &self.shards[mix(key) as usize % SHARDS].0
     }
 }
@@ -71,14 +71,14 @@ impl<V> Map<V> {
 /// Opens an empty map.
 ///
 /// # Errors
-/// A reopening: it holds nothing between processes.
+/// Returns an error for a reopening, because the map keeps nothing after its process.
 pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
     if settings.reopen {
         bail!("the in-memory map has nothing to reopen; run it without --loaded");
     }
     fn sized<V: Slot>(settings: &Settings) -> Box<dyn Engine> {
-        // A sixteenth more than its share: keys do not fall evenly. Growth would double a shard in
-        // a stall.
+        // A shard gets room for a sixteenth more than its share, because keys are not spread
+        // evenly. Otherwise a shard would double in one long stall.
         let share = settings.rows as usize / SHARDS;
         let room = share + share / 16;
         let shard = || Shard(RwLock::new(HashMap::<u64, V>::with_capacity(room)));
@@ -158,7 +158,7 @@ impl<V: Slot> Session for MapSession<'_, V> {
     }
 }
 
-/// What to say of a row that should be there.
+/// Returns the error text for a row that should exist.
 pub(super) fn missing(key: u64) -> String {
     format!("wrong answer: the row of key {key:#018x} is missing")
 }

@@ -1,10 +1,10 @@
-//! The stores that are compared, behind one trait.
+//! The compared stores behind one trait.
 //!
-//! A store opens as an [`Engine`]; each thread works through a [`Session`] of its own. A batch goes
-//! to the store in whatever way the store has for batches (Embank executes it as one, RocksDB has
-//! MultiGet and WriteBatch, the B-trees one transaction); a batch of one takes the store's way for
-//! single operations. Everybody hands values out as copies in one buffer, which is what a program
-//! that computes on a batch of rows needs.
+//! Each store implements [`Engine`]; each thread works through its own [`Session`]. A batch uses
+//! the batch calls of its store: Embank executes it at once, RocksDB has MultiGet and WriteBatch,
+//! the B-trees use one transaction. A batch of one operation uses the store's call for single
+//! operations. Every engine copies values into one buffer, because a program that computes on a
+//! batch needs that.
 
 pub(crate) mod embank;
 #[cfg(feature = "fjall")]
@@ -25,96 +25,97 @@ use serde::{Deserialize, Serialize};
 
 use crate::keyspace::KeyOrder;
 
-/// A name and a number or a setting.
+/// Names with their numbers or settings.
 pub(crate) type Named<T> = Vec<(String, T)>;
 
-/// What every store is opened with.
+/// The settings with which every store is opened.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// Where it may write; the store's own.
+    /// The store's own directory.
     pub(crate) directory: PathBuf,
     /// Bytes of every value.
     pub(crate) value_bytes: usize,
-    /// Rows that the load inserts.
+    /// The number of rows that the load inserts.
     pub(crate) rows: u64,
-    /// How a row's number becomes its key.
+    /// The rule that makes a row's key from its number.
     pub(crate) key_order: KeyOrder,
     /// Threads of the load.
     pub(crate) load_threads: usize,
-    /// Memory that it may use for caches, tables and buffers together.
+    /// The memory for the store's caches, tables and buffers together.
     pub(crate) memory_budget_bytes: u64,
     /// True to open an existing store, false to make a new one.
     pub(crate) reopen: bool,
 }
 
-/// One store, shared by all threads.
+/// A store that all threads share.
 pub(crate) trait Engine: Send + Sync {
-    /// Its whole configuration, as the report prints it.
+    /// Returns the store's whole configuration for the report.
     fn describe(&self) -> Named<String>;
 
     /// This thread's way in.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns any error of the store.
     fn session(&self) -> Result<Box<dyn Session + '_>>;
 
-    /// Whether a read-modify-write is one step, so that no addition gets lost among threads.
+    /// Returns true if a read-modify-write is atomic, so that no addition of a thread is lost.
     fn atomic_rmw(&self) -> bool {
         false
     }
 
-    /// Waits until work in the background (flushes, compactions) is done.
+    /// Waits until the store's background work (flushes, compactions) is done.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns any error of the store.
     fn settle(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Makes everything so far durable, so that a later process can reopen it.
+    /// Makes all writes durable, so that a later process can reopen the store.
     ///
     /// # Errors
-    /// What the store reports; a store without durability refuses.
+    /// Returns any error of the store, and an error for a store without durability.
     fn persist(&self) -> Result<()>;
 
-    /// What the store counts, since it was opened.
+    /// Returns the store's counters since it was opened.
     fn counters(&self) -> Named<u64> {
         Vec::new()
     }
 }
 
-/// A thread's way into a store. Every call is one batch; the values of a batch lie one after
-/// another.
+/// The access of one thread to a store. Every call is one batch. The values of a batch lie one
+/// after another.
 pub(crate) trait Session {
     /// Copies values out.
     ///
     /// # Errors
-    /// A missing row; what the store reports.
+    /// Returns an error for a missing row, and any error of the store.
     fn read(&mut self, keys: &[u64], values: &mut [u8]) -> Result<()>;
 
-    /// Replaces the values of rows that exist.
+    /// Replaces the values of existing rows.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns any error of the store.
     fn update(&mut self, keys: &[u64], values: &[u8]) -> Result<()>;
 
     /// Adds new rows.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns any error of the store.
     fn insert(&mut self, keys: &[u64], values: &[u8]) -> Result<()>;
 
-    /// Takes every value through [`advance`](crate::content::advance). `values` is room for the
+    /// Applies [`advance`](crate::content::advance) to every value. `values` is a buffer for the
     /// batch.
     ///
     /// # Errors
-    /// A missing or wrong row; what the store reports.
+    /// Returns an error for a missing or wrong row, and any error of the store.
     fn read_modify_write(&mut self, keys: &[u64], values: &mut [u8]) -> Result<()>;
 
-    /// Shows up to `limit` rows with keys from `start` on, in order.
+    /// Passes up to `limit` rows with keys from `start` on to `each`, in key order.
     ///
     /// # Errors
-    /// What `each` or the store reports; a store that [`EngineKind::no_scan`] names.
+    /// Returns any error of `each` or of the store. Stores with an [`EngineKind::no_scan`] return
+    /// an error.
     fn scan(
         &mut self,
         _start: u64,
@@ -125,7 +126,7 @@ pub(crate) trait Session {
     }
 }
 
-/// Places of a batch in the order of their keys: what a sorted store walks through with the fewest
+/// Returns the positions of a batch in key order, in which a sorted store has the fewest cache
 /// misses. Equal keys stay in their order, so that the last write wins.
 #[cfg(any(feature = "fjall", feature = "lmdb", feature = "redb"))]
 fn sorted_places(keys: &[u64]) -> impl Iterator<Item = usize> {
@@ -157,7 +158,7 @@ pub(crate) enum EngineKind {
 }
 
 impl EngineKind {
-    /// The name on the command line and in reports.
+    /// Returns the name on the command line and in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             EngineKind::Embank => "embank",
@@ -171,7 +172,7 @@ impl EngineKind {
         }
     }
 
-    /// Why the store has no scan in the order of the keys; `None` if it has.
+    /// Returns the reason why the store cannot scan in key order. `None` if it can.
     pub(crate) fn no_scan(self) -> Option<&'static str> {
         match self {
             EngineKind::Embank | EngineKind::EmbankGet | EngineKind::EmbankClock => Some(
@@ -182,15 +183,15 @@ impl EngineKind {
         }
     }
 
-    /// Whether a later process can open what was loaded.
+    /// Returns true if a later process can open the loaded store.
     pub(crate) fn keeps_rows(self) -> bool {
         self != EngineKind::Map
     }
 
-    /// Refuses a store that this program was built without.
+    /// Checks that this program was built with the store.
     ///
     /// # Errors
-    /// The store's feature was off; the text names it.
+    /// Returns an error that names the missing feature of the build.
     pub(crate) fn ensure_built(self) -> Result<()> {
         let optional = [
             (EngineKind::Rocksdb, cfg!(feature = "rocksdb")),
@@ -211,7 +212,7 @@ impl EngineKind {
     /// Opens the store.
     ///
     /// # Errors
-    /// A store that this program was built without; what the store reports.
+    /// Returns an error if this program was built without the store, and any error of the store.
     pub(crate) fn open(self, settings: &Settings) -> Result<Box<dyn Engine>> {
         match self {
             EngineKind::Embank => embank::open(settings, embank::Use::Peek),

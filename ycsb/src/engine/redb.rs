@@ -1,9 +1,9 @@
-//! redb: a copy-on-write B-tree in one file, with a cache of its own.
+//! The engine for redb, a copy-on-write B-tree in one file with its own cache.
 //!
-//! Every batch is one transaction. A read transaction is kept until a thread has committed, because
-//! it shows the newest state until then. Writes commit without durability. An empty durable commit
-//! follows at intervals, as redb's author advises: pages that were freed since the last durable
-//! commit must stay, and redb keeps a note of them in memory.
+//! Every batch is one transaction. A read transaction shows the newest state until some thread
+//! commits, so it is kept until then. Writes commit without durability. An empty durable commit
+//! follows at intervals, as redb's author advises. Until then redb must keep freed pages and
+//! remembers them in memory.
 
 use std::fs;
 use std::path::Path;
@@ -25,9 +25,10 @@ struct Redb {
     database: Database,
     value_bytes: usize,
     cache_bytes: usize,
-    /// Counts commits, so that readers know when their transaction has become old.
+    /// The number of commits. A reader compares it to detect that its transaction is old.
     commits: AtomicU64,
-    /// Bytes of values written since the last durable commit, and how many make one due.
+    /// Bytes of values written since the last durable commit, and the number of bytes that triggers
+    /// the next one.
     undurable_bytes: AtomicU64,
     durable_every_bytes: u64,
 }
@@ -35,7 +36,7 @@ struct Redb {
 /// Opens a database with one table.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
     fs::create_dir_all(&settings.directory)?;
     let path = settings.directory.join("rows.redb");
@@ -99,17 +100,17 @@ impl Engine for Redb {
 
 struct RedbSession<'a> {
     engine: &'a Redb,
-    /// A table to read from, and the number of commits when it was opened.
+    /// The table of the open read transaction, and the number of commits when it was opened.
     snapshot: Option<(u64, ReadOnlyTable<u64, &'static [u8]>)>,
 }
 
 impl RedbSession<'_> {
     fn table(&mut self) -> Result<&ReadOnlyTable<u64, &'static [u8]>> {
-        // Acquire: pairs with the Release in `write`. Loaded before the transaction begins, so that
-        // a commit in between only makes the next one begin early.
+        // Acquire: pairs with the Release in `write`. The count is loaded before the transaction
+        // begins. After a commit in between, the next transaction only begins earlier than needed.
         let commits = self.engine.commits.load(Ordering::Acquire);
         if self.snapshot.as_ref().is_none_or(|(seen, _)| *seen != commits) {
-            // The old one first: its pages can be used again.
+            // The old transaction ends first, so that redb can use its pages again.
             self.snapshot = None;
             let table = self.engine.database.begin_read()?.open_table(TABLE)?;
             self.snapshot = Some((commits, table));

@@ -1,9 +1,10 @@
-//! RocksDB: a log-structured merge tree, set up for point lookups as its wiki advises.
+//! The engine for RocksDB, a log-structured merge tree, configured for point lookups as its wiki
+//! advises.
 //!
-//! One budget: memtables are charged to the block cache (WriteBufferManager), and so are index and
-//! filter blocks. Direct I/O, so that the page cache holds nothing beside it. Batches of reads are
-//! MultiGet, which sends the blocks of a batch as parallel reads through io_uring where the kernel
-//! grants it; batches of writes are one WriteBatch.
+//! Memtables, index blocks and filter blocks are charged to the block cache (WriteBufferManager),
+//! so there is one budget. Direct I/O keeps the page cache empty. A batch of reads is one MultiGet.
+//! It reads blocks in parallel through io_uring if the kernel permits that. A batch of writes is
+//! one WriteBatch.
 
 use anyhow::{Context, Result};
 use rocksdb::{
@@ -31,15 +32,15 @@ struct RocksDb {
 /// Opens a database.
 ///
 /// # Errors
-/// What the store reports.
+/// Returns any error of the store.
 pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
     let budget_bytes =
         usize::try_from(settings.memory_budget_bytes).context("--memory-budget is too large")?;
-    // A quarter for memtables at most; blocks get what those do not use.
+    // Memtables get at most a quarter of the budget. Blocks get the rest.
     let memtables_bytes = (budget_bytes / 4).max(2 << 20);
     let options = options(budget_bytes, memtables_bytes);
-    // By its descriptor, as only families that were named so have a handle, and MultiGet asks for
-    // one.
+    // Only a column family that was opened by its descriptor has a handle, and MultiGet needs a
+    // handle.
     let family = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone());
     let db = DB::open_cf_descriptors(&options, &settings.directory, [family])?;
     let mut write = WriteOptions::default();
@@ -69,7 +70,7 @@ fn options(budget_bytes: usize, memtables_bytes: usize) -> Options {
     let manager =
         WriteBufferManager::new_write_buffer_manager_with_cache(memtables_bytes, true, cache);
     options.set_write_buffer_manager(&manager);
-    // Several memtables within the manager's limit, so that writing goes on while one is flushed.
+    // Several memtables fit the manager's limit, so that writes continue during a flush.
     let memtable_bytes = (memtables_bytes / 3).max(1 << 20);
     options.set_write_buffer_size(memtable_bytes);
     options.set_max_write_buffer_number(3);
@@ -143,7 +144,7 @@ impl Session for RocksDbSession<'_> {
             return Ok(());
         }
         let encoded: Vec<[u8; 8]> = keys.iter().map(|key| key.to_be_bytes()).collect();
-        // MultiGet sorts by itself, pointers only.
+        // MultiGet sorts the keys itself and moves only pointers.
         let found = db.batched_multi_get_cf_opt(self.family, encoded.iter(), false, &self.read);
         let places = values.chunks_exact_mut(self.engine.value_bytes);
         for ((found, &key), value) in found.into_iter().zip(keys).zip(places) {

@@ -1,8 +1,7 @@
-//! The steps of the script by which a copy of the bank follows it: a delta is written, and applied.
+//! The steps of the script that write a delta of the bank and apply it to a copy.
 //!
-//! After an error the copy is at the checkpoint at which it was or, if the new one's name was all
-//! that was not sure, at the one to which the delta leads: whole either way, and the next try gets
-//! it there.
+//! After an error the copy is whole at its older or its newer checkpoint. It is at the newer one if
+//! only the sync of that checkpoint's name failed. The next try brings the copy to the newer one.
 
 use std::path::PathBuf;
 
@@ -13,27 +12,27 @@ use super::{KEYS_END, Script};
 use crate::rows;
 use crate::workload::State;
 
-/// A copy of the bank that was made at one checkpoint and is to come to the next by a delta.
+/// A copy of the bank at one checkpoint, which a delta takes to the next checkpoint.
 #[derive(Debug)]
 pub struct Follower {
     /// Its directory.
     pub bank: PathBuf,
     /// The delta's file.
     pub delta: PathBuf,
-    /// The number of the checkpoint at which it was made.
+    /// The number of the checkpoint that was copied.
     number: u64,
-    /// The serial number of that checkpoint's state.
+    /// The serial number of the state in the copied checkpoint.
     older: u64,
-    /// That of the state to which the delta leads, once there is a delta.
+    /// The serial number of the state to which the delta leads. `None` before a delta is written.
     pub newer: Option<u64>,
 }
 
 impl Follower {
-    /// Takes it, which is at state `at`, to where the delta leads, if there is a delta. If it is
-    /// there, the delta must be refused for that.
+    /// Applies the delta, if there is one, to the copy. `at` is the state of the copy. If the copy
+    /// is at the delta's state already, the store must refuse the delta for that reason.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns any error of the store.
     pub fn catch_up(&self, at: u64) -> Result<()> {
         let Some(newer) = self.newer else { return Ok(()) };
         let applied = Store::apply_delta(&self.bank, &self.delta, 1, &mut |_| {});
@@ -50,7 +49,7 @@ impl Follower {
 }
 
 impl Script<'_> {
-    /// Copies the newest checkpoint, and has the copy follow from there.
+    /// Copies the newest checkpoint into the follower.
     pub(super) fn follow(&mut self) -> Result<()> {
         let number = self.copy_to("follower")?;
         self.follower = Some(Follower {
@@ -63,11 +62,11 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Writes what came since the follower was made.
+    /// Writes the delta from the follower's checkpoint to the newest one.
     pub(super) fn export_delta(&mut self) -> Result<()> {
         let follower = self.follower.as_mut().context("no follower")?;
         if follower.delta.exists() {
-            // What an earlier try has left, when it had its name and that was not durable.
+            // An earlier try failed after it named this file and before the name was durable.
             std::fs::remove_file(&follower.delta)?;
         }
         let (from, delta) = (follower.number, &follower.delta);
@@ -76,7 +75,8 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Takes the follower to the bank's newest checkpoint. After an error it is at either, whole.
+    /// Takes the follower to the bank's newest checkpoint. After an error the follower is whole at
+    /// its older or newer state.
     pub(super) fn apply_delta(&mut self) -> Result<()> {
         let at = self.check_follower()?;
         let follower = self.follower.as_ref().context("no follower")?;
@@ -86,8 +86,8 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Reads all of the follower, which must be at one of its two states. Returns the state's
-    /// serial number.
+    /// Checks every row of the follower, which must be at one of its two states. Returns the
+    /// state's serial number.
     fn check_follower(&self) -> Result<u64> {
         let follower = self.follower.as_ref().context("no follower")?;
         let reader = Store::open_read_only(&follower.bank, &self.options, None)?;
@@ -97,7 +97,8 @@ impl Script<'_> {
         Ok(state.serial)
     }
 
-    /// The state of a follower whose checkpoint has `blob`, which must be one of its two.
+    /// Returns the state of a follower whose checkpoint has `blob`. It must be one of the
+    /// follower's two states.
     ///
     /// # Errors
     /// It is neither.
