@@ -1,4 +1,4 @@
-//! Access to a vocabulary's tables, on which all calls build.
+//! Reads a vocabulary's tables. Every call of a vocabulary builds on these functions.
 
 use std::sync::atomic::Ordering;
 
@@ -41,10 +41,10 @@ impl Vocabulary {
         Err(self.dropped())
     }
 
-    /// For a caller that numbers new values itself and inserts them later, in the order of their
-    /// ids. Tables whose keys are this vocabulary's ids take ids below `ids_end` from now on. A
-    /// renumbering and closing the bank undo that. Ids end at 2^63 - 1, and a larger `ids_end`
-    /// counts as that.
+    /// Announces ids that the caller gives out itself. The caller inserts their values later, in
+    /// the order of the ids. Tables whose keys are this vocabulary's ids then accept ids below
+    /// `ids_end`. A renumbering or closing the bank undoes this. Ids end at 2^63 - 1; a larger
+    /// `ids_end` counts as 2^63 - 1.
     pub fn give_out(&self, ids_end: u64) {
         let count = ids_end.min(IDS_END_MAX).saturating_sub(self.config().first_id);
         // Relaxed: as in `VocabularyShared::ids_end`.
@@ -60,7 +60,7 @@ impl Vocabulary {
         self.shared.writer.lock()
     }
 
-    /// The store knows tables by number. A number of the vocabulary's is missing only after a drop.
+    /// Translates an error of the store. `NoSuchTable` means that the vocabulary was dropped.
     #[cold]
     pub(crate) fn in_terms_of_the_vocabulary(&self, error: Error) -> Error {
         match error {

@@ -1,4 +1,4 @@
-//! Values as calls pass them: numbers, or byte strings side by side.
+//! The values that callers pass: a slice of numbers, or byte strings in one buffer.
 
 use crate::error::Result;
 
@@ -78,7 +78,7 @@ impl<'a> ByteValues<'a> {
         }
     }
 
-    /// The strings in their order.
+    /// Returns an iterator over the strings, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + '_ {
         (0..self.len()).map(|i| self.get(i))
     }
@@ -145,13 +145,13 @@ impl ByteBuffer {
         &self.bytes[self.offsets[i] as usize..self.offsets[i + 1] as usize]
     }
 
-    /// A view of all strings.
+    /// Returns a view of all strings.
     #[must_use]
     pub fn values(&self) -> ByteValues<'_> {
         ByteValues { offsets: Offsets::Long(&self.offsets), bytes: &self.bytes }
     }
 
-    /// Offsets and bytes, as [`ByteValues::with_long_offsets`] takes them.
+    /// Returns the offsets and the bytes, as [`ByteValues::with_long_offsets`] takes them.
     #[must_use]
     pub fn into_parts(self) -> (Vec<u64>, Vec<u8>) {
         (self.offsets, self.bytes)

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 const FIRST_ID_MAX: u64 = 1 << 62;
 /// The largest `value_bytes_max`; the bank's page size may set a lower limit.
 const VALUE_BYTES_MAX: u32 = 128 << 10;
-/// The longest name. The store's tables of a vocabulary have longer ones.
+/// The longest name of a vocabulary. The store's tables for the vocabulary have longer names.
 const NAME_BYTES_MAX: usize = 900;
 
 /// The kind of a vocabulary's values.
@@ -59,7 +59,7 @@ pub struct VocabularyConfig {
     /// so does [`ids_or_insert`](crate::Vocabulary::ids_or_insert) of a frozen vocabulary. Default:
     /// `None`, and these calls fail with [`Error::UnknownValue`].
     pub unknown_id: Option<u64>,
-    /// Whether it counts the occurrences of each value. Default: no.
+    /// True if the vocabulary counts the occurrences of each value. Default: false.
     pub counts: bool,
     /// Longest byte string, 1 to 131,072 bytes. The bank's pages set a limit too: some 4,000 bytes
     /// at a memory budget of 1 MiB, and more than a 256th of larger budgets. Default: 1,024.
@@ -97,7 +97,7 @@ impl VocabularyConfig {
         self
     }
 
-    /// Sets whether it counts the occurrences of each value.
+    /// Sets whether the vocabulary counts the occurrences of each value.
     #[must_use]
     pub fn counts(mut self, counts: bool) -> Self {
         self.counts = counts;
@@ -111,8 +111,8 @@ impl VocabularyConfig {
         self
     }
 
-    /// Values that are handled together in a pass over all values: 16 MiB of the longest ones,
-    /// within bounds.
+    /// The number of values that a pass over all values handles together: 16 MiB of the longest
+    /// values, within bounds.
     pub(crate) fn values_at_once(&self) -> u64 {
         let longest = match self.kind {
             ValueKind::U64 => 8,
@@ -121,7 +121,7 @@ impl VocabularyConfig {
         ((16 << 20) / longest).clamp(64, 4096)
     }
 
-    /// Checks every setting; [`Bank::vocabulary`](crate::Bank::vocabulary) does it too.
+    /// Checks every setting. [`Bank::vocabulary`](crate::Bank::vocabulary) makes this check too.
     ///
     /// # Errors
     /// [`Error::InvalidVocabulary`] names `vocabulary` and the first setting that is out of its

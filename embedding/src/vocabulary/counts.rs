@@ -1,8 +1,8 @@
 //! How often values come.
 //!
-//! Counts lie in blocks as values do; a missing block counts as zeros. A batch adds to each of its
-//! blocks once, under the row's lock, so any number of threads may count. Only a renumbering keeps
-//! them out.
+//! Counts lie in blocks, as values do. A missing block counts as zeros. A batch adds to each of its
+//! blocks once, under the lock of the block's row, so any number of threads may count. Only a
+//! renumbering makes counting wait.
 
 use std::ops::Range;
 
@@ -15,17 +15,17 @@ use super::rows::AddCounts;
 use crate::error::{Error, Result};
 use crate::keys::UniqueKeys;
 
-/// Ids whose counts are read together: 1 MiB.
+/// The number of ids whose counts are read together. Their blocks take 1 MiB.
 const READ_AT_ONCE: usize = 2048;
 
 impl Vocabulary {
-    /// Adds one to the count of an id for each of its places in `ids`. Ids below `first_id` belong
-    /// to the caller and are skipped. The ids must be of the vocabulary's present numbering.
+    /// Adds one to an id's count for each time that `ids` contains the id. Ids below `first_id`
+    /// belong to the caller and are skipped. The ids must be of the vocabulary's present numbering.
     ///
     /// # Errors
-    /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id that no value has, and then nothing was
-    /// counted; [`Error::VocabularyDropped`]; a failure of the store, after which a part may be
-    /// counted.
+    /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id without a value, and then nothing was
+    /// counted; [`Error::VocabularyDropped`]; a failure of the store, after which some of the ids
+    /// may be counted.
     ///
     /// # Examples
     /// ```
@@ -70,9 +70,9 @@ impl Vocabulary {
         self.add(&counts, &mut Vec::new())
     }
 
-    /// As [`add_counts`](Self::add_counts), and sets the counts that were added to 0: all of them,
-    /// or after a failure of the store a part. So the call can be repeated. Counts of ids below
-    /// `first_id` stay.
+    /// Adds counts as [`add_counts`](Self::add_counts) does, and sets every element of `counts`
+    /// that was added to 0. After a failure of the store only some are 0, so the caller can repeat
+    /// the call. Counts of ids below `first_id` stay.
     ///
     /// # Errors
     /// As [`add_counts`](Self::add_counts).
@@ -122,8 +122,8 @@ impl Vocabulary {
         })
     }
 
-    /// Adds counts, ascending by place. `added` gets the ranges that were added, also after a
-    /// failure.
+    /// Adds counts, which are sorted by place. `added` gets the ranges that were added, also after
+    /// a failure.
     fn add(&self, counts: &[(u64, u64)], added: &mut Vec<Range<usize>>) -> Result<()> {
         let mut blocks: Vec<u64> = Vec::new();
         let mut ends = Vec::new();
@@ -159,7 +159,7 @@ impl Vocabulary {
     /// The counts of `ids`.
     ///
     /// # Errors
-    /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id that no value has;
+    /// [`Error::NoCounts`]; [`Error::UnknownId`] for an id without a value;
     /// [`Error::VocabularyDropped`]; a failure of the store.
     pub fn counts(&self, ids: &[u64]) -> Result<Vec<u64>> {
         self.read(|numbering, len| {

@@ -4,7 +4,7 @@ use embank_kv::metadata;
 
 use super::config::{ValueKind, VocabularyConfig};
 
-/// A kind of table, beside those of `crate::row::descriptor`.
+/// The table kind of a vocabulary's tables. `crate::row::descriptor` has the other kinds.
 const VOCABULARY: u16 = 3;
 const IDS: u16 = 4;
 const VALUES: u16 = 5;
@@ -29,7 +29,7 @@ type Parsed<T> = std::result::Result<T, String>;
 pub(crate) enum Role {
     /// The vocabulary's own table, which has the header as its only row.
     Header(Box<Founding>),
-    /// A table of a vocabulary's numbering.
+    /// A table that holds a part of a vocabulary's numbering: its ids, values or counts.
     Part { part: Part, identity: u64, numbering: u64 },
 }
 
@@ -42,14 +42,14 @@ pub(crate) struct Founding {
     pub(crate) seed: u64,
 }
 
-/// The tables of a numbering.
+/// The parts of a numbering. Each part is a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Leads from a value to its place.
+    /// Maps a value to its place.
     Ids,
-    /// Leads from a place to its value.
+    /// Maps a place to its value.
     Values,
-    /// Leads from a place to its count.
+    /// Maps a place to its count.
     Counts,
 }
 
@@ -155,7 +155,8 @@ fn number(bytes: &[u8], length: usize) -> Parsed<u64> {
     Ok(u64::from_le_bytes(number))
 }
 
-/// The role of the table with this descriptor; `None` if it belongs to no vocabulary.
+/// Returns the role of the table with this descriptor. `None` if the table belongs to no
+/// vocabulary.
 pub(crate) fn role_of(descriptor: &[u8]) -> Option<Parsed<Role>> {
     let (kind, version, settings): (u16, u16, Vec<u8>) = metadata::decode(descriptor).ok()?;
     let part = match kind {
@@ -182,8 +183,8 @@ pub(crate) fn role_of(descriptor: &[u8]) -> Option<Parsed<Role>> {
     Some(Ok(Role::Part { part, identity, numbering }))
 }
 
-/// True if the table of this descriptor belongs to a vocabulary, also to one that this program
-/// can't read.
+/// True if the table with this descriptor belongs to a vocabulary. Also true for a descriptor of a
+/// version that this program cannot read.
 pub(crate) fn is_of_a_vocabulary(descriptor: &[u8]) -> bool {
     role_of(descriptor).is_some()
 }
@@ -191,7 +192,7 @@ pub(crate) fn is_of_a_vocabulary(descriptor: &[u8]) -> bool {
 /// Bytes of the header row.
 pub(crate) const HEADER_BYTES: usize = 64;
 
-/// The row that says which values and tables of a vocabulary are valid.
+/// The header row of a vocabulary: it names the valid tables and the number of valid values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     /// The number of values.

@@ -7,7 +7,8 @@ use crate::keys::UniqueKeys;
 /// The distinct values of a batch.
 #[derive(Debug)]
 pub(crate) struct Distinct<'v> {
-    /// A number is its own key. A string's key is its hash, and strings may have equal hashes.
+    /// The key of each distinct value. A number is its own key. A string's key is its hash, and two
+    /// strings may have equal hashes.
     pub(crate) keys: Vec<u64>,
     /// For each value of the batch, its number among the distinct values.
     pub(crate) inverse: Vec<u32>,
@@ -15,8 +16,8 @@ pub(crate) struct Distinct<'v> {
 }
 
 impl<'v> Distinct<'v> {
-    /// Finds the distinct values of a batch of fewer than 2^32 - 1 values. `seed`: seed of the
-    /// strings' hash.
+    /// Finds the distinct values of a batch of fewer than 2^32 - 1 values. `seed` seeds the hash of
+    /// strings.
     pub(crate) fn new(values: Values<'v>, seed: u64) -> Self {
         match values {
             Values::U64(values) => {
@@ -29,15 +30,16 @@ impl<'v> Distinct<'v> {
 
     fn strings(values: ByteValues<'v>, seed: u64) -> Self {
         let mask = (2 * values.len()).next_power_of_two() - 1;
-        // A string's number + 1, or 0. There are at least twice as many slots as strings, so a
-        // probe always meets an empty one.
+        // A slot holds a string's number + 1, or 0 if it is empty. There are at least twice as many
+        // slots as strings, so a probe always meets an empty slot.
         let mut slots = vec![0_u32; mask + 1];
         let mut keys = Vec::with_capacity(values.len());
         let mut first = Vec::<u32>::new();
         let mut inverse = Vec::with_capacity(values.len());
         for (place, value) in values.iter().enumerate() {
             let key = key_of(seed, value);
-            // The highest bits, because the store's buckets depend on a mix of all bits.
+            // The multiplication mixes the key's bits. The upper half of the product is used,
+            // because the lower bits of the product depend on few bits of the key.
             let mut slot = (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize;
             let number = loop {
                 let entry = &mut slots[slot & mask];
@@ -59,7 +61,7 @@ impl<'v> Distinct<'v> {
         Self { keys, inverse, strings: Some((values, first)) }
     }
 
-    /// String `number`; empty for numbers.
+    /// Returns string `number`. Empty if the values are numbers.
     #[inline]
     pub(crate) fn bytes(&self, number: usize) -> &'v [u8] {
         match &self.strings {

@@ -1,12 +1,13 @@
-//! The hash of the first values of a vocabulary. A file stores it to say whose ids its keys are.
+//! The hash of the first values of a vocabulary. A file of exported rows stores this hash to
+//! identify the vocabulary whose ids are its keys.
 
 use super::hash::{EMPTY_FINGERPRINT, fingerprint_with};
 use super::{Values, Vocabulary};
 use crate::error::Result;
 
 impl Vocabulary {
-    /// As [`fingerprint`](Self::fingerprint), for the first `len` values; `None` if there are
-    /// fewer. Reads them if there are more.
+    /// Returns the [`fingerprint`](Self::fingerprint) of the first `len` values. `None` if the
+    /// vocabulary has fewer values. Reads these values if the vocabulary has more than `len`.
     pub(crate) fn fingerprint_of_first(&self, len: u64) -> Result<Option<u64>> {
         let published = self.shared.published();
         if published.len <= len {

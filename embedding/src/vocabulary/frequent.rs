@@ -1,9 +1,9 @@
 //! Keeps the frequent values of a vocabulary, which get new ids in a new numbering.
 //!
-//! The values that stay are copied in their order to new tables beside those in use, where lookups
-//! continue. The header then names the new tables. It is one row, and is written after all rows of
-//! the new tables. So a checkpoint has either the whole old numbering or the whole new one. The
-//! next open for writing drops the tables that the header does not name.
+//! The values to keep are copied in order to new tables. Lookups use the old tables meanwhile. Then
+//! the header, a single row, is changed to name the new tables. A checkpoint therefore has either
+//! the whole old numbering or the whole new numbering. The next open for writing drops the tables
+//! that the header does not name.
 
 use std::mem;
 
@@ -34,18 +34,18 @@ pub struct KeptFrequent {
 }
 
 impl Vocabulary {
-    /// Keeps the values with a count of `min_count` or more, and numbers them again, densely, in
-    /// their old order. The other values are unknown from now on. Counts stay with their values.
-    /// Earlier ids are no longer valid: embedding tables that were made [for this
-    /// vocabulary](crate::TableConfig::vocabulary) can't be opened any more.
+    /// Keeps the values with a count of `min_count` or more. Numbers them again from `first_id` on,
+    /// in their old order. The other values become unknown. Counts stay with their values. Old ids
+    /// are no longer valid: embedding tables that were made [for this
+    /// vocabulary](crate::TableConfig::vocabulary) can no longer be opened.
     ///
-    /// Lookups continue, and see either the whole old numbering or the whole new one; so does a
-    /// checkpoint. Insertions and counting wait. The call takes the space of the values that stay,
-    /// until compaction has given back the space of the old ones.
+    /// Lookups continue during the call. A lookup or a checkpoint sees either the whole old
+    /// numbering or the whole new numbering. Insertions and counting wait. The call needs extra
+    /// space for the values that it keeps, until compaction has freed the old tables.
     ///
     /// # Errors
     /// [`Error::NoCounts`]; [`Error::VocabularyFrozen`]; [`Error::VocabularyDropped`]; a failure of
-    /// the store. The vocabulary is then as before.
+    /// the store. After an error the vocabulary is unchanged.
     ///
     /// # Examples
     /// ```
@@ -77,7 +77,7 @@ impl Vocabulary {
         let store = &self.context().store;
         let number = number_after(old.number);
         let identity = self.shared.founding.identity;
-        // Removes what a failed attempt has left.
+        // Removes the tables that a failed attempt has left.
         self.registry.drop_leftovers(identity, old.number)?;
         let made = Numbering::create(store, self.name(), self.config(), identity, number);
         let before = writer.header;
@@ -107,7 +107,7 @@ impl Vocabulary {
         self.shared.exchange(&mut writer, header, new);
         writer.tip = Some(tip);
         self.registry.refuse_other_numberings();
-        // If this fails, the next open does it.
+        // If this drop fails, the next open for writing drops the tables.
         let _ = old.drop_tables(store);
         Ok(KeptFrequent {
             kept: header.len,
@@ -154,7 +154,7 @@ impl Vocabulary {
         Ok(tip)
     }
 
-    /// Stores counts for the places from `first` on, which have no counts yet.
+    /// Stores counts for the places from `first` on. These places must not have counts yet.
     fn put_counts(&self, numbering: &Numbering, first: u64, counts: &[u64]) -> Result<()> {
         let table = numbering.counts.ok_or_else(|| self.no_counts())?;
         let counts: Vec<(u64, u64)> = (first..).zip(counts.iter().copied()).collect();

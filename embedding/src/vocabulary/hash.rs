@@ -1,4 +1,4 @@
-//! Hashes of raw values. Both are part of the format (docs/format.md).
+//! The two hashes of raw values. Both hashes are part of the format (docs/format.md).
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -16,7 +16,7 @@ pub(crate) fn key_of(seed: u64, value: &[u8]) -> u64 {
     xxh3_64_with_seed(value, seed)
 }
 
-/// With this seed all strings share 64 records.
+/// A seed for tests: with it, all strings share 64 hashes.
 #[cfg(test)]
 pub(crate) const CLASHING_SEED: u64 = 0xC1A5;
 
@@ -32,7 +32,7 @@ pub(crate) fn fingerprint_with(fingerprint: u64, value: &[u8]) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// A random number: an identity, a seed.
+/// Returns a random number, for an identity or a seed.
 pub(crate) fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())

@@ -1,23 +1,23 @@
 //! Insertion of new values: one thread at a time, in an order that allows a checkpoint at any
 //! moment.
 //!
-//! **Problem.** A checkpoint has all batches of the store that ended before a moment, and a part of
-//! the batch under way. After a reopen, no part of an incomplete insertion may be visible: ids are
-//! dense, and the two directions must agree.
+//! **Problem.** A checkpoint contains all batches of the store that ended before it was cut, and a
+//! part of the batch under way. After a reopen, no part of an incomplete insertion may be visible:
+//! ids are dense, and the tables of ids and of values must agree.
 //!
-//! **Approach.** An insertion writes the values' blocks, then their places, then the header with
-//! the new length, and then publishes the length in memory. Each is a batch of its own, so a
-//! checkpoint that has a part of one batch has all earlier batches. A place at or beyond the length
-//! counts as absent, for lookups too, so a bank that is open to read only needs no repair. But a
-//! place beyond the length must not stay. Once the length had passed it, it would lead to a block
-//! with another value. So such places are removed before the first insertion after an open or after
-//! a failed insertion. The blocks beyond the length tell which values those can be, because no
-//! value has a place whose block was not written before. The places are removed before the blocks
-//! are cut off, so a thread that dies in between leaves the blocks for the next attempt.
+//! **Approach.** An insertion writes the blocks of values, then their places, then the header with
+//! the new length. It then publishes the length in memory. Each step is a batch of its own, so a
+//! checkpoint with a part of one batch contains all earlier batches. A place at or beyond the
+//! length counts as absent, for lookups too. A bank that is open to read only therefore needs no
+//! repair. A place beyond the length must still be removed: after later insertions it would lead to
+//! a block with another value. The first insertion after an open or after a failed insertion
+//! removes these places. It finds their values in the blocks beyond the length, because a place is
+//! never written before its block. It removes the places before the blocks. A thread that dies in
+//! between therefore leaves the blocks for the next attempt.
 //!
-//! The alternative is to keep insertions out while a checkpoint is cut. That would not repair an
-//! insertion that fails in the middle, for example at a quota, and a checkpoint would wait for an
-//! insertion's reads of the disk.
+//! The alternative is to make insertions wait while a checkpoint is cut. That alternative does not
+//! repair an insertion that fails in the middle, for example at a quota. A checkpoint would also
+//! wait for an insertion's reads of the disk.
 
 use super::descriptor::Header;
 use super::distinct::Distinct;
@@ -31,7 +31,8 @@ use crate::error::{Error, Result};
 use crate::keys::UNKNOWN_ID;
 use embank_kv::Clock;
 
-/// Values that are inserted together. An interrupted insertion leaves at most this many.
+/// The number of values that are inserted together. An interrupted insertion leaves at most this
+/// number of values to remove.
 const INSERTED_AT_ONCE: usize = 1 << 13;
 
 impl Vocabulary {
@@ -123,7 +124,7 @@ impl Vocabulary {
     /// Appends new values, and publishes them.
     fn append(&self, writer: &mut Writer, numbering: &Numbering, items: Items<'_>) -> Result<()> {
         self.take_out_what_lies_beyond(writer, numbering)?;
-        // Until the tip is put back, rows may lie beyond the length.
+        // While `tip` is taken, rows may lie beyond the length.
         let Some(tip) = writer.tip.take() else { return Ok(()) };
         let appended = numbering.append(&self.context().store, &tip, items);
         let next = appended.map_err(|error| self.in_terms_of_the_vocabulary(error.into()))?;
@@ -134,7 +135,7 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// Removes the rows beyond the length that an interrupted or failed insertion has left.
+    /// Removes the rows that an interrupted or failed insertion has left beyond the length.
     pub(crate) fn take_out_what_lies_beyond(
         &self,
         writer: &mut Writer,
@@ -155,7 +156,7 @@ impl Vocabulary {
         let first = header.len / per_block;
         let count = (header.len % per_block) as usize;
         let mut number = first;
-        // Ends: an interrupted insertion has left a bounded number of blocks.
+        // The loop ends, because an interrupted insertion leaves a bounded number of blocks.
         loop {
             let blocks = numbering.read_blocks(store, &[number])?;
             let Some(block) = blocks.get(0) else { break };

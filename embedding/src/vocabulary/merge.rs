@@ -5,17 +5,18 @@ use std::ops::ControlFlow;
 use super::Vocabulary;
 use crate::error::{Error, Result};
 
-/// The ids of a part of the other vocabulary's values in this one. [`Vocabulary::merge`] reports
-/// them chunk by chunk.
+/// The ids that this vocabulary has for a chunk of the other vocabulary's values.
+/// [`Vocabulary::merge`] reports one `Translated` for each chunk.
 ///
 /// # Examples
 /// See [`Vocabulary::merge`].
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct MergedIds<'a> {
-    /// The other vocabulary's first id of the chunk; the other ids follow it.
+    /// The other vocabulary's id of the first value in the chunk. The ids of the next values follow
+    /// it without gaps.
     pub first_id: u64,
-    /// This vocabulary's ids of these values.
+    /// This vocabulary's ids of the chunk's values, in order.
     pub ids: &'a [u64],
 }
 
@@ -26,21 +27,23 @@ pub struct MergedIds<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MergedVocabulary {
-    /// Values of the other vocabulary.
+    /// The number of values in the other vocabulary.
     pub values: u64,
-    /// Values that this vocabulary did not have.
+    /// The number of values that were new to this vocabulary.
     pub inserted: u64,
 }
 
 impl Vocabulary {
-    /// Appends the values of `other`, a vocabulary of this bank or another one, that this
-    /// vocabulary lacks, in the order of their ids there. So the result depends only on the two
-    /// vocabularies. `translated` gets the id here of each of its ids, in order, a few thousand at
-    /// a time, and may end the merge. If both have counts, the counts are added.
+    /// Appends the values of `other` that this vocabulary lacks, in the order of their ids in
+    /// `other`. The other vocabulary may be in this bank or another bank. The result depends only
+    /// on the two vocabularies. `translated` gets this vocabulary's ids of the other's values, in
+    /// order, a few thousand at a time. `translated` may end the merge. If both vocabularies have
+    /// counts, the counts are added.
     ///
     /// Takes constant memory. A checkpoint during the call has the first part of the merge. After a
-    /// crash, merge again from the recovered checkpoint: the ids come out equal. Counts would be
-    /// added twice if a checkpoint was taken during a merge, so take none then if counts matter.
+    /// crash, repeat the merge from the recovered checkpoint: the ids come out equal. If a
+    /// checkpoint was taken during the merge, the repetition adds some counts twice. Take no
+    /// checkpoint during a merge if counts matter.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `other` is this vocabulary; [`Error::WrongKind`] if its values

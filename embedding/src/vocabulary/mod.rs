@@ -1,27 +1,29 @@
-//! Vocabularies: from raw values to dense ids in order of first appearance, and back.
+//! Vocabularies map raw values to dense ids, in order of first appearance, and ids back to values.
 //!
-//! **Problem.** Click logs name users, items and words by numbers and strings from large ranges,
-//! and rows of an embedding need dense ids. The map grows with the data beyond memory. After a
-//! crash it must agree with the rows that its ids lead to. Many threads use it for every batch.
+//! **Problem.** Click logs name users, items and words by numbers and strings from large ranges.
+//! Rows of an embedding need dense ids. The map of a large data set exceeds memory. After a crash
+//! the map must agree with the embedding rows that have its ids as keys. Many threads use the map
+//! for every batch.
 //!
-//! **Approach.** A vocabulary is rows of tables in the bank, so it is part of the bank's memory
-//! budget, checkpoints, copies and deltas. One table leads from a value to its *place* (the id is
-//! `first_id` plus the place). One leads from places to values in blocks of many values, so that it
-//! needs few entries of the index. If the settings say so, a third one counts. A table with one
-//! row, the *header*, names the valid tables and the number of values (`numbering`).
+//! **Approach.** A vocabulary is stored in tables of the bank, so the bank's memory budget,
+//! checkpoints, copies and deltas include it. One table maps a value to its *place* (the id is
+//! `first_id` plus the place). A second table maps places to values in blocks of many values, which
+//! needs few entries of the index. A third table counts occurrences if the settings ask for counts.
+//! A table with one row, the *header*, names the valid tables and the number of values
+//! (`numbering`).
 //!
-//! **Several threads.** Lookups are peeks: they take no lock, write nothing, and never wait for an
-//! insertion. They see places below the length that they loaded before they began, and the content
-//! of these places never changes. One thread at a time inserts. A renumbering (`keep_frequent`)
-//! makes new tables beside those in use, and lookups wait only while the two are exchanged.
+//! **Several threads.** Lookups take no lock, write nothing, and never wait for an insertion. A
+//! lookup loads the length first and sees only places below it. The content of these places never
+//! changes. One thread at a time inserts. A renumbering (`keep_frequent`) makes new tables beside
+//! those in use. Lookups wait only while the new tables replace the old ones.
 //!
-//! There is no cache for frequent values. A batch finds its distinct values first. Frequent values
-//! and their index buckets lie in the processor's caches, so their look-up takes about half the
-//! time of a value from memory. A cache that is large enough to help would miss the processor's
-//! caches as often.
+//! **No cache for frequent values.** A batch first finds its distinct values. The index buckets and
+//! records of frequent values lie in the processor's caches, so their look-up takes about half the
+//! time of a value from memory. A cache large enough to help would miss the processor's caches as
+//! often.
 //!
-//! **Crashes.** `insertion` describes the order in which rows are written, so that a checkpoint may
-//! be cut at any moment.
+//! **Crashes.** A checkpoint may be cut at any moment. `insertion` describes the order of writes
+//! that allows this.
 
 mod access;
 pub(crate) mod byte_values;
@@ -68,14 +70,14 @@ use registry::Vocabularies;
 /// A handle to a vocabulary of a bank. Cloning it is cheap; all handles of a vocabulary are
 /// equivalent.
 ///
-/// Values come in batches of any length, may repeat, and get ids in order of first appearance:
-/// dense, from [`first_id`](VocabularyConfig::first_id) on. A call's changes are in memory when it
-/// returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes them durable together with the
-/// tables.
+/// Values come in batches of any length and may repeat. They get dense ids in order of first
+/// appearance, from [`first_id`](VocabularyConfig::first_id) on. A call's changes are in memory
+/// when the call returns. [`Bank::checkpoint`](crate::Bank::checkpoint) makes the changes durable
+/// together with the tables.
 ///
-/// In the source, lookups stand in `vocabulary/mod.rs`, the other methods in the files of
-/// `vocabulary/`: `insertion`, `reverse`, `counts`, `frequent`, `merge`, `scan`, `verify`,
-/// `fingerprint`, and `access`, on which they all build.
+/// In the source, `vocabulary/mod.rs` has the lookups. The files `insertion`, `reverse`, `counts`,
+/// `frequent`, `merge`, `scan`, `verify` and `fingerprint` have the other methods. All of them
+/// build on `access`.
 ///
 /// # Examples
 /// ```
@@ -116,7 +118,8 @@ impl fmt::Debug for Vocabulary {
 /// The places of a batch's values, with the length and the numbering of the look-up.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// By number of the distinct value. `UNKNOWN_ID` for a value without a place.
+    /// The place of each distinct value, by the value's number. `UNKNOWN_ID` for a value without a
+    /// place.
     pub(crate) places: Vec<u64>,
     pub(crate) numbering: u64,
     pub(crate) len: u64,
@@ -151,35 +154,36 @@ impl Vocabulary {
         self.len() == 0
     }
 
-    /// The id that the next new value gets. All ids that were given are below it, and a dense table
-    /// needs this number of rows.
+    /// Returns the id that the next new value gets. All ids given so far are smaller, and a dense
+    /// table needs this number of rows.
     #[must_use]
     pub fn next_id(&self) -> u64 {
         self.config().first_id + self.len()
     }
 
-    /// Identifies the numbering. A table that is made [for it](crate::TableConfig::vocabulary)
-    /// remembers it.
+    /// Returns a number that identifies the numbering. A table that is made [for this
+    /// vocabulary](crate::TableConfig::vocabulary) stores the number.
     #[must_use]
     pub fn identity(&self) -> VocabularyIdentity {
         self.shared.identity()
     }
 
-    /// A hash of all values in the order of their ids: equal for two vocabularies, of any bank,
-    /// with the same values in the same order. Waits for an insertion that is under way.
+    /// Returns a hash of all values in the order of their ids. Two vocabularies, also of two banks,
+    /// have equal fingerprints if they have equal values in equal order. Waits for an insertion
+    /// that is under way.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         self.shared.writer.lock().header.fingerprint
     }
 
-    /// True if it takes no new values.
+    /// True if the vocabulary takes no new values.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         self.shared.is_frozen()
     }
 
-    /// Freezes the vocabulary, so that it takes no new values, or lets it grow again. Durable with
-    /// the next checkpoint.
+    /// Freezes the vocabulary, so that it takes no new values, or lets it grow again. The next
+    /// checkpoint makes the change durable.
     ///
     /// # Errors
     /// [`Error::VocabularyDropped`] or a failure of the store.
@@ -246,7 +250,7 @@ impl Vocabulary {
         self.settle_unknown(values, &unknown, ids, false)
     }
 
-    /// Refuses a batch that does not fit.
+    /// Refuses values of another kind, or an `ids` of another length.
     pub(crate) fn check_batch(&self, values: Values<'_>, ids: usize) -> Result<()> {
         let kind = match values {
             Values::U64(_) => ValueKind::U64,
@@ -304,7 +308,8 @@ impl Vocabulary {
         unknown
     }
 
-    /// Treats values without an id as the settings say.
+    /// Replaces unknown ids by `unknown_id`, or returns an error if the settings have no
+    /// `unknown_id`.
     pub(crate) fn settle_unknown(
         &self,
         values: Values<'_>,

@@ -1,6 +1,6 @@
-//! Tests a vocabulary against a model, which is a list of values with counts. The budget holds only
-//! a part of the vocabulary. Both must agree after each step, and after a reopen both must have the
-//! content of the checkpoint.
+//! Tests a vocabulary against a model: a list of values with counts. The memory budget holds only a
+//! part of the vocabulary. After each step the vocabulary must agree with the model. After a reopen
+//! it must agree with the model's copy at the checkpoint.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -20,12 +20,12 @@ const FIRST_ID: u64 = 3;
 #[derive(Debug, Clone)]
 enum Step {
     Insert(Vec<u16>),
-    /// A first value, and how many values to insert from there on.
+    /// Inserts a range: its first value and its number of values.
     InsertRange(u16, u16),
     Lookup(Vec<u16>),
     Count(Vec<u8>),
     KeepFrequent(u64),
-    /// Values of another vocabulary, each with a count of one.
+    /// Merges a vocabulary with these values, each with a count of one.
     Merge(Vec<u16>),
     Freeze(bool),
     Checkpoint,
@@ -52,7 +52,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// The string of a value: some are long, one is empty.
+/// Returns the string of a value. Some strings are long, and one is empty.
 fn word(value: u16) -> Vec<u8> {
     match value % 50 {
         7 => format!("{value} ").repeat(40).into_bytes(),
@@ -62,7 +62,7 @@ fn word(value: u16) -> Vec<u8> {
 }
 
 fn number(value: u16) -> u64 {
-    // 0 and the largest number are values too.
+    // Value 5 gives the number 0. Values 0 to 4 give numbers above 2^63.
     u64::from(value).wrapping_sub(5).wrapping_mul(0x1234_5678_9ABC_DEF1)
 }
 
@@ -94,7 +94,7 @@ impl Batch {
     }
 }
 
-/// Values in the order of their ids, and their counts.
+/// The model: values in the order of their ids, and their counts.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Model {
     values: Vec<u16>,
@@ -340,7 +340,7 @@ proptest! {
         run(ValueKind::Bytes, false, &steps);
     }
 
-    /// 64 hashes for 400 strings, so that records hold several.
+    /// With only 64 hashes for 400 strings, a record of ids holds several strings.
     #[test]
     fn strings_of_equal_hash_agree_with_the_model(steps in steps()) {
         run(ValueKind::Bytes, true, &without_ranges(steps));

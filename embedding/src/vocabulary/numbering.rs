@@ -1,7 +1,8 @@
-//! The tables with a vocabulary's values: one numbering of them.
+//! A numbering: the tables that hold a vocabulary's values.
 //!
-//! Places are numbers from 0 on in order of first appearance. An id is `first_id` plus the place. A
-//! numbering appends values and never changes one. A renumbering makes a new numbering.
+//! Places are the numbers from 0 on, in order of first appearance. An id is `first_id` plus the
+//! place. Values are only appended to a numbering and never changed in it. A renumbering makes a
+//! new numbering.
 
 use embank_kv::{Clock, Store, TableId};
 
@@ -20,12 +21,12 @@ use crate::row::numbering::renumberings;
 
 type StoreResult<T> = embank_kv::Result<T>;
 
-/// The store's name of a vocabulary's own table.
+/// Returns the name of the table that holds a vocabulary's header.
 pub(crate) fn header_name(vocabulary: &str) -> String {
     format!("{vocabulary} (vocabulary)")
 }
 
-/// True if one of the store's tables of a vocabulary may have this name.
+/// True if a table with this name may be a part of a vocabulary's numbering.
 pub(crate) fn is_name_of_a_part(table: &str) -> bool {
     table.ends_with(" (vocabulary)") || (table.contains(" (vocabulary, ") && table.ends_with(')'))
 }
@@ -34,8 +35,8 @@ fn part_name(vocabulary: &str, part: Part, numbering: u64) -> String {
     format!("{vocabulary} (vocabulary, {} {numbering})", part.name())
 }
 
-/// The number of the next numbering: a count and random bits. After a roll back a bank may reach
-/// the count again with other ids. The random bits tell the two numberings apart.
+/// Returns the number of the next numbering: a count and random bits. After a roll back a bank may
+/// reach the same count again with other ids. The random bits tell the two numberings apart.
 pub(crate) fn number_after(numbering: u64) -> u64 {
     let count = renumberings(numbering).wrapping_add(1);
     random() << 32 | u64::from(count)
@@ -51,12 +52,12 @@ pub(crate) struct Numbering {
     pub(crate) kind: ValueKind,
 }
 
-/// The end of a numbering.
+/// The end of a numbering, where values are appended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tip {
     pub(crate) len: u64,
     pub(crate) fingerprint: u64,
-    /// The last block, which is not full, with the values below `len`.
+    /// The last block up to `len`. The block is not full.
     pub(crate) block: Vec<u8>,
 }
 
@@ -66,7 +67,7 @@ impl Tip {
     }
 }
 
-/// New values, each once. A number is its own key.
+/// New values without repetitions. A number is its own key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Items<'a> {
     pub(crate) keys: &'a [u64],
@@ -81,7 +82,7 @@ pub(crate) enum BlockValue<'b> {
     String(Blocked<'b>),
 }
 
-/// A block that was read.
+/// Blocks that were read.
 #[derive(Debug)]
 pub(crate) enum Blocks {
     Numbers { bytes: Vec<u8>, missing: Vec<u32> },
@@ -89,7 +90,7 @@ pub(crate) enum Blocks {
 }
 
 impl Blocks {
-    /// The bytes of block `i`, if there is one.
+    /// Returns the bytes of block `i`. `None` if the block is missing.
     pub(crate) fn get(&self, i: usize) -> Option<&[u8]> {
         let (Self::Numbers { missing, .. } | Self::Strings { missing, .. }) = self;
         if missing.binary_search(&(i as u32)).is_ok() {
@@ -102,7 +103,7 @@ impl Blocks {
     }
 }
 
-/// The content of a block, in order.
+/// Iterates over the values in a block, in order.
 pub(crate) fn values_in(kind: ValueKind, block: &[u8]) -> impl Iterator<Item = BlockValue<'_>> {
     let (numbers, strings) = match kind {
         ValueKind::U64 => (block, &[][..]),
@@ -117,7 +118,7 @@ pub(crate) fn values_in(kind: ValueKind, block: &[u8]) -> impl Iterator<Item = B
 }
 
 impl Numbering {
-    /// Makes empty tables. After an error some may be left.
+    /// Makes empty tables. After an error some of the tables may exist.
     pub(crate) fn create(
         store: &Store,
         vocabulary: &str,
@@ -137,7 +138,8 @@ impl Numbering {
                 )?,
             ),
             ValueKind::Bytes => {
-                // Two strings with one hash must be expected, three need not be.
+                // A record must have room for two strings with equal hashes. Three equal hashes are
+                // too improbable to reserve room.
                 let longest = 2 * (config.value_bytes_max + ENTRY_HEAD_BYTES_MAX);
                 let ids = store.create_variable_table(
                     &name(Part::Ids),
@@ -159,7 +161,7 @@ impl Numbering {
         Ok(Self { number, ids, values, counts: counts.transpose()?, kind: config.kind })
     }
 
-    /// Drops the tables. The next open for writing drops those that could not be dropped.
+    /// Drops the tables. If a drop fails, the next open for writing drops the table.
     pub(crate) fn drop_tables(&self, store: &Store) -> StoreResult<()> {
         let tables = [Some(self.ids), Some(self.values), self.counts];
         tables.into_iter().flatten().try_for_each(|table| store.drop_table(table))
@@ -172,8 +174,9 @@ impl Numbering {
         }
     }
 
-    /// The places of distinct values, which are given by their keys, and strings also by their
-    /// place in the batch. Values at places from `len` on count as unknown.
+    /// Returns the places of distinct values. The caller gives each value's key, and for strings
+    /// also the value's position in the batch. A value whose place is `len` or more counts as
+    /// unknown.
     pub(crate) fn find<'v>(
         &self,
         store: &Store,
@@ -208,7 +211,7 @@ impl Numbering {
         Ok(places)
     }
 
-    /// Reads blocks of values. No number repeats.
+    /// Reads blocks of values. `numbers` must not repeat a number.
     pub(crate) fn read_blocks(&self, store: &Store, numbers: &[u64]) -> StoreResult<Blocks> {
         Ok(match self.kind {
             ValueKind::U64 => {
@@ -224,8 +227,8 @@ impl Numbering {
         })
     }
 
-    /// Reads the strings of these places from the records of ids of these keys. `None` for a place
-    /// that is not there.
+    /// Reads the strings at these places. The strings lie in the records of ids with these keys.
+    /// `None` for a place that is missing.
     pub(crate) fn read_long(
         &self,
         store: &Store,
@@ -242,16 +245,17 @@ impl Numbering {
         Ok((found, is_there))
     }
 
-    /// Copies of the records of ids of these keys; an empty copy for a key without a record.
+    /// Returns copies of the records of ids with these keys. The copy is empty for a key without a
+    /// record.
     pub(crate) fn read_records(&self, store: &Store, keys: &[u64]) -> StoreResult<Copies> {
         let mut copies = Copies::of(keys.len());
         store.execute(self.ids, keys, Clock::Keep, &mut PeekVariable(&mut copies))?;
         Ok(copies)
     }
 
-    /// Appends values that it does not have, blocks first: the module `insertion` explains the
-    /// order. Returns the new tip. After an error the old tip is valid, and the rows beyond it must
-    /// be removed.
+    /// Appends values that the numbering lacks, blocks first: the module `insertion` explains the
+    /// order. Returns the new tip. After an error the old tip stays valid, and the caller must
+    /// remove the rows beyond it.
     pub(crate) fn append(&self, store: &Store, tip: &Tip, items: Items<'_>) -> StoreResult<Tip> {
         let next = self.append_blocks(store, tip, items)?;
         match self.kind {
@@ -316,7 +320,8 @@ impl Numbering {
         Ok(next)
     }
 
-    /// The first `count` values of block `number`, as bytes; `None` if it has fewer values.
+    /// Returns the first `count` values of block `number`, as bytes. `None` if the block has fewer
+    /// values.
     pub(crate) fn block_of_first(
         &self,
         store: &Store,
@@ -353,7 +358,7 @@ impl Numbering {
     }
 }
 
-/// Reads blocks of 64 numbers. Returns the missing ones, ascending.
+/// Reads blocks of 64 numbers. Returns the numbers of the missing blocks, ascending.
 pub(crate) fn read_number_blocks(
     store: &Store,
     table: TableId,

@@ -1,18 +1,19 @@
 //! The encoding of byte strings in records (docs/format.md).
 //!
-//! A record of *ids* holds the strings with one hash, which is nearly always one string: for each
-//! its place in the vocabulary, its length and its bytes. A *block* of values holds the strings of
-//! [`BYTES_PER_BLOCK`] consecutive places; the last block may hold fewer. A string that would make
-//! blocks too long for small pages appears in its block by length and hash. Its bytes are only in
-//! the record of ids, which costs one more read and no space.
+//! A record of *ids* holds the strings with one hash, which is nearly always one string. For each
+//! string it holds the place, the length and the bytes. A *block* of values holds the strings of
+//! [`BYTES_PER_BLOCK`] consecutive places; the last block may hold fewer. A string that is too long
+//! for a block appears in its block by length and hash. Its bytes are only in the record of ids,
+//! which costs one more read and no extra space.
 
-/// Values, or counts, in a block of numbers; 8 bytes each.
+/// The number of values or counts in a block of numbers. Each takes 8 bytes.
 pub(crate) const NUMBERS_PER_BLOCK: u64 = 64;
 /// Bytes of a block of numbers.
 pub(crate) const NUMBER_BLOCK_BYTES: usize = NUMBERS_PER_BLOCK as usize * 8;
-/// Values in a block of byte strings.
+/// The number of values in a block of byte strings.
 pub(crate) const BYTES_PER_BLOCK: u64 = 32;
-/// Longer strings are not stored in their blocks.
+/// Longest string whose bytes are stored in its block. A block holds only the length and the hash
+/// of a longer string.
 const INLINE_BYTES_MAX: usize = 128;
 /// The longest block of byte strings: a little more than 4 KiB, which fits the smallest page.
 pub(crate) const BYTE_BLOCK_BYTES_MAX: u32 = BYTES_PER_BLOCK as u32 * (INLINE_BYTES_MAX as u32 + 2);
@@ -29,7 +30,7 @@ pub(crate) fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// Reads such a number from the front.
+/// Reads a number that `push_number` wrote, from the front of `bytes`.
 #[inline]
 fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
@@ -58,7 +59,8 @@ pub(crate) fn push_entry(bytes: &mut Vec<u8>, place: u64, value: &[u8]) {
     bytes.extend_from_slice(value);
 }
 
-/// The strings of a record of ids and their places. Ends at bytes that hold no string.
+/// Iterates over the strings of a record of ids and their places. Ends at the first bytes that do
+/// not decode.
 #[derive(Debug, Clone)]
 pub(crate) struct Entries<'b>(pub(crate) &'b [u8]);
 
@@ -73,17 +75,17 @@ impl<'b> Iterator for Entries<'b> {
     }
 }
 
-/// A string in its block.
+/// A string as its block stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blocked<'b> {
     Inline(&'b [u8]),
-    /// The bytes are in the record of ids of this key.
+    /// The block has only the length and the key. The bytes are in the record of ids with this key.
     Long {
         key: u64,
     },
 }
 
-/// Appends a string, whose record of ids has this key, to a block.
+/// Appends a string to a block. `key` is the key of the string's record of ids.
 pub(crate) fn push_blocked(block: &mut Vec<u8>, key: u64, value: &[u8]) {
     let long = value.len() > INLINE_BYTES_MAX;
     push_number(block, (value.len() as u64) << 1 | u64::from(long));
@@ -94,7 +96,7 @@ pub(crate) fn push_blocked(block: &mut Vec<u8>, key: u64, value: &[u8]) {
     }
 }
 
-/// The strings of a block. Ends at bytes that hold no string.
+/// Iterates over the strings of a block. Ends at the first bytes that do not decode.
 #[derive(Debug, Clone)]
 pub(crate) struct BlockEntries<'b>(pub(crate) &'b [u8]);
 
@@ -113,7 +115,7 @@ impl<'b> Iterator for BlockEntries<'b> {
     }
 }
 
-/// The first `count` strings of a block, as bytes.
+/// Returns the first `count` strings of a block, as bytes.
 pub(crate) fn first_of_block(block: &[u8], count: usize) -> Option<&[u8]> {
     let mut entries = BlockEntries(block);
     for _ in 0..count {

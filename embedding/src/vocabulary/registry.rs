@@ -1,8 +1,8 @@
-//! The vocabularies of an open bank by name, and their tables in the store.
+//! The vocabularies of an open bank by name. Makes, finds and drops their tables in the store.
 //!
-//! A vocabulary's own table is made after its other tables, and its header row after that. A drop
-//! removes its own table first. So a checkpoint that is cut during either call may have tables that
-//! no header names. The next open for writing drops them.
+//! A new vocabulary's tables are made first, then the table of its header, then the header row. A
+//! drop removes the table of the header first. A checkpoint that is cut during either call may
+//! therefore contain tables that no header names. The next open for writing drops them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,13 +31,13 @@ type OnRenumbered = Box<dyn Fn(&Vocabularies) + Send + Sync>;
 /// reference.
 pub(crate) struct Vocabularies {
     pub(crate) context: Context,
-    /// A thread that locks both locks the bank's tables first.
+    /// Lock order: the bank's tables before `by_name`.
     by_name: Mutex<VocabularyMap>,
     /// Held while a bank that is open to read only moves to another checkpoint, or while its
     /// content is read again. A thread that holds it sees one checkpoint. Locked before the bank's
     /// tables and `by_name`, and never within a call that reads a vocabulary's tables.
     pub(crate) moving: Mutex<()>,
-    /// Set by the bank, because vocabularies do not know tables.
+    /// The bank sets this function, because vocabularies do not know tables.
     on_renumbered: OnceLock<OnRenumbered>,
 }
 
@@ -57,8 +57,8 @@ impl Vocabularies {
         Self { context, by_name, moving, on_renumbered: OnceLock::new() }
     }
 
-    /// Sets the function that is called after vocabularies may have changed. Called once, by the
-    /// open of the bank.
+    /// Sets the function that is called after vocabularies may have changed. The open of the bank
+    /// calls this once.
     pub(crate) fn when_renumbered(&self, call: OnRenumbered) {
         let _ = self.on_renumbered.set(call);
     }
@@ -76,13 +76,13 @@ impl Vocabularies {
         self.by_name.lock()
     }
 
-    /// The vocabulary `name`, if there is one.
+    /// Returns the vocabulary `name`. `None` if the bank has no vocabulary of this name.
     pub(crate) fn get(&self, name: &str) -> Option<Arc<VocabularyShared>> {
         self.by_name.lock().get(name).cloned()
     }
 
-    /// The vocabulary of `table`. If the table exists, the vocabulary must have the numbering that
-    /// the table was made for.
+    /// Returns the vocabulary of `table`. If the table exists, the vocabulary must have the
+    /// numbering that the table was made for.
     pub(crate) fn check(
         &self,
         table: &str,
@@ -123,11 +123,11 @@ impl Vocabularies {
         drop_parts(&self.context.store, identity, Some(numbering))
     }
 
-    /// Takes over a vocabulary's newer state in a bank that is open to read only and may have
-    /// moved. False if the vocabulary is gone.
+    /// Reads a vocabulary's state again. Used in a bank that is open to read only and may have
+    /// moved to another checkpoint. Returns false if the vocabulary is gone.
     pub(crate) fn reread(&self, shared: &VocabularyShared) -> Result<bool> {
-        // The thread that moves the vocabulary to a newer state may not be done, and an older state
-        // must not come after a newer one.
+        // Another thread may be moving the vocabulary to a newer state. The lock prevents that this
+        // thread then replaces the newer state by an older state.
         let _moving = self.moving.lock();
         let newer = read_vocabularies(&self.context.store)?;
         let newer = newer.get(&shared.name).filter(|newer| newer.header == shared.header);
@@ -137,8 +137,8 @@ impl Vocabularies {
         Ok(newer.is_some())
     }
 
-    /// Called after a refresh, while no other thread moves the bank on: adopts the vocabularies of
-    /// the new checkpoint. Handles stay valid.
+    /// Adopts the vocabularies of the new checkpoint after a refresh. No other thread may move the
+    /// bank meanwhile. Handles stay valid.
     pub(crate) fn refresh(&self, mut now: BTreeMap<String, Arc<VocabularyShared>>) {
         let mut vocabularies = self.by_name.lock();
         for (name, shared) in &mut now {
@@ -167,7 +167,7 @@ pub(crate) fn create(store: &Store, name: &str, founding: Founding) -> Result<Vo
     };
     let made: embank_kv::Result<_> = make();
     if made.is_err() {
-        // What is left the next open drops.
+        // The next open drops the tables that remain if this fails.
         let _ = drop_parts(store, identity, None);
     }
     let (table, numbering) = made?;
@@ -175,7 +175,7 @@ pub(crate) fn create(store: &Store, name: &str, founding: Founding) -> Result<Vo
     Ok(VocabularyShared::new(name, founding, table, header, numbering, tip))
 }
 
-/// Drops the tables of a vocabulary's numberings but one.
+/// Drops the tables of all of a vocabulary's numberings except `kept`.
 fn drop_parts(store: &Store, identity: u64, kept: Option<u64>) -> Result<()> {
     for (table, role) in roles(store)? {
         match role {
@@ -194,7 +194,7 @@ fn unreadable(name: &str, reason: String) -> Error {
     Error::DamagedVocabulary { vocabulary: name.to_owned(), what: reason }
 }
 
-/// The tables of a store that belong to vocabularies.
+/// Returns the tables of a store that belong to vocabularies.
 fn roles(store: &Store) -> Result<Vec<(TableInfo, Role)>> {
     let mut roles = Vec::new();
     for table in store.tables() {
@@ -207,8 +207,8 @@ fn roles(store: &Store) -> Result<Vec<(TableInfo, Role)>> {
     Ok(roles)
 }
 
-/// The vocabularies of a store by name. Drops what no header names, if the store is open for
-/// writing.
+/// Reads the vocabularies of a store by name. If the store is open for writing, drops the tables
+/// that no header names.
 pub(crate) fn read_vocabularies(store: &Store) -> Result<BTreeMap<String, Arc<VocabularyShared>>> {
     let roles = roles(store)?;
     let mut vocabularies = BTreeMap::new();
@@ -223,7 +223,9 @@ pub(crate) fn read_vocabularies(store: &Store) -> Result<BTreeMap<String, Arc<Vo
         };
         let parts = parts_of(&roles, founding.identity);
         let Some(bytes) = read_header(store, table.id)? else {
-            // It was being made. But a header that was lost must not take the values with it.
+            // Without a header the vocabulary was not made completely, and its tables are dropped.
+            // If they have rows, the header was lost: the open fails instead of dropping the
+            // values.
             for (_, _, part) in parts {
                 if store.rows(part.id)? > 0 {
                     return Err(unreadable(name, "its header is missing".to_owned()));
@@ -256,7 +258,7 @@ pub(crate) fn read_vocabularies(store: &Store) -> Result<BTreeMap<String, Arc<Vo
         vocabularies.insert(name.to_owned(), Arc::new(shared));
     }
     if !store.is_read_only() {
-        // Only now: an error above leaves all as it is.
+        // Tables are dropped only here, so an error above leaves all tables in place.
         for (table, _) in roles.iter().filter(|of| !in_use.contains(&of.0.id)) {
             store.drop_table(table.id)?;
         }
@@ -277,7 +279,7 @@ fn parts_of(roles: &[(TableInfo, Role)], identity: u64) -> Vec<(Part, u64, &Tabl
     parts
 }
 
-/// Refuses tables that are laid out otherwise than this program's.
+/// Refuses tables whose row widths differ from the widths that this program writes.
 fn check_widths(name: &str, numbering: &Numbering, roles: &[(TableInfo, Role)]) -> Result<()> {
     let value_bytes = |id| roles.iter().find(|of| of.0.id == id).map(|of| of.0.value_bytes);
     let blocks = match numbering.kind {

@@ -1,4 +1,4 @@
-//! The way back: from ids to values.
+//! The reverse look-up: from ids to values.
 
 use super::byte_values::{ByteBuffer, OwnedValues};
 use super::numbering::{Blocks, Numbering};
@@ -7,11 +7,12 @@ use super::{ValueKind, Vocabulary};
 use crate::error::{Error, Result};
 use crate::keys::UniqueKeys;
 
-/// Ids whose blocks are read together: at most 1 MiB of numbers, or 8 MiB of strings in blocks.
+/// The number of ids whose blocks are read together. The blocks take at most 1 MiB of numbers or 8
+/// MiB of strings.
 const READ_AT_ONCE: usize = 2048;
 
 impl Vocabulary {
-    /// The values of `ids`, in their order.
+    /// Returns the values of `ids`, in the order of `ids`.
     ///
     /// # Errors
     /// [`Error::UnknownId`] for an id that was never given out or is below `first_id`;
@@ -36,7 +37,7 @@ impl Vocabulary {
         })
     }
 
-    /// The places of ids. Fails if an id was not given out.
+    /// Returns the places of ids. Fails if an id was not given out.
     pub(crate) fn places_of(&self, ids: &[u64], len: u64) -> Result<Vec<u64>> {
         let first_id = self.config().first_id;
         let place = |&id: &u64| {
@@ -51,7 +52,7 @@ impl Vocabulary {
         ids.iter().map(place).collect()
     }
 
-    /// The values at these places, which must have been given out.
+    /// Returns the values at these places. Every place must have been given out.
     pub(crate) fn values_at(&self, numbering: &Numbering, places: &[u64]) -> Result<OwnedValues> {
         let mut numbers = Vec::new();
         let mut strings = ByteBuffer::default();
@@ -102,8 +103,8 @@ impl Vocabulary {
         let mut blocked = Vec::with_capacity(places.len());
         let mut long_keys = Vec::new();
         let mut long_places = Vec::new();
-        // Consecutive places continue in the block after the last string, and do not start at its
-        // head.
+        // The place after the last string that was read, and the iterator of its block. If that
+        // place is asked for next, the iterator continues instead of starting at the block's head.
         let mut last: Option<(u64, BlockEntries<'_>)> = None;
         for (&place, &block) in places.iter().zip(inverse) {
             let follows =

@@ -1,7 +1,7 @@
 //! The operations of a vocabulary on rows of its tables, as the store executes them.
 //!
-//! The store may call a method again for a place if the row has moved. So each call does the whole
-//! work for its place.
+//! The store may call a method again for a place if the row has moved. Each call therefore repeats
+//! the whole work for its place.
 
 use embank_kv::{Access, Operation, Shortage, Width};
 
@@ -87,7 +87,7 @@ impl Operation for PeekVariable<'_> {
 #[derive(Debug)]
 pub(crate) struct PutVariable<'a> {
     pub(crate) bytes: &'a [u8],
-    /// Where each row ends in `bytes`.
+    /// The end of each row in `bytes`.
     pub(crate) ends: &'a [usize],
 }
 
@@ -120,7 +120,7 @@ impl Operation for PutVariable<'_> {
 pub(crate) struct FindPlaces<'a, F> {
     /// Returns string `i` of the batch.
     pub(crate) value: F,
-    /// Places at or beyond this length are not given out.
+    /// Places at or beyond this length count as absent.
     pub(crate) len: u64,
     /// Must hold `UNKNOWN_ID` before.
     pub(crate) places: &'a mut [u64],
@@ -184,7 +184,8 @@ impl Operation for AddEntries<'_> {
     const ACCESS: Access = Access::Update;
     const WIDTH: Width = Width::Variable;
 
-    /// A failed insertion may leave a part: the next insertion takes it out (`insertion`).
+    /// A failed insertion may leave a part of its rows. The next insertion removes them
+    /// (`insertion`).
     fn shortage(&self) -> Shortage {
         Shortage::Stops
     }
@@ -210,19 +211,20 @@ impl Operation for AddEntries<'_> {
 /// Adds to counts, one block at a time.
 #[derive(Debug)]
 pub(crate) struct AddCounts<'a> {
-    /// Places, ascending, and the number to add to each.
+    /// Pairs of a place and the number to add to its count, sorted by place.
     pub(crate) counts: &'a [(u64, u64)],
     /// The end of each block's part of `counts`.
     pub(crate) ends: &'a [usize],
     pub(crate) per_block: u64,
-    /// Gets the blocks whose counts were added, also of a batch that fails.
+    /// The operation appends the blocks whose counts were added, also if the batch fails.
     pub(crate) settled: &'a mut Vec<u32>,
 }
 
 impl Operation for AddCounts<'_> {
     const ACCESS: Access = Access::Update;
 
-    /// A failed batch may add a part: `settled` tells the caller which.
+    /// A failed batch may have added some of the counts. `settled` tells the caller which blocks
+    /// have them.
     fn shortage(&self) -> Shortage {
         Shortage::Stops
     }

@@ -4,7 +4,7 @@ use super::Vocabulary;
 use super::byte_values::{OwnedValues, Values};
 use crate::error::Result;
 
-/// Some values of a [`VocabularyScan`].
+/// A chunk of the values that a [`VocabularyScan`] returns.
 ///
 /// # Examples
 /// See [`Vocabulary::scan`].
@@ -15,7 +15,7 @@ pub struct VocabularyChunk<'a> {
     pub first_id: u64,
     /// The values.
     pub values: Values<'a>,
-    /// The values' counts; empty if the vocabulary has no counts.
+    /// The values' counts. Empty if the vocabulary has no counts.
     pub counts: &'a [u64],
 }
 
@@ -35,9 +35,10 @@ pub struct VocabularyScan {
 }
 
 impl Vocabulary {
-    /// Scans the values in the order of their ids, in constant memory: up to 4,096 at a time, and
-    /// fewer if `value_bytes_max` is above 4 KiB (16 MiB together). Values inserted during the scan
-    /// are not in it. Unlike a table's scan, it needs no checkpoint.
+    /// Scans the values in the order of their ids, in constant memory. A chunk has up to 4,096
+    /// values, or fewer if `value_bytes_max` is above 4 KiB (16 MiB together). Values that are
+    /// inserted during the scan are not in it. Unlike a table's scan, this scan needs no
+    /// checkpoint.
     ///
     /// # Examples
     /// ```
@@ -71,13 +72,13 @@ impl Vocabulary {
 }
 
 impl VocabularyScan {
-    /// The number of values still to come.
+    /// The number of values that the scan has not returned yet.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.len - self.place
     }
 
-    /// The next values; `None` after the last.
+    /// Returns the next values. `None` after the last chunk.
     ///
     /// # Errors
     /// [`ChangedMeanwhile`](crate::Error::ChangedMeanwhile) if the vocabulary was renumbered during

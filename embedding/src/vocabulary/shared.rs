@@ -1,4 +1,4 @@
-//! What all handles of a vocabulary share, and how calls get at its tables.
+//! The state that all handles of a vocabulary share, and access to its tables.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ use super::rows::{PeekFixed, PutFixed};
 use crate::error::Result;
 use crate::row::numbering::VocabularyIdentity;
 
-/// What all handles of a vocabulary share.
+/// The state that all handles of a vocabulary share.
 #[derive(Debug)]
 pub(crate) struct VocabularyShared {
     pub(crate) name: String,
@@ -22,20 +22,20 @@ pub(crate) struct VocabularyShared {
     /// renumbering, after it has become the writer, and by a refresh of a bank that is open to read
     /// only.
     pub(crate) numbering: RwLock<Numbering>,
-    /// Values with ids. Changes with `writer` held; what lies below never changes within a
-    /// numbering.
+    /// The number of values with ids. Changes only while `writer` is held. The values below the
+    /// length never change within a numbering.
     len: AtomicU64,
-    /// Values that callers know ids of: those with ids, and those that
-    /// [`Vocabulary::give_out`](crate::Vocabulary::give_out) tells of. Tables take
-    /// their ids as keys.
+    /// The number of values whose ids callers know: values with ids, and values announced by
+    /// [`Vocabulary::give_out`](crate::Vocabulary::give_out). Tables accept the ids of these values
+    /// as keys.
     pub(crate) given_out: AtomicU64,
     frozen: AtomicBool,
     /// Held while values are inserted or renumbered.
     pub(crate) writer: Mutex<Writer>,
-    /// What the header of `writer` says of the values, for threads that must not wait for the
-    /// writer. Held for an instant.
+    /// A copy of the header's facts about the values, for threads that must not wait for the
+    /// writer. Held only while the copy is read or changed.
     published: Mutex<Published>,
-    /// Read while counts are added; written while they are renumbered.
+    /// Read-locked while counts are added. Write-locked while a renumbering moves the counts.
     pub(crate) counting: RwLock<()>,
 }
 
@@ -53,13 +53,13 @@ impl Published {
     }
 }
 
-/// What an insertion must know.
+/// The state that an insertion starts from.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    /// As it stands in the bank.
+    /// The header as the bank stores it.
     pub(crate) header: Header,
-    /// Where the next value goes. None while something may lie beyond the length: after an open
-    /// and after a failed insertion.
+    /// The end of the numbering, where the next value goes. `None` while rows may lie beyond the
+    /// length: after an open and after a failed insertion.
     pub(crate) tip: Option<Tip>,
 }
 
@@ -93,7 +93,7 @@ impl VocabularyShared {
     }
 
     pub(crate) fn is_frozen(&self) -> bool {
-        // Relaxed: a flag of its own. An insertion looks at the header under the lock.
+        // Relaxed: the flag publishes no other data. An insertion checks the header under the lock.
         self.frozen.load(Ordering::Relaxed)
     }
 
@@ -102,28 +102,29 @@ impl VocabularyShared {
         VocabularyIdentity { id: self.founding.identity, generation: numbering }
     }
 
-    /// The number of the numbering in use and the length that goes with it.
+    /// Returns the number of the numbering in use and its length. Both belong together.
     pub(crate) fn numbering_and_len(&self) -> (u64, u64) {
         let numbering = self.numbering.read();
         (numbering.number, self.len())
     }
 
-    /// The tables in use. Stay so as long as the caller is the writer.
+    /// Returns the tables in use. They stay in use while the caller is the writer.
     pub(crate) fn numbering(&self) -> Numbering {
         *self.numbering.read()
     }
 
-    /// The header has been written, and the values that it counts before it.
+    /// Publishes a header. The caller has written the header, and before it the values that the
+    /// header counts.
     pub(crate) fn publish(&self, writer: &mut Writer, header: Header) {
         writer.header = header;
         *self.published.lock() = Published::of(&header);
-        // Relaxed, and before the length: a lookup that sees the length, and returns an id below
-        // it, comes after this.
+        // Relaxed, and before the store of the length. A lookup returns an id only if it sees a
+        // length above the id's place, so the lookup comes after this store.
         self.given_out.fetch_max(header.len, Ordering::Relaxed);
         self.len.store(header.len, Ordering::Release);
     }
 
-    /// One more than the largest id that was given out.
+    /// Returns the largest id that was given out, plus one.
     pub(crate) fn ids_end(&self) -> u64 {
         // Relaxed: pairs with the stores of `publish` and `Vocabulary::give_out`, which come before
         // the id that they count reaches a caller. A caller that has the id therefore loads
@@ -140,13 +141,13 @@ impl VocabularyShared {
         self.frozen.store(frozen, Ordering::Relaxed);
     }
 
-    /// Exchanges the tables in use, once no call uses the old ones.
+    /// Replaces the tables in use, once no call uses the old tables.
     pub(crate) fn exchange(&self, writer: &mut Writer, header: Header, numbering: Numbering) {
         let mut current = self.numbering.write();
         *current = numbering;
         writer.header = header;
         *self.published.lock() = Published::of(&header);
-        // Relaxed, and before the length: as in `publish`.
+        // Relaxed, and before the store of the length, for the reason that `publish` gives.
         self.given_out.store(header.len, Ordering::Relaxed);
         // Stored under both locks, so a thread that reads the tables reads the length of these
         // tables.
@@ -163,7 +164,7 @@ impl VocabularyShared {
     }
 }
 
-/// The header row of the vocabulary whose own table this is, if it has been written.
+/// Reads the header row in `table`. `None` if the row was not written.
 pub(crate) fn read_header(store: &Store, table: TableId) -> Result<Option<[u8; HEADER_BYTES]>> {
     let mut bytes = [0; HEADER_BYTES];
     let mut peek = PeekFixed { bytes: &mut bytes, row_bytes: HEADER_BYTES };
@@ -171,7 +172,8 @@ pub(crate) fn read_header(store: &Store, table: TableId) -> Result<Option<[u8; H
     Ok(outcome.missing.is_empty().then_some(bytes))
 }
 
-/// Writes the header row: one row, so a checkpoint has the old one or the new one.
+/// Writes the header row. A checkpoint has either the old row or the new row, because the header is
+/// a single row.
 pub(crate) fn write_header(store: &Store, table: TableId, header: Header) -> embank_kv::Result<()> {
     let bytes = header.to_bytes();
     let mut put = PutFixed { bytes: &bytes, row_bytes: HEADER_BYTES };

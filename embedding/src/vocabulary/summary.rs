@@ -1,4 +1,4 @@
-//! Vocabularies of a bank that is looked at without opening it.
+//! Describes the vocabularies of a bank that is inspected without opening it.
 
 use embank_kv::inspect::TableSummary;
 
@@ -7,7 +7,7 @@ use super::descriptor::{Part, Role, is_of_a_vocabulary, role_of};
 use super::numbering::header_name;
 use crate::row::numbering::renumberings;
 
-/// A vocabulary as a checkpoint's metadata describes it, for programs that look at a bank without
+/// A vocabulary as a checkpoint's metadata describes it, for programs that inspect a bank without
 /// opening it ([`inspect`](crate::inspect)).
 ///
 /// # Examples
@@ -31,19 +31,19 @@ pub struct VocabularySummary {
     pub name: String,
     /// Its settings.
     pub config: VocabularyConfig,
-    /// How often it was renumbered.
+    /// The number of renumberings of the vocabulary.
     pub generation: u32,
-    /// Rows that lead from values to ids. There are as many as values, except that strings of equal
-    /// hash share a row, and that an interrupted insertion may have left further rows.
+    /// The number of rows that map values to ids. Strings with equal hashes share a row, so there
+    /// may be fewer rows than values. An interrupted insertion may have left additional rows.
     pub rows: u64,
     /// Bytes of the records of all its tables.
     pub record_bytes: u64,
 }
 
 impl VocabularySummary {
-    /// The vocabularies among a checkpoint's tables, in the order in which they were made. A
-    /// checkpoint that was cut while one was renumbered has the tables of two numberings; which
-    /// of them counts, only its header tells, and this shows the older.
+    /// Returns the vocabularies among a checkpoint's tables, in the order in which they were made.
+    /// A checkpoint that was cut during a renumbering has the tables of two numberings. Only the
+    /// header tells which numbering is valid; this function shows the older numbering.
     #[must_use]
     pub fn all(tables: &[TableSummary]) -> Vec<Self> {
         let roles: Vec<(&TableSummary, Role)> = tables
@@ -73,7 +73,8 @@ impl VocabularySummary {
         roles.iter().filter_map(of).collect()
     }
 
-    /// Whether a table belongs to a vocabulary: one that this lists, or what is left of one.
+    /// True if a table belongs to a vocabulary, or to a numbering or a vocabulary that was not
+    /// removed completely.
     #[must_use]
     pub fn owns(table: &TableSummary) -> bool {
         is_of_a_vocabulary(&table.descriptor)

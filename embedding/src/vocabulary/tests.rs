@@ -1,4 +1,4 @@
-//! Torn and failed insertions, threads, damage, and every error.
+//! Tests torn and failed insertions, concurrent threads, damage, and every error.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -43,7 +43,8 @@ fn damage_of(vocabulary: &Vocabulary) -> String {
     }
 }
 
-/// Appends values without the header: what an insertion leaves that is torn before its last step.
+/// Appends values without writing the header. This is the state that a crash before the last step
+/// of an insertion leaves.
 fn tear(vocabulary: &Vocabulary, values: Values<'_>) {
     let mut writer = vocabulary.writer();
     let numbering = vocabulary.shared.numbering();
@@ -59,8 +60,8 @@ fn tear(vocabulary: &Vocabulary, values: Values<'_>) {
     numbering.append(&vocabulary.context().store, &tip, items).unwrap();
 }
 
-/// A place beyond the length is unknown, in a bank that is open to read only too, and its value
-/// gets the next id after all.
+/// A value whose place is beyond the length is unknown, also in a bank that is open to read only.
+/// Its next insertion gives it the next id.
 #[test]
 fn a_torn_insertion_leaves_nothing() {
     for (kind, seed) in [(0, 7), (1, 7), (1, CLASHING_SEED)] {
@@ -106,15 +107,15 @@ fn a_torn_insertion_leaves_nothing() {
     }
 }
 
-/// Rounds of insertions at least.
+/// The least number of rounds of insertions.
 const ROUNDS_MIN: u64 = 60;
-/// Checkpoints that have to be taken during insertions.
+/// The least number of checkpoints that must be taken during insertions.
 const CHECKPOINTS_MIN: u32 = 2;
 /// Longest time that insertions continue until the checkpoints have been taken.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Checkpoints are taken without pause while another thread inserts, counts and renumbers; each one
-/// is opened.
+/// Another thread inserts, counts and renumbers while this thread takes one checkpoint after
+/// another. Every checkpoint opens and is consistent.
 #[test]
 fn every_checkpoint_during_insertions_is_whole() {
     let dir = tempfile::tempdir().unwrap();
@@ -127,8 +128,8 @@ fn every_checkpoint_during_insertions_is_whole() {
     let began = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Ends: on a busy machine later than after `ROUNDS_MIN`, but at the deadline at the
-            // latest.
+            // The loop ends after `ROUNDS_MIN` rounds if the checkpoints have been taken, and at
+            // the deadline otherwise.
             for round in 0.. {
                 let few = checkpoints.load(Ordering::Relaxed) < CHECKPOINTS_MIN;
                 if round >= ROUNDS_MIN && (!few || began.elapsed() > PATIENCE) {
@@ -162,7 +163,7 @@ fn every_checkpoint_during_insertions_is_whole() {
         }
     }
     for &number in kept.iter().rev() {
-        // Each as a crash after it would leave it: opened for writing, gone on with.
+        // Opens each checkpoint for writing and continues from it, as after a crash.
         if Bank::checkpoints(&path).unwrap().last().unwrap().number != number {
             Bank::roll_back(&path, number).unwrap();
         }
@@ -176,7 +177,7 @@ fn every_checkpoint_during_insertions_is_whole() {
             let whole = vocabulary.verify().unwrap();
             assert!(whole.values >= of.len);
             if Some(&number) == kept.last() && of.name == "n" {
-                // All of it was there, so nothing came.
+                // The newest checkpoint has these numbers already, so the insertion added none.
                 assert_eq!(whole.fingerprint, numbers_now);
             }
         }
@@ -268,7 +269,7 @@ fn a_reader_moves_on_with_the_bank() {
     bank.checkpoint(b"").unwrap();
     let mut ids = [0; 3];
     assert_eq!(vocabulary.ids(&[5, 6, 7], &mut ids).unwrap(), [2]);
-    // The store has moved on, and the handle does not know it yet.
+    // The store moves to the new checkpoint, but the handle has not read its state again.
     reading.context().store.refresh().unwrap();
     assert_eq!(vocabulary.ids(&[5, 6, 7], &mut ids).unwrap(), [0, 1]);
     reading.refresh().unwrap();
@@ -330,8 +331,8 @@ fn verification_names_what_is_wrong() {
     strings.verify().unwrap();
 }
 
-/// A record of many strings of one hash becomes longer than it may: the insertion fails, and leaves
-/// nothing.
+/// Many strings with one hash make a record longer than the limit. The insertion fails and leaves
+/// no rows.
 #[test]
 fn an_insertion_that_fails_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -359,7 +360,7 @@ fn what_is_half_made_is_dropped_and_what_is_lost_is_told() {
     insert(&vocabulary, &[1, 2]);
     let founding = vocabulary.shared.founding.clone();
     let store = &bank.context().store;
-    // A numbering that was being made, and a vocabulary without its header.
+    // Makes an unfinished numbering, and a vocabulary without a header.
     numbering::Numbering::create(store, "v", &founding.config, founding.identity, 1).unwrap();
     let half = descriptor::Founding { identity: 77, ..founding };
     numbering::Numbering::create(store, "half", &half.config, 77, 0).unwrap();
@@ -444,7 +445,7 @@ fn every_refusal_says_what_is_wrong() {
     assert!(matches!(bank.drop_vocabulary("x"), Err(Error::NoSuchVocabulary { .. })));
     let huge = bank.vocabulary("huge", VocabularyConfig::bytes().value_bytes_max(128 << 10));
     assert!(matches!(huge, Err(Error::TooLong { .. })));
-    // What it had made before it failed is gone.
+    // The failed attempt has left no tables, so the name is free.
     bank.vocabulary("huge", VocabularyConfig::bytes()).unwrap();
     let counting = bank.vocabulary("c", VocabularyConfig::u64().counts(true).first_id(2)).unwrap();
     insert(&counting, &[9]);

@@ -1,12 +1,11 @@
 //! Verification: checks that a vocabulary is undamaged.
 //!
-//! It reads each value from its block, in the order of the ids, and looks it up again. The lookup
-//! must return the value's id, so no id is missing and no two values share one. The fingerprint of
-//! the values must equal the header's.
+//! Verification reads each value from its block, in the order of the ids, and looks the value up.
+//! The look-up must return the value's id. This proves that no id is missing and no two values
+//! share an id. The fingerprint of the values must equal the header's fingerprint.
 //!
-//! The table of ids could still hold more than these values, so its rows and entries are counted
-//! too. A row of strings that several values share is counted with the value of its lowest place,
-//! so once.
+//! The table of ids may hold further rows, so verification also counts its rows and entries. A row
+//! of several strings with equal hashes is counted once, with the value of its lowest place.
 
 use std::ops::ControlFlow;
 
@@ -42,7 +41,7 @@ pub struct VocabularyProgress {
 pub struct VerifiedVocabulary {
     /// The number of values.
     pub values: u64,
-    /// The hash of all values in order ([`Vocabulary::fingerprint`]).
+    /// The hash of all values in order, as [`Vocabulary::fingerprint`] returns it.
     pub fingerprint: u64,
     /// The sum of all counts; `None` if the vocabulary has no counts.
     pub counted: Option<u64>,
@@ -53,14 +52,15 @@ pub struct VerifiedVocabulary {
 struct Seen {
     fingerprint: u64,
     counted: u64,
-    /// Rows of the table of ids.
+    /// The number of rows in the table of ids.
     records: u64,
     entries: u64,
 }
 
 impl Vocabulary {
-    /// Checks every value: that value and id lead to each other, and that the tables hold nothing
-    /// else. Reads the whole vocabulary, in constant memory. Insertions wait; lookups continue.
+    /// Checks every value: the value must lead to its id and the id to the value. Also checks that
+    /// the tables hold no other values. Reads the whole vocabulary, in constant memory. Insertions
+    /// wait; lookups continue.
     ///
     /// # Errors
     /// [`Error::DamagedVocabulary`] names the first damage; [`Error::VocabularyDropped`]; a failure
@@ -135,7 +135,8 @@ impl Vocabulary {
                 return Err(Error::Cancelled);
             }
         }
-        // What a torn insertion left is no damage. In a bank that is open read-only it stays.
+        // Rows that a torn insertion has left are no damage. In a bank that is open read-only they
+        // stay.
         let (rows, beyond) = self.read(|numbering, _| {
             let beyond = if held.is_some() { 0 } else { self.rows_beyond(numbering, header.len)? };
             Ok((store.rows(numbering.ids)?, beyond))
@@ -150,8 +151,8 @@ impl Vocabulary {
         Ok(VerifiedVocabulary { values: header.len, fingerprint: header.fingerprint, counted })
     }
 
-    /// Compares the sums with the header and with `rows`, the rows of the table of ids. Up to
-    /// `beyond` of them may be left of a torn insertion.
+    /// Compares the sums with the header and with `rows`, the number of rows in the table of ids. A
+    /// torn insertion may have left up to `beyond` of these rows.
     fn check_sums(&self, header: Header, seen: &Seen, rows: u64, beyond: u64) -> Result<()> {
         if seen.fingerprint != header.fingerprint {
             return Err(self.damaged(format!(
@@ -225,13 +226,13 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// The largest number of rows in the table of ids that a torn insertion may have left: the
-    /// number of values in blocks beyond the length.
+    /// Returns the largest number of rows that a torn insertion may have left in the table of ids:
+    /// the number of values in blocks beyond the length.
     fn rows_beyond(&self, numbering: &Numbering, len: u64) -> Result<u64> {
         let per_block = numbering.values_per_block();
         let mut number = len / per_block;
         let mut beyond = 0;
-        // Ends: a torn insertion leaves at most the blocks of one insertion.
+        // The loop ends, because a torn insertion leaves at most the blocks of one insertion.
         loop {
             let blocks = numbering.read_blocks(&self.context().store, &[number])?;
             let Some(block) = blocks.get(0) else { return Ok(beyond) };
