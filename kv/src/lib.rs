@@ -26,6 +26,7 @@
 //! # Where to look
 //!
 //! - `options`: settings of a store. `store`: the public calls. `operation`: what a batch does.
+//!   `hints`: how a batch finds the rows of an earlier batch without the index.
 //! - `engine`: runs these calls. `engine/batch`: processes a batch of keys. `engine/compaction`:
 //!   frees old space of the log. `engine/retention`: keeps frequently used rows in memory.
 //! - `record`: the layout of a row in the log, with its lock and staleness clock. `index`: maps
@@ -48,6 +49,7 @@ mod engine;
 mod epoch;
 mod error;
 mod files;
+mod hints;
 mod history;
 mod index;
 pub mod inspect;
@@ -74,6 +76,7 @@ pub use error::{THREADS_ADVICE, no_checkpoint};
 pub use files::lock_holders::{LockHolder, LockHolders};
 pub use files::metadata;
 pub use files::output_file::{OutputFile, output_path};
+pub use hints::{Hints, RowHint, RowHints};
 pub use history::copy::Copied;
 pub use history::delta::Delta;
 pub use leases::{Expired, Leased, Leases};

@@ -1,5 +1,7 @@
 //! What a batch does to its rows.
 
+use crate::hints::{Hints, RowHint};
+
 /// What an operation does to a row that it finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
@@ -164,9 +166,16 @@ pub trait Operation {
     /// has changed. The store calls this method for `Get`, `Update`, `Put` and `Touch`, once for
     /// each row that is neither missing nor blocked. Inserted rows are included. Other methods may
     /// have been called for a row that moved before the batch failed. Only this method tells which
-    /// rows a failed batch has done.
-    fn settled(&mut self, i: usize) {
-        let _ = i;
+    /// rows a failed batch has done. `hint` tells where the row lies now.
+    fn settled(&mut self, i: usize, hint: RowHint) {
+        let _ = (i, hint);
+    }
+
+    /// Where the rows of the batch lay after an earlier batch over the same keys. The store asks
+    /// for `Update`, `Put` and `Touch` in a table of fixed width. It looks up the keys whose hints
+    /// are out of date. Default: `None`, and it looks up all keys.
+    fn hints(&self) -> Option<Hints<'_>> {
+        None
     }
 
     /// Changes a row's value for `Update`, or fills it for `Put`. For a `Put`, the slice has

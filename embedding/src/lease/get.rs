@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use embank_kv::Clock;
+use embank_kv::{Clock, RowHints};
 
 use crate::error::Result;
 use crate::keys::UniqueKeys;
@@ -17,7 +17,7 @@ use crate::registry::turnstile::Entered;
 use crate::stats::seen::SeenClocks;
 use crate::table::Table;
 use crate::table::gate::Decision;
-use crate::table::operations::{GetRows, GotRows, Reached};
+use crate::table::operations::{GetRows, GotRows};
 
 /// Whether a Get waits for rows that are at their bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,13 +177,14 @@ impl Table {
         self.expire_due_leases();
         let layout = &self.shared.layout;
         let keys = unique.keys();
-        let reached = Reached::none_of(keys.len());
+        let reached = RowHints::none_of(keys.len());
         let seen = SeenClocks::default();
         let gated = self.shared.gate.is_some();
         let refused = Vec::new();
         let mut get = GetRows { layout, keys, rows, reached, seen, gated, decisions, refused };
         let Some(entered) = self.acquire(&mut get, waits)? else { return Ok(None) };
         let seen = get.seen;
+        let hints = get.reached;
         let refused = get.refused;
         let counters = &self.shared.counters;
         counters.seen.add(&seen, unique.len());
@@ -191,7 +192,7 @@ impl Table {
         counters.gets.add(1);
         counters.get_rows.add(unique.len() as u64);
         let part = (!refused.is_empty()).then(|| KeyPart::without(unique.keys(), &refused));
-        Ok(Some(Lease::new(self.clone(), unique, part, &entered)))
+        Ok(Some(Lease::new(self.clone(), unique, part, hints, &entered)))
     }
 
     /// Executes `get`, whose keys are distinct, and takes up the clocks of all its rows by one.
@@ -229,7 +230,7 @@ impl Table {
         let outcome = match self.execute_in_parts(keys, clock, get) {
             Ok(outcome) => outcome,
             Err(error) => {
-                let taken = places_keys(keys, |place| get.reached.contains(place));
+                let taken = places_keys(keys, |place| get.reached.get(place).is_some());
                 self.release_or_count(&taken, &entered);
                 return Err(error);
             }
@@ -245,7 +246,7 @@ impl Table {
         }
         for &place in &outcome.missing {
             // An earlier look of the batch may have found the row.
-            get.reached.unmark(place as usize);
+            get.reached.remove(place as usize);
         }
         let blocked = match first_blocked {
             Some(key) => Ok(key),
@@ -256,9 +257,9 @@ impl Table {
             },
         };
         for &place in &outcome.missing {
-            held[place as usize] = get.reached.contains(place as usize);
+            held[place as usize] = get.reached.get(place as usize).is_some();
         }
-        get.reached.forget();
+        get.reached.clear();
         get.seen = SeenClocks::default();
         // The next attempt may find rows that this one refused to make.
         get.refused.clear();

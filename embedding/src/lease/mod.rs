@@ -10,13 +10,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use embank_kv::{Clock, Leased};
+use embank_kv::{Clock, Leased, RowHints};
 
 use crate::error::{Error, Result};
 use crate::keys::UniqueKeys;
-use crate::registry::LeaseEntry;
 use crate::registry::part::KeyPart;
 use crate::registry::turnstile::Entered;
+use crate::registry::{LeaseEntry, LeasedRows};
 use crate::table::Table;
 use crate::table::gradients::BatchGradients;
 
@@ -68,9 +68,10 @@ impl Lease {
         table: Table,
         unique: UniqueKeys,
         part: Option<KeyPart>,
+        hints: RowHints,
         entered: &Entered<'_>,
     ) -> Self {
-        let entry = table.shared.leases.register(unique, part, entered);
+        let entry = table.shared.leases.register(unique, part, hints, entered);
         Self { table, entry }
     }
 
@@ -192,6 +193,7 @@ impl Lease {
         let keys = held.keys();
         let rows = gradients.rows(held.part().map(|part| &part.places[..]));
         let mut apply = self.table.prepare_apply(keys, rows, gradients.magnitudes, false);
+        apply.hints = held.hints();
         self.begin_answer()?;
         let applied = self.table.execute_update(keys, Clock::Release, &mut apply);
         if applied.is_err() {
@@ -301,7 +303,7 @@ impl Lease {
         let of_part = held.part().map(sources_of);
         let keys = held.keys();
         let sources = of_part.as_deref().or(sources);
-        let put = self.table.execute_put(keys, rows, sources, Clock::Release);
+        let put = self.table.execute_put(keys, rows, sources, Clock::Release, held.hints());
         put.map_err(|(error, reached)| {
             self.table.release_unreached(keys, &reached, &entered);
             error
@@ -309,17 +311,22 @@ impl Lease {
         // The deleted rows are written as by a put without a lease: their counts are not this
         // lease's.
         let Some(deleted) = &held.deleted else { return Ok(()) };
-        let put =
-            self.table.execute_put(&deleted.keys, rows, Some(&sources_of(deleted)), Clock::Keep);
+        let put = self.table.execute_put(
+            &deleted.keys,
+            rows,
+            Some(&sources_of(deleted)),
+            Clock::Keep,
+            None,
+        );
         put.map_err(|(error, _)| error)
     }
 
     /// Gives the counts back. Returns `None` if another call has done so.
-    fn give_back<R>(&self, release: impl FnOnce(&[u64], &Entered<'_>) -> R) -> Option<R> {
+    fn give_back<R>(&self, release: impl FnOnce(&LeasedRows<'_>, &Entered<'_>) -> R) -> Option<R> {
         let entered = self.enter();
         self.note_end();
         let begun = self.entry.begin_answer();
-        begun.then(|| release(self.entry.what().held(&entered).keys(), &entered))
+        begun.then(|| release(&self.entry.what().held(&entered), &entered))
     }
 
     /// Gives the counts back without an update, as dropping the lease does, and reports a failure.
@@ -328,14 +335,15 @@ impl Lease {
     /// # Errors
     /// A failure of the store; some counts may still be up then.
     pub fn release(self) -> Result<()> {
-        self.give_back(|keys, entered| self.table.release(keys, entered)).unwrap_or(Ok(()))
+        self.give_back(|held, entered| self.table.release(held.keys(), held.hints(), entered))
+            .unwrap_or(Ok(()))
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.entry.is_held() {
-            self.give_back(|keys, entered| self.table.release_or_count(keys, entered));
+            self.give_back(|held, entered| self.table.release_held(held, entered));
         }
         self.table.shared.leases.end(&self.entry);
     }

@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use embank_kv::Clock;
+use embank_kv::{Clock, Hints};
 
 use crate::error::{Error, Result};
-use crate::registry::LeaseRegistry;
 use crate::registry::turnstile::Entered;
+use crate::registry::{LeaseRegistry, LeasedRows};
 use crate::table::Table;
 use crate::table::operations::{Reached, TouchClocks};
 
@@ -36,7 +36,7 @@ impl Table {
         for _ in 0..leases.owed_count() {
             let before = leases.owed_count();
             let Some(lease) = leases.take_owed() else { return };
-            self.release_or_count(lease.what().held(&entered).keys(), &entered);
+            self.release_held(&lease.what().held(&entered), &entered);
             leases.end(&lease);
             if leases.owed_count() >= before {
                 return;
@@ -51,7 +51,7 @@ impl Table {
         let entered = leases.enter();
         for lease in leases.expire(timeout, Instant::now(), &entered) {
             self.count_wait(|counters| counters.leases_expired.add(1));
-            self.release_or_count(lease.what().held(&entered).keys(), &entered);
+            self.release_held(&lease.what().held(&entered), &entered);
         }
     }
 
@@ -59,11 +59,18 @@ impl Table {
     /// and so is a table that was dropped, whose counts went with its rows. Only a row that can't
     /// be read keeps its count. Counts that can't come down on a full disk are owed: a later Get
     /// gives them back.
-    pub(crate) fn release(&self, keys: &[u64], entered: &Entered<'_>) -> Result<()> {
+    ///
+    /// `hints` tell where the rows lay after the Get.
+    pub(crate) fn release(
+        &self,
+        keys: &[u64],
+        hints: Option<Hints<'_>>,
+        entered: &Entered<'_>,
+    ) -> Result<()> {
         if keys.is_empty() {
             return Ok(());
         }
-        let mut touch = TouchClocks { reached: Reached::none_of(keys.len()) };
+        let mut touch = TouchClocks { hints, reached: Reached::none_of(keys.len()) };
         let Err(first_error) = self.try_release(keys, &mut touch) else { return Ok(()) };
         if matches!(first_error, Error::Poisoned { .. }) {
             // The counts stay up. The Gets that wait for them are woken, because their wait would
@@ -78,13 +85,13 @@ impl Table {
         }
         let mut released = Ok(());
         for key in left {
-            let mut touch = TouchClocks { reached: Reached::none_of(1) };
+            let mut touch = TouchClocks { hints: None, reached: Reached::none_of(1) };
             released = released.and(self.try_release(&[key], &mut touch));
         }
         released
     }
 
-    fn try_release(&self, keys: &[u64], touch: &mut TouchClocks) -> Result<()> {
+    fn try_release(&self, keys: &[u64], touch: &mut TouchClocks<'_>) -> Result<()> {
         match self.execute_in_parts(keys, Clock::Release, touch) {
             Ok(_) | Err(Error::TableDropped { .. }) => Ok(()),
             Err(error) => Err(error),
@@ -94,7 +101,16 @@ impl Table {
     /// Calls [`release`](Self::release), and only counts a failure: another error is already on its
     /// way, or the caller ignores it.
     pub(crate) fn release_or_count(&self, keys: &[u64], entered: &Entered<'_>) {
-        if self.release(keys, entered).is_err() {
+        self.count_failure(self.release(keys, None, entered));
+    }
+
+    /// As [`release_or_count`](Self::release_or_count), for the rows of a lease.
+    pub(crate) fn release_held(&self, held: &LeasedRows<'_>, entered: &Entered<'_>) {
+        self.count_failure(self.release(held.keys(), held.hints(), entered));
+    }
+
+    fn count_failure(&self, released: Result<()>) {
+        if released.is_err() {
             self.count_wait(|counters| counters.release_failures.add(1));
         }
     }

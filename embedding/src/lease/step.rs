@@ -188,7 +188,7 @@ impl Checked<'_> {
         // The leases are claimed by now, and other tables may have taken their step.
         apply.shortage = Shortage::GoesOn;
         let release = |some: &[LeasedRows<'_>]| {
-            some.iter().for_each(|held| table.release_or_count(held.keys(), &entered));
+            some.iter().for_each(|held| table.release_held(held, &entered));
         };
         for (at, lease) in leases.iter().enumerate() {
             lease.begin_answer().inspect_err(|_| release(&held[..at]))?;

@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use embank_kv::locks::Mutex;
-use embank_kv::{Leased, Leases};
+use embank_kv::{Hints, Leased, Leases, RowHints};
 
 use crate::keys::UniqueKeys;
 use crate::registry::part::KeyPart;
@@ -60,6 +60,8 @@ pub(crate) struct LeaseEntry {
     pub(crate) unique: UniqueKeys,
     /// The keys whose rows it holds, if some were not admitted.
     part: Option<KeyPart>,
+    /// Where the rows of the distinct keys lay after the Get.
+    hints: RowHints,
     taker: Arc<Taker>,
     /// True if the taker has said that another thread ends the lease.
     handed_over: AtomicBool,
@@ -95,7 +97,8 @@ impl LeaseEntry {
         let struck = self.struck.lock();
         if struck.is_empty() {
             let part = self.part.as_ref().map(Cow::Borrowed);
-            return LeasedRows { unique, part, deleted: None };
+            let hints = part.is_none().then(|| self.hints.all());
+            return LeasedRows { unique, part, hints, deleted: None };
         }
         let mut held = KeyPart::default();
         let mut deleted = KeyPart::default();
@@ -104,7 +107,7 @@ impl LeaseEntry {
             part.keys.push(key);
             part.places.push(self.part.as_ref().map_or(i as u32, |part| part.places[i]));
         }
-        LeasedRows { unique, part: Some(Cow::Owned(held)), deleted: Some(deleted) }
+        LeasedRows { unique, part: Some(Cow::Owned(held)), hints: None, deleted: Some(deleted) }
     }
 }
 
@@ -113,6 +116,7 @@ impl LeaseEntry {
 pub(crate) struct LeasedRows<'a> {
     unique: &'a UniqueKeys,
     part: Option<Cow<'a, KeyPart>>,
+    hints: Option<Hints<'a>>,
     /// Those that were deleted.
     pub(crate) deleted: Option<KeyPart>,
 }
@@ -121,6 +125,11 @@ impl LeasedRows<'_> {
     /// The keys whose clocks the lease holds up.
     pub(crate) fn keys(&self) -> &[u64] {
         self.part.as_ref().map_or_else(|| self.unique.keys(), |part| &part.keys)
+    }
+
+    /// Where the rows lay after the Get; `None` if these are only a part of the distinct keys.
+    pub(crate) fn hints(&self) -> Option<Hints<'_>> {
+        self.hints
     }
 
     /// The part of the distinct keys that these are; `None` if they are all.
@@ -157,7 +166,8 @@ impl LeaseRegistry {
 
     /// Keeps the counts of `keys`, which could not be given back, for a later attempt.
     pub(crate) fn owe(&self, keys: &[u64], entered: &Entered<'_>) {
-        let lease = self.register(UniqueKeys::new(keys), None, entered);
+        let hints = RowHints::none_of(keys.len());
+        let lease = self.register(UniqueKeys::new(keys), None, hints, entered);
         // Not this thread's to end.
         lease.what().hand_over();
         let mut owed = self.owed.lock();
@@ -213,13 +223,14 @@ impl LeaseRegistry {
         &self,
         unique: UniqueKeys,
         part: Option<KeyPart>,
+        hints: RowHints,
         _: &Entered<'_>,
     ) -> Arc<Leased<LeaseEntry>> {
         let taker = of_me(Arc::clone);
         let number = taker.number;
         let handed_over = AtomicBool::new(false);
         let struck = Mutex::default();
-        let holding = LeaseEntry { unique, part, taker, handed_over, struck };
+        let holding = LeaseEntry { unique, part, hints, taker, handed_over, struck };
         self.leases.register(holding, Instant::now(), number)
     }
 

@@ -26,14 +26,14 @@
 use std::collections::HashSet;
 use std::sync::OnceLock;
 
-use embank_kv::{Access, Clock, Operation, TableId};
+use embank_kv::{Access, Clock, Operation, RowHints, TableId};
 
 use crate::error::Result;
 use crate::stats::seen::SeenClocks;
 use crate::table::Table;
 use crate::table::count_tables::{COUNT_BYTES, create_counts};
 use crate::table::gate::{Decision, Gate};
-use crate::table::operations::{GetRows, GotRows, Reached};
+use crate::table::operations::{GetRows, GotRows};
 
 impl Table {
     /// The decisions for `keys` of a Get in a step that has already got the rows of `earlier`. An
@@ -98,7 +98,7 @@ impl Table {
             layout,
             keys: &keys,
             rows,
-            reached: Reached::none_of(keys.len()),
+            reached: RowHints::none_of(keys.len()),
             seen: SeenClocks::default(),
             decisions: None,
             refused: Vec::new(),
@@ -112,8 +112,10 @@ impl Table {
         // together with the others.
         let blocked = executed.as_ref().map_or(&[][..], |outcome| &outcome.blocked);
         for (i, &place) in admitted.iter().enumerate() {
-            if reached.contains(i) && !blocked.contains(&(i as u32)) {
-                get.reached.mark(place as usize);
+            if let Some(hint) = reached.get(i)
+                && !blocked.contains(&(i as u32))
+            {
+                get.reached.note(place as usize, hint);
             }
         }
         get.seen.merge(&seen);

@@ -122,7 +122,7 @@ impl Table {
     /// Gets rows for training, pooled: `pooled` holds bags * dim values and gets one row for each
     /// bag of `keys`. The lease is that of [`get`](Self::get); [`Lease::apply_bags`] takes one
     /// gradient for each bag. Rows are not copied. The call needs memory for some hundred rows
-    /// for each thread, 8 bytes for each distinct key and 4 bytes for each key of the batch.
+    /// for each thread, 16 bytes for each distinct key and 4 bytes for each key of the batch.
     ///
     /// # Errors
     /// [`Error::BadBags`], or as [`get`](Self::get).

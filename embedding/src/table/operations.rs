@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use embank_kv::{Access, Operation, Shortage};
+use embank_kv::{Access, Hints, Operation, RowHint, RowHints, Shortage};
 
 use crate::row::layout::{RowLayout, Stepped};
 use crate::row::live::Live;
@@ -30,14 +30,6 @@ impl Reached {
     #[inline]
     pub(crate) fn mark(&mut self, place: usize) {
         self.0[place / 64] |= 1 << (place % 64);
-    }
-
-    pub(crate) fn unmark(&mut self, place: usize) {
-        self.0[place / 64] &= !(1 << (place % 64));
-    }
-
-    pub(crate) fn forget(&mut self) {
-        self.0.fill(0);
     }
 
     pub(crate) fn contains(&self, place: usize) -> bool {
@@ -136,7 +128,8 @@ pub(crate) struct GetRows<'a> {
     pub(crate) layout: &'a RowLayout,
     pub(crate) keys: &'a [u64],
     pub(crate) rows: GotRows<'a>,
-    pub(crate) reached: Reached,
+    /// Where the rows lie whose clocks the Get has moved.
+    pub(crate) reached: RowHints,
     pub(crate) seen: SeenClocks,
     /// True if a missing row stays missing unless its key was admitted (see the module
     /// `admission`).
@@ -215,8 +208,8 @@ impl Operation for GetRows<'_> {
     }
 
     #[inline]
-    fn settled(&mut self, i: usize) {
-        self.reached.mark(i);
+    fn settled(&mut self, i: usize, hint: RowHint) {
+        self.reached.note(i, hint);
     }
 
     fn insert(&mut self, i: usize, value: &mut [u8]) -> bool {
@@ -239,7 +232,7 @@ impl Divisible for GetRows<'_> {
         = GetRows<'p>
     where
         Self: 'p;
-    type Found = (Reached, SeenClocks);
+    type Found = (RowHints, SeenClocks);
 
     fn divide(&mut self, ranges: &[Range<usize>]) -> Vec<GetRows<'_>> {
         let Self { layout, keys, rows, gated, decisions, .. } = self;
@@ -249,7 +242,7 @@ impl Divisible for GetRows<'_> {
                 layout,
                 keys: &keys[range.clone()],
                 rows,
-                reached: Reached::none_of(range.len()),
+                reached: RowHints::none_of(range.len()),
                 seen: SeenClocks::default(),
                 gated: *gated,
                 decisions: decisions.as_ref().map(|of| of[range.clone()].to_vec()),
@@ -258,11 +251,11 @@ impl Divisible for GetRows<'_> {
             .collect()
     }
 
-    fn found(part: GetRows<'_>) -> (Reached, SeenClocks) {
+    fn found(part: GetRows<'_>) -> (RowHints, SeenClocks) {
         (part.reached, part.seen)
     }
 
-    fn take_in(&mut self, start: usize, (reached, seen): (Reached, SeenClocks)) {
+    fn take_in(&mut self, start: usize, (reached, seen): (RowHints, SeenClocks)) {
         self.reached.take_in(start, &reached);
         self.seen.merge(&seen);
     }
@@ -279,6 +272,8 @@ pub(crate) struct PutRows<'a> {
     pub(crate) rows: &'a [f32],
     /// Where in `rows` each key's vector lies; `None`: at its own place.
     pub(crate) sources: Option<&'a [u32]>,
+    /// Where the rows lie, if a lease knows it.
+    pub(crate) hints: Option<Hints<'a>>,
     pub(crate) reached: Reached,
 }
 
@@ -309,7 +304,7 @@ impl PutRows<'_> {
 
 impl<'a> PutRows<'a> {
     fn divide(&self, ranges: &[Range<usize>]) -> Vec<PutRows<'a>> {
-        let Self { layout, keys, updates, rows, sources, .. } = *self;
+        let Self { layout, keys, updates, rows, sources, hints, .. } = *self;
         let dim = layout.dim;
         let part = |range: &Range<usize>| PutRows {
             layout,
@@ -317,6 +312,7 @@ impl<'a> PutRows<'a> {
             updates,
             rows: if sources.is_some() { rows } else { &rows[range.start * dim..] },
             sources: sources.map(|sources| &sources[range.clone()]),
+            hints: hints.map(|hints| hints.part(range.clone())),
             reached: Reached::none_of(range.len()),
         };
         ranges.iter().map(part).collect()
@@ -352,8 +348,12 @@ impl<const WHOLE: bool> Operation for Put<'_, WHOLE> {
     }
 
     #[inline]
-    fn settled(&mut self, i: usize) {
+    fn settled(&mut self, i: usize, _: RowHint) {
         self.0.reached.mark(i);
+    }
+
+    fn hints(&self) -> Option<Hints<'_>> {
+        self.0.hints
     }
 }
 
@@ -393,6 +393,8 @@ pub(crate) struct ApplyGradients<'a> {
     /// True if a step may make a value of f32 infinite; see [`RowLayout::step`].
     pub(crate) careful: bool,
     pub(crate) shortage: Shortage,
+    /// Where the rows lie, if a lease knows it.
+    pub(crate) hints: Option<Hints<'a>>,
     pub(crate) reached: Reached,
     /// Memory for rows that have to be converted.
     pub(crate) room: Vec<f32>,
@@ -461,8 +463,12 @@ impl Operation for ApplyGradients<'_> {
     }
 
     #[inline]
-    fn settled(&mut self, i: usize) {
+    fn settled(&mut self, i: usize, _: RowHint) {
         self.reached.mark(i);
+    }
+
+    fn hints(&self) -> Option<Hints<'_>> {
+        self.hints
     }
 }
 
@@ -485,6 +491,7 @@ impl Divisible for ApplyGradients<'_> {
             careful: self.careful,
             // Another part may have begun, and this one must not stop halfway.
             shortage: Shortage::GoesOn,
+            hints: self.hints.map(|hints| hints.part(range.clone())),
             reached: Reached::none_of(range.len()),
             room: Vec::new(),
             noted: Vec::new(),
@@ -519,29 +526,41 @@ impl Operation for RewriteVectors<'_> {
 
 /// Leaves the values alone: the batch only moves the clocks. A row that was deleted stays deleted.
 #[derive(Debug)]
-pub(crate) struct TouchClocks {
+pub(crate) struct TouchClocks<'a> {
+    /// Where the rows lie, if a lease knows it.
+    pub(crate) hints: Option<Hints<'a>>,
     pub(crate) reached: Reached,
 }
 
-impl Operation for TouchClocks {
+impl Operation for TouchClocks<'_> {
     const ACCESS: Access = Access::Touch;
 
     #[inline]
-    fn settled(&mut self, i: usize) {
+    fn settled(&mut self, i: usize, _: RowHint) {
         self.reached.mark(i);
+    }
+
+    fn hints(&self) -> Option<Hints<'_>> {
+        self.hints
     }
 }
 
-impl Divisible for TouchClocks {
-    type Part<'p> = TouchClocks;
+impl Divisible for TouchClocks<'_> {
+    type Part<'p>
+        = TouchClocks<'p>
+    where
+        Self: 'p;
     type Found = Reached;
 
-    fn divide(&mut self, ranges: &[Range<usize>]) -> Vec<TouchClocks> {
-        let part = |range: &Range<usize>| TouchClocks { reached: Reached::none_of(range.len()) };
+    fn divide(&mut self, ranges: &[Range<usize>]) -> Vec<TouchClocks<'_>> {
+        let part = |range: &Range<usize>| TouchClocks {
+            hints: self.hints.map(|hints| hints.part(range.clone())),
+            reached: Reached::none_of(range.len()),
+        };
         ranges.iter().map(part).collect()
     }
 
-    fn found(part: TouchClocks) -> Reached {
+    fn found(part: TouchClocks<'_>) -> Reached {
         part.reached
     }
 

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use embank_kv::{Clock, Shortage};
+use embank_kv::{Clock, Hints, Shortage};
 
 use crate::error::{Error, Result};
 use crate::keys::UniqueKeys;
@@ -33,7 +33,7 @@ impl Table {
         let unique = UniqueKeys::new(keys);
         self.check_ids(unique.keys())?;
         let last_places = (!unique.all_distinct()).then(|| unique.last_places());
-        self.execute_put(unique.keys(), rows, last_places.as_deref(), Clock::Keep)
+        self.execute_put(unique.keys(), rows, last_places.as_deref(), Clock::Keep, None)
             .map_err(|(error, _)| error)
     }
 
@@ -128,6 +128,7 @@ impl Table {
             insert_missing,
             careful,
             shortage: Shortage::Whole,
+            hints: None,
             reached,
             room: Vec::new(),
             noted: Vec::new(),
@@ -188,12 +189,13 @@ impl Table {
         rows: &[f32],
         sources: Option<&[u32]>,
         clock: Clock,
+        hints: Option<Hints<'_>>,
     ) -> std::result::Result<(), (Error, Reached)> {
         let layout = self.shared.layout();
         // A vector that comes through a lease is an update of a row that was got.
         let updates = clock == Clock::Release;
         let reached = Reached::none_of(keys.len());
-        let put = PutRows { layout, keys, updates, rows, sources, reached };
+        let put = PutRows { layout, keys, updates, rows, sources, hints, reached };
         let (outcome, put) = if layout.has_state() {
             let mut put = Put::<false>(put);
             (self.execute_in_parts(keys, clock, &mut put), put.0)
@@ -220,7 +222,7 @@ impl Table {
         let layout = self.shared.layout();
         let reached = Reached::none_of(keys.len());
         let sources = Some(sources);
-        let put = PutRows { layout, keys, updates: false, rows, sources, reached };
+        let put = PutRows { layout, keys, updates: false, rows, sources, hints: None, reached };
         let outcome = self.execute(keys, Clock::Keep, &mut RewriteVectors(put))?;
         self.shared.counters.disk_reads.add(outcome.disk_reads);
         Ok(())

@@ -3,7 +3,7 @@
 //! The store may call a method again for a place if the row has moved. Each call therefore repeats
 //! the whole work for its place.
 
-use embank_kv::{Access, Operation, Shortage, Width};
+use embank_kv::{Access, Operation, RowHint, Shortage, Width};
 
 use super::record::{Entries, push_entry};
 use crate::keys::UNKNOWN_ID;
@@ -229,7 +229,7 @@ impl Operation for AddCounts<'_> {
         Shortage::Stops
     }
 
-    fn settled(&mut self, i: usize) {
+    fn settled(&mut self, i: usize, _: RowHint) {
         self.settled.push(i as u32);
     }
 

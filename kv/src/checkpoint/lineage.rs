@@ -45,7 +45,7 @@ impl Lineage {
     }
 
     /// Adds the opening that writes from `first_page` on. Removes earlier openings that begin at or
-    /// after that page, because none of their pages is left.
+    /// after that page, because the log has no page of theirs.
     #[must_use]
     pub(crate) fn then(mut self, first_page: u64, salt: u64) -> Self {
         self.openings.retain(|opening| opening.first_page < first_page);

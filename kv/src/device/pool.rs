@@ -19,7 +19,7 @@
 //! it has, possibly none. It tries again after [`BURSTS_UNTIL_RETRY`] more bursts that lacked a
 //! thread.
 //!
-//! **Fork.** A child has none of the pool's threads, and a lock of the pool may have been held at
+//! **Fork.** A child has no thread of the pool, and a lock of the pool may have been held at
 //! the fork. The fork handler therefore forgets the parent's pool (`forget_in_child`). The first
 //! device that the child opens makes a new pool. If no handler ran, the process id tells that a
 //! pool belongs to the parent. A device of the parent that is dropped in the child joins no thread.

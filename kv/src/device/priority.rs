@@ -92,7 +92,7 @@ pub(super) struct Lane<'t> {
 }
 
 impl Lane<'_> {
-    /// True if the call may begin another read. Always true if none of its reads is in flight.
+    /// True if the call may begin another read. Always true if no read of the call is in flight.
     pub(super) fn has_room(&self) -> bool {
         match self.priority {
             Priority::Foreground => true,

@@ -13,6 +13,7 @@ use crate::engine::tables::TableState;
 use crate::engine::waiters::Waiters;
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
+use crate::hints::StoreNumber;
 use crate::index::Index;
 use crate::log::Log;
 use crate::log::page::PAGE_HEADER_BYTES;
@@ -46,6 +47,8 @@ pub(crate) struct Core {
     /// Of `tables`, for every batch.
     pub(crate) lengths: Lengths,
     pub(crate) numbers: Numbers,
+    /// Tells the hints of this store from those of others.
+    pub(crate) store: StoreNumber,
     /// The checkpoint that a store shows that is open to read only.
     pub(crate) reading: Option<ReadAt>,
 }

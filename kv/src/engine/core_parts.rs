@@ -19,6 +19,7 @@ use crate::engine::tables::TableState;
 use crate::engine::waiters::Waiters;
 use crate::epoch::Gate;
 use crate::error::{Error, Result};
+use crate::hints::StoreNumber;
 use crate::index::Index;
 use crate::log::Extent;
 use crate::log::Log;
@@ -95,6 +96,7 @@ impl Core {
             tables: RwLock::new(manifest.tables.iter().enumerate().map(table).collect()),
             lengths: Lengths::default(),
             numbers: Numbers::default(),
+            store: StoreNumber::new(),
             reading: None,
         };
         for table in core.tables.read().iter() {

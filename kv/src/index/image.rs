@@ -11,7 +11,7 @@
 //! checkpoint names a whole image and the deltas that follow it. The newest image with a bucket
 //! gives the bucket's content. A bucket's depth follows from its number and from the newest image's
 //! level and split pointer. This holds for every bucket, because a bucket that was split later is
-//! in a later delta. Loading assigns overflow buckets anew.
+//! in a later delta. Loading assigns new overflow buckets.
 
 use std::fs::File;
 

@@ -47,6 +47,8 @@ pub(crate) enum Planted {
     CopyUnchecked,
     /// Compaction moves the log's beginning before it has moved the rows below it.
     BeginEarly,
+    /// A batch changes a row where its hint leads, although the row is in the read-only region.
+    HintUnchecked,
 }
 
 #[cfg(not(embank_shuttle))]

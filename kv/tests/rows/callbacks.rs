@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::common::{options, peek, peek_each, push_to_disk, put, value};
 use embank_kv::{
-    Access, Clock, DeviceChoice, Error, Operation, Store, StoreOptions, TableId, Width,
+    Access, Clock, DeviceChoice, Error, Operation, RowHint, Store, StoreOptions, TableId, Width,
 };
 
 const VALUE_BYTES: usize = 64;
@@ -143,7 +143,7 @@ impl<const ACCESS: u8> Operation for Settles<ACCESS> {
     fn seen(&mut self, i: usize, _: u32) {
         self.seen[i] += 1;
     }
-    fn settled(&mut self, i: usize) {
+    fn settled(&mut self, i: usize, _: RowHint) {
         self.settled[i] += 1;
     }
 }

@@ -2,23 +2,64 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use crate::common::{
     Add, GetAll, GetEach, PutAll, PutEach, Turn, options, peek, peek_each, rows, turned, value,
 };
-use embank_kv::{Clock, DeviceChoice, Store, StoreOptions, TableId};
+use embank_kv::{
+    Access, Clock, DeviceChoice, Hints, Operation, RowHint, RowHints, Store, StoreOptions, TableId,
+};
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Put { table: usize, first: u64, count: u64, version: u64 },
-    Add { table: usize, first: u64, count: u64, insert: bool },
-    Get { table: usize, first: u64, count: u64 },
-    Peek { table: usize, first: u64, count: u64 },
-    Delete { table: usize, first: u64, count: u64 },
-    Promote { table: usize, first: u64, count: u64 },
-    Drop { table: usize },
+    Put {
+        table: usize,
+        first: u64,
+        count: u64,
+        version: u64,
+    },
+    Add {
+        table: usize,
+        first: u64,
+        count: u64,
+        insert: bool,
+    },
+    Get {
+        table: usize,
+        first: u64,
+        count: u64,
+    },
+    /// Gets rows of a table of fixed width and notes where they lie.
+    Hint {
+        table: usize,
+        first: u64,
+        count: u64,
+    },
+    /// Adds to the rows of an earlier `Hint`. Rows may have moved, have been deleted or have been
+    /// inserted again since, and the store may have been reopened.
+    AddByHints {
+        which: usize,
+    },
+    Peek {
+        table: usize,
+        first: u64,
+        count: u64,
+    },
+    Delete {
+        table: usize,
+        first: u64,
+        count: u64,
+    },
+    Promote {
+        table: usize,
+        first: u64,
+        count: u64,
+    },
+    Drop {
+        table: usize,
+    },
     Compact,
     Checkpoint,
     Reopen,
@@ -42,6 +83,12 @@ fn value_bytes(table: usize, key: u64, version: u64) -> usize {
     }
 }
 
+/// What `Add { by: 3, .. }` does to a row.
+fn add_to(row: &mut [u8]) {
+    let now = u64::from_le_bytes(row[..8].try_into().unwrap());
+    row[..8].copy_from_slice(&(now.wrapping_add(3)).to_le_bytes());
+}
+
 fn create(store: &Store, table: usize) -> TableId {
     let bytes = VALUE_BYTES[table];
     let name = format!("t{bytes}");
@@ -58,6 +105,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (span.clone(), 0..1000u64).prop_map(|((table, first, count), version)| Step::Put { table, first, count, version }),
         3 => (span.clone(), any::<bool>()).prop_map(|((table, first, count), insert)| Step::Add { table, first, count, insert }),
         2 => span.clone().prop_map(|(table, first, count)| Step::Get { table, first, count }),
+        2 => span.clone().prop_map(|(table, first, count)| Step::Hint { table: table % VARIABLE, first, count }),
+        3 => (0..3usize).prop_map(|which| Step::AddByHints { which }),
         2 => span.clone().prop_map(|(table, first, count)| Step::Peek { table, first, count }),
         1 => span.clone().prop_map(|(table, first, count)| Step::Delete { table, first, count }),
         1 => span.prop_map(|(table, first, count)| Step::Promote { table, first, count }),
@@ -80,6 +129,41 @@ struct Pair {
     rows: Rows,
     /// The rows of the newest checkpoint.
     durable: Option<Rows>,
+    /// The hints of the newest `Hint` steps, the oldest first.
+    hinted: VecDeque<Hinted>,
+}
+
+/// The rows of a `Hint` step.
+struct Hinted {
+    table: usize,
+    keys: Vec<u64>,
+    hints: RowHints,
+}
+
+/// Number of `Hint` steps whose hints are kept.
+const HINTED_MAX: usize = 3;
+
+/// Gets rows, inserts none, and notes where they lie.
+struct NoteHints(RowHints);
+
+impl Operation for NoteHints {
+    const ACCESS: Access = Access::Get;
+    fn settled(&mut self, i: usize, hint: RowHint) {
+        self.0.note(i, hint);
+    }
+}
+
+/// Adds 3 to the rows that exist.
+struct AddByHints<'a>(Hints<'a>);
+
+impl Operation for AddByHints<'_> {
+    const ACCESS: Access = Access::Update;
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        Add { by: 3, insert: false }.update(i, value);
+    }
+    fn hints(&self) -> Option<Hints<'_>> {
+        Some(self.0)
+    }
 }
 
 impl Pair {
@@ -92,6 +176,7 @@ impl Pair {
             tables: Vec::new(),
             rows: Rows::new(),
             durable: None,
+            hinted: VecDeque::new(),
         };
         pair.open();
         pair
@@ -168,8 +253,7 @@ impl Pair {
                         }
                         std::collections::hash_map::Entry::Vacant(_) => continue,
                     };
-                    let now = u64::from_le_bytes(row[..8].try_into().unwrap());
-                    row[..8].copy_from_slice(&(now.wrapping_add(3)).to_le_bytes());
+                    add_to(row);
                 }
             }
             Step::Get { table, first, count } => {
@@ -181,6 +265,32 @@ impl Pair {
                     _ => store.execute(id, &keys, Clock::Keep, &mut GetAll(&mut values)),
                 };
                 assert_eq!(rows(values, &outcome.unwrap()), self.expected(table, &keys));
+            }
+            Step::Hint { table, first, count } => {
+                let mut keys = keys(first, count);
+                // A chunk uses hints only if all its keys have one.
+                keys.retain(|&key| self.rows.contains_key(&(table, key)));
+                let mut noted = NoteHints(RowHints::none_of(keys.len()));
+                let id = self.tables[table];
+                let outcome = store.execute(id, &keys, Clock::Keep, &mut noted).unwrap();
+                assert!(outcome.missing.is_empty());
+                assert!((0..keys.len()).all(|i| noted.0.get(i).is_some()));
+                self.hinted.push_back(Hinted { table, keys, hints: noted.0 });
+                if self.hinted.len() > HINTED_MAX {
+                    self.hinted.pop_front();
+                }
+            }
+            Step::AddByHints { which } => {
+                let Some(Hinted { table, keys, hints }) = self.hinted.get(which) else { return };
+                let id = self.tables[*table];
+                let mut add = AddByHints(hints.all());
+                let outcome = store.execute(id, keys, Clock::Keep, &mut add).unwrap();
+                let missing = |key: &u64| !self.rows.contains_key(&(*table, *key));
+                assert_eq!(outcome.missing.len(), keys.iter().filter(|key| missing(key)).count());
+                for key in keys {
+                    let Some(row) = self.rows.get_mut(&(*table, *key)) else { continue };
+                    add_to(row);
+                }
             }
             Step::Peek { table, first, count } => {
                 let keys = keys(first, count);

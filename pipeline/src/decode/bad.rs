@@ -87,7 +87,7 @@ impl BadList {
         }
     }
 
-    /// Moves `rows` to this list, which must have none of them. If `rows` has a row several times,
+    /// Moves `rows` to this list, which must not have them yet. If `rows` has a row several times,
     /// its first fault counts. Calls `place` for each kept row, to convert its place.
     pub(crate) fn add_block(&mut self, rows: &mut Vec<BadRow>, mut place: impl FnMut(&mut BadRow)) {
         rows.sort_by_key(|bad| bad.line);

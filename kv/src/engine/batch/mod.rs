@@ -17,12 +17,15 @@
 //! walk and the other lines need fill buffers, so two loops ask for them. The buckets of the next
 //! group are prefetched between these loops: their page walks pass while the fill buffers are busy.
 //!
+//! **Hints.** A batch whose operation knows where the rows lie leaves out the index (`hinted`).
+//!
 //! **Rows on disk.** The batch sets aside the keys whose rows are on disk. When it has worked on
 //! the other keys, it reads these rows as one stream (`disk`). The batch pins the epoch while it
 //! works in memory. Whatever may wait (a new page of the log, the drive) happens while it is not
 //! pinned, and the chunk then continues where it stopped. A single operation is a batch of one key.
 
 mod disk;
+mod hinted;
 mod new_record;
 mod reads;
 mod row;
@@ -274,7 +277,10 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         let mut at = start;
         self.scratch.deferred.clear();
         while at < end {
-            self.pinned(|batch, view| batch.run_stages(&mut at, end, view))?;
+            self.pinned(|batch, view| match batch.has_hints(at..end, view) {
+                true => batch.run_hinted(&mut at, end, view),
+                false => batch.run_stages(&mut at, end, view),
+            })?;
         }
         let mut deferred = std::mem::take(&mut self.scratch.deferred);
         let mut at = 0;

@@ -2,6 +2,7 @@
 
 use super::{Batch, Step, Work, bytes_of};
 use crate::engine::core::Core;
+use crate::hints::RowHint;
 use crate::index::{Candidates, Inserted};
 use crate::log::PageFull;
 use crate::log::view::View;
@@ -67,7 +68,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         let link = |previous| record.set_link(record.link().with_previous(previous));
         match self.core.index.insert(&self.core.budget, hash, searched, record.address(), link) {
             Inserted::Yes => {
-                self.work.settled(i);
+                self.work.settled(i, RowHint::new(self.core.store, record.address()));
                 self.note_inserted(record_bytes(value_bytes));
                 Ok(Step::Done)
             }

@@ -2,6 +2,7 @@
 
 use super::succession::{Old, Predecessor, Succession};
 use super::{Batch, Effect, Place, Step, Work, bytes_of};
+use crate::hints::RowHint;
 use crate::log::PageFull;
 use crate::log::view::View;
 use crate::operation::{Clock, RowMark};
@@ -93,12 +94,14 @@ pub(super) enum InPlace<'g> {
     },
 }
 
-/// Works on a row of the mutable region. A row of fixed width has room for every value.
+/// Works on a row of the mutable region. `hint` leads to its record. A row of fixed width has room
+/// for every value.
 #[inline]
 pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
     work: &mut W,
     i: usize,
     record: RecordRef<'g>,
+    hint: RowHint,
     clock: Clock,
     room: ValueRoom<'_>,
 ) -> InPlace<'g> {
@@ -120,7 +123,7 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
             work.read(i, unsafe { record.value(old_bytes) });
             locked.unlock_unchanged(after);
             work.clock(i, before.outstanding());
-            work.settled(i);
+            work.settled(i, hint);
             return done;
         }
         Effect::Delete => {
@@ -138,7 +141,7 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
             // A release counts as a change of the value, so the row's uses stay as the Get left
             // them.
             locked.unlock_changed(after);
-            work.settled(i);
+            work.settled(i, hint);
             return done;
         }
         Effect::Update | Effect::Put => {}
@@ -154,7 +157,7 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
         clock::fence_before_change();
         record.store_value(room.words);
         locked.unlock_changed(after);
-        work.settled(i);
+        work.settled(i, hint);
         return done;
     }
     if let Err(refused) = write_variable(work, i, record, old_bytes, room) {
@@ -162,7 +165,7 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
         return refused;
     }
     locked.unlock_changed(after);
-    work.settled(i);
+    work.settled(i, hint);
     done
 }
 
@@ -262,7 +265,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         self.copy_to_tail(i, place, view)
     }
 
-    fn has_room(&self, record: RecordRef<'_>) -> bool {
+    pub(super) fn has_room(&self, record: RecordRef<'_>) -> bool {
         VARIABLE || record.shape().padded_value_bytes() == self.scratch.value.len() * 8
     }
 
@@ -282,7 +285,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     #[inline]
     pub(super) fn in_place(&mut self, i: usize, record: RecordRef<'_>) -> Option<Step> {
         let room = ValueRoom { words: &mut self.scratch.value, value_bytes: self.value_bytes };
-        match in_place::<W, VARIABLE>(self.work, i, record, self.clock, room) {
+        let hint = RowHint::new(self.core.store, record.address());
+        match in_place::<W, VARIABLE>(self.work, i, record, hint, self.clock, room) {
             InPlace::Moved => return Some(Step::Moved),
             InPlace::Blocked => self.outcome.blocked.push(i as u32),
             InPlace::LeftAlone => self.tally.hits_mutable += 1,
@@ -319,7 +323,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         let link = record.link().with_tombstone(false);
         record.set_link(if VARIABLE { link.with_value_bytes(value_bytes) } else { link });
         locked.unlock_changed(before.with_outstanding(self.clock.after(0)));
-        self.work.settled(i);
+        self.work.settled(i, RowHint::new(self.core.store, record.address()));
         self.note_inserted(record.shape().record_bytes());
         Some(Step::Done)
     }

@@ -11,6 +11,7 @@ use super::row::ValueRoom;
 use super::{Effect, Entry, Work};
 use crate::engine::batch::row::{InPlace, Peeked, in_place, peek};
 use crate::engine::core::Core;
+use crate::hints::RowHint;
 use crate::operation::{Clock, Width};
 use crate::record::address::TableId;
 use crate::record::clock::ClockWord;
@@ -65,14 +66,15 @@ pub(crate) fn try_single<W: Work>(
                 return None;
             }
             let Peeked::Row = peek::<W, false>(work, 0, record, room) else { return None };
-            work.settled(0);
+            work.settled(0, RowHint::new(core.store, record.address()));
         }
         Effect::Get | Effect::Update | Effect::Put | Effect::Touch => {
             let has_room = record.shape().padded_value_bytes() == room.words.len() * 8;
             if !mutable || !has_room || core.log.is_poisoned() {
                 return None;
             }
-            let done = in_place::<W, false>(work, 0, record, clock, room);
+            let hint = RowHint::new(core.store, record.address());
+            let done = in_place::<W, false>(work, 0, record, hint, clock, room);
             // Dropping the outcome unlocks a tombstone.
             match done {
                 InPlace::Row { promoted } => {

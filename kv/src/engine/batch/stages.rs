@@ -187,7 +187,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
 
     /// Fetches a record's other lines.
     #[inline]
-    fn prefetch_rest<const NEAR: bool>(&self, place: *const u8) {
+    pub(super) fn prefetch_rest<const NEAR: bool>(&self, place: *const u8) {
         if place.is_null() || W::HEADERS_ALONE {
             return;
         }

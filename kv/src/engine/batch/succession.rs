@@ -13,6 +13,7 @@
 //! searches again.
 
 use super::{Batch, Effect, Work, row};
+use crate::hints::RowHint;
 use crate::index::Entry;
 use crate::log::PageFull;
 use crate::record::address::Address;
@@ -185,7 +186,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             return;
         }
         self.tally.copied += 1;
-        self.work.settled(i);
+        self.work.settled(i, RowHint::new(self.core.store, new.address()));
         self.tally.promoted_used += u64::from(old.word.is_promoted());
         if old.value.is_none() {
             self.note_inserted(new_bytes);

@@ -1,5 +1,6 @@
 //! What a batch does with its rows, as the engine sees it.
 
+use crate::hints::{Hints, RowHint};
 use crate::operation::{Access, Operation, RowMark, Shortage, Width};
 use crate::record::address::Address;
 use crate::record::clock::ClockWord;
@@ -107,7 +108,11 @@ pub(crate) trait Work {
     /// The clock of a row that was peeked at or got, without the operation's own count.
     fn clock(&mut self, _i: usize, _outstanding: u32) {}
     /// What `Get`, `Update`, `Put` or `Touch` did to a row is final.
-    fn settled(&mut self, _i: usize) {}
+    fn settled(&mut self, _i: usize, _hint: RowHint) {}
+    /// See [`Operation::hints`].
+    fn hints(&self) -> Option<Hints<'_>> {
+        None
+    }
 }
 
 impl<O: Operation> Work for O {
@@ -145,8 +150,15 @@ impl<O: Operation> Work for O {
         Operation::seen(self, i, outstanding);
     }
     #[inline]
-    fn settled(&mut self, i: usize) {
-        Operation::settled(self, i);
+    fn settled(&mut self, i: usize, hint: RowHint) {
+        Operation::settled(self, i, hint);
+    }
+    #[inline]
+    fn hints(&self) -> Option<Hints<'_>> {
+        match O::ACCESS {
+            Access::Update | Access::Put | Access::Touch => Operation::hints(self),
+            Access::Peek | Access::Get => None,
+        }
     }
 }
 

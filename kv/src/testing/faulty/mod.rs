@@ -189,7 +189,7 @@ impl FaultyDevice {
         self.plan.lock().writes.set(n, fault);
     }
 
-    /// Makes the `n`-th write from now fail. None of its bytes reaches the device.
+    /// Makes the `n`-th write from now fail. No byte of it reaches the device.
     pub fn fail_write(&self, n: u64, kind: io::ErrorKind) {
         self.tear_write(n, 0, kind);
     }

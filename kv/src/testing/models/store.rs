@@ -10,6 +10,7 @@ use crate::device::{Device, DeviceOptions, MemoryDevice};
 use crate::engine::compaction::options::CompactionOptions;
 use crate::engine::retention::state::{JUDGED_ROWS, USES_MIN};
 use crate::engine::waiters::ReleaseTicket;
+use crate::hints::{Hints, RowHint, RowHints};
 use crate::operation::{Access, Clock, Operation};
 use crate::options::StoreOptions;
 use crate::record::address::TableId;
@@ -70,6 +71,30 @@ impl Operation for Get {
     const ACCESS: Access = Access::Get;
     fn insert(&mut self, _: usize, _: &mut [u8]) -> bool {
         true
+    }
+}
+
+/// Gets a row and notes where it lies.
+struct GetHints(RowHints);
+impl Operation for GetHints {
+    const ACCESS: Access = Access::Get;
+    fn insert(&mut self, _: usize, _: &mut [u8]) -> bool {
+        true
+    }
+    fn settled(&mut self, i: usize, hint: RowHint) {
+        self.0.note(i, hint);
+    }
+}
+
+/// As [`Add`], with hints.
+struct AddBy<'a>(Hints<'a>);
+impl Operation for AddBy<'_> {
+    const ACCESS: Access = Access::Update;
+    fn update(&mut self, i: usize, value: &mut [u8]) {
+        Add.update(i, value);
+    }
+    fn hints(&self) -> Option<Hints<'_>> {
+        Some(self.0)
     }
 }
 
@@ -143,6 +168,21 @@ impl Bank {
         let clock = Clock::Acquire { bound: Some(bound) };
         let outcome = self.store.execute(self.rows, &[key], clock, &mut Get).unwrap();
         outcome.blocked.is_empty()
+    }
+
+    /// As [`get`](Self::get). Returns where the row lies; `None` if it is blocked.
+    fn get_hints(&self, key: u64, bound: u32) -> Option<RowHints> {
+        let clock = Clock::Acquire { bound: Some(bound) };
+        let mut get = GetHints(RowHints::none_of(1));
+        let outcome = self.store.call_state().execute(self.rows, &[key], clock, &mut get).unwrap();
+        outcome.blocked.is_empty().then_some(get.0)
+    }
+
+    /// As [`train`](Self::train), with the hints of the get. The call runs as a batch, because a
+    /// single key has a path without hints.
+    fn train_by(&self, key: u64, hints: &RowHints) {
+        let state = self.store.call_state();
+        state.execute(self.rows, &[key], Clock::Release, &mut AddBy(hints.all())).unwrap();
     }
 
     /// Answers a get of the row and adds 1 to its value.
@@ -327,6 +367,39 @@ fn training_while_pages_leave() {
     });
 }
 
+/// Trainers get rows and update them by hints. Meanwhile the rows' pages become read-only, are
+/// written and leave memory. A change of a row in a written page would be lost with the page.
+fn training_by_hints_while_pages_leave() {
+    const ROWS: u64 = 3;
+    const FILLED: u64 = PAGES_IN_MEMORY - 7;
+    let bank = Bank::new(|bank| {
+        (0..ROWS).for_each(|key| {
+            bank.put(key, 0);
+            bank.fill([key]);
+        });
+        bank.fill(ROWS..FILLED);
+    });
+    let trainer = |fills: u64| {
+        spawn(&bank, move |bank| {
+            let hints: Vec<_> = (0..ROWS).map(|key| bank.get_hints(key, 1).unwrap()).collect();
+            bank.fill([100 + fills, 200 + fills]);
+            (0..ROWS).zip(&hints).for_each(|(key, hints)| bank.train_by(key, hints));
+        })
+    };
+    let threads =
+        [trainer(0), trainer(1), spawn(&bank, |bank| bank.fill(FILLED..PAGES_IN_MEMORY + 2))];
+    join(threads);
+    quietly(|| {
+        for key in 0..ROWS {
+            assert_eq!(bank.peek(key), Some(2), "key {key}");
+            assert_eq!(bank.clock_of(key), Some(0), "key {key}");
+        }
+        bank.store.checkpoint(b"").unwrap();
+        let bank = bank.reopen();
+        (0..ROWS).for_each(|key| assert_eq!(bank.peek(key), Some(2), "key {key}"));
+    });
+}
+
 /// A second checkpoint, which saves only the index changes since the first, is taken while rows
 /// change.
 fn second_checkpoint_among_writers() {
@@ -462,6 +535,11 @@ fn no_row_is_lost_by_compaction() {
 }
 
 #[test]
+fn no_update_by_hints_is_lost() {
+    explore("training by hints while pages leave", training_by_hints_while_pages_leave);
+}
+
+#[test]
 fn planted_a_pause_that_does_not_wait_is_found() {
     finds(Planted::PauseAtOnce, checkpoint_among_writers);
 }
@@ -496,4 +574,9 @@ fn planted_a_beginning_that_moves_too_early_is_found() {
 #[test]
 fn planted_a_release_that_does_not_count_is_found() {
     finds(Planted::ReleaseUncounted, training_while_pages_leave);
+}
+
+#[test]
+fn planted_a_hint_that_is_not_checked_is_found() {
+    finds(Planted::HintUnchecked, training_by_hints_while_pages_leave);
 }

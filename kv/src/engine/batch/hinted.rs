@@ -1,0 +1,138 @@
+//! Takes the keys of a chunk to their records by the hints of an earlier batch, without the index
+//! (the essay of `hints` says why that is safe).
+//!
+//! The batch prefetches the records of a group of keys while it works on the group before.
+
+use std::ops::Range;
+use std::ptr;
+
+use super::row::{self, InPlace, ValueRoom};
+use super::{Batch, GROUP_KEYS, Work};
+use crate::hints::RowHint;
+use crate::log::PageFull;
+use crate::log::view::View;
+use crate::memory::cpu_hint;
+use crate::record::address::Address;
+use crate::sync::{Planted, planted};
+
+/// The records of a group of keys.
+struct Group {
+    addresses: [Address; GROUP_KEYS],
+    /// Where the records lie in memory.
+    places: [*const u8; GROUP_KEYS],
+    /// Number of the group's keys; 0 behind the last group.
+    keys: usize,
+}
+
+impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
+    /// True if the operation has hints that lead to the mutable region for all these keys. They
+    /// lead there until the pin under which `view` was taken has gone.
+    pub(super) fn has_hints(&self, places: Range<usize>, view: View<'_>) -> bool {
+        let first = if planted(Planted::HintUnchecked) { view.head } else { view.read_only };
+        // 0 stands for no hint.
+        let first = first.max(1);
+        W::IN_PLACE
+            && !VARIABLE
+            && self.hints().is_some_and(|all| all[places].iter().all(|&at| at >= first))
+    }
+
+    /// The addresses of all rows of the batch, as the hints tell them.
+    #[inline]
+    fn hints(&self) -> Option<&[u64]> {
+        self.work.hints()?.of_store(self.core.store, self.keys.len())
+    }
+
+    /// Works on keys `at..end`, all of which have hints. Leaves in `at` the first key that it did
+    /// not complete.
+    pub(super) fn run_hinted(
+        &mut self,
+        at: &mut usize,
+        end: usize,
+        view: View<'_>,
+    ) -> Result<(), PageFull> {
+        if cpu_hint::is_near_faster() {
+            self.run_hinted_into::<true>(at, end, view)
+        } else {
+            self.run_hinted_into::<false>(at, end, view)
+        }
+    }
+
+    fn run_hinted_into<const NEAR: bool>(
+        &mut self,
+        at: &mut usize,
+        end: usize,
+        view: View<'_>,
+    ) -> Result<(), PageFull> {
+        let mut next = self.begin_group::<NEAR>(*at..end, view);
+        while next.keys > 0 {
+            let group = next;
+            next = self.begin_group::<NEAR>(*at + group.keys..end, view);
+            for &place in &group.places[..group.keys] {
+                self.prefetch_rest::<NEAR>(place);
+            }
+            for &address in &group.addresses[..group.keys] {
+                self.step_hinted(*at, address, view)?;
+                *at += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetches the first lines of the records of the first keys among `places`, a group at most.
+    #[inline]
+    fn begin_group<const NEAR: bool>(&self, places: Range<usize>, view: View<'_>) -> Group {
+        let mut group = Group {
+            addresses: [Address::NONE; GROUP_KEYS],
+            places: [ptr::null(); GROUP_KEYS],
+            keys: 0,
+        };
+        // The operation gives its hints anew, so they are looked at anew: an operation must not be
+        // able to make the batch read at an address that `step_hinted` may not use.
+        let Some(all) = self.hints() else { return group };
+        group.keys = places.len().min(GROUP_KEYS);
+        let to = group.addresses.iter_mut().zip(&mut group.places);
+        for ((address, place), &hint) in to.zip(&all[places]) {
+            *address = Address::new(hint);
+            *place = view.place(*address).cast_const();
+            cpu_hint::line_into::<NEAR, _>(*place);
+        }
+        group
+    }
+
+    /// Works on one key, whose row lay at `address` when its hint was noted.
+    #[inline(always)]
+    fn step_hinted(&mut self, i: usize, address: Address, view: View<'_>) -> Result<(), PageFull> {
+        let is_there =
+            view.mutable(address) || planted(Planted::HintUnchecked) && view.in_memory(address);
+        if !address.is_none() && is_there {
+            // SAFETY: pinned, and the mutable region is above the head; the address is that of a
+            // record that was complete when its hint was made.
+            let record = unsafe { view.record(address) };
+            if record.is(self.table.number, self.keys[i]) && self.has_room(record) {
+                let room =
+                    ValueRoom { words: &mut self.scratch.value, value_bytes: self.value_bytes };
+                let hint = RowHint::new(self.core.store, address);
+                // Dropping the outcome unlocks a tombstone.
+                let done =
+                    row::in_place::<W, VARIABLE>(self.work, i, record, hint, self.clock, room);
+                match done {
+                    InPlace::Row { promoted } => {
+                        self.tally.hits_mutable += 1;
+                        self.tally.promoted_used += u64::from(promoted);
+                        return Ok(());
+                    }
+                    InPlace::Blocked => {
+                        self.outcome.blocked.push(i as u32);
+                        return Ok(());
+                    }
+                    InPlace::Moved
+                    | InPlace::LeftAlone
+                    | InPlace::Tombstone(_)
+                    | InPlace::NoRoom
+                    | InPlace::TooLong(_) => {}
+                }
+            }
+        }
+        self.search(i, view)
+    }
+}
