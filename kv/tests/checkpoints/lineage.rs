@@ -1,6 +1,6 @@
 //! Tests files from another line of history. Such a file comes from a copy that was written by
-//! itself, or from before a crash or a roll back. The bank treats it as damage and returns no row of
-//! it.
+//! itself, or from before a crash or a roll back. The bank treats it as damage and returns no
+//! row of it.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 

@@ -86,8 +86,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             places: [ptr::null(); GROUP_KEYS],
             keys: 0,
         };
-        // The operation gives its hints anew, so they are looked at anew: an operation must not be
-        // able to make the batch read at an address that `step_hinted` may not use.
+        // The operation may give other hints at each call. Therefore `step_hinted` checks each
+        // address again, although `has_hints` has checked all of them.
         let Some(all) = self.hints() else { return group };
         group.keys = places.len().min(GROUP_KEYS);
         let to = group.addresses.iter_mut().zip(&mut group.places);
