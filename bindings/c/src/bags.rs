@@ -102,7 +102,8 @@ pub unsafe extern "C" fn embank_table_get_bags(
     pooled_len: usize,
     lease: *mut *mut embank_lease,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `keys`, `bags`, `pooled` and `lease` are each null or valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("lease", lease)?;
         let table = table_of(table)?;
@@ -130,7 +131,8 @@ pub unsafe extern "C" fn embank_table_peek_bags(
     pooled: *mut f32,
     pooled_len: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `keys`, `bags` and `pooled` are each null or valid for the call.
     call(|| unsafe {
         let table = table_of(table)?;
         let keys = Lent::new("keys", keys, key_count)?;
@@ -153,6 +155,7 @@ pub unsafe extern "C" fn embank_lease_apply_bags(
     gradients: *const f32,
     gradients_len: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed; `bags` and `gradients` are each null or valid for the call.
     call(|| unsafe { end_with_bags(lease, bags, gradients, gradients_len) })
 }

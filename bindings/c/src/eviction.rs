@@ -112,7 +112,7 @@ pub unsafe extern "C" fn embank_eviction_init(
     eviction: *mut embank_eviction,
     size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `eviction` is null or valid for the call.
     call(|| unsafe { sized::write(eviction, size, &embank_eviction::defaults()) })
 }
 
@@ -128,7 +128,8 @@ pub unsafe extern "C" fn embank_table_evict(
     evicted: *mut embank_evicted,
     evicted_size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `eviction` and `evicted` are each null or valid for the call.
     call(|| unsafe {
         let results = Results::new(evicted, evicted_size)?;
         let table = table_of(table)?;

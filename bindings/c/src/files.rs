@@ -247,7 +247,7 @@ pub unsafe extern "C" fn embank_export_options_init(
     options: *mut embank_export_options,
     size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `options` is null or valid for the call.
     call(|| unsafe { sized::write(options, size, &embank_export_options::defaults()) })
 }
 
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn embank_import_options_init(
     options: *mut embank_import_options,
     size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `options` is null or valid for the call.
     call(|| unsafe { sized::write(options, size, &embank_import_options::defaults()) })
 }
 
@@ -273,7 +273,8 @@ pub unsafe extern "C" fn embank_table_export(
     exported: *mut embank_exported,
     exported_size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `path`, `options` and `exported` are each null or valid for the call.
     call(|| unsafe {
         let results = Results::new(exported, exported_size)?;
         let table = table_of(table)?;
@@ -303,7 +304,8 @@ pub unsafe extern "C" fn embank_table_import(
     imported: *mut embank_imported,
     imported_size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `path`, `options` and `imported` are each null or valid for the call.
     call(|| unsafe {
         let results = Results::new(imported, imported_size)?;
         let table = table_of(table)?;
@@ -330,7 +332,8 @@ pub unsafe extern "C" fn embank_table_import_files(
     imported: *mut embank_imported,
     imported_size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `paths`, `options` and `imported` are each null or valid for the call.
     call(|| unsafe {
         let results = Results::new(imported, imported_size)?;
         let table = table_of(table)?;
@@ -363,7 +366,8 @@ pub unsafe extern "C" fn embank_exported_settings(
     size: usize,
     found: *mut u8,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `path`, `settings` and `found` are each null or
+    // valid for the call.
     call(|| unsafe {
         let place = Place::required("answer", found)?;
         let results = Results::new(settings, size)?;

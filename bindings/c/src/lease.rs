@@ -106,7 +106,8 @@ pub unsafe extern "C" fn embank_lease_apply(
     gradients_len: usize,
 ) -> embank_status {
     let count = |lease: &Lease| lease.unique().batch_len();
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed; `gradients` is null or valid for the call.
     unsafe {
         end_with(lease, "gradients", gradients, gradients_len, count, |lease, values| {
             lease.apply(values)
@@ -122,7 +123,8 @@ pub unsafe extern "C" fn embank_lease_apply_distinct(
     gradients_len: usize,
 ) -> embank_status {
     let count = |lease: &Lease| lease.unique().len();
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed; `gradients` is null or valid for the call.
     unsafe {
         end_with(lease, "gradients", gradients, gradients_len, count, |lease, values| {
             lease.apply_distinct(values)
@@ -139,7 +141,8 @@ pub unsafe extern "C" fn embank_lease_put(
     rows_len: usize,
 ) -> embank_status {
     let count = |lease: &Lease| lease.unique().batch_len();
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed; `rows` is null or valid for the call.
     unsafe { end_with(lease, "rows", rows, rows_len, count, |lease, values| lease.put(values)) }
 }
 
@@ -151,7 +154,8 @@ pub unsafe extern "C" fn embank_lease_put_distinct(
     rows_len: usize,
 ) -> embank_status {
     let count = |lease: &Lease| lease.unique().len();
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed; `rows` is null or valid for the call.
     unsafe {
         end_with(lease, "rows", rows, rows_len, count, |lease, values| lease.put_distinct(values))
     }
@@ -161,7 +165,8 @@ pub unsafe extern "C" fn embank_lease_put_distinct(
 /// there are none left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_release(lease: *const embank_lease) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed.
     call(|| unsafe {
         let held = lease_of(lease)?.lock().take();
         Ok(held.map_or(Ok(()), Lease::release)?)
@@ -174,7 +179,8 @@ pub unsafe extern "C" fn embank_lease_release(lease: *const embank_lease) -> emb
 /// by another thread than the one that took it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_hand_over(lease: *const embank_lease) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed.
     call(|| unsafe {
         lease_of(lease)?.lock().as_ref().ok_or_else(ended)?.hand_over();
         Ok(())
@@ -193,7 +199,8 @@ pub unsafe extern "C" fn embank_lease_distinct(
     places_len: usize,
     count: *mut usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed; `keys`, `places` and `count` are each null or valid for the call.
     call(|| unsafe {
         let count = Place::required("count", count)?;
         let keys = Lent::new_mut("keys", keys, if keys.is_null() { 0 } else { keys_len })?;
@@ -225,6 +232,7 @@ pub unsafe extern "C" fn embank_lease_distinct(
 /// Releases the lease, if it has not ended, and frees the handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_free(lease: *mut embank_lease) {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed.
     unsafe { handle::free(lease) };
 }

@@ -34,7 +34,7 @@
 //! The header's preamble states what every exported function relies on. A pointer is null or points
 //! to a value of its type, which no other code changes until the call returns. A `..._len` is no
 //! larger than the buffer. Text ends with a NUL. A handle came from this library and has not been
-//! freed. A callback is a function of its type that returns. "By the header's rules" in a SAFETY
+//! freed. A callback is a function of its type that returns. "The header's rules" in a SAFETY
 //! comment means these rules; the functions check everything else. Structs and slices may hold any
 //! bits, because the types that come in have no invalid values.
 #![expect(non_camel_case_types, reason = "types have the names that C sees")]

@@ -140,7 +140,7 @@ pub unsafe extern "C" fn embank_bank_options_init(
     options: *mut embank_bank_options,
     size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `options` is null or valid for the call.
     call(|| unsafe { sized::write(options, size, &embank_bank_options::defaults()) })
 }
 

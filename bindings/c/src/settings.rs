@@ -140,7 +140,7 @@ pub unsafe extern "C" fn embank_table_settings_init(
     settings: *mut embank_table_settings,
     size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `settings` is null or valid for the call.
     call(|| unsafe { sized::write(settings, size, &embank_table_settings::defaults()) })
 }
 
