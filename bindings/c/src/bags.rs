@@ -78,7 +78,7 @@ impl LentBags {
     /// # Safety
     /// By the header's rules: the buffers lie there for the time of the call.
     pub(crate) unsafe fn read<'a>(&self) -> Bags<'a> {
-        // SAFETY: the caller's duty is the same.
+        // SAFETY: this function's own caller keeps the duty of the callee.
         unsafe {
             Bags {
                 offsets: self.offsets.read(),

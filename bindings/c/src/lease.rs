@@ -35,7 +35,7 @@ fn ended() -> Failure {
 /// # Safety
 /// By the header's rules for handles.
 unsafe fn lease_of<'a>(lease: *const embank_lease) -> Result<&'a Mutex<Option<Lease>>, Failure> {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: this function's own caller keeps the duty of the callee.
     unsafe { borrowed("lease", lease) }?.inner.get()
 }
 
@@ -52,7 +52,7 @@ unsafe fn end_with(
     end: impl FnOnce(Lease, &[f32]) -> embank::Result<()>,
 ) -> embank_status {
     call(|| {
-        // SAFETY: the caller's duty is the same.
+        // SAFETY: this function's own caller keeps the duty of the callee.
         let (lease, values) =
             unsafe { (lease_of(lease)?, Lent::new(what, values, values_len)?.read()) };
         let taken = {
@@ -80,14 +80,14 @@ pub(crate) unsafe fn end_with_bags(
     gradients: *const f32,
     gradients_len: usize,
 ) -> Result<(), Failure> {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: this function's own caller keeps the duty of the callee.
     let lease = unsafe { lease_of(lease)? };
     let gradients = Lent::new("gradients", gradients, gradients_len)?;
     let mut held = lease.lock();
     let held_lease = held.as_ref().ok_or_else(ended)?;
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: this function's own caller keeps the duty of the callee.
     let bags = unsafe { LentBags::new(bags, held_lease.unique().batch_len())?.read() };
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: this function's own caller keeps the duty of the callee.
     let gradients = unsafe { gradients.read() };
     // A wrong argument leaves the lease as it was.
     held_lease.check_bag_gradients(bags, gradients)?;

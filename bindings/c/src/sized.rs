@@ -58,7 +58,8 @@ pub(crate) unsafe fn write<T: Growing>(
 ) -> Result<(), Failure> {
     check_size::<T>(size)?;
     check_pointer(pointer)?;
-    // SAFETY: the caller's duty is the same; there is no other buffer in the call.
+    // SAFETY: this function's own caller keeps the duty of the callee; there is no other buffer in
+    // the call.
     let theirs = unsafe { Lent::new_mut(T::NAME, pointer.cast::<u8>(), size)?.write() };
     let known = size.min(size_of::<T>());
     // SAFETY: both are at least that long, and `value` is not the caller's memory, which only

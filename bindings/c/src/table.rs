@@ -35,7 +35,7 @@ impl embank_table {
 /// # Safety
 /// By the header's rules for handles.
 pub(crate) unsafe fn table_of<'a>(table: *const embank_table) -> Result<&'a Table, Failure> {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: this function's own caller keeps the duty of the callee.
     unsafe { borrowed("table", table) }?.inner.get()
 }
 
