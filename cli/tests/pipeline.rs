@@ -103,7 +103,7 @@ fn failures_name_the_thing_and_the_cure_and_leave_no_files() {
     for (arguments, told) in [
         (
             "spec.json bad.tsv",
-            "bad.tsv:41: has 2 fields, and the pipeline's rows have 40; --skip-bad",
+            "bad.tsv:41: has 2 fields, and the pipeline's rows have 40, separated by \"\\t\"; --skip-bad",
         ),
         ("broken.json good.tsv", "broken.json; `embank pipeline criteo` prints one"),
         ("none.json good.tsv", "none.json; `embank pipeline criteo` prints one"),

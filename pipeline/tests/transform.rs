@@ -297,9 +297,11 @@ fn bad_rows_are_named_by_line_and_column_in_the_order_of_the_input() {
         assert_eq!(
             said,
             [
-                "first.tsv:1: has 1 fields, and the pipeline's rows have 40",
+                "first.tsv:1: has 1 field, and the pipeline's rows have 40: it is read as text with the separator \
+                 \"\\t\", which it does not have; for text with commas and a header give `format: csv`, for other \
+                 text a `separator`",
                 "second.tsv:31:29: field \"C1\", \"gg\", is not a hexadecimal number",
-                "second.tsv:62: has 2 fields, and the pipeline's rows have 40",
+                "second.tsv:62: has 2 fields, and the pipeline's rows have 40, separated by \"\\t\"",
             ]
         );
         let mut pipeline = Pipeline::new(&Spec::criteo(100), &options).unwrap();

@@ -272,7 +272,7 @@ class SpecError(PipelineError, ValueError):
 
 class BadRow(PipelineError, ValueError):
     """A row can't be used, and the pipeline's `bad_rows` is `"fail"`. Or more rows than
-    `bad_rows_max` can't be used; then this is the first of them.
+    `bad_rows_max`, or all rows of a run, can't be used; then this is the first of them.
 
     The feed has handed out the whole batches before this row.
     """

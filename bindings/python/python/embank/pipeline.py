@@ -279,8 +279,8 @@ class Spec:
         bad_rows: `"fail"`: the first row that can't be used ends the run. `"skip"`: such rows are
             left out and counted, and the report has the first ten. Default: `"fail"`.
         bad_rows_max: With `"skip"`, the largest share of bad rows. A larger share ends the run with
-            `BadRow`, after 10,000 rows at the earliest. A bad row counts as the number of lines
-            that it spans. 1 means no limit. Default: 0.01.
+            `BadRow`, after 10,000 rows or, if every row is bad, at the end of the run. A bad row
+            counts as the number of lines that it spans. 1 means no limit. Default: 0.01.
         vocabularies: The settings of vocabularies that differ from the defaults.
 
     >>> spec = Spec([Field("n", "int32")], [Column("n", fill_missing(0))], [Output("n", ["n"], "i32")])
