@@ -349,8 +349,14 @@ fn a_pipeline_that_makes_no_sense_is_refused_with_the_cure() {
         (with(FieldKind::Int32, &[fill.clone(), Operator::Modulus(0)]), "from 1 to 2^31"),
         (with(FieldKind::Int32, &[fill.clone(), vocabulary.clone()]), "Modulus"),
         (with(FieldKind::Int32, &[fill.clone(), Operator::Hex2Int]), "Hex2Int"),
-        (with(FieldKind::Int32, &[Operator::FillMissing("a".into())]), "FillMissing has"),
-        (with(FieldKind::Hex32, &[Operator::FillMissing(Value::Int(-1))]), "FillMissing has"),
+        (
+            with(FieldKind::Int32, &[Operator::FillMissing("a".into())]),
+            "FillMissing has \"a\", and the values are whole numbers of 32 bits",
+        ),
+        (
+            with(FieldKind::Hex32, &[Operator::FillMissing(Value::Int(-1))]),
+            "FillMissing has -1, and the values are unsigned",
+        ),
         (with(FieldKind::Float32, &[fill.clone(), Operator::Modulus(5)]), "whole numbers"),
         (with(FieldKind::Bytes, &[Operator::FillMissing("".into())]), "text"),
         (
@@ -498,7 +504,7 @@ fn ends_of_a_clip_stay_within_its_numbers() {
     let mut negative = spec(1000.0);
     negative.columns[0].operators[0] = Operator::Clip { low: -5.0, high: -1.0 };
     let error = Pipeline::new(&negative, &RunOptions::default()).unwrap_err();
-    assert!(error.to_string().contains("no value that"), "{error}");
+    assert!(error.to_string().contains("leaves no value to a column of unsigned"), "{error}");
     assert!(Pipeline::new(&spec(1000.0), &RunOptions::default()).is_ok());
 }
 
