@@ -145,7 +145,9 @@ class BudgetTooSmall(EmbankError):
     budget_bytes: int
     """The budget that was passed, in bytes."""
     needed_bytes: int
-    """The smallest budget that is enough, in bytes."""
+    """The smallest budget that is enough for a bank and a scan, export or eviction, in bytes. An
+    open alone may succeed with a third of it.
+    """
 
 
 class Damaged(EmbankError):
