@@ -2,8 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use embank_pipeline::{
-    BadRows, Batch, Column, Dtype, Error, Field, FieldKind, Format, Input, Level, Operator, Output,
-    Pipeline, RunOptions, RunReport, Spec,
+    BadRows, Batch, Column, Dtype, Error, Field, FieldKind, Format, Header, Input, Level, Operator,
+    Output, Pipeline, RunOptions, RunReport, Spec,
 };
 
 const MISSING: i64 = 77;
@@ -257,8 +257,8 @@ fn a_run_that_leaves_out_too_much_ends_with_the_first_bad_rows() {
     assert_eq!(Spec::default().bad_rows_max, 0.01);
 }
 
-/// Regression test: commas that were read as TSV made every row bad. With `bad_rows: skip`, a run of
-/// fewer than 10,000 rows then ended without rows and without an error.
+/// Regression test: commas that were read as TSV made every row bad. With `bad_rows: skip`, a run
+/// of fewer than 10,000 rows then ended without rows and without an error.
 #[test]
 fn a_run_without_a_good_row_fails() {
     let fields = vec![Field::new("x", FieldKind::Int64), Field::new("word", FieldKind::Bytes)];
@@ -276,6 +276,15 @@ fn a_run_without_a_good_row_fails() {
     let failing = Spec { bad_rows: BadRows::Fail, ..skipping.clone() };
     let error = run_with(&failing, &RunOptions::default(), &inputs).unwrap_err();
     assert!(error.to_string().contains("`format: csv`"), "{error}");
+
+    // Text that is read with commas already gets no advice to read commas.
+    let options = RunOptions {
+        format: Format::Text { separator: b','.into(), header: Header::None, quote: None },
+        ..RunOptions::default()
+    };
+    let semicolons = [Input::memory("t", b"1;a\n2;b\n")];
+    let told = run_with(&failing, &options, &semicolons).unwrap_err().to_string();
+    assert!(told.contains("`separator`") && !told.contains("`format: csv`"), "{told}");
 
     // One good row, no row at all, and no limit.
     let mixed = [Input::memory("t", b"1,a\n2\tb\n")];

@@ -12,7 +12,7 @@ use super::work::Work;
 use crate::batch::Batch;
 use crate::decode::{BadField, Fault, FieldKind, REPORTED_BAD_ROWS, is_whole_float};
 use crate::error::{BadRowReport, Error, Result};
-use crate::format::Format;
+use crate::format::{Format, Separator};
 use crate::input::{Claim, shown};
 use crate::spec::BadRows;
 use crate::trace::{Stage, Stopwatch};
@@ -245,9 +245,13 @@ fn wrong_count(found: usize, expected: usize, format: Format, advises: bool) -> 
     let what = format!("has {found} {noun}, and the pipeline's rows have {expected}");
     let Format::Text { separator, .. } = format else { return what };
     if found == 1 && advises {
+        let cure = if separator == Separator::from(b',') {
+            "give the text's own `separator`"
+        } else {
+            "for text with commas and a header give `format: csv`, for other text a `separator`"
+        };
         return format!(
-            "{what}: it is read as text with the separator {separator:?}, which it does not have; for text with \
-             commas and a header give `format: csv`, for other text a `separator`"
+            "{what}: it is read as text with the separator {separator:?}, which it does not have; {cure}"
         );
     }
     format!("{what}, separated by {separator:?}")
