@@ -128,8 +128,8 @@ pub(crate) struct RowsArgs {
     /// the first
     #[arg(long)]
     skip_bad_rows: bool,
-    /// The share of bad rows with which a run ends that leaves them out, after 10,000 rows; 1: no
-    /// limit [default: the pipeline's, 0.01 if it says none]
+    /// The largest share of bad rows with --skip-bad-rows. A larger one ends the run, after 10,000
+    /// rows or if every row is bad; 1: no limit [default: the pipeline's, 0.01 if it says none]
     #[arg(long, value_name = "SHARE")]
     bad_rows_max: Option<f64>,
     /// Threads [default: as many as there are cores]
@@ -370,12 +370,22 @@ fn vocabularies_of(spec: &Spec, bank: &Bank) -> Vec<Vocabulary> {
 fn told(ran: embank_pipeline::Result<RunReport>) -> Result<RunReport> {
     match ran {
         Err(Error::BadRow(row)) => {
-            bail!("{row:#}; --skip-bad-rows leaves such rows out, counts them and goes on")
+            let row = in_names_of_options(&format!("{row:#}"));
+            bail!("{row}; --skip-bad-rows leaves out single bad rows and counts them")
         }
+        Err(error @ Error::TooManyBadRows { .. }) => bail!(in_names_of_options(&error.to_string())),
         // The consumer is the output file here, so its error is returned unchanged.
         Err(Error::Consumer(why)) => Err(anyhow::Error::from_boxed(why)),
         ran => Ok(ran?),
     }
+}
+
+/// A message of the pipeline with the options of the command line in place of its settings.
+fn in_names_of_options(text: &str) -> String {
+    text.replace("`format: csv`", "`--input-format csv`")
+        .replace("`separator`", "`--separator`")
+        .replace("`bad_rows_max`", "`--bad-rows-max`")
+        .replace("`bad_rows_max: 1`", "`--bad-rows-max 1`")
 }
 
 /// Writes batches and shows the progress.

@@ -103,7 +103,7 @@ fn failures_name_the_thing_and_the_cure_and_leave_no_files() {
     for (arguments, told) in [
         (
             "spec.json bad.tsv",
-            "bad.tsv:41: has 2 fields, and the pipeline's rows have 40; --skip-bad",
+            "bad.tsv:41: has 2 fields, and the pipeline's rows have 40, separated by \"\\t\"; --skip-bad",
         ),
         ("broken.json good.tsv", "broken.json; `embank pipeline criteo` prints one"),
         ("none.json good.tsv", "none.json; `embank pipeline criteo` prints one"),
@@ -163,6 +163,9 @@ fn formats_by_name_separators_and_directories() {
     fs::write(path("parts/2.csv"), "n\nNA\n").unwrap();
     fs::write(path("parts/1.csv"), "word,n\nx,3\n").unwrap();
     fs::write(path("parts/_SUCCESS"), "").unwrap();
+    let two =
+        spec.replace("\"fields\": [", "\"fields\": [{\"name\": \"word\", \"kind\": \"bytes\"},");
+    fs::write(path("two.json"), two).unwrap();
     let run = |arguments: &str, rows: &[u64]| {
         let output = pipeline(dir.path(), &format!("run spec.json {arguments} --out out"));
         assert!(output.status.success(), "{arguments}: {}", text(&output));
@@ -181,6 +184,16 @@ fn formats_by_name_separators_and_directories() {
         let output = pipeline(dir.path(), &format!("run spec.json {arguments} --out out"));
         assert_eq!(output.status.code(), Some(2), "{arguments}: {}", text(&output));
         assert!(text(&output).contains(told), "{arguments}: {}", text(&output));
+    }
+    // Commas that were read as TSV: every row was left out, and the run succeeded without rows.
+    fs::write(path("commas.txt"), "n,word\n5,a\n6,b\n").unwrap();
+    for (skips, cures) in [
+        ("", ["`--input-format csv`", "--skip-bad-rows leaves out single"]),
+        (" --skip-bad-rows", ["`--input-format csv`", "`--bad-rows-max 1`"]),
+    ] {
+        let output = pipeline(dir.path(), &format!("run two.json commas.txt --out out{skips}"));
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        assert!(cures.iter().all(|cure| text(&output).contains(cure)), "{}", text(&output));
     }
     // A run ends if the share of bad rows exceeds the limit.
     fs::write(path("bad.tsv"), "5.0\n6\n".repeat(6000)).unwrap();

@@ -21,9 +21,10 @@ pub enum Error {
     #[error("{0}")]
     Inputs(String),
     /// A row can't be used, and the spec's `bad_rows` is [`BadRows::Fail`](crate::BadRows::Fail).
-    #[error("{0:#}; `bad_rows: skip` leaves such rows out and counts them")]
+    #[error("{0:#}; `bad_rows: skip` leaves out single bad rows and counts them")]
     BadRow(BadRowReport),
-    /// The share of bad rows exceeds [`Spec::bad_rows_max`](crate::Spec::bad_rows_max).
+    /// The share of bad rows exceeds [`Spec::bad_rows_max`](crate::Spec::bad_rows_max) after 10,000
+    /// lines, or every row of the run is bad.
     #[error(
         "{bad_lines} of the first {lines} lines are of bad rows, more than the share of {limit} that `bad_rows_max` allows; \
          the first: {}; fields have settings for spellings of missing values (`missing`) and whole floats \

@@ -172,7 +172,7 @@ fn separators_of_several_characters() {
     let error = run(format, &[Input::memory("t", b"n::word\n1:2::x\n")]).unwrap_err();
     assert!(error.to_string().contains("\"1:2\", is not a whole number"), "{error}");
     let error = run(format, &[Input::memory("t", b"n::word\n12\n")]).unwrap_err();
-    assert!(error.to_string().contains("has 1 fields"), "{error}");
+    assert!(error.to_string().contains("has 1 field, "), "{error}");
 }
 
 /// A folder stands for its files, sorted by name, without the files that Spark writes beside them.

@@ -173,7 +173,7 @@ fn bad_rows_are_told_by_the_columns_of_their_file() {
         said,
         [
             "t:3:5: field \"user\", \"x\", is not a whole number",
-            "t:4: has 3 fields, and the pipeline's rows have 4",
+            "t:4: has 3 fields, and the pipeline's rows have 4, separated by \",\"",
             "t:5:3: field \"word\", \"a\\\"b\", has a quote at a wrong place",
             "t:6:1: field \"extra\", \"q\\\"q\", has a quote at a wrong place",
         ]

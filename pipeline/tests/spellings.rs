@@ -2,8 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use embank_pipeline::{
-    BadRows, Batch, Column, Dtype, Error, Field, FieldKind, Format, Input, Level, Operator, Output,
-    Pipeline, RunOptions, RunReport, Spec,
+    BadRows, Batch, Column, Dtype, Error, Field, FieldKind, Format, Header, Input, Level, Operator,
+    Output, Pipeline, RunOptions, RunReport, Spec,
 };
 
 const MISSING: i64 = 77;
@@ -226,7 +226,8 @@ fn a_run_that_leaves_out_too_much_ends_with_the_first_bad_rows() {
         }
         outcomes
     };
-    // Runs with fewer bad rows than allowed, and a short run in which all rows are bad.
+    // Runs with fewer bad rows than allowed, and a short run in which half of the rows are
+    // bad.
     for (limit, text) in [
         (0.01, rows(19_850, 150)),
         (0.6, rows(10_000, 10_000)),
@@ -237,7 +238,7 @@ fn a_run_that_leaves_out_too_much_ends_with_the_first_bad_rows() {
             outcome.unwrap();
         }
     }
-    assert!(run(0.01, &rows(0, 9_999)).into_iter().all(|outcome| outcome.unwrap() == 9_999));
+    assert!(run(0.01, &rows(4_999, 5_000)).into_iter().all(|outcome| outcome.unwrap() == 4_999));
     for (limit, text) in
         [(0.01, rows(19_000, 1000)), (0.4, rows(10_000, 10_000)), (0.0, rows(20_000, 1))]
     {
@@ -254,6 +255,60 @@ fn a_run_that_leaves_out_too_much_ends_with_the_first_bad_rows() {
     }
     assert_eq!(Spec::from_json(&skipping(0.25).to_json()).unwrap().bad_rows_max, 0.25);
     assert_eq!(Spec::default().bad_rows_max, 0.01);
+}
+
+/// Regression test: commas that were read as TSV made every row bad. With `bad_rows: skip`, a run
+/// of fewer than 10,000 rows then ended without rows and without an error.
+#[test]
+fn a_run_without_a_good_row_fails() {
+    let fields = vec![Field::new("x", FieldKind::Int64), Field::new("word", FieldKind::Bytes)];
+    let skipping = Spec { bad_rows: BadRows::Skip, ..spec(fields) };
+    let commas = "1,a\n2,b\n3,c\n";
+    let inputs = [Input::memory("t", commas.as_bytes())];
+    let error = run_with(&skipping, &RunOptions::default(), &inputs).unwrap_err();
+    assert!(matches!(error, Error::TooManyBadRows { bad_lines: 3, lines: 3, .. }), "{error}");
+    let told = error.to_string();
+    let cure = "has 1 field, and the pipeline's rows have 2: it is read as text with the separator \"\\t\"";
+    assert!(told.contains(cure) && told.contains("`format: csv`"), "{told}");
+    // The cure stands once, not at each of the ten rows.
+    assert_eq!(told.matches("`format: csv`").count(), 1, "{told}");
+
+    let failing = Spec { bad_rows: BadRows::Fail, ..skipping.clone() };
+    let error = run_with(&failing, &RunOptions::default(), &inputs).unwrap_err();
+    assert!(error.to_string().contains("`format: csv`"), "{error}");
+
+    // Text that is read with commas already gets no advice to read commas.
+    let options = RunOptions {
+        format: Format::Text { separator: b','.into(), header: Header::None, quote: None },
+        ..RunOptions::default()
+    };
+    let semicolons = [Input::memory("t", b"1;a\n2;b\n")];
+    let told = run_with(&failing, &options, &semicolons).unwrap_err().to_string();
+    assert!(told.contains("`separator`") && !told.contains("`format: csv`"), "{told}");
+
+    // One good row, no row at all, and no limit.
+    let mixed = [Input::memory("t", b"1,a\n2\tb\n")];
+    run_with(&skipping, &RunOptions::default(), &mixed).unwrap();
+    run_with(&skipping, &RunOptions::default(), &[Input::memory("t", b"")]).unwrap();
+    let unlimited = Spec { bad_rows_max: 1.0, ..skipping };
+    let (_, report) = run_with(&unlimited, &RunOptions::default(), &inputs).unwrap();
+    assert_eq!((report.rows, report.bad_rows), (0, 3));
+}
+
+#[test]
+fn a_float_in_a_field_of_whole_numbers_names_the_setting() {
+    for (kind, value, advises) in [
+        (FieldKind::Int32, "1.0", true),
+        (FieldKind::Uint64, "1e3", true),
+        (FieldKind::Int64, "1.5", false),
+        (FieldKind::Int64, "x", false),
+        (FieldKind::Hex32, "1.0", false),
+    ] {
+        let spec = spec(vec![Field::new("x", kind)]);
+        let input = [Input::memory("t", value.as_bytes())];
+        let error = run_with(&spec, &RunOptions::default(), &input).unwrap_err().to_string();
+        assert_eq!(error.contains("`whole_floats: true` reads"), advises, "{error}");
+    }
 }
 
 /// Regression test: an open quote made 999 lines one bad row, and it counted as one line.

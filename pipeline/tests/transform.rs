@@ -297,9 +297,11 @@ fn bad_rows_are_named_by_line_and_column_in_the_order_of_the_input() {
         assert_eq!(
             said,
             [
-                "first.tsv:1: has 1 fields, and the pipeline's rows have 40",
+                "first.tsv:1: has 1 field, and the pipeline's rows have 40: it is read as text with the separator \
+                 \"\\t\", which it does not have; for text with commas and a header give `format: csv`, for other \
+                 text a `separator`",
                 "second.tsv:31:29: field \"C1\", \"gg\", is not a hexadecimal number",
-                "second.tsv:62: has 2 fields, and the pipeline's rows have 40",
+                "second.tsv:62: has 2 fields, and the pipeline's rows have 40, separated by \"\\t\"",
             ]
         );
         let mut pipeline = Pipeline::new(&Spec::criteo(100), &options).unwrap();
@@ -347,8 +349,14 @@ fn a_pipeline_that_makes_no_sense_is_refused_with_the_cure() {
         (with(FieldKind::Int32, &[fill.clone(), Operator::Modulus(0)]), "from 1 to 2^31"),
         (with(FieldKind::Int32, &[fill.clone(), vocabulary.clone()]), "Modulus"),
         (with(FieldKind::Int32, &[fill.clone(), Operator::Hex2Int]), "Hex2Int"),
-        (with(FieldKind::Int32, &[Operator::FillMissing("a".into())]), "FillMissing has"),
-        (with(FieldKind::Hex32, &[Operator::FillMissing(Value::Int(-1))]), "FillMissing has"),
+        (
+            with(FieldKind::Int32, &[Operator::FillMissing("a".into())]),
+            "FillMissing has \"a\", and the values are whole numbers of 32 bits",
+        ),
+        (
+            with(FieldKind::Hex32, &[Operator::FillMissing(Value::Int(-1))]),
+            "FillMissing has -1, and the values are unsigned",
+        ),
         (with(FieldKind::Float32, &[fill.clone(), Operator::Modulus(5)]), "whole numbers"),
         (with(FieldKind::Bytes, &[Operator::FillMissing("".into())]), "text"),
         (
@@ -496,7 +504,7 @@ fn ends_of_a_clip_stay_within_its_numbers() {
     let mut negative = spec(1000.0);
     negative.columns[0].operators[0] = Operator::Clip { low: -5.0, high: -1.0 };
     let error = Pipeline::new(&negative, &RunOptions::default()).unwrap_err();
-    assert!(error.to_string().contains("no value that"), "{error}");
+    assert!(error.to_string().contains("leaves no value to a column of unsigned"), "{error}");
     assert!(Pipeline::new(&spec(1000.0), &RunOptions::default()).is_ok());
 }
 

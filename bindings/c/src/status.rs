@@ -147,11 +147,13 @@ impl From<Error> for Failure {
 }
 
 /// Names that messages of the Rust crates use, and the C name of each.
-const RUST_NAMES: [(&str, &str); 9] = [
+const RUST_NAMES: [(&str, &str); 11] = [
     ("Missing::Initial", "EMBANK_MISSING_INITIAL"),
     ("Vocabulary::set_frozen", "embank_vocabulary_set_frozen"),
     ("VocabularyConfig::counts", "the counts of embank_vocabulary_settings"),
     ("Bank::vocabulary", "embank_bank_vocabulary"),
+    ("Bank::open_vocabulary", "embank_bank_open_vocabulary"),
+    ("Bank::drop_vocabulary", "embank_bank_drop_vocabulary"),
     ("Vocabulary::verify", "`embank verify`"),
     (", or read it as it is with Bank::open_table_unchecked", ""),
     ("Tracking::SetTime", "EMBANK_TRACKING_SET_TIME"),

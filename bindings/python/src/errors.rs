@@ -41,11 +41,13 @@ import_exception!(embank.errors, VocabularyMismatch);
 
 /// Names that messages of the Rust crates use, and the Python name of each. A name that begins
 /// another one comes after it.
-const RUST_NAMES: [(&str, &str); 11] = [
+const RUST_NAMES: [(&str, &str); 20] = [
     ("Missing::Initial", "missing=\"initial\""),
     ("Vocabulary::set_frozen", "vocabulary.frozen = False"),
     ("VocabularyConfig::counts", "counts=True"),
     ("Bank::vocabulary", "bank.vocabulary"),
+    ("Bank::open_vocabulary", "bank.open_vocabulary"),
+    ("Bank::drop_vocabulary", "bank.drop_vocabulary"),
     ("Vocabulary::verify", "`embank verify`"),
     ("Bank::open_table_unchecked", "`embank export`"),
     ("Tracking::SetTime", "tracking=\"set_time\""),
@@ -53,10 +55,68 @@ const RUST_NAMES: [(&str, &str); 11] = [
     ("set_frozen(false)", "vocabulary.frozen = False"),
     ("Pipeline::with_bank", "Pipeline(spec, bank=bank)"),
     ("Bank::checkpoint", "bank.checkpoint"),
+    ("`bad_rows: skip`", "bad_rows=\"skip\""),
+    ("`bad_rows_max: 1`", "bad_rows_max=1"),
+    ("`format: csv`", "format=\"csv\""),
+    ("`whole_floats: true`", "whole_floats=True"),
+    ("(`whole_floats`)", "(whole_floats)"),
+    ("(`none`)", "(header=\"none\")"),
+    ("(`skip`)", "(header=\"skip\")"),
 ];
 
 fn in_names_of_python(text: String) -> String {
     RUST_NAMES.iter().fold(text, |text, (rust, python)| text.replace(rust, python))
+}
+
+/// Operators, kinds of fields and dtypes of outputs in the messages of a spec, and the Python name
+/// of each.
+const SPEC_NAMES: [(&str, &str); 21] = [
+    ("Bits32", "\"bits32\""),
+    ("Bucketize", "bucketize"),
+    ("Bytes", "\"bytes\""),
+    ("Clip", "clip"),
+    ("F32", "\"f32\""),
+    ("FillMissing", "fill_missing"),
+    ("Float", "float_"),
+    ("Float32", "\"float32\""),
+    ("Hash", "hash_"),
+    ("Hex2Int", "hex2int"),
+    ("Hex32", "\"hex32\""),
+    ("I32", "\"i32\""),
+    ("I64", "\"i64\""),
+    ("Int32", "\"int32\""),
+    ("Int64", "\"int64\""),
+    ("Logarithm", "logarithm"),
+    ("Modulus", "modulus"),
+    ("Neg2Zero", "neg2zero"),
+    ("Skip", "\"skip\""),
+    ("Uint64", "\"uint64\""),
+    ("Vocabulary", "vocabulary"),
+];
+
+/// The message of a spec in Python's names. Text in quotes is the user's own and stays.
+fn spec_in_names_of_python(text: &str) -> String {
+    let mut all = String::with_capacity(text.len());
+    let mut rest = text;
+    let mut quoted = false;
+    // The loop ends: each round takes one character or one word off the rest.
+    while let Some(first) = rest.chars().next() {
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let length = if quoted && first == '\\' {
+            // What an escape stands for ends no quote.
+            1 + rest.chars().nth(1).map_or(0, char::len_utf8)
+        } else if is_word(first) {
+            rest.find(|c| !is_word(c)).unwrap_or(rest.len())
+        } else {
+            quoted ^= first == '"';
+            first.len_utf8()
+        };
+        let (word, after) = rest.split_at(length);
+        let name = SPEC_NAMES.iter().find(|(rust, _)| !quoted && *rust == word);
+        all.push_str(name.map_or(word, |(_, python)| python));
+        rest = after;
+    }
+    all
 }
 
 /// The exception for `error`, with the facts that the class documents as its attributes.
@@ -91,9 +151,11 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
         Error::ConfigMismatch { .. } | Error::OtherVocabulary { .. } => {
             TableMismatch::new_err(text)
         }
-        Error::NoSuchVocabulary { .. } | Error::VocabularyDropped { .. } => {
-            NoSuchVocabulary::new_err(text)
-        }
+        Error::NoSuchVocabulary { vocabulary } => NoSuchVocabulary::new_err(format!(
+            "there is no vocabulary {vocabulary:?} in this bank: make it first, with bank.vocabulary({vocabulary:?}, \
+             \"bytes\", first_id=1, unknown_id=0) or by Pipeline(spec, bank=bank)"
+        )),
+        Error::VocabularyDropped { .. } => NoSuchVocabulary::new_err(text),
         Error::VocabularyMismatch { .. } => VocabularyMismatch::new_err(text),
         Error::UnknownValue { .. } | Error::UnknownId { .. } | Error::KeyIsNoId { .. } => {
             UnknownValue::new_err(text)
@@ -170,7 +232,8 @@ pub(crate) fn pipeline_to_python(py: Python<'_>, error: &embank_pipeline::Error)
     use embank_pipeline::Error;
     let text = in_names_of_python(error.to_string());
     match error {
-        Error::Spec(_) | Error::Inputs(_) => SpecError::new_err(text),
+        Error::Spec(_) => SpecError::new_err(spec_in_names_of_python(&text)),
+        Error::Inputs(_) => SpecError::new_err(text),
         Error::Bank(error) => to_python(py, error),
         Error::UnknownValue { .. } => UnknownValue::new_err(text),
         Error::ValueTooLong { .. } => PyValueError::new_err(text),
@@ -221,7 +284,13 @@ fn store_to_python(py: Python<'_>, error: &Error, text: String) -> PyErr {
         Error::ReadOnly { .. } => ReadOnly::new_err(text),
         Error::BudgetTooSmall { budget_bytes, needed_bytes, .. } => with_attributes(
             py,
-            BudgetTooSmall::new_err(text),
+            BudgetTooSmall::new_err(match budget_bytes {
+                // A number this small is meant as MiB or GiB.
+                0..65_536 => format!(
+                    "{text}; memory_budget counts bytes: write \"{budget_bytes}MiB\" for {budget_bytes} MiB"
+                ),
+                _ => text,
+            }),
             [
                 ("budget_bytes", budget_bytes.into_py_any(py)),
                 ("needed_bytes", needed_bytes.into_py_any(py)),

@@ -92,7 +92,19 @@ impl PyVocabulary {
 
     fn given<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<GivenValues<'py>> {
         if self.config.kind == ValueKind::U64 {
-            return Keys::named("values", values).map(GivenValues::Numbers);
+            return Keys::named("values", values).map(GivenValues::Numbers).map_err(|error| {
+                let py = values.py();
+                if !error.is_instance_of::<PyTypeError>(py) {
+                    return error;
+                }
+                PyTypeError::new_err(format!(
+                    "{}; vocabulary {:?} is of kind \"u64\". For text, make one of kind \"bytes\": \
+                     bank.vocabulary(name, \"bytes\"), after bank.drop_vocabulary({:?}) if it is to have this name",
+                    error.value(py),
+                    self.name,
+                    self.name
+                ))
+            });
         }
         let alone = values.is_instance_of::<PyBytes>() || values.is_instance_of::<PyString>();
         if alone {
@@ -108,8 +120,13 @@ impl PyVocabulary {
             } else if let Ok(text) = value.cast::<PyString>() {
                 strings.push(text.to_cow()?.as_bytes());
             } else {
+                let of_arrow = if value.hasattr("as_py")? {
+                    ": give array.to_pylist() of a pyarrow array"
+                } else {
+                    ""
+                };
                 return Err(PyTypeError::new_err(format!(
-                    "values of vocabulary {:?} must be bytes or str, not {}",
+                    "values of vocabulary {:?} must be bytes or str, not {}{of_arrow}",
                     self.name,
                     value.get_type().name()?
                 )));

@@ -161,6 +161,8 @@ def test_a_budget_too_small_names_the_one_that_would_do(tmp_path: Path) -> None:
     assert raised.value.budget_bytes == 1000
     assert raised.value.needed_bytes > 1000
     assert isinstance(raised.value, embank.EmbankError)
+    with pytest.raises(embank.BudgetTooSmall, match='counts bytes: write "64MiB" for 64 MiB'):
+        embank.Bank(tmp_path / "bank", memory_budget=64)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import _thread
 import gc
+import io
 import json
 import os
 import threading
@@ -174,7 +175,7 @@ def test_run_counts_and_numbers() -> None:
 def test_errors_are_those_of_the_package(tmp_path: Path) -> None:
     pipeline = Pipeline(numbers())
     feed = pipeline.feed(text(10) + b"4\tzz\n")
-    with pytest.raises(embank.BadRow, match="bad_rows: skip") as bad:
+    with pytest.raises(embank.BadRow, match='bad_rows="skip"') as bad:
         list(feed)
     assert (bad.value.input, bad.value.line, bad.value.column) == ("bytes", 11, 3)
     assert next(feed, None) is None
@@ -190,7 +191,7 @@ def test_errors_are_those_of_the_package(tmp_path: Path) -> None:
 
 def test_specs_that_make_no_sense() -> None:
     spec = Spec([Field("n", "int32")], [Column("n", logarithm())], [Output("n", ["n"], "f32")])
-    with pytest.raises(embank.SpecError, match="FillMissing"):
+    with pytest.raises(embank.SpecError, match="put fill_missing before logarithm"):
         Pipeline(spec)
     with pytest.raises(embank.SpecError, match="unknown field"):
         Pipeline({"fields": [], "columns": [], "outputs": [], "more": 1})
@@ -373,3 +374,50 @@ def test_a_forked_child_is_kept_off() -> None:
         os._exit(0 if refused == 5 and shown else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert next(feed)["f"].tolist() == [[0.0], [1.0]]
+
+
+def test_commas_read_as_tabs_name_the_format() -> None:
+    """Skipping such rows, as the error said, ended without a batch and without an error."""
+    commas = b"".join(b"%d,%x\n" % (row, row) for row in range(6000))
+    with pytest.raises(embank.BadRow, match=r'has 1 field, .*separator "\\t".*format="csv"'):
+        Pipeline(numbers()).run(commas)
+    with pytest.raises(embank.BadRow, match='6000 of the first 6000.*format="csv".*bad_rows_max=1 '):
+        list(Pipeline(numbers("skip")).feed(commas))
+    rows = list(Pipeline(numbers("skip"), format="csv", header="none").feed(commas))
+    assert sum(len(batch["f"]) for batch in rows) == 6000
+    with pytest.raises(embank.BadRow, match="that the field.s setting whole_floats=True reads;"):
+        Pipeline(numbers()).run(b"1.0\tff\n")
+
+
+def test_specs_are_refused_in_names_of_python() -> None:
+    wrong: Any = "str"
+    with pytest.raises(embank.SpecError, match='kind of field "site" must be one of "int32".*\'str\''):
+        Field("site", wrong)
+    with pytest.raises(embank.SpecError, match='time_unit of field "t" must be one of "s", "ms"'):
+        Field("t", "int64", time_unit=wrong)
+    with pytest.raises(embank.SpecError, match='dtype of output "o" must be one of "f32"'):
+        Output("o", ["a"], wrong)
+    with pytest.raises(embank.SpecError, match='bad_rows must be one of "fail", "skip"'):
+        numbers(bad_rows="drop")
+    operator: Any = fill_missing
+    with pytest.raises(TypeError, match=r'operator of column "n" is .*: call it, fill_missing\(\.\.\.\)'):
+        Column("n", operator)
+
+    def refused(kind: Any, *operators: Any) -> str:
+        column = Column("Clip", *operators, field="Float")
+        spec = Spec([Field("Float", kind)], [column], [Output("o", ["Clip"], "f32")])
+        with pytest.raises(embank.SpecError) as error:
+            Pipeline(spec)
+        return str(error.value)
+
+    # Names of the user in quotes stay.
+    negative = refused("float32", fill_missing(0), logarithm())
+    assert '"Clip" may be negative: put neg2zero, or clip from 0 on, before logarithm' in negative
+    assert '"Clip": fill_missing has 0, and the values are text' in refused("bytes", fill_missing(0))
+
+
+def test_an_open_file_is_no_input() -> None:
+    """Each of its lines was taken as an input of its own."""
+    file: Any = io.BytesIO(text(3))
+    with pytest.raises(TypeError, match="an open file: pass its path, or what its read"):
+        Pipeline(numbers()).feed(file)

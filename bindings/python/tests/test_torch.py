@@ -427,3 +427,25 @@ def test_modes_are_checked_and_shown(table: embank.Table) -> None:
         embank.torch.Embedding(table, max_norm=-1.0)
     assert repr(embank.torch.EmbeddingBag(table)) == "EmbeddingBag('item', dim=4, mode='mean')"
     assert repr(embank.torch.Embedding(table)) == "Embedding('item', dim=4)"
+
+
+@pytest.mark.skipif(not hasattr(torch, "uint64"), reason="PyTorch has uint64 from 2.3 on")
+def test_ids_of_a_vocabulary_are_keys(bank: embank.Bank) -> None:
+    """Ids are uint64, and modules refused such tensors."""
+    words = bank.vocabulary("word", "bytes", first_id=1, unknown_id=0)
+    rows = bank.table("word", dim=4, vocabulary="word")
+    ids = torch.from_numpy(words.ids_or_insert(["red", "green", "red"]))
+    assert ids.dtype == torch.uint64
+    signed = ids.to(torch.int64)
+    for padding in (None, 2):
+        one = embank.torch.Embedding(rows, padding_idx=padding)
+        assert torch.equal(one(ids), one(signed))
+        bag = embank.torch.EmbeddingBag(rows, padding_idx=padding)
+        offsets = torch.tensor([0, 1])
+        assert torch.equal(bag(ids, offsets), bag(signed, offsets))
+    # All 64 bits are kept.
+    table = bank.table("raw", dim=4)
+    large = np.array([2**64 - 2], dtype=np.uint64)
+    with torch.no_grad():
+        read = embank.torch.Embedding(table)(torch.from_numpy(large))
+    assert torch.equal(read, torch.from_numpy(table.peek(large)))

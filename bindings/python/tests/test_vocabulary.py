@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 
 import embank
@@ -34,8 +35,13 @@ def test_strings_are_bytes_and_text(bank: embank.Bank) -> None:
     for wrong in ("abc", b"abc", [1], [None]):
         with pytest.raises(TypeError, match="bytes or str"):
             words.ids(wrong)
-    with pytest.raises(TypeError, match="values must be integers"):
+    with pytest.raises(TypeError, match="not StringScalar: give array.to_pylist"):
+        words.ids(pyarrow.array(["x"]))
+    # The default kind is "u64", and the name is taken afterwards.
+    with pytest.raises(TypeError, match=r'must be integers.*"bytes".*drop_vocabulary\("number"\)'):
         bank.vocabulary("number").ids(["a"])
+    bank.drop_vocabulary("number")
+    assert bank.vocabulary("number", "bytes").ids_or_insert(["a"]).tolist() == [0]
 
 
 def test_counts_and_a_threshold(bank: embank.Bank) -> None:
@@ -53,6 +59,27 @@ def test_counts_and_a_threshold(bank: embank.Bank) -> None:
         table.peek([0])
     with pytest.raises(ValueError, match="has no counts"):
         bank.vocabulary("other").counts([])
+
+
+def test_a_table_needs_its_vocabulary_first(bank: embank.Bank) -> None:
+    """The error spoke of rows of a table that did not exist, and its cures were wrong."""
+    with pytest.raises(embank.NoSuchVocabulary, match='no vocabulary "brand".*make it first, with bank'):
+        bank.table("brand", dim=2, vocabulary="brand")
+    assert bank.tables() == []
+    bank.vocabulary("brand", "bytes", first_id=1, unknown_id=0)
+    bank.table("brand", dim=2, vocabulary="brand")
+
+
+def test_a_table_made_before_the_renumbering_is_made_anew(bank: embank.Bank) -> None:
+    items = bank.vocabulary("item", counts=True)
+    items.count(items.ids_or_insert([5, 6, 5]))
+    bank.table("item", dim=2, vocabulary="item")
+    items.keep_frequent(2)
+    with pytest.raises(embank.TableMismatch, match="min_count.*after the pipeline's first run") as error:
+        bank.table("item", dim=2, vocabulary="item")
+    assert "values'" not in str(error.value)
+    bank.drop_table("item")
+    bank.table("item", dim=2, vocabulary="item")
 
 
 def test_frozen_ones_and_what_they_lack(bank: embank.Bank) -> None:
@@ -84,7 +111,7 @@ def test_checkpoints_have_them(tmp_path: Path) -> None:
         assert bank.vocabularies() == ["word"] and bank.tables() == []
         words = bank.open_vocabulary("word")
         assert (len(words), words.fingerprint, words.kind) == (2, fingerprint, "bytes")
-        with pytest.raises(embank.VocabularyMismatch, match="exists with"):
+        with pytest.raises(embank.VocabularyMismatch, match=r"exists with.*\w; open.*bank.open_voc"):
             bank.vocabulary("word")
         bank.drop_vocabulary("word")
         for call in (lambda: words.ids(["red"]), lambda: bank.open_vocabulary("word")):

@@ -45,7 +45,7 @@ impl Bank {
     ///
     /// # Errors
     /// [`Error::ConfigMismatch`]; [`Error::InvalidConfig`], also for a reserved name;
-    /// [`Error::OtherVocabulary`]; or a failure of the store.
+    /// [`Error::NoSuchVocabulary`]; [`Error::OtherVocabulary`]; or a failure of the store.
     pub fn table(&self, name: &str, mut config: TableConfig) -> Result<Table> {
         config.validate(name)?;
         let mut tables = self.shared.tables.lock();

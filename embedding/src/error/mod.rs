@@ -177,8 +177,8 @@ pub enum Error {
     },
     /// The table has no optimizer that could apply a gradient.
     #[error(
-        "table {table:?} was created without an optimizer and can't apply gradients; put new values \
-         instead, or create a table with one"
+        "table {table:?} was created without an optimizer, which can't be added, and so can't apply gradients; put new \
+         values instead, create a table of another name with one, or drop this one and create it anew"
     )]
     NoOptimizer {
         /// The table.
@@ -337,8 +337,11 @@ pub enum Error {
         /// The vocabulary.
         vocabulary: String,
     },
-    /// The bank has no vocabulary of this name.
-    #[error("there is no vocabulary {vocabulary:?} in this bank; make it with Bank::vocabulary")]
+    /// The bank has no vocabulary of this name. Also the error of a new table for ids of it.
+    #[error(
+        "there is no vocabulary {vocabulary:?} in this bank; make it first, with Bank::vocabulary or by a pipeline on \
+         this bank"
+    )]
     NoSuchVocabulary {
         /// The name.
         vocabulary: String,
@@ -354,8 +357,8 @@ pub enum Error {
     },
     /// The bank holds a vocabulary of this name with other settings.
     #[error(
-        "vocabulary {vocabulary:?} exists with {found}, but was asked for with {expected}; ask for it as it is, or \
-         choose another name"
+        "vocabulary {vocabulary:?} exists with {found}, but was asked for with {expected}; open it as it is with \
+         Bank::open_vocabulary, choose another name, or drop it with Bank::drop_vocabulary"
     )]
     VocabularyMismatch {
         /// The vocabulary.
@@ -387,8 +390,9 @@ pub enum Error {
     /// A table's keys are ids of a vocabulary, and the bank does not have the vocabulary as it was
     /// when the table was made.
     #[error(
-        "table {table:?} has rows for ids of vocabulary {vocabulary:?}, but {found}; its rows would be taken for other \
-         values': go back to a checkpoint that has both, drop the table and make it anew, or read it as it is with \
+        "table {table:?} was made for ids of vocabulary {vocabulary:?}, but {found}; a row of it would be taken for the \
+         row of another value: drop the table and make it anew when the vocabulary is renumbered no more (with a \
+         `min_count`: after the pipeline's first run), go back to a checkpoint that has both, or read it as it is with \
          Bank::open_table_unchecked"
     )]
     OtherVocabulary {
@@ -527,7 +531,8 @@ pub enum Error {
     BudgetTooSmall {
         /// The budget given, in bytes.
         budget_bytes: u64,
-        /// The smallest sufficient budget in bytes.
+        /// The smallest budget, in bytes, that is also enough for a scan. An open alone may succeed
+        /// with a third of it.
         needed_bytes: u64,
         /// What needs it.
         what: String,

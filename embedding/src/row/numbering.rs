@@ -55,7 +55,7 @@ pub(crate) fn renumberings(numbering: u64) -> u32 {
 /// let bank = Bank::open(dir.path().join("bank"), BankOptions::default())?;
 /// let config = TableConfig::new(2).vocabulary("user");
 /// let refused = bank.table("user", config.clone());
-/// assert!(matches!(refused, Err(Error::OtherVocabulary { .. })));
+/// assert!(matches!(refused, Err(Error::NoSuchVocabulary { .. })));
 ///
 /// let users = bank.vocabulary("user", VocabularyConfig::u64())?;
 /// let table = bank.table("user", config)?;

@@ -158,8 +158,8 @@ impl VocabularyConfig {
         let mut found = Vec::new();
         for (asked, held) in asked.settings().into_iter().zip(self.settings()) {
             if asked != held {
-                expected.push(asked);
-                found.push(held);
+                expected.extend(asked);
+                found.extend(held);
             }
         }
         if expected.is_empty() {
@@ -172,19 +172,20 @@ impl VocabularyConfig {
         })
     }
 
-    fn settings(&self) -> [String; 5] {
+    /// The settings as text. `None` for a setting that this kind of values does not have.
+    fn settings(&self) -> [Option<String>; 5] {
         [
-            format!("{} values", self.kind.name()),
-            format!("first_id {}", self.first_id),
-            match self.unknown_id {
+            Some(format!("{} values", self.kind.name())),
+            Some(format!("first_id {}", self.first_id)),
+            Some(match self.unknown_id {
                 Some(id) => format!("unknown_id {id}"),
                 None => "no unknown_id".to_owned(),
-            },
-            format!("counts {}", self.counts),
+            }),
+            Some(format!("counts {}", self.counts)),
             match self.kind {
                 // Numbers have no length.
-                ValueKind::U64 => String::new(),
-                ValueKind::Bytes => format!("value_bytes_max {}", self.value_bytes_max),
+                ValueKind::U64 => None,
+                ValueKind::Bytes => Some(format!("value_bytes_max {}", self.value_bytes_max)),
             },
         ]
     }
@@ -216,7 +217,7 @@ mod tests {
         let held = VocabularyConfig::bytes().counts(true);
         match held.check_same("v", &VocabularyConfig::u64().first_id(1).counts(true)) {
             Err(Error::VocabularyMismatch { expected, found, .. }) => {
-                assert_eq!(expected, "u64 values, first_id 1, ");
+                assert_eq!(expected, "u64 values, first_id 1");
                 assert_eq!(found, "bytes values, first_id 0, value_bytes_max 1024");
             }
             other => panic!("{other:?}"),

@@ -83,6 +83,10 @@ impl Vocabularies {
 
     /// Returns the vocabulary of `table`. If the table exists, the vocabulary must have the
     /// numbering that the table was made for.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchVocabulary`] if the bank has no such vocabulary and no table was made for it.
+    /// [`Error::OtherVocabulary`] if the vocabulary is not the one that the table was made for.
     pub(crate) fn check(
         &self,
         table: &str,
@@ -95,7 +99,13 @@ impl Vocabularies {
         {
             return Ok(shared);
         }
-        let found = match (there, wanted.identity) {
+        let (there, made_for) = match (there, wanted.identity) {
+            (None, None) => {
+                return Err(Error::NoSuchVocabulary { vocabulary: wanted.name.clone() });
+            }
+            both => both,
+        };
+        let found = match (there, made_for) {
             (Some(there), Some(wanted)) if there.id == wanted.id => {
                 let now = there.renumberings();
                 let then = wanted.renumberings();
@@ -104,7 +114,8 @@ impl Vocabularies {
                         .to_owned()
                 } else {
                     format!(
-                        "it was renumbered since ({now} times, and {then} times when the table was made)"
+                        "it was renumbered since, by keep_frequent or a pipeline's `min_count` (renumberings: {now}, and \
+                         {then} when the table was made)"
                     )
                 }
             }

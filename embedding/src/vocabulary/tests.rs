@@ -490,7 +490,7 @@ fn a_table_is_opened_with_its_vocabulary_alone() {
         String::new()
     };
     bank.open_vocabulary("v").unwrap().keep_frequent(1).unwrap();
-    assert!(refusal(&bank).contains("renumbered since (1 times, and 0 times"));
+    assert!(refusal(&bank).contains("(renumberings: 1, and 0 when the table was made)"));
     bank.drop_vocabulary("v").unwrap();
     assert_eq!(refusal(&bank), "the bank has none of that name");
     bank.vocabulary("v", config.clone()).unwrap();
@@ -500,6 +500,12 @@ fn a_table_is_opened_with_its_vocabulary_alone() {
     let other_dir = tempfile::tempdir().unwrap();
     let other = new_bank(other_dir.path());
     assert!(matches!(other.table("t", made.clone()), Err(Error::OtherVocabulary { .. })));
+    // A new table for a vocabulary that is missing. Its error spoke of rows of a table that did not
+    // exist.
+    match other.table("t", asked.clone()) {
+        Err(Error::NoSuchVocabulary { vocabulary }) => assert_eq!(vocabulary, "v"),
+        refused => panic!("{:?}", refused.map(|_| ())),
+    }
     other.vocabulary("v", config).unwrap();
     assert!(matches!(other.table("t", made.clone()), Err(Error::OtherVocabulary { .. })));
     let unbound = other.table("t", TableConfig { vocabulary: None, ..made }).unwrap();

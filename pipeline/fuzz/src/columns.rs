@@ -73,6 +73,8 @@ pub fn columns_spec() -> Spec {
             Output::new("wides", Dtype::I64, names(true)),
         ],
         bad_rows: BadRows::Skip,
+        // An intact file may have bad rows only.
+        bad_rows_max: 1.0,
         ..Spec::default()
     }
 }

@@ -32,6 +32,16 @@ pub(crate) enum Fault {
     Field { field: usize, column: usize, why: BadField, snippet: Vec<u8> },
 }
 
+impl Fault {
+    /// The byte of the row, from 1, at which the bad field of a text begins.
+    pub(crate) fn column(&self) -> Option<u64> {
+        match self {
+            Self::Field { column, .. } => Some(*column as u64 + 1),
+            _ => None,
+        }
+    }
+}
+
 /// Bad rows. Each is counted once.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct BadList {

@@ -40,4 +40,4 @@ pub use level::Level;
 pub(crate) use level::vectorised;
 pub(crate) use packed::{row_bytes, unpack};
 pub(crate) use quoted::{Syntax, Unquoted, header_fields};
-pub(crate) use spelling::Spelling;
+pub(crate) use spelling::{Spelling, is_whole_float};

@@ -85,6 +85,12 @@ impl Spelling {
     }
 }
 
+/// True if a field with [`whole_floats`](crate::Field::whole_floats) can read the text as a whole
+/// number.
+pub(crate) fn is_whole_float(field: &[u8]) -> bool {
+    whole_digits(field).is_some()
+}
+
 /// Returns the digits of an integer that is written as a float, such as `5.0` and `-1e3`. `None`
 /// for any other text.
 fn whole_digits(field: &[u8]) -> Option<Vec<u8>> {

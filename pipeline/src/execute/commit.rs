@@ -10,14 +10,16 @@ use super::number::{Turn, number};
 use super::setup::Setup;
 use super::work::Work;
 use crate::batch::Batch;
-use crate::decode::{BadRow, Fault, REPORTED_BAD_ROWS};
+use crate::decode::{BadField, Fault, FieldKind, REPORTED_BAD_ROWS, is_whole_float};
 use crate::error::{BadRowReport, Error, Result};
+use crate::format::{Format, Separator};
 use crate::input::{Claim, shown};
 use crate::spec::BadRows;
 use crate::trace::{Stage, Stopwatch};
 use crate::vocabulary::Numbering;
 
-/// Lines below which a run does not check the share of bad rows. A small sample says little.
+/// Lines below which a run that has good rows does not check the share of bad ones. A small sample
+/// says little.
 const ROWS_BEFORE_SHARE: u64 = 10_000;
 
 /// How many bad rows a run may leave out.
@@ -134,7 +136,7 @@ impl<'c> Committer<'c> {
             return Err(Error::Stopped);
         }
         let name = setup.chunks.name(claim.input);
-        self.report_bad(name, &claim.plan.field_names, work)?;
+        self.report_bad(name, &claim.plan.field_names, setup.format, work)?;
         self.check_share(work.batch.rows as u64)?;
         self.input_lines += work.lines as u64;
         let turn = Turn {
@@ -163,9 +165,22 @@ impl<'c> Committer<'c> {
     }
 
     /// Counts the chunk's bad rows, and keeps the first few for the report.
-    fn report_bad(&mut self, input: &str, fields: &[String], work: &Work) -> Result<()> {
+    fn report_bad(
+        &mut self,
+        input: &str,
+        fields: &[String],
+        format: Format,
+        work: &Work,
+    ) -> Result<()> {
         for bad in work.bad.first() {
-            let report = || report(bad, input, self.input_lines, fields);
+            let advises = self.reported.is_empty();
+            let report = || BadRowReport {
+                input: input.to_owned(),
+                line: self.input_lines + bad.line as u64 + 1,
+                lines: bad.lines as u64,
+                column: bad.fault.column(),
+                what: fault_text(&bad.fault, fields, format, advises),
+            };
             match self.options.bad_rows.policy {
                 BadRows::Fail => return Err(Error::BadRow(report())),
                 BadRows::Skip if self.reported.len() < REPORTED_BAD_ROWS => {
@@ -182,10 +197,20 @@ impl<'c> Committer<'c> {
     /// Fails if the share of bad lines is too large. `rows` is the number of good rows in this
     /// chunk.
     fn check_share(&self, rows: u64) -> Result<()> {
-        let BadRowLimit { policy, share_max } = self.options.bad_rows;
         let lines = self.rows + rows + self.bad_lines;
-        let most = share_max * lines as f64;
-        if policy == BadRows::Fail || lines < ROWS_BEFORE_SHARE || self.bad_lines as f64 <= most {
+        if lines < ROWS_BEFORE_SHARE { Ok(()) } else { self.check_share_of(lines) }
+    }
+
+    /// Called at the end of a run. Fails if every row is bad, however few rows there are: their
+    /// format is then not the one that the run read, and the run has no result.
+    pub(super) fn check_any_good(&self) -> Result<()> {
+        if self.rows > 0 { Ok(()) } else { self.check_share_of(self.bad_lines) }
+    }
+
+    /// Fails if more than the allowed share of `lines` is of bad rows.
+    fn check_share_of(&self, lines: u64) -> Result<()> {
+        let BadRowLimit { policy, share_max } = self.options.bad_rows;
+        if policy == BadRows::Fail || self.bad_lines as f64 <= share_max * lines as f64 {
             return Ok(());
         }
         Err(Error::TooManyBadRows {
@@ -197,26 +222,48 @@ impl<'c> Committer<'c> {
     }
 }
 
+/// Describes the fault of a row. With `advises`, the text also names the setting that reads rows
+/// with this fault. Only the first report of a run advises, because an error may show ten.
 #[cold]
-fn report(bad: &BadRow, input: &str, lines_before: u64, fields: &[String]) -> BadRowReport {
-    let (column, what) = match &bad.fault {
-        Fault::Fields { found, expected } => {
-            (None, format!("has {found} fields, and the pipeline's rows have {expected}"))
-        }
+fn fault_text(fault: &Fault, fields: &[String], format: Format, advises: bool) -> String {
+    match fault {
+        Fault::Fields { found, expected } => wrong_count(*found, *expected, format, advises),
         #[cfg(feature = "parquet")]
         Fault::Value { field, why, snippet } => {
-            (None, format!("field {:?}, {:?}, {why}", fields[*field], shown(snippet)))
+            wrong_field(&fields[*field], *why, snippet, advises)
         }
-        Fault::Field { field, column, why, snippet } => {
-            let value = shown(snippet);
-            (Some(*column as u64 + 1), format!("field {:?}, {value:?}, {why}", fields[*field]))
+        Fault::Field { field, why, snippet, .. } => {
+            wrong_field(&fields[*field], *why, snippet, advises)
         }
-    };
-    BadRowReport {
-        input: input.to_owned(),
-        line: lines_before + bad.line as u64 + 1,
-        lines: bad.lines as u64,
-        column,
-        what,
     }
+}
+
+/// The fault of a row with another number of fields. A row of one field has no separator, which is
+/// a sign of text with another one.
+fn wrong_count(found: usize, expected: usize, format: Format, advises: bool) -> String {
+    let noun = if found == 1 { "field" } else { "fields" };
+    let what = format!("has {found} {noun}, and the pipeline's rows have {expected}");
+    let Format::Text { separator, .. } = format else { return what };
+    if found == 1 && advises {
+        let cure = if separator == Separator::from(b',') {
+            "give the text's own `separator`"
+        } else {
+            "for text with commas and a header give `format: csv`, for other text a `separator`"
+        };
+        return format!(
+            "{what}: it is read as text with the separator {separator:?}, which it does not have; {cure}"
+        );
+    }
+    format!("{what}, separated by {separator:?}")
+}
+
+fn wrong_field(name: &str, why: BadField, snippet: &[u8], advises: bool) -> String {
+    use FieldKind::{Int32, Int64, Uint64};
+    let is_whole = matches!(why, BadField::NotA(Int32 | Int64 | Uint64)) && is_whole_float(snippet);
+    let cure = if is_whole && advises {
+        ", but a float that the field's setting `whole_floats: true` reads"
+    } else {
+        ""
+    };
+    format!("field {name:?}, {:?}, {why}{cure}", shown(snippet))
 }

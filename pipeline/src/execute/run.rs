@@ -38,6 +38,7 @@ pub(crate) struct Outcome {
 ///
 /// # Errors
 /// The first error of a chunk or of the consumer. [`Error::Panicked`] if a thread panicked.
+/// [`Error::TooManyBadRows`] if every row is bad.
 pub(crate) fn run(setup: &Setup<'_, '_>, committer: Committer<'_>) -> Result<Outcome> {
     let shared = Shared {
         setup,
@@ -68,6 +69,7 @@ pub(crate) fn run(setup: &Setup<'_, '_>, committer: Committer<'_>) -> Result<Out
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
         return Err(Error::Panicked(text.unwrap_or_else(|| "without a message".to_owned())));
     }
+    committer.check_any_good()?;
     Ok(Outcome {
         rows: committer.rows,
         bad_rows: committer.bad_rows,

@@ -73,7 +73,7 @@ impl Clip {
         };
         if low > largest || high < least {
             return refused(format!(
-                "column {column:?}: Clip from {low} to {high} has no value that a {kind:?} can be"
+                "column {column:?}: Clip from {low} to {high} leaves no value to a column of {kind}"
             ));
         }
         Ok(())

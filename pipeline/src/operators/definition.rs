@@ -1,5 +1,7 @@
 //! The trait that every operator implements, and the description of its column.
 
+use std::fmt;
+
 use super::program::Program;
 use crate::decode::{MissingBit, Slot};
 use crate::error::{Result, refused};
@@ -15,6 +17,21 @@ pub(crate) enum Kind {
     Bytes,
     /// Ids of a vocabulary: 32 bits if the range of its values is known, otherwise 64.
     Id,
+}
+
+/// The type in words that follow "the values are".
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::I32 => "whole numbers of 32 bits",
+            Self::U32 => "unsigned numbers of 32 bits",
+            Self::I64 => "whole numbers of 64 bits",
+            Self::U64 => "unsigned numbers of 64 bits",
+            Self::F32 => "floats",
+            Self::Bytes => "text",
+            Self::Id => "ids of a vocabulary",
+        })
+    }
 }
 
 /// State of a column between two of its operators.
@@ -53,7 +70,7 @@ impl Place<'_> {
     /// Makes the error of an operator that does not accept the column's type.
     pub(super) fn wrong_kind(&self, operator: &str, needs: &str) -> Result<Flow> {
         refused(format!(
-            "column {:?}: {operator} is for {needs}, and the values are {:?} there",
+            "column {:?}: {operator} is for {needs}, and the values are {} there",
             self.column, self.flow.kind
         ))
     }

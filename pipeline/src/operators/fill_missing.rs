@@ -1,5 +1,7 @@
 //! `FillMissing`: a default value for empty fields.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::definition::{Definition, Flow, Kind, Place};
@@ -19,6 +21,17 @@ pub enum Value {
     Float(f64),
     /// Text. For a hexadecimal field, its digits.
     Text(String),
+}
+
+/// The value as JSON writes it: text in quotes, numbers without.
+impl fmt::Display for Value {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int(value) => write!(formatter, "{value}"),
+            Self::Float(value) => write!(formatter, "{value:?}"),
+            Self::Text(value) => write!(formatter, "{value:?}"),
+        }
+    }
 }
 
 impl From<i64> for Value {
@@ -84,7 +97,7 @@ impl Definition for FillMissing<'_> {
 impl FillMissing<'_> {
     fn misfit(&self, place: Place<'_>) -> Result<Flow> {
         refused(format!(
-            "column {:?}: FillMissing has {:?}, and the values are {:?} there",
+            "column {:?}: FillMissing has {}, and the values are {} there",
             place.column, self.0, place.flow.kind
         ))
     }

@@ -77,7 +77,7 @@ fn value_space(place: Place<'_>, has_bank: bool) -> Result<ValueSpace> {
             Ok(ValueSpace::Below(below as u32))
         }
         (Kind::F32 | Kind::Id, _) => refused(format!(
-            "column {column:?}: Vocabulary is for whole numbers and text, and the values are {kind:?} there"
+            "column {column:?}: Vocabulary is for whole numbers and text, and the values are {kind} there"
         )),
         (Kind::Bytes, _) if has_bank => Ok(ValueSpace::Strings),
         (Kind::I32 | Kind::U32 | Kind::I64 | Kind::U64, _) if has_bank => Ok(ValueSpace::Numbers),

@@ -74,8 +74,8 @@ pub struct Spec {
     pub bad_rows: BadRows,
     /// Largest share of bad rows with [`BadRows::Skip`], from 0 to 1; 1 is no limit. A bad row
     /// counts as the number of lines that it spans. The run checks the share after 10,000 lines,
-    /// and fails with [`Error::TooManyBadRows`](crate::Error::TooManyBadRows) above it. Default:
-    /// 0.01.
+    /// and at its end if every row is bad. Above it, the run fails with
+    /// [`Error::TooManyBadRows`](crate::Error::TooManyBadRows). Default: 0.01.
     #[serde(default = "bad_rows_max")]
     pub bad_rows_max: f64,
     /// Settings of vocabularies. Vocabularies that are not listed have the defaults.

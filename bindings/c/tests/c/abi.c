@@ -1094,7 +1094,7 @@ static void vocabularies(void) {
     BAD(EMBANK_STATUS_UNKNOWN_ID, "7", embank_vocabulary_numbers(numbers, &no_id, 1, back));
     embank_vocabulary *other;
     settings.first_id = 2;
-    BAD(EMBANK_STATUS_VOCABULARY_MISMATCH, "word", embank_bank_vocabulary(bank, "word", &settings, &other));
+    BAD(EMBANK_STATUS_VOCABULARY_MISMATCH, "embank_bank_open_vocabulary", embank_bank_vocabulary(bank, "word", &settings, &other));
     settings.first_id = 1;
     settings.unknown = EMBANK_UNKNOWN_ERROR;
     settings.unknown_id = 5;
@@ -1125,7 +1125,7 @@ static void vocabularies(void) {
     GOOD(embank_table_get(table, &id, 1, rows, 2, &lease));
     embank_lease_free(lease);
     BAD(EMBANK_STATUS_UNKNOWN_ID, "7", embank_table_get(table, &no_id, 1, rows, 2, &lease));
-    BAD(EMBANK_STATUS_OTHER_VOCABULARY, "none",
+    BAD(EMBANK_STATUS_NO_SUCH_VOCABULARY, "none",
         embank_bank_table_of_vocabulary(bank, "none", &of_table, "none", &again));
     GOOD(embank_bank_table(bank, "plain", &of_table, &again));
     GOOD(embank_table_vocabulary(again, &name));

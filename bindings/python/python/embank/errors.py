@@ -145,7 +145,9 @@ class BudgetTooSmall(EmbankError):
     budget_bytes: int
     """The budget that was passed, in bytes."""
     needed_bytes: int
-    """The smallest budget that is enough, in bytes."""
+    """The smallest budget that is enough for a bank and a scan, export or eviction, in bytes. An
+    open alone may succeed with a third of it.
+    """
 
 
 class Damaged(EmbankError):
@@ -272,7 +274,7 @@ class SpecError(PipelineError, ValueError):
 
 class BadRow(PipelineError, ValueError):
     """A row can't be used, and the pipeline's `bad_rows` is `"fail"`. Or more rows than
-    `bad_rows_max` can't be used; then this is the first of them.
+    `bad_rows_max`, or all rows of a run, can't be used; then this is the first of them.
 
     The feed has handed out the whole batches before this row.
     """

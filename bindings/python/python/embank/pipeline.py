@@ -34,11 +34,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Optional, Union
+from typing import Any, Literal, Optional, Union, get_args
 
 from ._batch import Batch
 from ._embank import ArrowBatch, Feed, Pipeline, RunReport
 from ._remote import RemoteFeed, RemoteReport, connect
+from .errors import SpecError
 
 __all__ = [
     "ArrowBatch",
@@ -72,6 +73,13 @@ __all__ = [
 Kind = Literal["int32", "int64", "uint64", "hex32", "float32", "bytes", "skip"]
 TimeUnit = Literal["s", "ms", "us", "ns"]
 Dtype = Literal["f32", "i32", "i64", "bits32"]
+
+
+def _one_of(what: str, value: object, names: Any) -> None:
+    """Raises `SpecError` unless `value` is one of the `Literal` `names`."""
+    if value not in get_args(names):
+        allowed = ", ".join(f'"{name}"' for name in get_args(names))
+        raise SpecError(f"{what} must be one of {allowed}, not {value!r}")
 
 
 @dataclass(frozen=True)
@@ -175,6 +183,10 @@ class Field:
     missing: Sequence[str] = ()
     whole_floats: bool = False
 
+    def __post_init__(self) -> None:
+        _one_of(f'kind of field "{self.name}"', self.kind, Kind)
+        _one_of(f'time_unit of field "{self.name}"', self.time_unit, TimeUnit)
+
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain data."""
         if isinstance(self.missing, str):
@@ -200,6 +212,11 @@ class Column:
         self._set(name, {"field": name if field is None else field}, operators)
 
     def _set(self, name: str, source: dict[str, Any], operators: tuple[Operator, ...]) -> None:
+        for operator in operators:
+            if not isinstance(operator, Operator):
+                called = getattr(operator, "__name__", None)
+                cure = f": call it, {called}(...)" if callable(operator) and called else ""
+                raise TypeError(f'an operator of column "{name}" is {operator!r}{cure}')
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "source", source)
         object.__setattr__(self, "operators", operators)
@@ -225,6 +242,9 @@ class Output:
     columns: Sequence[str]
     dtype: Dtype
 
+    def __post_init__(self) -> None:
+        _one_of(f'dtype of output "{self.name}"', self.dtype, Dtype)
+
 
 @dataclass(frozen=True)
 class VocabularySpec:
@@ -234,12 +254,14 @@ class VocabularySpec:
     Args:
         name: The name that `vocabulary(name)` uses.
         min_count: Values that come less often than this get `unknown_id`, which must then be set. A
-            run reads its inputs twice: it counts first, and then freezes the vocabulary. Default:
-            0, every value gets an id.
+            run reads its inputs twice: it counts first, then renumbers and freezes the vocabulary.
+            Make tables of the vocabulary after a `Pipeline.run`; `feed` returns while it counts.
+            Default: 0, every value gets an id.
         unknown_id: The id of values that the vocabulary does not have, if it is frozen or the run
             has `learn=False`; below `first_id`. Default: None, such a value ends the run. Neither
             `unknown_id` nor `first_id` can be changed after the vocabulary is made, so begin with
-            `first_id=1, unknown_id=0`.
+            `first_id=1, unknown_id=0`. Training gets this id only with a `min_count` or a frozen
+            vocabulary; without one, its row keeps its initial values unless you put a row.
         first_id: The first value's id. Default: 0.
         counts: Whether `Pipeline.generate` counts how often values come. With a `min_count` it
             always does. Default: False.
@@ -279,8 +301,8 @@ class Spec:
         bad_rows: `"fail"`: the first row that can't be used ends the run. `"skip"`: such rows are
             left out and counted, and the report has the first ten. Default: `"fail"`.
         bad_rows_max: With `"skip"`, the largest share of bad rows. A larger share ends the run with
-            `BadRow`, after 10,000 rows at the earliest. A bad row counts as the number of lines
-            that it spans. 1 means no limit. Default: 0.01.
+            `BadRow`, after 10,000 rows or, if every row is bad, at the end of the run. A bad row
+            counts as the number of lines that it spans. 1 means no limit. Default: 0.01.
         vocabularies: The settings of vocabularies that differ from the defaults.
 
     >>> spec = Spec([Field("n", "int32")], [Column("n", fill_missing(0))], [Output("n", ["n"], "i32")])
@@ -294,6 +316,9 @@ class Spec:
     bad_rows: Literal["fail", "skip"] = field(default="fail")
     vocabularies: Sequence[VocabularySpec] = ()
     bad_rows_max: float = 0.01
+
+    def __post_init__(self) -> None:
+        _one_of("bad_rows", self.bad_rows, Literal["fail", "skip"])
 
     def to_dict(self) -> dict[str, Any]:
         """The spec as plain data."""

@@ -54,7 +54,9 @@ impl PyBank {
     ///         number of the row's updates. Default: "stochastic" for int8, otherwise "nearest".
     ///
     /// Raises:
-    ///     TableMismatch: The table exists with other settings; the text names both.
+    ///     TableMismatch: The table exists with other settings; the text names both. Or its
+    ///         vocabulary was renumbered or replaced since the table was made.
+    ///     NoSuchVocabulary: The bank does not have the `vocabulary`: make it first.
     ///     ValueError, TypeError: An argument is wrong.
     #[pyo3(signature = (
         name, dim, *, optimizer = None, initializer = None, seed = None, staleness_bound = None,

@@ -100,6 +100,12 @@ pub(super) fn feed_inputs(given: &Bound<'_, PyAny>) -> PyResult<Vec<FeedInput>> 
         })?;
         Ok(FeedInput::file(path))
     };
+    if given.hasattr("read")? {
+        return Err(PyTypeError::new_err(format!(
+            "an input is a path, or bytes that are rows, not {}, an open file: pass its path, or what its read() returns",
+            given.get_type()
+        )));
+    }
     let several = given.is_instance_of::<PyList>() || given.hasattr("__iter__")?;
     let alone = given.is_instance_of::<PyBytes>() || given.is_instance_of::<PyString>();
     if several && !alone {

@@ -496,4 +496,9 @@ _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lamb
 # In newer versions of torch only.
 is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambda: False)
 
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_SIGNED = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+# PyTorch has them from 2.3 on. Vocabularies return ids as uint64.
+_UNSIGNED = tuple(
+    getattr(torch, name) for name in ("uint64", "uint32", "uint16") if hasattr(torch, name)
+)
+_INTEGERS = _SIGNED + _UNSIGNED
