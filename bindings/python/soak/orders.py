@@ -469,9 +469,33 @@ KINDS: dict[str, Kind] = {
                 shape, shuffle=True, num_workers=shape.workers, persistent_workers=True
             )
         ),
-        # The first pass of an iterator with workers draws one number more than later passes.
-        repeats=False,
         workers=True,
+        passes=3,
+    ),
+    "workers that stay, generator named": Kind(
+        named(
+            lambda shape, own: loader_of(
+                shape,
+                shuffle=True,
+                generator=own,
+                num_workers=shape.workers,
+                persistent_workers=True,
+            )
+        ),
+        workers=True,
+        passes=3,
+    ),
+    "workers that stay, RandomSampler, generator named": Kind(
+        named(
+            lambda shape, own: loader_of(
+                shape,
+                sampler=RandomSampler(range(shape.samples), generator=own),
+                num_workers=shape.workers,
+                persistent_workers=True,
+            )
+        ),
+        workers=True,
+        passes=3,
     ),
     "workers that stay, iterated before": Kind(
         plain(_iterated_before), repeats=False, workers=True
@@ -485,10 +509,8 @@ KINDS: dict[str, Kind] = {
                 persistent_workers=True,
             )
         ),
-        # Its workers continue their random sequence in the next pass, and the workers of another
-        # process begin it again.
-        repeats=False,
         workers=True,
+        passes=3,
     ),
 }
 

@@ -7,10 +7,10 @@ is made again. For some cases the last part runs in a process of its own, which 
 For others, the loader that was stopped is resumed itself.
 
 A case passes in one of two ways. Either the resumed run hands out the batches of the unbroken run
-in its order. Or, if docs/python.md does not promise that, the resumed pass raises `ValueError`
-before its first batch and names the cure. Everything else fails: a sample that comes twice or
-never, another order, another error, a refusal of a kind that must repeat. A failure prints its case
-and the command that runs it again.
+in its order. Or, if docs/python.md does not promise that, `ResumableLoader` or the first batch of
+the resumed pass raises `ValueError` and names the cure. Everything else fails: a sample that comes
+twice or never, another order, another error, a refusal of a kind that must repeat. A failure prints
+its case and the command that runs it again.
 
 The program ends with 0 if all cases passed, with 1 if one failed, and with 2 for wrong arguments.
 """
@@ -142,11 +142,18 @@ class Record:
 
 
 class Refused(Exception):
-    """A resumed pass raised `ValueError` before its first batch."""
+    """`ResumableLoader`, or a resumed pass before its first batch, raised `ValueError`."""
 
 
 class Failure(Exception):
     """A case that did not pass."""
+
+
+def refusal(error: ValueError) -> Exception:
+    """Returns the `Refused` for an error that names a cure, and a `Failure` for another one."""
+    if any(cure in str(error) for cure in CURES):
+        return Refused(str(error))
+    return Failure(f"a refusal without a cure: {error}")
 
 
 def begin_process(seed: int) -> None:
@@ -170,7 +177,10 @@ def loader_of(
             return {} if table is None else {table: np.array(numbers(batch))}
 
         loader = embank.torch.LookaheadLoader(loader, keys, depth=depth)
-    return embank.torch.ResumableLoader(loader, generator)
+    try:
+        return embank.torch.ResumableLoader(loader, generator)
+    except ValueError as error:
+        raise refusal(error) from error
 
 
 def numbers(batch: Any) -> list[int]:
@@ -223,9 +233,7 @@ def run_part(
                     return batches
         except ValueError as error:
             if resumed and len(seen) == had:
-                if any(cure in str(error) for cure in CURES):
-                    raise Refused(str(error)) from None
-                raise Failure(f"a refusal without a cure: {error}") from error
+                raise refusal(error) from None
             raise Failure(f"ValueError in the middle of a pass: {error}") from error
         resumed = False
     return None

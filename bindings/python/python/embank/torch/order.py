@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from .workers import set_index_sampler
+
 _HEAD_BYTES = 64 << 10
 """Bytes of a tensor, an array or a text that its digest covers, from its beginning. Two batches
 that agree in them count as equal. Bounded, since the training loop waits for the digest."""
@@ -96,17 +98,6 @@ class RecordedSampler:
         return getattr(self.sampler_itself, name)
 
 
-def check_repeatable(loader: object) -> None:
-    """Raises `ValueError` for a loader whose order of batches no second run can repeat."""
-    if not isinstance(loader, DataLoader) or loader.num_workers == 0:
-        return
-    if not getattr(loader, "in_order", True):
-        raise ValueError(
-            "a pass over a DataLoader with in_order=False can't be resumed: its batches come as its workers are done "
-            "with them, and which ones were handed out before can't be told. Make it with in_order=True"
-        )
-
-
 def recorded_sampler(loader: object) -> Optional[RecordedSampler]:
     """Makes the sampler of a `DataLoader` record its indices, and returns it. None for other
     loaders.
@@ -124,9 +115,7 @@ def recorded_sampler(loader: object) -> Optional[RecordedSampler]:
         # harm: indices are drawn in this process.
         loader.__dict__[name] = sampler
         # With `persistent_workers`, an iteration that was made earlier keeps its sampler.
-        iteration = getattr(loader, "_iterator", None)
-        if iteration is not None and hasattr(iteration, "_index_sampler"):
-            iteration._index_sampler = sampler
+        set_index_sampler(getattr(loader, "_iterator", None), sampler)
     return sampler
 
 

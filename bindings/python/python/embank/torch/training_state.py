@@ -32,8 +32,9 @@ from .fills import change, training
 from .lookahead import LookaheadLoader
 from .matching import load, parameter_names
 from .modules import TableModule
-from .order import Order, check_repeatable, recorded_sampler
+from .order import Order, recorded_sampler
 from .reference import taken_at, taking_checkpoint
+from .workers import begin, check_repeatable
 
 if TYPE_CHECKING:
     from embank import Bank
@@ -346,11 +347,20 @@ class ResumableLoader(Generic[Batch]):
     loader draws random numbers for the content of batches in this process, give it a generator of
     its own. Its batches are then repeated exactly, at any read-ahead.
 
+    With `persistent_workers=True`, each pass seeds the workers as torch seeds new ones, so a pass
+    of any number can be repeated. A resumed run starts new workers: what the data set or
+    `worker_init_fn` keeps in a worker from one pass to the next, such as a generator of its own, is
+    not restored.
+
     Args:
         loader: Any iterable of batches. Each pass iterates over it again. The sampler of a
             `DataLoader` is wrapped to record its indices.
         generator: The loader's own generator. Default: None, the order comes from the global
             generators.
+
+    Raises:
+        ValueError: A pass over the loader can't be repeated: it has `in_order=False`, or an
+            `IterDataPipe` with persistent workers.
 
     >>> import torch, embank.torch
     >>> data = torch.utils.data.DataLoader(range(8), batch_size=2, shuffle=True)
@@ -367,6 +377,7 @@ class ResumableLoader(Generic[Batch]):
     def __init__(
         self, loader: Iterable[Batch], generator: Optional[torch.Generator] = None
     ) -> None:
+        check_repeatable(loader.loader if isinstance(loader, LookaheadLoader) else loader)
         self.loader = loader
         self.generator = generator
         self.epoch = 0
@@ -451,8 +462,6 @@ class ResumableLoader(Generic[Batch]):
         It also draws the batches that the saved pass had drawn ahead: a loader that draws its order
         batch by batch had used the generators for them.
         """
-        loader = self.loader.loader if isinstance(self.loader, LookaheadLoader) else self.loader
-        check_repeatable(loader)
         now = self._generators()
         assert self._began_with is not None, "resuming begins with what began the pass"
         self._set_generators(self._began_with)
@@ -484,10 +493,10 @@ class ResumableLoader(Generic[Batch]):
         loader = self.loader.loader if isinstance(self.loader, LookaheadLoader) else self.loader
         sampler = recorded_sampler(loader)
         if sampler is None:
-            return self._counted(iter(loader), order)
+            return self._counted(begin(loader), order)
         sampler.order = order
         try:
-            batches = iter(loader)
+            batches = begin(loader)
         finally:
             # An iteration outside of a pass records nothing.
             sampler.order = None
