@@ -121,7 +121,7 @@ def batches_of(loader: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_each_pass_resumes_exactly(kind: Kind, workers: int, ahead: Optional[int]) -> None:
     """With persistent workers, only the first pass once could be resumed: a later one drew fewer
-    random numbers than the first pass of new workers, which also were seeded anew.
+    random numbers than the first pass of new workers, which also were seeded again.
     """
     more = {"batch_size": BATCH_SIZE, "num_workers": workers, "persistent_workers": workers > 0}
 

@@ -425,6 +425,52 @@ def test_a_shorter_loader_is_told() -> None:
         len(embank.torch.ResumableLoader(iter([1])))
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_another_batch_size_or_data_set_is_told(ahead: bool) -> None:
+    """Both once were refused at the first batch, as an order from an unknown generator."""
+
+    def loader_of(samples: int, batch_size: int) -> Any:
+        loader: Any = DataLoader(torch.arange(samples), batch_size=batch_size, shuffle=True)
+        if ahead:
+            loader = embank.torch.LookaheadLoader(loader, lambda batch: {})
+        return embank.torch.ResumableLoader(loader)
+
+    loader = loader_of(4000, 50)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    batches.close()
+    ended = loader.state_dict()
+    for samples, batch_size, message in (
+        (4000, 25, "with batches of 50, and has batches of 25 now"),
+        (4001, 50, "with 4,000 samples in the data set, and has 4,001 samples in the data set now"),
+        (4001, 25, "with batches of 50 and 4,000 samples .* batches of 25 and 4,001 samples"),
+    ):
+        other = loader_of(samples, batch_size)
+        with pytest.raises(ValueError, match=f"within a pass {message}.*strict=False"):
+            other.load_state_dict(state)
+        # Between two passes they may change.
+        other.load_state_dict(ended)
+        assert (other.epoch, len(next(iter(other)))) == (1, batch_size)
+
+
+def test_another_batch_sampler_is_told_as_one_of_several_reasons() -> None:
+    """The message once named only generators."""
+    data = torch.arange(40)
+    loader = embank.torch.ResumableLoader(
+        DataLoader(data, batch_sampler=OwnOrder(lambda _: np.arange(40).reshape(10, 4), 10))
+    )
+    next(iter(loader))
+    batches = iter(loader)
+    next(batches)
+    again = embank.torch.ResumableLoader(
+        DataLoader(data, batch_sampler=OwnOrder(lambda _: np.arange(40).reshape(8, 5), 8))
+    )
+    again.load_state_dict(loader.state_dict())
+    with pytest.raises(ValueError, match="the sampler or the batch size has changed, or"):
+        next(iter(again))
+
+
 class OwnOrder:
     """A sampler whose order comes from a source of random numbers."""
 

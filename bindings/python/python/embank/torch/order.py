@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import zlib
 from collections import deque
@@ -48,9 +49,10 @@ class Order:
         if self._expected.pop(self.drawn, self.digest) != self.digest:
             raise ValueError(
                 "the resumed pass can't repeat the order of the saved one: its first "
-                f"{self.drawn} batches differ. The order comes from a generator that is neither the "
-                "loader's nor a global one of Python, NumPy or torch, or the training loop draws "
-                "from that generator too. Give the loader a torch.Generator of its own and name it: "
+                f"{self.drawn} batches differ. Either the data set, the sampler or the batch size "
+                "has changed, or the order comes from a generator that is neither the loader's nor "
+                "a global one of Python, NumPy or torch, or the training loop draws from that "
+                "generator too. Give the loader a torch.Generator of its own and name it: "
                 "ResumableLoader(loader, generator); or let the order follow from the epoch alone"
             )
 
@@ -117,6 +119,39 @@ def recorded_sampler(loader: object) -> Optional[RecordedSampler]:
         # With `persistent_workers`, an iteration that was made earlier keeps its sampler.
         set_index_sampler(getattr(loader, "_iterator", None), sampler)
     return sampler
+
+
+_SIZES = {"batch_size": "batches of {}", "samples": "{:,} samples in the data set"}
+"""The keys of `loader_sizes`, and how a message names their values."""
+
+
+def loader_sizes(loader: object) -> dict[str, int]:
+    """Returns the batch size of a `DataLoader` and the number of its samples, if they are known."""
+    if not isinstance(loader, DataLoader):
+        return {}
+    batch_size = loader.batch_size
+    if batch_size is None:
+        batch_size = getattr(loader.batch_sampler, "batch_size", None)
+    samples = None
+    if not isinstance(loader.dataset, IterableDataset):
+        with contextlib.suppress(TypeError, NotImplementedError):
+            samples = len(loader.dataset)  # type: ignore[arg-type]
+    sizes = {"batch_size": batch_size, "samples": samples}
+    return {name: size for name, size in sizes.items() if isinstance(size, int)}
+
+
+def check_sizes(found: Mapping[str, int], saved: Mapping[str, int]) -> None:
+    """Raises `ValueError` if a loader has other sizes than the one that was saved."""
+    changed = [name for name in _SIZES if name in found and found[name] != saved.get(name, found[name])]
+    if changed:
+        was, now = (
+            " and ".join(_SIZES[name].format(of[name]) for name in changed) for of in (saved, found)
+        )
+        raise ValueError(
+            f"the loader was saved within a pass with {was}, and has {now} now: its remaining batches can't be told. "
+            "Resume with the saved data set and batch size, or leave the loader out with "
+            "resume(..., strict=False), which begins a new pass"
+        )
 
 
 def _digest(value: Any, digest: int) -> int:

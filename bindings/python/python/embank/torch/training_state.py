@@ -32,7 +32,7 @@ from .fills import change, training
 from .lookahead import LookaheadLoader
 from .matching import load, parameter_names
 from .modules import TableModule
-from .order import Order, recorded_sampler
+from .order import Order, check_sizes, loader_sizes, recorded_sampler
 from .reference import taken_at, taking_checkpoint
 from .workers import begin, check_repeatable
 
@@ -334,6 +334,10 @@ class ResumableLoader(Generic[Batch]):
     that were handed out before. Then it sets the generators of Python, NumPy and torch back to
     their states before the repetition.
 
+    Within a pass, a resumed run needs the data set and the batch size of the saved run;
+    `num_workers` may change. It loads all earlier batches of the pass again, which takes as long as
+    the first time.
+
     A resumed pass raises `ValueError` if it draws another order. This happens if a sampler has a
     generator that is not passed here, or if a stream draws from a generator that the model uses
     too. The digest covers the indices of a `DataLoader` over a data set with indices. For other
@@ -377,8 +381,8 @@ class ResumableLoader(Generic[Batch]):
     def __init__(
         self, loader: Iterable[Batch], generator: Optional[torch.Generator] = None
     ) -> None:
-        check_repeatable(loader.loader if isinstance(loader, LookaheadLoader) else loader)
         self.loader = loader
+        check_repeatable(self._innermost())
         self.generator = generator
         self.epoch = 0
         """Passes that have ended, also those that were left early."""
@@ -434,11 +438,19 @@ class ResumableLoader(Generic[Batch]):
             "drawn": drawn,
             "order": expected,
             "began_with": self._began_with,
+            "sizes": loader_sizes(self._innermost()),
             "generator": None if self.generator is None else self.generator.get_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Makes the next pass continue at the place of that state."""
+        """Makes the next pass continue at the place of that state.
+
+        Raises:
+            ValueError: The state lies within a pass, and the loader has another batch size or
+                another number of samples.
+        """
+        if state["began_with"] is not None:
+            check_sizes(loader_sizes(self._innermost()), state.get("sizes", {}))
         self.epoch = int(state["epoch"])
         self._handed_out = int(state["handed_out"])
         began_with = state["began_with"]
@@ -490,7 +502,7 @@ class ResumableLoader(Generic[Batch]):
     def _source(self, order: Order) -> Iterator[Batch]:
         """An iteration of the loader itself, which records the batches that it draws."""
         self._order, self._drawn = order, 0
-        loader = self.loader.loader if isinstance(self.loader, LookaheadLoader) else self.loader
+        loader = self._innermost()
         sampler = recorded_sampler(loader)
         if sampler is None:
             return self._counted(begin(loader), order)
@@ -501,6 +513,10 @@ class ResumableLoader(Generic[Batch]):
             # An iteration outside of a pass records nothing.
             sampler.order = None
         return self._counted(batches, None)
+
+    def _innermost(self) -> Iterable[Batch]:
+        """The loader that draws the batches."""
+        return self.loader.loader if isinstance(self.loader, LookaheadLoader) else self.loader
 
     def _counted(self, batches: Iterator[Batch], order: Optional[Order]) -> Iterator[Batch]:
         this_order = self._order
