@@ -10,7 +10,7 @@ from torch import Tensor
 
 import embank
 
-from .leaf import Rows, leased_outputs, refuse_recording, tensors_of
+from .leaf import Rows, leased_outputs, naming_eval, refuse_recording, tensors_of
 from .modules import BagRequest, Bags, Mode, TableModule, check_mode, joined_request
 from .sinks import identity
 
@@ -21,7 +21,16 @@ Jagged = Union[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 def _tensors(features: Mapping[str, Jagged]) -> Iterator[Tensor]:
-    """The keys of all features."""
+    """The keys of all features.
+
+    Raises:
+        TypeError: `features` is a tensor or has no values.
+    """
+    if isinstance(features, Tensor) or not hasattr(features, "values"):
+        raise TypeError(
+            "features must be a dictionary with the keys of each feature, "
+            f"not {type(features).__name__}: model({{feature: keys}})"
+        )
     for given in features.values():
         yield given[0] if isinstance(given, tuple) else given
 
@@ -226,7 +235,8 @@ class EmbeddingBagCollection(_Collection):
         for at in requests:
             of_bank.setdefault(at[0], []).append(at)
         for tables in of_bank.values():
-            leases = embank.get_bags_many([(self._table[at], *requests[at]) for at in tables])
+            with naming_eval():
+                leases = embank.get_bags_many([(self._table[at], *requests[at]) for at in tables])
             for at, lease in zip(tables, leases):
                 outputs[at] = leased_outputs(self._table[at], lease, counts[at])
         return outputs

@@ -43,6 +43,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
@@ -284,11 +285,12 @@ def leased_rows(
     for sink, (table, keys_of_table) in zip(sinks, wanted):
         if sink is not None:
             sink.check_bound(table, keys_of_table)
-    if len(wanted) == 1:
-        ((table, keys_of_table),) = wanted
-        leases = [table.get_distinct(keys_of_table, earlier=_earlier.keys(table))]
-    else:
-        leases = embank.get_many(wanted, earlier=[_earlier.keys(table) for table, _ in wanted])
+    with naming_eval():
+        if len(wanted) == 1:
+            ((table, keys_of_table),) = wanted
+            leases = [table.get_distinct(keys_of_table, earlier=_earlier.keys(table))]
+        else:
+            leases = embank.get_many(wanted, earlier=[_earlier.keys(table) for table, _ in wanted])
     found = []
     for (table, keys), lease, sink in zip(requests, leases, sinks):
         rows = torch.from_numpy(lease.rows)
@@ -418,6 +420,10 @@ def refuse_recording(tables: Sequence[Table], keys: Iterable[Tensor]) -> None:
         for of in keys:
             if isinstance(of, torch.fx.Proxy):
                 recorder = "torch.fx.symbolic_trace"
+            elif not isinstance(of, Tensor):
+                raise TypeError(
+                    f"keys must be an integer tensor, not {type(of).__name__}: use torch.as_tensor(keys)"
+                )
             elif of.is_cuda and torch.cuda.is_current_stream_capturing():
                 recorder = "a CUDA graph"
     if recorder is not None:
@@ -453,6 +459,16 @@ def raise_unless_held(lease: AnyLease) -> None:
             "run forward again instead of a second backward through a retained graph"
         )
     lease.check()
+
+
+@contextmanager
+def naming_eval() -> Iterator[None]:
+    """Adds to a `ReadOnly` of the block how a module reads rows without training them."""
+    try:
+        yield
+    except embank.ReadOnly as error:
+        cure = "to read rows with a module, call model.eval() or use torch.no_grad()"
+        raise embank.ReadOnly(f"{error}; {cure}") from None
 
 
 def as_keys(keys: Tensor) -> NDArray[np.int64]:

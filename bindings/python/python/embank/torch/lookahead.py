@@ -56,7 +56,9 @@ class _Ahead(Generic[Batch]):
         announced: list[_Announced] = []
         if keys is not None:
             # Copied, because the function `keys` may use its memory again for the next batch.
-            of_batch = [(table, _flat(of).copy()) for table, of in keys(batch).items()]
+            by_table = keys(batch)
+            _check_tables(by_table)
+            of_batch = [(table, _flat(of).copy()) for table, of in by_table.items()]
             self.waiting.append((of_batch, announced))
         self.batches.append((batch, announced))
 
@@ -82,6 +84,16 @@ class _Ahead(Generic[Batch]):
             for table, keys in announced:
                 if not table.bank.closed:
                     table.cancel_lookahead(keys)
+
+
+def _check_tables(by_table: object) -> None:
+    """Raises `TypeError` unless a result of the function `keys` is `{table: keys}`."""
+    cure = "must return {table: keys}, with the embank.Table itself"
+    if not isinstance(by_table, Mapping):
+        raise TypeError(f"the function keys {cure}, not {type(by_table).__name__}")
+    for table in by_table:
+        if not hasattr(table, "lookahead"):
+            raise TypeError(f"the function keys {cure}, not {table!r}")
 
 
 def _flat(keys: Keys) -> NDArray[Any]:

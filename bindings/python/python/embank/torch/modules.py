@@ -13,7 +13,9 @@ from torch.nn import functional as F
 from typing_extensions import Self
 
 from .fills import filling
-from .leaf import Norm, Rows, as_keys, is_compiling, leased_output, leased_rows, peeked_rows, refuse_recording
+from .leaf import (
+    Norm, Rows, as_keys, is_compiling, leased_output, leased_rows, naming_eval, peeked_rows, refuse_recording,
+)  # fmt: skip
 from .reference import check_reference, differences, reference
 from .sinks import sink_of
 
@@ -133,6 +135,17 @@ class TableModule(nn.Module):
 
 
 class _OneTable(TableModule):
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *args: Any, **options: Any) -> Self:
+            """Refuses the first arguments of the modules of `torch.nn`, which are numbers."""
+            if args and not hasattr(args[0], "peek"):
+                raise TypeError(
+                    f"{cls.__name__} takes a table in place of num_embeddings and embedding_dim, not {args[0]!r}: "
+                    f"{cls.__name__}(bank.table(name, dim=16))"
+                )
+            return super().__new__(cls)
+
     def __init__(self, table: Table, max_norm: Optional[float], norm_type: float) -> None:
         super().__init__()
         self.table = table
@@ -257,7 +270,9 @@ class Embedding(_OneTable):
         """The rows of `input` (integers of any shape): float32 `(*input.shape, dim)`."""
         refuse_recording(self.tables(), [input])
         if self._is_plain and self.trains and self._is_direct(self.table, input):
-            output = leased_output(self.table, self.table.get(as_keys(input)))
+            with naming_eval():
+                lease = self.table.get(as_keys(input))
+            output = leased_output(self.table, lease)
             return output.view(*input.shape, self.table.dim)
         if self.padding_idx is None:
             rows, places = self._rows(input)
@@ -484,7 +499,8 @@ class Bags:
             return None
         keys, offsets, pooling, weights = request
         if module.trains:
-            lease = table.get_bags(keys, offsets, pooling=pooling, weights=weights)
+            with naming_eval():
+                lease = table.get_bags(keys, offsets, pooling=pooling, weights=weights)
             return leased_output(table, lease)
         if torch.is_grad_enabled() and not module.frozen:
             # The graph begins at the rows.

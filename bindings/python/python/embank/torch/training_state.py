@@ -90,6 +90,7 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
     """
     for name, part in parts.items():
         _check_bank(bank, name, part)
+        _check_loader(name, part)
     state_id = bank.state_id
     states = {}
     values = {}
@@ -99,24 +100,19 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
                 states[name] = _plain(part.state_dict())
         else:
             values[name] = _plain(part)
-    blob = io.BytesIO()
-    torch.save(
-        {
-            "embank.torch": _FORMAT,
-            "at": taken_at(state_id),
-            "states": states,
-            "values": values,
-            "parameters": parameter_names(parts),
-            "random": _random_state() if random_state else None,
-        },
-        blob,
-    )
-    content = blob.getvalue()
+    state = {
+        "embank.torch": _FORMAT,
+        "at": taken_at(state_id),
+        "states": states,
+        "values": values,
+        "parameters": parameter_names(parts),
+        "random": _random_state() if random_state else None,
+    }
     try:
-        _decoded(content)
+        content = _encoded(state)
     except Exception as error:
         raise TypeError(
-            "a part can't be read back by torch.load(weights_only=True); save numbers, text, tensors, lists and "
+            f"{_unreadable({**states, **values})} can't be read back by torch.load(weights_only=True); save numbers, text, tensors, lists and "
             f"dictionaries of them, or an object whose state_dict() is made of them: {error}"
         ) from None
     if bank.state_id != state_id:
@@ -124,6 +120,34 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
             "rows changed while the parts were asked for their states: save where no other thread trains"
         )
     return bank.checkpoint(content)
+
+
+def _encoded(state: dict[str, Any]) -> bytes:
+    """Returns the blob of a state. Raises an error if `_decoded` could not read it back."""
+    blob = io.BytesIO()
+    torch.save(state, blob)
+    content = blob.getvalue()
+    _decoded(content)
+    return content
+
+
+def _unreadable(parts: Mapping[str, Any]) -> str:
+    """Returns the name of the first part that can't be read back, for an error message."""
+    for name, part in parts.items():
+        try:
+            _encoded({"embank.torch": _FORMAT, name: part})
+        except Exception:
+            return f"part {name!r}"
+    return "a part"
+
+
+def _check_loader(name: str, part: Any) -> None:
+    """Raises `TypeError` for a loader that does not record its place."""
+    if isinstance(part, (torch.utils.data.DataLoader, LookaheadLoader)) and not isinstance(part, Stateful):
+        raise TypeError(
+            f"part {name!r} is a {type(part).__name__}, which has no state: iterate over a ResumableLoader that wraps "
+            "it, and save that, ResumableLoader(loader) or ResumableLoader(LookaheadLoader(loader, keys))"
+        )
 
 
 def _plain(value: Any) -> Any:
@@ -212,9 +236,16 @@ def resume(
             or `save` did not make the checkpoint. With `strict` also: the checkpoint lacks a name,
             `parts` lacks a saved object, or an optimizer has other parameters or tables.
         RuntimeError: With `strict`, a module has other parameters, shapes, tables or features.
+        TypeError: A part is not an object with `state_dict` and `load_state_dict`.
 
     See `save` for an example.
     """
+    for name, part in parts.items():
+        if not isinstance(part, Stateful):
+            raise TypeError(
+                f"{name}: resume restores objects with load_state_dict, and this is {type(part).__name__}; a saved "
+                f"value comes back in the result, resume(...)[{name!r}]"
+            )
     _check_unchanged(bank)
     recovered = bank.recovered
     if recovered is None:
@@ -282,7 +313,7 @@ def _decoded(blob: bytes) -> dict[str, Any]:
             end of a sentence.
     """
     if not blob:
-        raise ValueError("its blob is empty")
+        raise ValueError("its blob is empty, as that of bank.checkpoint()")
     if not blob.startswith(_ARCHIVE):
         raise ValueError(
             f"its blob, {len(blob)} bytes that begin with {blob[:_SHOWN_BYTES]!r}, was not written by torch.save"

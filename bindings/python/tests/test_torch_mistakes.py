@@ -1,0 +1,86 @@
+"""Tests that `embank.torch` names a caller's mistake and its cure. Each of these errors once showed
+an error from inside of the package or of torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import embank
+
+torch = pytest.importorskip("torch")
+
+import embank.torch  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+
+@pytest.mark.parametrize("kind", ["EmbeddingCollection", "EmbeddingBagCollection"])
+def test_a_collection_takes_a_dictionary_of_tensors(table: embank.Table, kind: str) -> None:
+    model: Any = getattr(embank.torch, kind)({"user": table})
+    with pytest.raises(TypeError, match=r"not Tensor: model\({feature: keys}\)"):
+        model(torch.tensor([[1]]))
+    with pytest.raises(TypeError, match="a dictionary .* not list"):
+        model([1])
+    with pytest.raises(TypeError, match=r"not list: use torch\.as_tensor\(keys\)"):
+        model({"user": [1]})
+
+
+@pytest.mark.parametrize("kind", ["Embedding", "EmbeddingBag"])
+def test_a_module_takes_a_table_and_a_tensor(table: embank.Table, kind: str) -> None:
+    module: Any = getattr(embank.torch, kind)
+    with pytest.raises(TypeError, match=rf"{kind} takes a table in place of .*, not 1000: {kind}\(bank"):
+        module(1000, 16)
+    with pytest.raises(TypeError, match=r"not list: use torch\.as_tensor\(keys\)"):
+        module(table)([1, 2])
+
+
+@pytest.mark.parametrize(("keys", "told"), [({"item": torch.tensor([1])}, "'item'"), ([1], "list")])
+def test_a_lookahead_loader_takes_keys_by_table(keys: Any, told: str) -> None:
+    loader: Any = embank.torch.LookaheadLoader([0, 1, 2], lambda batch: keys)
+    with pytest.raises(TypeError, match=rf"must return {{table: keys}}, .* not {told}"):
+        list(loader)
+
+
+def test_save_names_the_part_that_it_cannot_save(bank: embank.Bank) -> None:
+    data: Any = DataLoader(range(4), batch_size=2)  # type: ignore[arg-type]
+    ahead: Any = embank.torch.LookaheadLoader(embank.torch.ResumableLoader(data), lambda batch: {})
+    for loader, kind in ((data, "DataLoader"), (ahead, "LookaheadLoader")):
+        with pytest.raises(TypeError, match=f"part 'loader' is a {kind}.*ResumableLoader"):
+            embank.torch.save(bank, step=1, loader=loader)
+    with pytest.raises(TypeError, match="part 'function' can't be read back"):
+        embank.torch.save(bank, step=1, function=lambda: None)
+    assert bank.last_checkpoint is None
+
+
+@pytest.mark.parametrize("module", ["Embedding", "EmbeddingBag", "one feature", "features"])
+def test_a_module_that_trains_on_a_bank_to_read_names_eval(
+    bank: embank.Bank, table: embank.Table, module: str
+) -> None:
+    """The cure once was to open the bank for writing."""
+    table.put([1], [[1.0, 2.0, 3.0, 4.0]])
+    bank.table("other", dim=2, optimizer=embank.SGD(lr=1.0)).put([1], [[1.0, 2.0]])
+    bank.checkpoint()
+    keys: Any = torch.tensor([[1]])
+    with embank.Bank(bank.path, memory_budget="16MiB", read_only=True) as reading:
+        tables = {"item": reading.open_table("item"), "other": reading.open_table("other")}
+        if module in ("Embedding", "EmbeddingBag"):
+            models = [getattr(embank.torch, module)(tables["item"])]
+        else:
+            features = {"item": tables["item"]} if module == "one feature" else tables
+            keys = dict.fromkeys(features, keys)
+            models = [
+                embank.torch.EmbeddingCollection(features),
+                embank.torch.EmbeddingBagCollection(features),
+            ]
+        for model in models:
+            with pytest.raises(embank.ReadOnly, match=r"model\.eval\(\) or use torch\.no_grad"):
+                model(keys)
+            model.eval()(keys)
+
+
+def test_resume_says_where_a_value_is(bank: embank.Bank) -> None:
+    step: Any = 0
+    with pytest.raises(TypeError, match=r"step: .* this is int; .* in the result, .*\['step'\]"):
+        embank.torch.resume(bank, step=step)
