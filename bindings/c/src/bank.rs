@@ -22,16 +22,16 @@ pub struct embank_bank {
 }
 
 /// # Safety
-/// By the header's rules for handles.
+/// `bank` must be null or a handle that is not freed during the call.
 unsafe fn bank_of<'a>(bank: *const embank_bank) -> Result<&'a Bank, Failure> {
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass null or a handle that is not freed.
     unsafe { borrowed("bank", bank) }?.inner.get()
 }
 
 /// # Safety
-/// By the header's rules for structs. Null means no options.
+/// `options` must be null or point to a struct of the size that its first field says.
 unsafe fn options_of(options: *const embank_bank_options) -> Result<embank::BankOptions, Failure> {
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass null or an initialised struct.
     unsafe { sized::read_or_defaults(options) }?.to_rust()
 }
 
@@ -44,7 +44,8 @@ pub unsafe extern "C" fn embank_bank_open(
     options: *const embank_bank_options,
     bank: *mut *mut embank_bank,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `path`, `options` and `bank` are each null or
+    // valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("bank", bank)?;
         let path = path_of("path", path)?;
@@ -67,7 +68,8 @@ pub unsafe extern "C" fn embank_bank_open_read_only(
     checkpoint: u64,
     bank: *mut *mut embank_bank,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `path`, `options` and `bank` are each null or
+    // valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("bank", bank)?;
         let path = path_of("path", path)?;
@@ -85,7 +87,8 @@ pub unsafe extern "C" fn embank_bank_open_read_only(
 /// keeps them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_close(bank: *mut embank_bank) {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed.
     unsafe { handle::free(bank) };
 }
 
@@ -99,7 +102,8 @@ pub unsafe extern "C" fn embank_bank_table(
     settings: *const embank_table_settings,
     table: *mut *mut embank_table,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed; `name`, `settings` and `table` are each null or valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("table", table)?;
         let bank = bank_of(bank)?;
@@ -125,7 +129,8 @@ pub unsafe extern "C" fn embank_bank_table_of_vocabulary(
     vocabulary: *const c_char,
     table: *mut *mut embank_table,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed; `name`, `settings`, `vocabulary` and `table` are each null or valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("table", table)?;
         let bank = bank_of(bank)?;
@@ -145,7 +150,8 @@ pub unsafe extern "C" fn embank_bank_vocabulary(
     settings: *const embank_vocabulary_settings,
     vocabulary: *mut *mut embank_vocabulary,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed; `name`, `settings` and `vocabulary` are each null or valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("vocabulary", vocabulary)?;
         let bank = bank_of(bank)?;
@@ -163,7 +169,8 @@ pub unsafe extern "C" fn embank_bank_open_vocabulary(
     name: *const c_char,
     vocabulary: *mut *mut embank_vocabulary,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed; `name` and `vocabulary` are each null or valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("vocabulary", vocabulary)?;
         let bank = bank_of(bank)?;
@@ -180,7 +187,8 @@ pub unsafe extern "C" fn embank_bank_drop_vocabulary(
     bank: *const embank_bank,
     name: *const c_char,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed; `name` is null or valid for the call.
     call(|| unsafe {
         let bank = bank_of(bank)?;
         let name = text("vocabulary's name", name)?;
@@ -194,7 +202,8 @@ pub unsafe extern "C" fn embank_bank_vocabularies(
     bank: *const embank_bank,
     names: *mut *mut embank_names,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed; `names` is null or valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("names", names)?;
         let vocabularies = bank_of(bank)?.vocabularies();
@@ -210,7 +219,8 @@ pub unsafe extern "C" fn embank_bank_open_table(
     name: *const c_char,
     table: *mut *mut embank_table,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed; `name` and `table` are each null or valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("table", table)?;
         let bank = bank_of(bank)?;
@@ -227,7 +237,8 @@ pub unsafe extern "C" fn embank_bank_drop_table(
     bank: *const embank_bank,
     name: *const c_char,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed; `name` is null or valid for the call.
     call(|| unsafe {
         let bank = bank_of(bank)?;
         let name = text("table's name", name)?;
@@ -241,7 +252,8 @@ pub unsafe extern "C" fn embank_bank_tables(
     bank: *const embank_bank,
     names: *mut *mut embank_names,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed; `names` is null or valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("names", names)?;
         let tables = bank_of(bank)?.tables();
@@ -260,7 +272,8 @@ pub unsafe extern "C" fn embank_bank_checkpoint(
     blob_size: usize,
     number: *mut u64,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed; `blob` and `number` are each null or valid for the call.
     call(|| unsafe {
         let place = Place::optional("number", number)?;
         let bank = bank_of(bank)?;
@@ -280,7 +293,8 @@ pub unsafe extern "C" fn embank_bank_recovered(
     number: *mut u64,
     blob: *mut *mut embank_bytes,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed; `number` and `blob` are each null or valid for the call.
     call(|| unsafe {
         let blob = HandlePlace::cleared_optional("blob", blob)?;
         let number = Place::optional("number", number)?;
@@ -302,7 +316,8 @@ pub unsafe extern "C" fn embank_bank_refresh(
     bank: *const embank_bank,
     number: *mut u64,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed; `number` is null or valid for the call.
     call(|| unsafe {
         let place = Place::optional("number", number)?;
         let number = bank_of(bank)?.refresh()?;
@@ -315,7 +330,8 @@ pub unsafe extern "C" fn embank_bank_refresh(
 /// time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bank_compact(bank: *const embank_bank) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed.
     call(|| unsafe {
         bank_of(bank)?.compact()?;
         Ok(())
@@ -329,7 +345,8 @@ pub unsafe extern "C" fn embank_bank_cancel_lookahead(
     bank: *const embank_bank,
     cancelled: *mut usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed; `cancelled` is null or valid for the call.
     call(|| unsafe {
         let place = Place::optional("number of cancelled keys", cancelled)?;
         let cancelled = bank_of(bank)?.cancel_lookahead();
@@ -346,7 +363,8 @@ pub unsafe extern "C" fn embank_bank_wait_lookahead(
     timeout_ms: u64,
     idle: *mut u8,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed; `idle` is null or valid for the call.
     call(|| unsafe {
         let place = Place::required("answer", idle)?;
         let bank = bank_of(bank)?;
@@ -357,8 +375,8 @@ pub unsafe extern "C" fn embank_bank_wait_lookahead(
 }
 
 /// # Safety
-/// By the header's rules for handles.
+/// `bank` must be null or a handle that is not freed during the call.
 pub(crate) unsafe fn stats_of(bank: *const embank_bank) -> Result<embank::BankStats, Failure> {
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass null or a handle that is not freed.
     Ok(unsafe { bank_of(bank) }?.stats())
 }

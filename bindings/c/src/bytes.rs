@@ -7,7 +7,7 @@ use crate::handle;
 /// Bytes that a call returns. Free with embank_bytes_free.
 #[derive(Debug)]
 pub struct embank_bytes {
-    /// The bytes and a NUL, so that text is a C string.
+    /// The bytes, followed by a NUL that makes text a C string.
     terminated: Vec<u8>,
 }
 
@@ -23,21 +23,24 @@ impl embank_bytes {
 /// The bytes, followed by a NUL. Valid until embank_bytes_free. NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bytes_data(bytes: *const embank_bytes) -> *const c_void {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bytes` is null or a handle that has not been
+    // freed.
     unsafe { bytes.as_ref() }.map_or(std::ptr::null(), |bytes| bytes.terminated.as_ptr().cast())
 }
 
 /// The number of bytes, without the NUL. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bytes_size(bytes: *const embank_bytes) -> usize {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bytes` is null or a handle that has not been
+    // freed.
     unsafe { bytes.as_ref() }.map_or(0, |bytes| bytes.terminated.len() - 1)
 }
 
 /// Frees the bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_bytes_free(bytes: *mut embank_bytes) {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bytes` is null or a handle that has not been
+    // freed.
     unsafe { handle::free(bytes) };
 }
 
@@ -61,7 +64,8 @@ impl embank_names {
 /// The number of names. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_names_count(names: *const embank_names) -> usize {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `names` is null or a handle that has not been
+    // freed.
     unsafe { names.as_ref() }.map_or(0, |names| names.names.len())
 }
 
@@ -72,7 +76,8 @@ pub unsafe extern "C" fn embank_names_at(
     names: *const embank_names,
     place: usize,
 ) -> *const c_char {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `names` is null or a handle that has not been
+    // freed.
     let names = unsafe { names.as_ref() };
     names.and_then(|names| names.names.get(place)).map_or(std::ptr::null(), |name| name.as_ptr())
 }
@@ -80,6 +85,7 @@ pub unsafe extern "C" fn embank_names_at(
 /// Frees the names.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_names_free(names: *mut embank_names) {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `names` is null or a handle that has not been
+    // freed.
     unsafe { handle::free(names) };
 }

@@ -1,4 +1,4 @@
-//! Functions on the kept checkpoints of a bank that need not be open.
+//! Functions on the kept checkpoints of a bank. The bank need not be open.
 
 use std::ffi::c_char;
 
@@ -16,12 +16,13 @@ pub unsafe extern "C" fn embank_list_checkpoints(
     capacity: usize,
     count: *mut usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `path`, `numbers` and `count` are each null or
+    // valid for the call.
     call(|| unsafe {
         let place = Place::required("count", count)?;
         let numbers = Lent::new_mut("numbers", numbers, capacity)?;
         let checkpoints = Bank::checkpoints(path_of("path", path)?)?;
-        // SAFETY: the only buffer of the call.
+        // SAFETY: the call has no other buffer that could overlap this one.
         let numbers = numbers.write();
         for (number, checkpoint) in numbers.iter_mut().zip(&checkpoints) {
             *number = checkpoint.number;
@@ -35,7 +36,7 @@ pub unsafe extern "C" fn embank_list_checkpoints(
 /// process may have the bank open for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_roll_back(path: *const c_char, checkpoint: u64) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `path` is null or valid for the call.
     call(|| unsafe {
         Bank::roll_back(path_of("path", path)?, checkpoint)?;
         Ok(())
@@ -50,7 +51,8 @@ pub unsafe extern "C" fn embank_copy_checkpoint(
     checkpoint: u64,
     to: *const c_char,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `path` and `to` are each null or valid for the
+    // call.
     call(|| unsafe {
         let path = path_of("path", path)?;
         let to = path_of("path of the copy", to)?;
@@ -68,7 +70,8 @@ pub unsafe extern "C" fn embank_export_delta(
     to: u64,
     file: *const c_char,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `path` and `file` are each null or valid for the
+    // call.
     call(|| unsafe {
         let path = path_of("path", path)?;
         let file = path_of("delta's path", file)?;
@@ -86,7 +89,8 @@ pub unsafe extern "C" fn embank_apply_delta(
     file: *const c_char,
     checkpoints_kept: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `path` and `file` are each null or valid for the
+    // call.
     call(|| unsafe {
         let path = path_of("path", path)?;
         let file = path_of("delta's path", file)?;

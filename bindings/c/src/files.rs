@@ -70,8 +70,8 @@ pub struct embank_export_options {
     pub context: *mut c_void,
 }
 
-// SAFETY: its size comes first, and then numbers and pointers that may be null; the sizes add up to
-// SIZE_MIN.
+// SAFETY: the first field is `size`. The others are numbers and pointers that may be null. The
+// fields' sizes add up to SIZE_MIN, so there is no padding.
 unsafe impl Growing for embank_export_options {
     const NAME: &'static str = "embank_export_options";
     const FILLED_BY: &'static str = "embank_export_options_init";
@@ -125,7 +125,7 @@ pub struct embank_exported {
     pub bytes: u64,
 }
 
-// SAFETY: `Pod`, and its size comes first.
+// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
 unsafe impl Growing for embank_exported {
     const NAME: &'static str = "embank_exported";
     const FILLED_BY: &'static str = "embank_table_export";
@@ -167,8 +167,8 @@ pub struct embank_import_options {
     pub first_key: u64,
 }
 
-// SAFETY: its size comes first, and then numbers and pointers that may be null; the sizes add up
-// without padding.
+// SAFETY: the first field is `size`. The others are numbers and pointers that may be null. No field
+// needs padding.
 unsafe impl Growing for embank_import_options {
     const NAME: &'static str = "embank_import_options";
     const FILLED_BY: &'static str = "embank_import_options_init";
@@ -193,8 +193,7 @@ unsafe impl Growing for embank_import_options {
 
 impl embank_import_options {
     /// # Safety
-    /// By the header's rules: the names are null or text that ends with a NUL and stays valid
-    /// during the call.
+    /// Each name must be null or text that ends with a NUL and stays valid during the call.
     unsafe fn to_rust(self) -> Result<ImportOptions, Failure> {
         let by_position = flag("by_position", self.by_position)?;
         if !by_position && self.first_key != 0 {
@@ -204,7 +203,7 @@ impl embank_import_options {
             if pointer.is_null() {
                 return Ok(None);
             }
-            // SAFETY: the duty of this function's `# Safety` covers the call.
+            // SAFETY: not null, and `# Safety` obliges the caller to pass NUL-terminated text.
             unsafe { text(what, pointer) }.map(|name| Some(name.to_owned()))
         };
         Ok(ImportOptions {
@@ -230,7 +229,7 @@ pub struct embank_imported {
     pub with_state: u64,
 }
 
-// SAFETY: `Pod`, and its size comes first.
+// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
 unsafe impl Growing for embank_imported {
     const NAME: &'static str = "embank_imported";
     const FILLED_BY: &'static str = "embank_table_import";
@@ -247,7 +246,7 @@ pub unsafe extern "C" fn embank_export_options_init(
     options: *mut embank_export_options,
     size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `options` is null or valid for the call.
     call(|| unsafe { sized::write(options, size, &embank_export_options::defaults()) })
 }
 
@@ -257,7 +256,7 @@ pub unsafe extern "C" fn embank_import_options_init(
     options: *mut embank_import_options,
     size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `options` is null or valid for the call.
     call(|| unsafe { sized::write(options, size, &embank_import_options::defaults()) })
 }
 
@@ -273,7 +272,8 @@ pub unsafe extern "C" fn embank_table_export(
     exported: *mut embank_exported,
     exported_size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `path`, `options` and `exported` are each null or valid for the call.
     call(|| unsafe {
         let results = Results::new(exported, exported_size)?;
         let table = table_of(table)?;
@@ -303,7 +303,8 @@ pub unsafe extern "C" fn embank_table_import(
     imported: *mut embank_imported,
     imported_size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `path`, `options` and `imported` are each null or valid for the call.
     call(|| unsafe {
         let results = Results::new(imported, imported_size)?;
         let table = table_of(table)?;
@@ -330,7 +331,8 @@ pub unsafe extern "C" fn embank_table_import_files(
     imported: *mut embank_imported,
     imported_size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `paths`, `options` and `imported` are each null or valid for the call.
     call(|| unsafe {
         let results = Results::new(imported, imported_size)?;
         let table = table_of(table)?;
@@ -363,7 +365,8 @@ pub unsafe extern "C" fn embank_exported_settings(
     size: usize,
     found: *mut u8,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `path`, `settings` and `found` are each null or
+    // valid for the call.
     call(|| unsafe {
         let place = Place::required("answer", found)?;
         let results = Results::new(settings, size)?;
@@ -388,7 +391,7 @@ mod tests {
         assert_eq!(options.to_rust().unwrap(), ExportOptions::default());
         let options = embank_import_options::defaults();
         assert_eq!(options.size, size_of::<embank_import_options>());
-        // SAFETY: the names are null.
+        // SAFETY: the default names are null.
         assert_eq!(unsafe { options.to_rust() }.unwrap(), ImportOptions::default());
     }
 
@@ -413,7 +416,7 @@ mod tests {
             embank_import_options { first_key: 1, ..all },
             embank_import_options { keys: c"\xff".as_ptr(), ..all },
         ] {
-            // SAFETY: the name is null or a C string.
+            // SAFETY: each name is null or a C string literal.
             let failure = unsafe { bad.to_rust() }.unwrap_err();
             assert_eq!(failure.status, embank_status::InvalidArgument);
         }

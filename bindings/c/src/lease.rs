@@ -1,7 +1,7 @@
-//! Leases: rows that were got, and the way back for their update.
+//! Leases: the right to update rows that a get returned.
 //!
-//! In Rust an update consumes the lease. Here the handle stays until it is freed, and says that its
-//! lease has ended. So the rule is the same for all handles, after an error too: free it once.
+//! In Rust an update consumes the lease. In C the handle stays until the caller frees it, and calls
+//! on an ended lease fail. Every handle is therefore freed once, also after an error.
 
 use embank::locks::Mutex;
 use embank::{Error, Lease};
@@ -33,16 +33,17 @@ fn ended() -> Failure {
 }
 
 /// # Safety
-/// By the header's rules for handles.
+/// `lease` must be null or a handle that is not freed during the call.
 unsafe fn lease_of<'a>(lease: *const embank_lease) -> Result<&'a Mutex<Option<Lease>>, Failure> {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: this function's own caller keeps the duty of the callee.
     unsafe { borrowed("lease", lease) }?.inner.get()
 }
 
-/// Ends the lease with one row of values per key of the batch, or per distinct key.
+/// Ends the lease with `count(lease)` rows of values, which `end` applies or puts.
 ///
 /// # Safety
-/// By the header's rules for handles and buffers.
+/// `lease` must be null or a handle that is not freed. `values` must have `values_len` values,
+/// which no code changes during the call.
 unsafe fn end_with(
     lease: *const embank_lease,
     what: &'static str,
@@ -52,7 +53,7 @@ unsafe fn end_with(
     end: impl FnOnce(Lease, &[f32]) -> embank::Result<()>,
 ) -> embank_status {
     call(|| {
-        // SAFETY: the caller's duty is the same.
+        // SAFETY: this function's own caller keeps the duty of the callee.
         let (lease, values) =
             unsafe { (lease_of(lease)?, Lent::new(what, values, values_len)?.read()) };
         let taken = {
@@ -73,23 +74,25 @@ unsafe fn end_with(
 /// Ends the lease with one gradient for each bag.
 ///
 /// # Safety
-/// By the header's rules for handles and buffers.
+/// `lease` must be null or a handle that is not freed. `bags` must be null or an initialised
+/// struct. Its buffers and `gradients` must have the stated lengths, and no code may change them
+/// during the call.
 pub(crate) unsafe fn end_with_bags(
     lease: *const embank_lease,
     bags: *const embank_bags,
     gradients: *const f32,
     gradients_len: usize,
 ) -> Result<(), Failure> {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: this function's own caller keeps the duty of the callee.
     let lease = unsafe { lease_of(lease)? };
     let gradients = Lent::new("gradients", gradients, gradients_len)?;
     let mut held = lease.lock();
     let held_lease = held.as_ref().ok_or_else(ended)?;
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: this function's own caller keeps the duty of the callee.
     let bags = unsafe { LentBags::new(bags, held_lease.unique().batch_len())?.read() };
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: this function's own caller keeps the duty of the callee.
     let gradients = unsafe { gradients.read() };
-    // A wrong argument leaves the lease as it was.
+    // The check comes before `take`, so a wrong argument does not end the lease.
     held_lease.check_bag_gradients(bags, gradients)?;
     let taken = held.take().ok_or_else(ended)?;
     drop(held);
@@ -106,7 +109,8 @@ pub unsafe extern "C" fn embank_lease_apply(
     gradients_len: usize,
 ) -> embank_status {
     let count = |lease: &Lease| lease.unique().batch_len();
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed; `gradients` is null or valid for the call.
     unsafe {
         end_with(lease, "gradients", gradients, gradients_len, count, |lease, values| {
             lease.apply(values)
@@ -122,7 +126,8 @@ pub unsafe extern "C" fn embank_lease_apply_distinct(
     gradients_len: usize,
 ) -> embank_status {
     let count = |lease: &Lease| lease.unique().len();
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed; `gradients` is null or valid for the call.
     unsafe {
         end_with(lease, "gradients", gradients, gradients_len, count, |lease, values| {
             lease.apply_distinct(values)
@@ -139,7 +144,8 @@ pub unsafe extern "C" fn embank_lease_put(
     rows_len: usize,
 ) -> embank_status {
     let count = |lease: &Lease| lease.unique().batch_len();
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed; `rows` is null or valid for the call.
     unsafe { end_with(lease, "rows", rows, rows_len, count, |lease, values| lease.put(values)) }
 }
 
@@ -151,7 +157,8 @@ pub unsafe extern "C" fn embank_lease_put_distinct(
     rows_len: usize,
 ) -> embank_status {
     let count = |lease: &Lease| lease.unique().len();
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed; `rows` is null or valid for the call.
     unsafe {
         end_with(lease, "rows", rows, rows_len, count, |lease, values| lease.put_distinct(values))
     }
@@ -161,7 +168,8 @@ pub unsafe extern "C" fn embank_lease_put_distinct(
 /// there are none left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_release(lease: *const embank_lease) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed.
     call(|| unsafe {
         let held = lease_of(lease)?.lock().take();
         Ok(held.map_or(Ok(()), Lease::release)?)
@@ -174,7 +182,8 @@ pub unsafe extern "C" fn embank_lease_release(lease: *const embank_lease) -> emb
 /// by another thread than the one that took it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_hand_over(lease: *const embank_lease) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed.
     call(|| unsafe {
         lease_of(lease)?.lock().as_ref().ok_or_else(ended)?.hand_over();
         Ok(())
@@ -193,7 +202,8 @@ pub unsafe extern "C" fn embank_lease_distinct(
     places_len: usize,
     count: *mut usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed; `keys`, `places` and `count` are each null or valid for the call.
     call(|| unsafe {
         let count = Place::required("count", count)?;
         let keys = Lent::new_mut("keys", keys, if keys.is_null() { 0 } else { keys_len })?;
@@ -212,7 +222,7 @@ pub unsafe extern "C" fn embank_lease_distinct(
                 });
             }
         }
-        // SAFETY: apart from each other, as was checked.
+        // SAFETY: `check_apart` found that the two buffers do not overlap.
         let keys = keys.write();
         let places = places.write();
         keys.iter_mut().zip(unique.keys()).for_each(|(key, &found)| *key = found);
@@ -225,6 +235,7 @@ pub unsafe extern "C" fn embank_lease_distinct(
 /// Releases the lease, if it has not ended, and frees the handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_lease_free(lease: *mut embank_lease) {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `lease` is null or a handle that has not been
+    // freed.
     unsafe { handle::free(lease) };
 }

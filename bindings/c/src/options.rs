@@ -62,7 +62,7 @@ pub struct embank_bank_options {
     pub threads: u32,
 }
 
-// SAFETY: `Pod`, and its size comes first.
+// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
 unsafe impl Growing for embank_bank_options {
     const NAME: &'static str = "embank_bank_options";
     const FILLED_BY: &'static str = "embank_bank_options_init";
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn embank_bank_options_init(
     options: *mut embank_bank_options,
     size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `options` is null or valid for the call.
     call(|| unsafe { sized::write(options, size, &embank_bank_options::defaults()) })
 }
 

@@ -21,9 +21,9 @@ impl embank_scan {
 }
 
 /// # Safety
-/// By the header's rules for handles.
+/// `scan` must be null or a handle that is not freed during the call.
 unsafe fn scan_of<'a>(scan: *const embank_scan) -> Result<&'a Mutex<Scan>, Failure> {
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass null or a handle that is not freed.
     unsafe { borrowed("scan", scan) }?.inner.get()
 }
 
@@ -38,7 +38,8 @@ pub unsafe extern "C" fn embank_scan_next(
     rows_len: usize,
     count: *mut usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `scan` is null or a handle that has not been
+    // freed; `keys`, `rows` and `count` are each null or valid for the call.
     call(|| unsafe {
         let place = Place::required("count", count)?;
         let keys = Lent::new_mut("keys", keys, capacity)?;
@@ -60,7 +61,8 @@ pub unsafe extern "C" fn embank_scan_progress(
     rows: *mut u64,
     remaining: *mut u64,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `scan` is null or a handle that has not been
+    // freed; `checkpoint`, `rows` and `remaining` are each null or valid for the call.
     call(|| unsafe {
         let checkpoint = Place::optional("checkpoint", checkpoint)?;
         let rows = Place::optional("number of rows", rows)?;
@@ -76,6 +78,7 @@ pub unsafe extern "C" fn embank_scan_progress(
 /// Ends the scan and frees the handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_scan_free(scan: *mut embank_scan) {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `scan` is null or a handle that has not been
+    // freed.
     unsafe { handle::free(scan) };
 }

@@ -1,4 +1,4 @@
-//! Counters: the ones for a training loop as structs, and all of them as text.
+//! Counters: structs with the counters that a training loop needs, and text with all counters.
 
 use bytemuck::Zeroable;
 
@@ -10,7 +10,7 @@ use crate::sized::{self, Growing};
 use crate::status::{call, embank_status};
 use crate::table::{embank_table, table_of};
 
-// SAFETY: `Pod`, and its size comes first.
+// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
 unsafe impl Growing for embank_bank_stats {
     const NAME: &'static str = "embank_bank_stats";
     const FILLED_BY: &'static str = "embank_bank_get_stats";
@@ -21,7 +21,7 @@ unsafe impl Growing for embank_bank_stats {
     }
 }
 
-// SAFETY: `Pod`, and its size comes first.
+// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
 unsafe impl Growing for embank_table_stats {
     const NAME: &'static str = "embank_table_stats";
     const FILLED_BY: &'static str = "embank_table_get_stats";
@@ -39,7 +39,8 @@ pub unsafe extern "C" fn embank_bank_get_stats(
     stats: *mut embank_bank_stats,
     size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed; `stats` is null or valid for the call.
     call(|| unsafe {
         let found = embank_bank_stats::of(&stats_of(bank)?, size);
         sized::write(stats, size, &found)
@@ -53,7 +54,8 @@ pub unsafe extern "C" fn embank_table_get_stats(
     stats: *mut embank_table_stats,
     size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `stats` is null or valid for the call.
     call(|| unsafe {
         let found = embank_table_stats::of(&table_of(table)?.stats(), size);
         sized::write(stats, size, &found)
@@ -66,7 +68,8 @@ pub unsafe extern "C" fn embank_bank_prometheus(
     bank: *const embank_bank,
     text: *mut *mut embank_bytes,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `bank` is null or a handle that has not been
+    // freed; `text` is null or valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("text", text)?;
         let stats = stats_of(bank)?;

@@ -33,9 +33,9 @@ impl embank_table {
 }
 
 /// # Safety
-/// By the header's rules for handles.
+/// `table` must be null or a handle that is not freed during the call.
 pub(crate) unsafe fn table_of<'a>(table: *const embank_table) -> Result<&'a Table, Failure> {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: this function's own caller keeps the duty of the callee.
     unsafe { borrowed("table", table) }?.inner.get()
 }
 
@@ -66,21 +66,24 @@ fn missing_of(number: u32) -> Result<Missing, Failure> {
 /// Frees the handle. The table stays in its bank.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_free(table: *mut embank_table) {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed.
     unsafe { handle::free(table) };
 }
 
 /// The table's name as UTF-8, valid until the handle is freed. NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_name(table: *const embank_table) -> *const c_char {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed.
     unsafe { table.as_ref() }.map_or(std::ptr::null(), |table| table.name.as_ptr())
 }
 
 /// Values per row. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_table_dim(table: *const embank_table) -> u32 {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed.
     unsafe { table.as_ref() }.map_or(0, |table| table.dim)
 }
 
@@ -91,7 +94,8 @@ pub unsafe extern "C" fn embank_table_get_settings(
     settings: *mut embank_table_settings,
     size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `settings` is null or valid for the call.
     call(|| unsafe {
         let config = table_of(table)?.config();
         sized::write(settings, size, &embank_table_settings::from_rust(&config)?)
@@ -105,7 +109,8 @@ pub unsafe extern "C" fn embank_table_vocabulary(
     table: *const embank_table,
     name: *mut *mut embank_bytes,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `name` is null or valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("name", name)?;
         if let Some(vocabulary) = table_of(table)?.config().vocabulary {
@@ -127,7 +132,8 @@ pub unsafe extern "C" fn embank_table_get(
     rows_len: usize,
     lease: *mut *mut embank_lease,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `keys`, `rows` and `lease` are each null or valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("lease", lease)?;
         let table = table_of(table)?;
@@ -151,7 +157,8 @@ pub unsafe extern "C" fn embank_table_get_within(
     timeout_ms: u64,
     lease: *mut *mut embank_lease,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `keys`, `rows` and `lease` are each null or valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("lease", lease)?;
         let table = table_of(table)?.with_wait_timeout(Duration::from_millis(timeout_ms));
@@ -176,7 +183,8 @@ pub unsafe extern "C" fn embank_table_get_distinct(
     distinct_count: *mut usize,
     lease: *mut *mut embank_lease,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `keys`, `rows`, `distinct_count` and `lease` are each null or valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("lease", lease)?;
         let count = Place::optional("number of distinct keys", distinct_count)?;
@@ -205,7 +213,8 @@ pub unsafe extern "C" fn embank_table_peek(
     missing: u32,
     present: *mut u8,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `keys`, `rows` and `present` are each null or valid for the call.
     call(|| unsafe {
         let table = table_of(table)?;
         let present_len = if present.is_null() { 0 } else { key_count };
@@ -214,7 +223,7 @@ pub unsafe extern "C" fn embank_table_peek(
         present.check_apart(&Lent::new("rows", rows, rows_len)?)?;
         let (keys, rows) = keys_and_rows_mut(keys, key_count, rows, rows_len)?;
         let outcome = table.peek(keys, rows, missing_of(missing)?)?;
-        // SAFETY: apart from the others, as was checked.
+        // SAFETY: the checks above found that `present` overlaps no other buffer.
         let present = present.write();
         present.fill(1);
         if !present.is_empty() {
@@ -234,7 +243,8 @@ pub unsafe extern "C" fn embank_table_initial(
     rows: *mut f32,
     rows_len: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `keys` and `rows` are each null or valid for the call.
     call(|| unsafe {
         let table = table_of(table)?;
         let (keys, rows) = keys_and_rows_mut(keys, key_count, rows, rows_len)?;
@@ -252,7 +262,8 @@ pub unsafe extern "C" fn embank_table_put(
     rows: *const f32,
     rows_len: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `keys` and `rows` are each null or valid for the call.
     call(|| unsafe {
         let table = table_of(table)?;
         let keys = Lent::new("keys", keys, key_count)?.read();
@@ -271,7 +282,8 @@ pub unsafe extern "C" fn embank_table_apply_gradients(
     gradients: *const f32,
     gradients_len: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `keys` and `gradients` are each null or valid for the call.
     call(|| unsafe {
         let table = table_of(table)?;
         let keys = Lent::new("keys", keys, key_count)?.read();
@@ -289,7 +301,8 @@ pub unsafe extern "C" fn embank_table_delete(
     key_count: usize,
     deleted: *mut u64,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `keys` and `deleted` are each null or valid for the call.
     call(|| unsafe {
         let place = Place::optional("number of deleted rows", deleted)?;
         let table = table_of(table)?;
@@ -309,14 +322,15 @@ pub unsafe extern "C" fn embank_table_contains(
     key_count: usize,
     present: *mut u8,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `keys` and `present` are each null or valid for the call.
     call(|| unsafe {
         let table = table_of(table)?;
         let keys = Lent::new("keys", keys, key_count)?;
         let present = Lent::new_mut("present", present, key_count)?;
         present.check_apart(&keys)?;
         let found = table.contains(keys.read())?;
-        // SAFETY: apart from the keys, as was checked.
+        // SAFETY: the check above found that `present` does not overlap the keys.
         let present = present.write();
         present.iter_mut().zip(found).for_each(|(present, found)| *present = u8::from(found));
         Ok(())
@@ -333,7 +347,8 @@ pub unsafe extern "C" fn embank_table_lookahead(
     key_count: usize,
     accepted: *mut usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `keys` and `accepted` are each null or valid for the call.
     call(|| unsafe {
         let place = Place::optional("number of accepted keys", accepted)?;
         let table = table_of(table)?;
@@ -351,7 +366,8 @@ pub unsafe extern "C" fn embank_table_outstanding(
     key: u64,
     outstanding: *mut i64,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `outstanding` is null or valid for the call.
     call(|| unsafe {
         let place = Place::required("clock", outstanding)?;
         let clock = table_of(table)?.outstanding(key)?;
@@ -366,7 +382,8 @@ pub unsafe extern "C" fn embank_table_staleness_bound(
     table: *const embank_table,
     bound: *mut i64,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `bound` is null or valid for the call.
     call(|| unsafe {
         let place = Place::required("bound", bound)?;
         let bound = table_of(table)?.staleness_bound();
@@ -382,7 +399,8 @@ pub unsafe extern "C" fn embank_table_set_staleness_bound(
     table: *const embank_table,
     bound: i64,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed.
     call(|| unsafe {
         let table = table_of(table)?;
         table.set_staleness_bound(bound_to_rust(bound)?);
@@ -397,7 +415,8 @@ pub unsafe extern "C" fn embank_table_set_learning_rate(
     table: *const embank_table,
     learning_rate: f64,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed.
     call(|| unsafe { Ok(table_of(table)?.set_learning_rate(learning_rate)?) })
 }
 
@@ -408,7 +427,8 @@ pub unsafe extern "C" fn embank_table_set_time(
     table: *const embank_table,
     time: u32,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed.
     call(|| unsafe { Ok(table_of(table)?.set_time(time)?) })
 }
 
@@ -420,7 +440,8 @@ pub unsafe extern "C" fn embank_table_set_optimizer(
     table: *const embank_table,
     optimizer: embank_optimizer,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed.
     call(|| unsafe { Ok(table_of(table)?.set_optimizer(optimizer.to_rust()?)?) })
 }
 
@@ -431,7 +452,8 @@ pub unsafe extern "C" fn embank_table_scan(
     table: *const embank_table,
     scan: *mut *mut embank_scan,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `table` is null or a handle that has not been
+    // freed; `scan` is null or valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("scan", scan)?;
         let begun = table_of(table)?.scan()?;
@@ -440,10 +462,10 @@ pub unsafe extern "C" fn embank_table_scan(
     })
 }
 
-/// Keys to read and rows to write.
+/// Checks the caller's buffers and returns the keys to read and the rows to write.
 ///
 /// # Safety
-/// By the header's rules for buffers.
+/// Both buffers must have the stated lengths, and no other code may change them during the call.
 unsafe fn keys_and_rows_mut<'a>(
     keys: *const u64,
     key_count: usize,
@@ -453,6 +475,7 @@ unsafe fn keys_and_rows_mut<'a>(
     let keys = Lent::new("keys", keys, key_count)?;
     let rows = Lent::new_mut("rows", rows, rows_len)?;
     rows.check_apart(&keys)?;
-    // SAFETY: the two are apart, and each is asked for once; the caller answers for the rest.
+    // SAFETY: the check above found no overlap, and the slices are made once. `# Safety` obliges
+    // the caller to pass valid buffers.
     Ok(unsafe { (keys.read(), rows.write()) })
 }

@@ -75,14 +75,14 @@ pub struct embank_vocabulary_settings {
     pub counts: u32,
 }
 
-// SAFETY: `Pod`, and its size comes first.
+// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
 unsafe impl Growing for embank_vocabulary_settings {
     const NAME: &'static str = "embank_vocabulary_settings";
     const FILLED_BY: &'static str = "embank_vocabulary_settings_init";
     const SIZE_MIN: usize = 40;
 
     fn defaults() -> Self {
-        // The header has both kinds of values.
+        // The conversion can't fail: the header has both kinds of values.
         Self::from_rust(&VocabularyConfig::u64()).unwrap_or(Self::zeroed())
     }
 }
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn embank_vocabulary_settings_init(
     settings: *mut embank_vocabulary_settings,
     size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `settings` is null or valid for the call.
     call(|| unsafe { sized::write(settings, size, &Growing::defaults()) })
 }
 
@@ -164,27 +164,28 @@ impl embank_vocabulary {
 }
 
 /// # Safety
-/// By the header's rules for handles.
+/// `vocabulary` must be null or a handle that is not freed during the call.
 unsafe fn vocabulary_of<'a>(
     vocabulary: *const embank_vocabulary,
 ) -> Result<&'a Vocabulary, Failure> {
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass null or a handle that is not freed.
     unsafe { borrowed("vocabulary", vocabulary) }?.inner.get()
 }
 
 /// # Safety
-/// By the header's rules for structs.
+/// `settings` must be null or point to a struct of the size that its first field says.
 pub(crate) unsafe fn config_of(
     settings: *const embank_vocabulary_settings,
 ) -> Result<VocabularyConfig, Failure> {
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass null or an initialised struct.
     unsafe { sized::read(settings) }?.to_rust()
 }
 
 /// Frees the handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_vocabulary_free(vocabulary: *mut embank_vocabulary) {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `vocabulary` is null or a handle that has not
+    // been freed.
     unsafe { handle::free(vocabulary) };
 }
 
@@ -195,7 +196,8 @@ pub unsafe extern "C" fn embank_vocabulary_get_settings(
     settings: *mut embank_vocabulary_settings,
     size: usize,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `vocabulary` is null or a handle that has not
+    // been freed; `settings` is null or valid for the call.
     call(|| unsafe {
         let config = vocabulary_of(vocabulary)?.config().clone();
         sized::write(settings, size, &embank_vocabulary_settings::from_rust(&config)?)
@@ -209,7 +211,8 @@ pub unsafe extern "C" fn embank_vocabulary_len(
     len: *mut u64,
     next_id: *mut u64,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `vocabulary` is null or a handle that has not
+    // been freed; `len` and `next_id` are each null or valid for the call.
     call(|| unsafe {
         let len = Place::optional("length", len)?;
         let next_id = Place::optional("next id", next_id)?;
@@ -226,7 +229,8 @@ pub unsafe extern "C" fn embank_vocabulary_set_frozen(
     vocabulary: *const embank_vocabulary,
     frozen: u32,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `vocabulary` is null or a handle that has not
+    // been freed.
     call(|| unsafe {
         let vocabulary = vocabulary_of(vocabulary)?;
         match frozen {
@@ -236,7 +240,7 @@ pub unsafe extern "C" fn embank_vocabulary_set_frozen(
     })
 }
 
-/// Looks values up, and inserts new ones if `unknown` says so.
+/// Looks up the ids of values. Inserts values without an id if `unknown` says so.
 fn ids_of<'v>(
     vocabulary: &Vocabulary,
     values: impl Into<Values<'v>>,
@@ -265,7 +269,8 @@ pub unsafe extern "C" fn embank_vocabulary_ids_of_numbers(
     unknown: u32,
     ids: *mut u64,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `vocabulary` is null or a handle that has not
+    // been freed; `values` and `ids` are each null or valid for the call.
     call(|| unsafe {
         let vocabulary = vocabulary_of(vocabulary)?;
         let values = Lent::new("values", values, count)?;
@@ -288,7 +293,8 @@ pub unsafe extern "C" fn embank_vocabulary_ids_of_bytes(
     unknown: u32,
     ids: *mut u64,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `vocabulary` is null or a handle that has not
+    // been freed; `offsets`, `bytes` and `ids` are each null or valid for the call.
     call(|| unsafe {
         let vocabulary = vocabulary_of(vocabulary)?;
         let offsets = Lent::new("offsets", offsets, count.saturating_add(1))?;
@@ -309,7 +315,8 @@ pub unsafe extern "C" fn embank_vocabulary_numbers(
     count: usize,
     values: *mut u64,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `vocabulary` is null or a handle that has not
+    // been freed; `ids` and `values` are each null or valid for the call.
     call(|| unsafe {
         let vocabulary = vocabulary_of(vocabulary)?;
         let ids = Lent::new("ids", ids, count)?;
@@ -331,7 +338,8 @@ pub unsafe extern "C" fn embank_vocabulary_byte_strings(
     count: usize,
     strings: *mut *mut embank_byte_strings,
 ) -> embank_status {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `vocabulary` is null or a handle that has not
+    // been freed; `ids` and `strings` are each null or valid for the call.
     call(|| unsafe {
         let place = HandlePlace::cleared("byte strings", strings)?;
         let vocabulary = vocabulary_of(vocabulary)?;
@@ -361,7 +369,8 @@ pub struct embank_byte_strings {
 /// The number of byte strings. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_byte_strings_count(strings: *const embank_byte_strings) -> usize {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `strings` is null or a handle that has not been
+    // freed.
     unsafe { strings.as_ref() }.map_or(0, |of| of.strings.len())
 }
 
@@ -374,11 +383,13 @@ pub unsafe extern "C" fn embank_byte_strings_at(
     place: usize,
     size: *mut usize,
 ) -> *const c_char {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `strings` is null or a handle that has not been
+    // freed; `size` is null or valid for the call.
     let strings = unsafe { strings.as_ref() };
     let found = strings.filter(|of| place < of.strings.len()).map(|of| of.strings.get(place));
     if let Ok(size) = Place::optional("size", size) {
-        // SAFETY: by the header's rules.
+        // SAFETY: the caller keeps the header's rules: `strings` is null or a handle that has not
+        // been freed; `size` is null or valid for the call.
         unsafe { size.set(found.map_or(0, <[u8]>::len)) };
     }
     found.map_or(std::ptr::null(), |bytes| bytes.as_ptr().cast())
@@ -387,6 +398,7 @@ pub unsafe extern "C" fn embank_byte_strings_at(
 /// Frees the byte strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn embank_byte_strings_free(strings: *mut embank_byte_strings) {
-    // SAFETY: by the header's rules.
+    // SAFETY: the caller keeps the header's rules: `strings` is null or a handle that has not been
+    // freed.
     unsafe { handle::free(strings) };
 }
