@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `embank-bench in-memory` compares these operations with bare loops over the same memory, by
-//! turns. Here each runs alone, so that a change of one shows.
+//! turns. Here each operation runs alone, so a change of one operation shows.
 //!
 //! Estimates, written before measuring, for a row of 16 f32: a peek takes 25 ns, of which the copy
 //! takes two; a get with its release 80 ns, for a clock that moves up and down; a put 60 ns. Half
@@ -26,8 +26,8 @@ use tempfile::TempDir;
 const ROWS: u64 = 50_000;
 /// Keys of a batch.
 const BATCH: usize = 4096;
-/// Number of different batches. With that many, the rows of a batch are not in the processor's
-/// cache when it comes again.
+/// Number of different batches. With 32 batches, the rows of a batch have left the processor's
+/// cache before the batch is used again.
 const BATCHES: usize = 32;
 const DIMS: [usize; 2] = [16, 128];
 /// Memory budget, more than the rows and states of any table here need.
@@ -55,7 +55,7 @@ impl Rows {
         let batches: Vec<Vec<u64>> =
             (0..BATCHES).map(|_| (0..BATCH).map(|_| random.u64(..ROWS)).collect()).collect();
         let mut values = vec![0.0; BATCH * dim];
-        // Inserts each row and checks the answer: what was put is read back.
+        // Inserts each row, reads it back and checks that it is the row that was put.
         for batch in &batches {
             let mut wanted = vec![0.0; BATCH * dim];
             table.initial(batch, &mut wanted).expect("initial rows");

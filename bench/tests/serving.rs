@@ -1,8 +1,8 @@
 //! Tests `serving` from end to end, with the process that trains.
 //!
-//! The test has a file, and so a process, of its own. A child process holds the locks of every bank
-//! that is open in its parent, from its fork until its exec. So it must not be started beside other
-//! tests.
+//! The test has its own file, so Cargo runs it in its own process. A child process holds the locks
+//! of every bank that is open in its parent, from its fork until its exec. The child must therefore
+//! not be started beside other tests.
 
 use std::process::Command;
 
@@ -23,8 +23,8 @@ fn a_small_run_holds_every_peek_against_its_checkpoint() {
         .arg(&json)
         .status()
         .unwrap();
-    // Every row of a peek is checked, and a wrong one ends the run, so a run that ends well has
-    // found no wrong row.
+    // `serving` checks every row of a peek, and a wrong row ends the run. A successful run has
+    // therefore found no wrong row.
     assert!(status.success());
     let rows: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
     let find = |name: &str| {
@@ -47,9 +47,9 @@ fn a_small_run_holds_every_peek_against_its_checkpoint() {
             assert!(find(&format!("{label}: {what}"))["value"].as_f64().unwrap() > 0.0);
         }
     }
-    // A bank that fits is read from memory after all rows were peeked at. The only exceptions are
-    // rows for whose address the cache's shard had no room. Their part differs from run to run. It
-    // is near 100% if the cache keeps nothing.
+    // A bank that fits is read from memory after all rows were peeked at. The exceptions are rows
+    // whose shard of the cache had no room. Their part differs from run to run. If the cache kept
+    // no row, their part would be near 100%.
     let name = "20000 rows of 128 B, budget 2: uniform, 64 keys, alone: from the drive";
     assert!(find(name)["value"].as_f64().unwrap() < 5.0, "{}", find(name));
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "only the figures stay");

@@ -1,7 +1,7 @@
 //! A table's operations as [`Contender`]s: get, get + put, peek, gradients.
 //!
-//! Those of the store below the tables are in [`crate::ground::kv_contenders`], the bare loops in
-//! [`crate::ground::gather`] and [`crate::ground::index_loop`].
+//! The store's operations below the tables are in [`crate::ground::kv_contenders`]. The bare loops
+//! are in [`crate::ground::gather`] and [`crate::ground::index_loop`].
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use embank::{Missing, Table};
 use crate::ground::content;
 use crate::ground::rounds::Contender;
 
-/// `Table::get`, then the release of its lease without an update. The release is a batch of its own
-/// in the store; `release` says whether it is timed.
+/// Calls `Table::get`, then releases the lease without an update. The store runs the release as a
+/// separate batch. `release` says whether the release is timed.
 pub(crate) struct Get<'a> {
     pub(crate) table: &'a Table,
     pub(crate) release: bool,
@@ -33,8 +33,8 @@ impl Contender for Get<'_> {
     }
 }
 
-/// `Table::get`, then a put of the negated rows through the lease. A put that does nothing is
-/// detected, because its row keeps its sign. Negating the rows is not timed.
+/// Calls `Table::get`, then puts the negated rows through the lease. The check detects a put that
+/// does nothing, because the row keeps its sign. Negating the rows is not timed.
 pub(crate) struct GetPut<'a> {
     pub(crate) table: &'a Table,
     pub(crate) flips: Mutex<Flips>,
@@ -61,7 +61,7 @@ impl Contender for GetPut<'_> {
     }
 }
 
-/// `Table::peek`: no clocks, no lease.
+/// Calls `Table::peek`, which moves no clock and takes no lease.
 pub(crate) struct Peek<'a> {
     pub(crate) table: &'a Table,
 }
@@ -80,10 +80,10 @@ impl Contender for Peek<'_> {
 
 /// `Table::apply_gradients` on a table with SGD and learning rate 1, for one calling thread.
 ///
-/// The gradient of a row is twice the row, so a step negates the row exactly, and a gradient that
-/// is lost or applied twice is found. If a key stands in a batch several times, its gradients after
-/// the first are zero. The gradients follow from the keys and from `flips`: the timed call is the
-/// first one that touches the rows.
+/// The gradient of a row is twice the row, so one step negates the row exactly. The check detects a
+/// gradient that is lost or applied twice. If a key occurs several times in a batch, its gradients
+/// after the first are zero. The gradients are computed from the keys and `flips`, so the timed
+/// call is the first call that touches the rows.
 pub(crate) struct Gradients<'a> {
     pub(crate) table: &'a Table,
     pub(crate) flips: &'a Mutex<Flips>,
@@ -102,7 +102,7 @@ impl Contender for Gradients<'_> {
         for (&key, gradient) in keys.iter().zip(rows.chunks_exact_mut(dim)) {
             let factor = match (flips.flip(key), flips.negated(key)) {
                 (false, _) => 0.0,
-                // `flips` already has this step, but the row itself is not negated yet.
+                // `flips` already counts this step, but the row itself is not negated yet.
                 (true, true) => 2.0,
                 (true, false) => -2.0,
             };
@@ -131,7 +131,7 @@ impl Flips {
         Self { marks: vec![0; rows as usize], batches: 0 }
     }
 
-    /// A batch negates each of its distinct keys once.
+    /// Notes that a batch negated each of its distinct keys once.
     pub(crate) fn note(&mut self, keys: &[u64]) {
         self.begin();
         for &key in keys {
@@ -139,7 +139,7 @@ impl Flips {
         }
     }
 
-    /// Begins a batch: each key is now at its first place again.
+    /// Begins a batch: the next `flip` of each key is the key's first in this batch.
     fn begin(&mut self) {
         self.batches += 1;
     }
@@ -161,7 +161,7 @@ impl Flips {
     }
 
     /// # Errors
-    /// The row does not have the sign that the puts left.
+    /// Fails if the row does not have the sign that the puts left.
     pub(crate) fn check(&self, key: u64, found_negated: bool) -> Result<()> {
         ensure!(
             found_negated == self.negated(key),

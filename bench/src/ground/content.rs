@@ -33,7 +33,7 @@ pub(crate) fn fill(keys: &[u64], dim: usize, rows: &mut [f32]) {
 /// True if the row is the negation of the key's row.
 ///
 /// # Errors
-/// The row is neither the key's row nor its negation.
+/// Fails if the row is neither the key's row nor its negation.
 pub(crate) fn sign(key: u64, row: &[f32]) -> Result<bool> {
     let negated = row[0] < 0.0;
     for (column, &found) in row.iter().enumerate() {

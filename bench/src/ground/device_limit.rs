@@ -91,7 +91,7 @@ impl DriveFile {
     /// Requests a second over about `duration`, summed over the threads.
     ///
     /// # Errors
-    /// A failed request, or a block that is not the one asked for.
+    /// Fails if a request fails or the drive returns another block.
     pub(crate) fn measure(&self, load: Load, duration: Duration, seed: u64) -> Result<f64> {
         let run = |thread: u64| -> Result<f64> {
             let mut places = self.places(load, thread, seed);
@@ -148,9 +148,9 @@ impl DriveFile {
 /// The places of the requests, in units of one request.
 enum Places {
     Random(KeyStream),
-    /// From this place on, and on from the beginning after the end.
+    /// All places in order, from this place on. After the last place comes the first.
     Around(u64),
-    /// From this place to the end, once.
+    /// Each place from this place to the end, once.
     Once(u64),
 }
 
@@ -195,8 +195,8 @@ impl<'a> Queue<'a> {
                 iov_len: buffer.len(),
             })
             .collect();
-        // SAFETY: the buffers live in the same struct as the ring, whose drop waits for its
-        // requests.
+        // SAFETY: the registered buffers must outlive the ring's requests. They are in the same
+        // struct as the ring, and `drop` waits for its requests.
         unsafe { ring.submitter().register_buffers(&io_vectors) }
             .context("registering buffers; `ulimit -l` limits how many")?;
         ring.submitter().register_files(&[file.file.as_raw_fd()]).context("registering a file")?;
@@ -250,8 +250,9 @@ impl<'a> Queue<'a> {
             opcode::ReadFixed::new(file, start, bytes, slot as u16).offset(offset).build()
         };
         let entry = entry.user_data(slot as u64);
-        // SAFETY: the buffer is touched again only when its completion has been reaped, and freed
-        // only after `drop` has waited for what is in flight.
+        // SAFETY: the buffer must stay untouched until the kernel completes the request. This loop
+        // reuses a buffer after its completion, and `drop` waits for all requests before the memory
+        // is freed.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("there are as many entries as buffers");
         self.in_flight += 1;
@@ -279,7 +280,7 @@ impl<'a> Queue<'a> {
 }
 
 impl Drop for Queue<'_> {
-    /// Waits until the kernel has given all buffers back.
+    /// Waits until the kernel has completed every request, so that no buffer is in use.
     fn drop(&mut self) {
         while self.in_flight > 0 {
             if let Err(error) = self.ring.submit_and_wait(1)

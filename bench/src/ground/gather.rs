@@ -37,7 +37,7 @@ impl Ground {
     /// Maps and fills at least `bytes` bytes; see [`content::word`].
     ///
     /// # Errors
-    /// The memory can't be mapped.
+    /// Fails if the memory can't be mapped.
     pub(crate) fn filled(bytes: usize, pages: Pages) -> Result<Self> {
         let mut map = map(bytes.next_multiple_of(LINE_BYTES), pages)?;
         let words: &mut [u64] = bytemuck::cast_slice_mut(&mut map);
@@ -55,7 +55,7 @@ impl Ground {
     /// Checks that `row` holds the bytes at `offset`, which is a multiple of four.
     ///
     /// # Errors
-    /// It holds other bytes.
+    /// Fails if `row` holds other bytes.
     pub(crate) fn check(key: u64, offset: usize, row: &[f32]) -> Result<()> {
         for (column, found) in row.iter().enumerate() {
             let cell = offset / size_of::<f32>() + column;
@@ -72,7 +72,7 @@ impl Ground {
 /// An anonymous map of zeros, with the advice to use `pages`.
 ///
 /// # Errors
-/// The memory can't be mapped.
+/// Fails if the memory can't be mapped.
 pub(crate) fn map(bytes: usize, pages: Pages) -> Result<MmapMut> {
     let map = MmapOptions::new()
         .len(bytes)
@@ -94,12 +94,12 @@ pub(crate) enum Hint {
     T0,
     /// The second level and beyond.
     T1,
-    /// Near the core, without the levels between.
+    /// The level nearest to the core, without the levels between.
     NonTemporal,
 }
 
 impl Hint {
-    /// All of them.
+    /// All variants.
     pub(crate) const ALL: [Hint; 3] = [Hint::T0, Hint::T1, Hint::NonTemporal];
 }
 
@@ -171,7 +171,7 @@ impl<'a> Gather<'a> {
     /// Copies the rows of `keys` to `out` (`keys.len() * row_bytes`).
     ///
     /// # Panics
-    /// A key that is not below the number of rows, or an output of the wrong length.
+    /// Panics if a key is not below the number of rows, or if the output has the wrong length.
     fn gather(&self, keys: &[u64], out: &mut [u8]) {
         assert_eq!(out.len(), keys.len() * self.row_bytes, "one output row a key");
         match self.ahead.hint {
@@ -181,7 +181,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// A row length known to the compiler is copied with a few wide moves.
+    /// The compiler knows these row lengths, so it copies a row with a few wide moves.
     fn gather_sized<const HINT: i32>(&self, keys: &[u64], out: &mut [u8]) {
         match self.row_bytes {
             8 => self.gather_loop::<8, HINT>(keys, out),
@@ -201,7 +201,7 @@ impl<'a> Gather<'a> {
         for &key in &keys[..first] {
             prefetch::<HINT>(row(key), lines);
         }
-        // The last `distance` rows have no rows ahead of them to prefetch.
+        // No rows follow the last `distance` rows, so nothing is prefetched for them.
         let last = if distance == 0 { 0 } else { keys.len() - first };
         let mut out = out.chunks_exact_mut(row_bytes);
         for ((&key, &ahead), to) in keys[..last].iter().zip(&keys[first..]).zip(&mut out) {
@@ -235,8 +235,8 @@ impl Contender for Gather<'_> {
     }
 }
 
-/// The candidate with the shortest best time of three turns. The candidates take turns, so a slow
-/// moment of the machine slows all of them.
+/// Returns the candidate with the shortest time, the best of three turns. The candidates take
+/// turns, so a slow moment of the machine slows all of them.
 pub(crate) fn fastest<T: Copy>(
     candidates: impl IntoIterator<Item = T>,
     time: impl Fn(T) -> Duration,
@@ -279,14 +279,13 @@ pub(crate) fn prefetch<const HINT: i32>(bytes: &[u8], lines: usize) {
     {
         use std::arch::x86_64::_mm_prefetch;
         for line in bytes.chunks(LINE_BYTES).take(lines) {
-            // SAFETY: a prefetch reads nothing into the program and never faults; the pointer is
-            // that of a live slice all the same.
+            // SAFETY: a prefetch never faults, and the pointer points into a live slice.
             unsafe { _mm_prefetch::<HINT>(line.as_ptr().cast()) };
         }
         if lines * LINE_BYTES >= bytes.len()
             && let Some(last) = bytes.last()
         {
-            // SAFETY: a prefetch never faults, and the pointer is that of a live byte.
+            // SAFETY: a prefetch never faults, and the pointer points to a live byte.
             unsafe { _mm_prefetch::<HINT>(std::ptr::from_ref(last).cast()) };
         }
     }
@@ -294,8 +293,8 @@ pub(crate) fn prefetch<const HINT: i32>(bytes: &[u8], lines: usize) {
     let _ = (bytes, lines);
 }
 
-/// Bytes of this process's anonymous memory that lie in huge pages. `None` if the kernel does not
-/// say.
+/// Returns the bytes of this process's anonymous memory in huge pages. `None` if the kernel does
+/// not report them.
 pub(crate) fn huge_page_bytes() -> Option<u64> {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
     let line = rollup.lines().find(|line| line.starts_with("AnonHugePages:"))?;

@@ -65,7 +65,7 @@ pub(crate) struct BareIndex {
 
 impl BareIndex {
     /// # Errors
-    /// The map can't be had.
+    /// Fails if the kernel refuses the memory map.
     pub(crate) fn filled(rows: u64) -> Result<Self> {
         let bytes = (rows as usize * SLOT_BYTES).next_multiple_of(LINE_BYTES);
         let mut map = map(bytes, Pages::Huge)?;

@@ -30,7 +30,7 @@ impl KvRows {
     /// Makes a store in `path` and puts every row.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns the store's error.
     pub(crate) fn load(path: &Path, rows: u64, dim: usize, budget_bytes: u64) -> Result<Self> {
         let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };
         let options = StoreOptions {
@@ -44,7 +44,7 @@ impl KvRows {
     /// Makes a store with other options, and puts every row.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns the store's error.
     pub(crate) fn load_with(
         path: &Path,
         rows: u64,
@@ -65,7 +65,7 @@ impl KvRows {
     /// Reads rows, all of which must be there.
     ///
     /// # Errors
-    /// What the store reports; a missing row.
+    /// Fails if the store fails or a row is missing.
     pub(crate) fn read(&self, keys: &[u64], clock: Clock, rows: &mut [f32]) -> Result<()> {
         let outcome =
             self.store.execute(self.table, keys, clock, &mut GetRows { rows, dim: self.dim })?;
@@ -77,7 +77,7 @@ impl KvRows {
     /// Peeks at rows, all of which must be there.
     ///
     /// # Errors
-    /// What the store reports; a missing row.
+    /// Fails if the store fails or a row is missing.
     pub(crate) fn peek(&self, keys: &[u64], rows: &mut [f32]) -> Result<()> {
         let mut operation = PeekRows { rows, dim: self.dim };
         let outcome = self.store.execute(self.table, keys, Clock::Keep, &mut operation)?;
@@ -88,7 +88,7 @@ impl KvRows {
     /// Writes rows.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns the store's error.
     pub(crate) fn write(&self, keys: &[u64], clock: Clock, rows: &[f32]) -> Result<()> {
         self.store.execute(self.table, keys, clock, &mut WriteRows { rows, dim: self.dim })?;
         Ok(())
@@ -98,7 +98,7 @@ impl KvRows {
     /// is right.
     ///
     /// # Errors
-    /// A wrong answer, or what the store reports.
+    /// Fails if an answer is wrong or the store fails.
     pub(crate) fn check_every_row(&self, flips: Option<&Flips>) -> Result<()> {
         for_all_rows("checking every row", self.rows, self.dim, |keys, rows| {
             self.peek(keys, rows)?;

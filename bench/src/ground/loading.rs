@@ -1,4 +1,4 @@
-//! Calls a function for every row once, to load or to check the rows.
+//! Calls a function once for every row, to load or to check the rows.
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -9,7 +9,7 @@ const BATCH_ROWS: u64 = 4096;
 /// Calls `each` with all keys in ascending order, in batches, and with room for their rows.
 ///
 /// # Errors
-/// What `each` returns.
+/// Returns the error of `each`.
 pub(crate) fn for_all_rows(
     what: &'static str,
     count: u64,

@@ -30,7 +30,7 @@ pub(crate) enum Second {
 }
 
 impl Second {
-    /// All of them.
+    /// All variants.
     pub(crate) const ALL: [Second; 4] =
         [Second::Nowhere, Second::SameSmallPage, Second::SameHugePage, Second::OtherHugePage];
 

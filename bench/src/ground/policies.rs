@@ -9,8 +9,8 @@ pub(crate) trait Policy {
     fn ask(&mut self, key: u64) -> bool;
 }
 
-/// Holds the most requested rows from the start. No policy that learns can do better for long if
-/// the requests are independent of each other.
+/// Holds the most requested rows of the trace from the start. If the requests are independent of
+/// each other, no policy that learns does better over a long trace.
 pub(crate) struct Ideal {
     held: Vec<bool>,
 }
@@ -75,7 +75,8 @@ impl Policy for Lru {
     }
 }
 
-/// First in, first out, with another round for rows that were used (CLOCK).
+/// Evicts rows in the order of entry. A row that was used goes back to the end of the queue instead
+/// (CLOCK).
 pub(crate) struct Clock {
     capacity: usize,
     used: HashMap<u64, bool>,
@@ -146,7 +147,7 @@ impl Sieve {
     /// Takes a row out of the list. Returns its place, which is then free.
     fn evict(&mut self) -> usize {
         let mut place = self.hand.or(self.oldest).expect("a full cache has rows");
-        // Ends because each turn clears a mark, and a row without a mark is evicted.
+        // The loop ends because each turn clears a mark, and a row without a mark is evicted.
         while std::mem::take(&mut self.list[place].used) {
             place = self.list[place].newer.or(self.oldest).expect("a full cache has rows");
         }
@@ -267,7 +268,7 @@ impl Policy for S3Fifo {
             && let Some(oldest) = self.small.pop_front()
         {
             let used = self.uses.get(&oldest).is_some_and(|&uses| uses > 0);
-            // Until the main queue is full, every row enters it.
+            // While the main queue is not full, every row enters the main queue.
             if used || self.main.len() < self.main_capacity {
                 self.uses.insert(oldest, 0);
                 self.push_main(oldest);
@@ -307,8 +308,8 @@ mod tests {
 
     #[test]
     fn sieve_spares_what_was_used_and_keeps_its_place() {
-        // For key 4 the hand passes 1, which was used, and evicts 2. For key 5 it continues there
-        // and evicts 3.
+        // For key 4 the hand passes row 1, which was used, and evicts row 2. For key 5 the hand
+        // continues and evicts row 3.
         assert_eq!(
             hits(&mut Sieve::new(3), &[1, 2, 3, 1, 4, 5, 1, 3]),
             [false, false, false, true, false, false, true, false]

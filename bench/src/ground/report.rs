@@ -39,7 +39,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// A figure: `spread` times `scale`, in `unit`.
+    /// Makes a figure of `spread` times `scale`, in `unit`.
     pub(crate) fn of(
         name: impl Into<String>,
         unit: &'static str,
@@ -78,7 +78,7 @@ impl Row {
         Self::of(name, unit, Spread { median: value, min: value, max: value }, 1.0)
     }
 
-    /// How many times as fast `many` is as `one`.
+    /// Returns the ratio of `many` to `one`, their scaling.
     pub(crate) fn scaling(many: &Row, one: &Row) -> Self {
         let times = many.value / one.value;
         let range = (many.min / one.max, many.max / one.min);

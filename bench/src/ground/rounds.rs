@@ -1,9 +1,10 @@
 //! Measures contenders by turns: one pass each, round after round, on the same keys.
 //!
-//! The speed of a machine changes (other guests, frequency, page placement). Turns within one run
-//! slow all contenders alike, so ratios hold where absolute numbers do not. A figure is the median
-//! over the rounds; the slowest and the fastest round are its spread. Only the time that a
-//! contender reports counts. Drawing keys and checking answers are not timed.
+//! The speed of a machine changes with other guests, frequency and page placement. The contenders
+//! take turns within one run, so a change slows all of them alike: ratios between contenders hold
+//! although absolute numbers vary. A figure is the median over the rounds. The slowest and the
+//! fastest round are its spread. Only the time that a contender reports counts. Drawing keys and
+//! checking answers are not timed.
 
 use std::borrow::Cow;
 use std::sync::Barrier;
@@ -19,23 +20,23 @@ pub(crate) trait Contender: Sync {
     /// The name in the report.
     fn name(&self) -> &str;
 
-    /// Number of its keys, which begin at 0, if it has fewer than the plan. Its keys are then drawn
-    /// from these.
+    /// Number of the contender's keys, which begin at 0. `None` if the contender has all keys of
+    /// the plan.
     fn rows(&self) -> Option<u64> {
         None
     }
 
-    /// Serves one batch and returns the time of the measured part. Afterwards `rows` holds the
-    /// keys' rows (`keys.len() * dim`), for the check.
+    /// Serves one batch and returns the time of the measured part. The call leaves the keys' rows
+    /// (`keys.len() * dim`) in `rows` for the check.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Returns the store's error.
     fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration>;
 
     /// Checks that `row` is the right answer for `key`.
     ///
     /// # Errors
-    /// It is not; the message begins with "wrong answer".
+    /// Fails if the row is wrong, with a message that begins with "wrong answer".
     fn check(&self, key: u64, row: &[f32]) -> Result<()> {
         content::sign(key, row).map(|_| ())
     }
@@ -72,8 +73,8 @@ pub(crate) struct Plan {
 /// Which keys threads ask for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Draw {
-    /// Uniform, each thread from a share of its own. So the rows that a thread has written are
-    /// known.
+    /// Each thread draws uniform keys from its own share of the keys. The rows that a thread has
+    /// written are therefore known.
     Apart,
     /// Every thread draws from all keys.
     Together(Popularity),
@@ -82,7 +83,7 @@ pub(crate) enum Draw {
 /// A figure over the rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Spread {
-    /// The middle round.
+    /// The median of the rounds.
     pub(crate) median: f64,
     /// The slowest round.
     pub(crate) min: f64,
@@ -114,12 +115,12 @@ enum Check {
 /// A prime, so that the sampled places differ between batches whose length is a power of two.
 const SAMPLE_STRIDE: usize = 61;
 
-/// Warms every contender up and checks every row of that, then measures the contenders by turns,
+/// Warms up every contender and checks every row, then measures the contenders by turns,
 /// `plan.rounds` times. Returns a [`Spread`] of rows a second for each number of threads and each
 /// contender, in their order.
 ///
 /// # Errors
-/// A wrong answer, or what a contender reports.
+/// Fails if an answer is wrong or a contender fails.
 pub(crate) fn alternate(
     plan: &Plan,
     contenders: &[&dyn Contender],
@@ -129,8 +130,8 @@ pub(crate) fn alternate(
     Ok(alternate_samples(plan, contenders, progress)?.into_iter().map(of_threads).collect())
 }
 
-/// As [`alternate`], but returns the rate of each round. With it, contenders are compared round by
-/// round.
+/// Measures as [`alternate`] does, but returns the rate of each round, to compare contenders round
+/// by round.
 ///
 /// # Errors
 /// As [`alternate`].
@@ -188,8 +189,8 @@ fn streams(plan: &Plan, threads: usize) -> Vec<KeyStream> {
     }
 }
 
-/// The keys modulo the contender's number of rows. If that number is a multiple of the number of
-/// threads, each thread's share stays its own.
+/// Returns the keys modulo the contender's number of rows. If that number is a multiple of the
+/// number of threads, the shares of the threads stay disjoint.
 fn keys_for<'k>(
     contender: &dyn Contender,
     plan: &Plan,

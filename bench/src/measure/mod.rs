@@ -1,4 +1,4 @@
-//! The measurements, in folders by what they measure. Those of training are in
+//! The measurements, in one folder for each subject. The measurements of training are in
 //! `bench/python/training`.
 
 pub(crate) mod drive;

@@ -18,7 +18,7 @@ pub enum embank_admission {
     Probability = 2,
 }
 
-/// The kind and its two numbers, in the form of the settings' fields.
+/// Returns the kind and its two numbers as fields of `embank_table_settings`.
 pub(crate) fn from_rust(admission: Admission) -> Result<(u32, u32, f32), Failure> {
     match admission {
         Admission::Always => Ok((embank_admission::Always as u32, 0, 0.0)),

@@ -35,7 +35,7 @@ pub struct embank_bags {
     pub reserved: u32,
 }
 
-/// The buffers of bags, checked.
+/// The buffers of an `embank_bags`, whose pointers and pooling are checked.
 pub(crate) struct LentBags {
     offsets: Lent<u64>,
     weights: Option<Lent<f32>>,
@@ -44,12 +44,13 @@ pub(crate) struct LentBags {
 
 impl LentBags {
     /// # Safety
-    /// By the header's rules: `bags` is null or points to bags.
+    /// `bags` must be null or point to an initialised struct.
     pub(crate) unsafe fn new(bags: *const embank_bags, key_count: usize) -> Result<Self, Failure> {
         if bags.is_null() || !bags.is_aligned() {
             return Err(Failure::invalid("bags is NULL or misaligned"));
         }
-        // SAFETY: not null and aligned; the caller answers for the rest.
+        // SAFETY: the pointer is not null and is aligned. `# Safety` obliges the caller to pass a
+        // struct.
         let bags = unsafe { *bags };
         if bags.reserved != 0 {
             return Err(Failure::invalid("embank_bags.reserved must be 0"));
@@ -69,14 +70,14 @@ impl LentBags {
         Ok(Self { offsets, weights, pooling })
     }
 
-    /// Fails if `written` has memory in common with them.
+    /// Fails if `written` overlaps the offsets or the weights.
     fn check_apart(&self, written: &Lent<f32>) -> Result<(), Failure> {
         written.check_apart(&self.offsets)?;
         self.weights.as_ref().map_or(Ok(()), |weights| written.check_apart(weights))
     }
 
     /// # Safety
-    /// By the header's rules: the buffers lie there for the time of the call.
+    /// The buffers must stay valid during the call, and no other code may write to them.
     pub(crate) unsafe fn read<'a>(&self) -> Bags<'a> {
         // SAFETY: this function's own caller keeps the duty of the callee.
         unsafe {
@@ -112,7 +113,7 @@ pub unsafe extern "C" fn embank_table_get_bags(
         let pooled = Lent::new_mut("pooled", pooled, pooled_len)?;
         pooled.check_apart(&keys)?;
         bags.check_apart(&pooled)?;
-        // SAFETY: apart from the others, as was checked.
+        // SAFETY: the checks above found that `pooled` overlaps no other buffer.
         let got = table.get_bags(keys.read(), bags.read(), pooled.write())?;
         place.hand_over(embank_lease::new(got));
         Ok(())
@@ -140,7 +141,7 @@ pub unsafe extern "C" fn embank_table_peek_bags(
         let pooled = Lent::new_mut("pooled", pooled, pooled_len)?;
         pooled.check_apart(&keys)?;
         bags.check_apart(&pooled)?;
-        // SAFETY: apart from the others, as was checked.
+        // SAFETY: the checks above found that `pooled` overlaps no other buffer.
         Ok(table.peek_bags(keys.read(), bags.read(), pooled.write())?)
     })
 }

@@ -22,16 +22,16 @@ pub struct embank_bank {
 }
 
 /// # Safety
-/// By the header's rules for handles.
+/// `bank` must be null or a handle that is not freed during the call.
 unsafe fn bank_of<'a>(bank: *const embank_bank) -> Result<&'a Bank, Failure> {
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass null or a handle that is not freed.
     unsafe { borrowed("bank", bank) }?.inner.get()
 }
 
 /// # Safety
-/// By the header's rules for structs. Null means no options.
+/// `options` must be null or point to a struct of the size that its first field says.
 unsafe fn options_of(options: *const embank_bank_options) -> Result<embank::BankOptions, Failure> {
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass null or an initialised struct.
     unsafe { sized::read_or_defaults(options) }?.to_rust()
 }
 
@@ -375,8 +375,8 @@ pub unsafe extern "C" fn embank_bank_wait_lookahead(
 }
 
 /// # Safety
-/// By the header's rules for handles.
+/// `bank` must be null or a handle that is not freed during the call.
 pub(crate) unsafe fn stats_of(bank: *const embank_bank) -> Result<embank::BankStats, Failure> {
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass null or a handle that is not freed.
     Ok(unsafe { bank_of(bank) }?.stats())
 }

@@ -7,7 +7,7 @@ use crate::handle;
 /// Bytes that a call returns. Free with embank_bytes_free.
 #[derive(Debug)]
 pub struct embank_bytes {
-    /// The bytes and a NUL, so that text is a C string.
+    /// The bytes, followed by a NUL that makes text a C string.
     terminated: Vec<u8>,
 }
 

@@ -18,13 +18,13 @@ pub type embank_on_keys =
 /// Calls the progress callback.
 ///
 /// # Safety
-/// By the header's rules for callbacks.
+/// The callback must be null or a function of its type that accepts `context` and returns.
 pub(crate) unsafe fn tell(
     progress: embank_on_progress,
     context: *mut c_void,
     now: TransferProgress,
 ) -> ControlFlow<()> {
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass a function that accepts these arguments.
     let answer = progress.map(|call| unsafe { call(context, now.rows_done, now.rows_total) });
     go_on(answer)
 }
@@ -32,13 +32,13 @@ pub(crate) unsafe fn tell(
 /// Calls the callback for keys.
 ///
 /// # Safety
-/// By the header's rules for callbacks.
+/// The callback must be null or a function of its type that accepts `context` and returns.
 pub(crate) unsafe fn hand_out(
     to: embank_on_keys,
     context: *mut c_void,
     keys: &[u64],
 ) -> ControlFlow<()> {
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass a function that accepts these arguments.
     let answer = to.map(|call| unsafe { call(context, keys.as_ptr(), keys.len()) });
     go_on(answer)
 }

@@ -1,4 +1,4 @@
-//! Functions on the kept checkpoints of a bank that need not be open.
+//! Functions on the kept checkpoints of a bank. The bank need not be open.
 
 use std::ffi::c_char;
 
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn embank_list_checkpoints(
         let place = Place::required("count", count)?;
         let numbers = Lent::new_mut("numbers", numbers, capacity)?;
         let checkpoints = Bank::checkpoints(path_of("path", path)?)?;
-        // SAFETY: the only buffer of the call.
+        // SAFETY: the call has no other buffer that could overlap this one.
         let numbers = numbers.write();
         for (number, checkpoint) in numbers.iter_mut().zip(&checkpoints) {
             *number = checkpoint.number;

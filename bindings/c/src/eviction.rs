@@ -39,8 +39,8 @@ pub struct embank_eviction {
     pub context: *mut c_void,
 }
 
-// SAFETY: its size comes first, and then numbers and pointers that may be null; the sizes add up to
-// SIZE_MIN.
+// SAFETY: the first field is `size`. The others are numbers and pointers that may be null. The
+// fields' sizes add up to SIZE_MIN, so there is no padding.
 unsafe impl Growing for embank_eviction {
     const NAME: &'static str = "embank_eviction";
     const FILLED_BY: &'static str = "embank_eviction_init";
@@ -95,7 +95,7 @@ pub struct embank_evicted {
     pub leased: u64,
 }
 
-// SAFETY: `Pod`, and its size comes first.
+// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
 unsafe impl Growing for embank_evicted {
     const NAME: &'static str = "embank_evicted";
     const FILLED_BY: &'static str = "embank_table_evict";
@@ -134,8 +134,8 @@ pub unsafe extern "C" fn embank_table_evict(
         let results = Results::new(evicted, evicted_size)?;
         let table = table_of(table)?;
         let wanted = sized::read(eviction)?;
-        // The library's callback for keys returns nothing, and its progress callback follows at
-        // once: a refusal of the keys is answered there.
+        // The caller's callback for keys may cancel, but the library's callback for keys returns
+        // nothing. The library calls `progress` next, and `progress` passes the cancellation on.
         let ended = Cell::new(ControlFlow::Continue(()));
         let gone = |keys: &[u64]| {
             ended.set(callbacks::hand_out(wanted.gone, wanted.context, keys));

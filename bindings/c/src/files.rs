@@ -70,8 +70,8 @@ pub struct embank_export_options {
     pub context: *mut c_void,
 }
 
-// SAFETY: its size comes first, and then numbers and pointers that may be null; the sizes add up to
-// SIZE_MIN.
+// SAFETY: the first field is `size`. The others are numbers and pointers that may be null. The
+// fields' sizes add up to SIZE_MIN, so there is no padding.
 unsafe impl Growing for embank_export_options {
     const NAME: &'static str = "embank_export_options";
     const FILLED_BY: &'static str = "embank_export_options_init";
@@ -125,7 +125,7 @@ pub struct embank_exported {
     pub bytes: u64,
 }
 
-// SAFETY: `Pod`, and its size comes first.
+// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
 unsafe impl Growing for embank_exported {
     const NAME: &'static str = "embank_exported";
     const FILLED_BY: &'static str = "embank_table_export";
@@ -167,8 +167,8 @@ pub struct embank_import_options {
     pub first_key: u64,
 }
 
-// SAFETY: its size comes first, and then numbers and pointers that may be null; the sizes add up
-// without padding.
+// SAFETY: the first field is `size`. The others are numbers and pointers that may be null. No field
+// needs padding.
 unsafe impl Growing for embank_import_options {
     const NAME: &'static str = "embank_import_options";
     const FILLED_BY: &'static str = "embank_import_options_init";
@@ -193,8 +193,7 @@ unsafe impl Growing for embank_import_options {
 
 impl embank_import_options {
     /// # Safety
-    /// By the header's rules: the names are null or text that ends with a NUL and stays valid
-    /// during the call.
+    /// Each name must be null or text that ends with a NUL and stays valid during the call.
     unsafe fn to_rust(self) -> Result<ImportOptions, Failure> {
         let by_position = flag("by_position", self.by_position)?;
         if !by_position && self.first_key != 0 {
@@ -204,7 +203,7 @@ impl embank_import_options {
             if pointer.is_null() {
                 return Ok(None);
             }
-            // SAFETY: the duty of this function's `# Safety` covers the call.
+            // SAFETY: not null, and `# Safety` obliges the caller to pass NUL-terminated text.
             unsafe { text(what, pointer) }.map(|name| Some(name.to_owned()))
         };
         Ok(ImportOptions {
@@ -230,7 +229,7 @@ pub struct embank_imported {
     pub with_state: u64,
 }
 
-// SAFETY: `Pod`, and its size comes first.
+// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
 unsafe impl Growing for embank_imported {
     const NAME: &'static str = "embank_imported";
     const FILLED_BY: &'static str = "embank_table_import";
@@ -392,7 +391,7 @@ mod tests {
         assert_eq!(options.to_rust().unwrap(), ExportOptions::default());
         let options = embank_import_options::defaults();
         assert_eq!(options.size, size_of::<embank_import_options>());
-        // SAFETY: the names are null.
+        // SAFETY: the default names are null.
         assert_eq!(unsafe { options.to_rust() }.unwrap(), ImportOptions::default());
     }
 
@@ -417,7 +416,7 @@ mod tests {
             embank_import_options { first_key: 1, ..all },
             embank_import_options { keys: c"\xff".as_ptr(), ..all },
         ] {
-            // SAFETY: the name is null or a C string.
+            // SAFETY: each name is null or a C string literal.
             let failure = unsafe { bad.to_rust() }.unwrap_err();
             assert_eq!(failure.status, embank_status::InvalidArgument);
         }

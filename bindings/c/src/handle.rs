@@ -1,9 +1,9 @@
 //! Handles: the targets of C pointers to opaque types.
 //!
-//! A handle is a box that the caller owns. It knows the process that made it. A child made by
-//! `fork` shares the parent's files but has no thread of the parent. So every call on a handle
-//! fails in a child, and freeing a handle leaks its content: a drop would write to the parent's
-//! files and wait for threads that do not exist.
+//! A handle is a box that the caller owns, with the id of the process that made it. A child made by
+//! `fork` shares the parent's files but has no thread of the parent. In a child, every call on a
+//! handle of the parent fails, and freeing the handle leaks its content. A drop would write to the
+//! parent's files and wait for threads that do not exist.
 
 use std::mem;
 use std::process;
@@ -23,7 +23,7 @@ impl<T> Owned<T> {
         Self { process: process::id(), content: Some(content) }
     }
 
-    /// The content. Fails in a forked child of the process that made it.
+    /// Returns the content. Fails in a forked child of the process that made the handle.
     pub(crate) fn get(&self) -> Result<&T, Failure> {
         let here = process::id();
         if here != self.process {
@@ -49,7 +49,7 @@ impl<T> Drop for Owned<T> {
     }
 }
 
-/// The handle that a caller passes in.
+/// Returns a reference to the handle that the caller passes. Fails if the pointer is null.
 ///
 /// # Safety
 /// `pointer` must be null or a handle of this type that is not freed before the call returns.
@@ -60,21 +60,22 @@ pub(crate) unsafe fn borrowed<'a, T>(
     if pointer.is_null() {
         return Err(Failure::invalid(format!("the {what} is NULL")));
     }
-    // SAFETY: not null; the caller says that it is one of ours and lives. Handles are only read
-    // through `&`.
+    // SAFETY: not null, and `# Safety` obliges the caller to pass a handle that is not freed. No
+    // code takes a `&mut` to a handle.
     Ok(unsafe { &*pointer })
 }
 
 /// Frees a handle. Null does nothing.
 ///
 /// # Safety
-/// `pointer` must be null or a handle of this type, and must not be used afterwards.
+/// `pointer` must be null or a handle of this type. The caller must not use the handle afterwards.
 pub(crate) unsafe fn free<T>(pointer: *mut T) {
     if pointer.is_null() {
         return;
     }
     let _ = crate::status::call(|| {
-        // SAFETY: not null, made by `Box::into_raw` in `HandlePlace::hand_over`, and freed once.
+        // SAFETY: not null. `HandlePlace::hand_over` made the pointer with `Box::into_raw`, and
+        // `# Safety` forbids a second call.
         drop(unsafe { Box::from_raw(pointer) });
         Ok(())
     });

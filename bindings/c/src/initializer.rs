@@ -109,7 +109,7 @@ impl embank_initializer {
         Ok(made)
     }
 
-    /// Converts an initializer of the library. The header has all its numbers.
+    /// Converts an initializer of the library whose parameters the header can all express.
     fn of(initializer: &Initializer) -> Self {
         Self::from_rust(initializer).unwrap_or(Self::zeroed())
     }

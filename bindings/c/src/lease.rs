@@ -1,7 +1,7 @@
-//! Leases: rows that were got, and the way back for their update.
+//! Leases: the right to update rows that a get returned.
 //!
-//! In Rust an update consumes the lease. Here the handle stays until it is freed, and says that its
-//! lease has ended. So the rule is the same for all handles, after an error too: free it once.
+//! In Rust an update consumes the lease. In C the handle stays until the caller frees it, and calls
+//! on an ended lease fail. Every handle is therefore freed once, also after an error.
 
 use embank::locks::Mutex;
 use embank::{Error, Lease};
@@ -33,16 +33,17 @@ fn ended() -> Failure {
 }
 
 /// # Safety
-/// By the header's rules for handles.
+/// `lease` must be null or a handle that is not freed during the call.
 unsafe fn lease_of<'a>(lease: *const embank_lease) -> Result<&'a Mutex<Option<Lease>>, Failure> {
     // SAFETY: this function's own caller keeps the duty of the callee.
     unsafe { borrowed("lease", lease) }?.inner.get()
 }
 
-/// Ends the lease with one row of values per key of the batch, or per distinct key.
+/// Ends the lease with `count(lease)` rows of values, which `end` applies or puts.
 ///
 /// # Safety
-/// By the header's rules for handles and buffers.
+/// `lease` must be null or a handle that is not freed. `values` must have `values_len` values,
+/// which no code changes during the call.
 unsafe fn end_with(
     lease: *const embank_lease,
     what: &'static str,
@@ -73,7 +74,9 @@ unsafe fn end_with(
 /// Ends the lease with one gradient for each bag.
 ///
 /// # Safety
-/// By the header's rules for handles and buffers.
+/// `lease` must be null or a handle that is not freed. `bags` must be null or an initialised
+/// struct. Its buffers and `gradients` must have the stated lengths, and no code may change them
+/// during the call.
 pub(crate) unsafe fn end_with_bags(
     lease: *const embank_lease,
     bags: *const embank_bags,
@@ -89,7 +92,7 @@ pub(crate) unsafe fn end_with_bags(
     let bags = unsafe { LentBags::new(bags, held_lease.unique().batch_len())?.read() };
     // SAFETY: this function's own caller keeps the duty of the callee.
     let gradients = unsafe { gradients.read() };
-    // A wrong argument leaves the lease as it was.
+    // The check comes before `take`, so a wrong argument does not end the lease.
     held_lease.check_bag_gradients(bags, gradients)?;
     let taken = held.take().ok_or_else(ended)?;
     drop(held);
@@ -219,7 +222,7 @@ pub unsafe extern "C" fn embank_lease_distinct(
                 });
             }
         }
-        // SAFETY: apart from each other, as was checked.
+        // SAFETY: `check_apart` found that the two buffers do not overlap.
         let keys = keys.write();
         let places = places.write();
         keys.iter_mut().zip(unique.keys()).for_each(|(key, &found)| *key = found);

@@ -1,7 +1,7 @@
 //! The C ABI: banks and tables for C, C++ and languages that can call C.
 //!
 //! This crate turns pointers and lengths into arguments of the crate `embank`, and its results into
-//! status codes. It adds three rules that C needs:
+//! status codes. The crate adds three rules that C needs:
 //!
 //! - A lease that has ended stays a valid handle that returns an error, because C has no types that
 //!   a call could consume (`lease`).
@@ -26,7 +26,7 @@
 //! # What may grow
 //!
 //! A new function, a new number of an enum and a new field at the end of a struct with a `size`
-//! break no program: a struct is copied as far as both sides know it (`sized`). The structs of
+//! break no program: the library copies the fields that both sides know (`sized`). The structs of
 //! optimizers and initializers, which are fields of other structs, have spare room instead.
 //!
 //! # Safety

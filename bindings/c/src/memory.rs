@@ -1,4 +1,5 @@
-//! Memory of the caller: buffers, text and places for results, checked as far as possible.
+//! Memory of the caller: buffers, text and places for results. Constructors check that pointers are
+//! aligned and not null, and that lengths fit the address space.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -67,37 +68,34 @@ impl<T: Pod> Lent<T> {
         self.len
     }
 
-    /// The content of a buffer to read.
+    /// Returns the content of a buffer to read.
     ///
     /// # Safety
-    /// By the header's rules: the buffer stays valid during the call, and no other code writes to
-    /// it.
+    /// The buffer must stay valid during the call, and no other code may write to it.
     pub(crate) unsafe fn read<'a>(&self) -> &'a [T] {
-        // SAFETY: `new` checked null, alignment and size; the header's rules cover the rest. Any
-        // bits are a `T`.
+        // SAFETY: `new` checked null, alignment and size. `# Safety` obliges the caller to keep the
+        // buffer valid. Any bits are a `T`, because `T` is `Pod`.
         unsafe { slice::from_raw_parts(self.pointer, self.len) }
     }
 
-    /// The content of a buffer to write.
+    /// Returns the content of a buffer to write.
     ///
     /// # Safety
-    /// By the header's rules: the buffer stays valid during the call, and no other code reads or
-    /// writes it. It was made by `new_mut`, is requested once, and was checked for overlaps with
-    /// the call's other buffers.
+    /// The buffer must stay valid during the call, and no other code may read or write it. It must
+    /// come from `new_mut` and overlap no other buffer of the call. `write` must be called once.
     pub(crate) unsafe fn write<'a>(&self) -> &'a mut [T] {
-        // SAFETY: as in `read`, and no other reference to the buffer is alive. Uninitialised memory
-        // of the caller is no problem: it comes from outside the Rust program, so it holds some
-        // bits.
+        // SAFETY: `new_mut` checked null, alignment and size. `# Safety` excludes other references.
+        // Memory from outside the Rust program holds some bits, and any bits are a `T`.
         unsafe { slice::from_raw_parts_mut(self.pointer, self.len) }
     }
 }
 
-/// A place for one result.
+/// The caller's memory for one result.
 #[derive(Debug)]
 pub(crate) struct Place<T>(*mut T);
 
 impl<T> Place<T> {
-    /// A place that the call needs.
+    /// Fails if the caller passes null.
     pub(crate) fn required(what: &'static str, pointer: *mut T) -> Result<Self, Failure> {
         if pointer.is_null() {
             return Err(Failure::invalid(format!("the place for the {what} is NULL")));
@@ -105,7 +103,7 @@ impl<T> Place<T> {
         Self::optional(what, pointer)
     }
 
-    /// A place that may be null: then the result is dropped.
+    /// Accepts null: `set` then drops the result.
     pub(crate) fn optional(what: &'static str, pointer: *mut T) -> Result<Self, Failure> {
         if !pointer.is_aligned() {
             return Err(Failure::invalid(format!("the place for the {what} is misaligned")));
@@ -116,17 +114,17 @@ impl<T> Place<T> {
     /// Writes the result.
     ///
     /// # Safety
-    /// By the header's rules: the pointer is null or valid for writing.
+    /// The pointer must be null or valid for writing.
     pub(crate) unsafe fn set(&self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: not null and aligned, as the constructors checked; the header's rules cover
-            // the rest.
+            // SAFETY: the pointer is not null, and the constructors checked its alignment. `#
+            // Safety` obliges the caller to pass writable memory.
             unsafe { self.0.write(value) };
         }
     }
 }
 
-/// A place for a handle.
+/// The caller's memory for a handle that the call returns.
 #[derive(Debug)]
 pub(crate) struct HandlePlace<T>(Place<*mut T>);
 
@@ -135,18 +133,19 @@ impl<T> HandlePlace<T> {
     /// the call can fail, because the header promises a null handle after every failure.
     ///
     /// # Safety
-    /// By the header's rules: the pointer is null or valid for writing.
+    /// The pointer must be null or valid for writing.
     pub(crate) unsafe fn cleared(
         what: &'static str,
         pointer: *mut *mut T,
     ) -> Result<Self, Failure> {
         let place = Place::required(what, pointer)?;
-        // SAFETY: the duty of this function's `# Safety` covers the call.
+        // SAFETY: not null, and `# Safety` obliges the caller to pass a writable place.
         unsafe { place.set(std::ptr::null_mut()) };
         Ok(Self(place))
     }
 
-    /// As [`cleared`](Self::cleared). `None` if the pointer is null: then the handle is not wanted.
+    /// Clears the caller's handle as [`cleared`](Self::cleared) does. `None` if the pointer is
+    /// null, because the caller does not want the handle.
     ///
     /// # Safety
     /// As [`cleared`](Self::cleared).
@@ -157,7 +156,7 @@ impl<T> HandlePlace<T> {
         if pointer.is_null() {
             return Ok(None);
         }
-        // SAFETY: the duty of this function's `# Safety` covers the call.
+        // SAFETY: not null, and `# Safety` obliges the caller to pass a writable place.
         unsafe { Self::cleared(what, pointer) }.map(Some)
     }
 
@@ -166,21 +165,20 @@ impl<T> HandlePlace<T> {
     /// # Safety
     /// As [`cleared`](Self::cleared).
     pub(crate) unsafe fn hand_over(&self, content: T) {
-        // SAFETY: the duty of this function's `# Safety` covers the call.
+        // SAFETY: the place is still writable, as `# Safety` demands.
         unsafe { self.0.set(Box::into_raw(Box::new(content))) };
     }
 }
 
-/// The caller's text, which must be UTF-8.
+/// Returns the caller's text. Fails if it is null or not UTF-8.
 ///
 /// # Safety
-/// By the header's rules: `pointer` is null or text that ends with a NUL and stays valid during the
-/// call.
+/// `pointer` must be null or text that ends with a NUL and stays valid during the call.
 pub(crate) unsafe fn text<'a>(
     what: &'static str,
     pointer: *const c_char,
 ) -> Result<&'a str, Failure> {
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass null or NUL-terminated text.
     let bytes = unsafe { c_string(what, pointer) }?.to_bytes();
     std::str::from_utf8(bytes).map_err(|error| {
         Failure::invalid(format!(
@@ -190,7 +188,7 @@ pub(crate) unsafe fn text<'a>(
     })
 }
 
-/// The caller's path, in the bytes of the system.
+/// Returns the caller's path, which is bytes of any encoding. Fails if it is null or empty.
 ///
 /// # Safety
 /// As [`text`].
@@ -198,7 +196,7 @@ pub(crate) unsafe fn path<'a>(
     what: &'static str,
     pointer: *const c_char,
 ) -> Result<&'a Path, Failure> {
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass null or NUL-terminated text.
     let bytes = unsafe { c_string(what, pointer) }?.to_bytes();
     if bytes.is_empty() {
         return Err(Failure::invalid(format!("the {what} is empty")));
@@ -212,6 +210,7 @@ unsafe fn c_string<'a>(what: &'static str, pointer: *const c_char) -> Result<&'a
     if pointer.is_null() {
         return Err(Failure::invalid(format!("the {what} is NULL")));
     }
-    // SAFETY: not null; by the header's rules it ends with a NUL and stays valid during the call.
+    // SAFETY: not null. `# Safety` obliges the caller to pass text that ends with a NUL and stays
+    // valid during the call.
     Ok(unsafe { CStr::from_ptr(pointer) })
 }

@@ -66,9 +66,9 @@ pub struct embank_optimizer {
     pub reserved: [f64; 5],
 }
 
-/// Makes the conversions. An entry has the kind, which is also the name of the library's struct and
-/// variant, and for each number of the struct the fields of [`embank_optimizer`] that it comes
-/// from.
+/// Defines the conversions between `embank_optimizer` and `Optimizer`. An entry begins with the
+/// kind, which is also the name of the library's struct and variant. Each line names a field of
+/// that struct and the one or two fields of [`embank_optimizer`] that hold its value.
 macro_rules! optimizers {
     ($($kind:ident { $($number:ident: $field:ident $(& $second:ident)?),* $(,)? })*) => {
         impl embank_optimizer {
@@ -85,7 +85,7 @@ macro_rules! optimizers {
                 Ok(made)
             }
 
-            /// Converts the numbers that the kind has, and ignores the others.
+            /// Converts the fields that the kind uses, and ignores the other fields.
             fn of_kind(&self) -> Result<Optimizer, Failure> {
                 if self.kind == embank_optimizer_kind::None as u32 {
                     return Ok(Optimizer::None);
@@ -138,7 +138,7 @@ optimizers! {
     }
 }
 
-/// A number of an optimizer. `C` is the type of its fields in C.
+/// A parameter of an optimizer. `C` is the type of the C fields that hold it.
 trait Number<C>: Sized {
     fn to_c(self) -> C;
     fn from_c(name: &str, fields: C) -> Result<Self, Failure>;
@@ -184,7 +184,7 @@ impl Number<(u32,)> for bool {
     }
 }
 
-/// The value of a field.
+/// Reads one field of an `embank_optimizer`.
 type FieldValue = fn(&embank_optimizer) -> f64;
 
 /// The fields that only some kinds use.
@@ -207,7 +207,8 @@ impl embank_optimizer {
     pub(crate) fn to_rust(self) -> Result<Optimizer, Failure> {
         check_zeros("embank_optimizer", &self.reserved)?;
         let optimizer = self.of_kind()?;
-        // Refused, because a number that the kind does not have would be ignored without notice.
+        // `of_kind` ignores fields that the kind does not use. Such a field must be 0, because the
+        // caller would not notice that its value has no effect.
         let taken = Self::from_rust(optimizer)?;
         let ignored = |value: FieldValue| value(&self) != 0.0 && value(&taken) == 0.0;
         match FIELDS.into_iter().find(|&(_, value)| ignored(value)) {
@@ -219,7 +220,7 @@ impl embank_optimizer {
         }
     }
 
-    /// Converts an optimizer of the library. The header has all its numbers.
+    /// Converts an optimizer of the library whose parameters the header can all express.
     fn of(optimizer: Optimizer) -> Self {
         Self::from_rust(optimizer).unwrap_or(Self::zeroed())
     }
@@ -267,7 +268,7 @@ mod tests {
     use super::*;
     use crate::status::embank_status;
 
-    /// Makes every number different, so that two exchanged numbers fail the test.
+    /// Returns one optimizer of each kind. All numbers differ, so exchanged numbers fail the test.
     fn all() -> [Optimizer; 7] {
         let betas = (0.5, 0.75);
         [

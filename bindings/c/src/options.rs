@@ -62,7 +62,7 @@ pub struct embank_bank_options {
     pub threads: u32,
 }
 
-// SAFETY: `Pod`, and its size comes first.
+// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
 unsafe impl Growing for embank_bank_options {
     const NAME: &'static str = "embank_bank_options";
     const FILLED_BY: &'static str = "embank_bank_options_init";

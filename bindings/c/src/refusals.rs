@@ -7,7 +7,7 @@ pub(crate) fn no_such_number(name: &str, number: u32) -> Failure {
     Failure::invalid(format!("there is no {name} {number} in Embank {}", env!("CARGO_PKG_VERSION")))
 }
 
-/// Fails unless all reserved numbers are zeros.
+/// Fails unless all reserved numbers are 0.
 pub(crate) fn check_zeros(name: &str, reserved: &[f64]) -> Result<(), Failure> {
     if reserved.iter().all(|&value| value == 0.0) {
         return Ok(());
@@ -17,7 +17,7 @@ pub(crate) fn check_zeros(name: &str, reserved: &[f64]) -> Result<(), Failure> {
     )))
 }
 
-/// The error for a table of a newer program with a setting that this header does not have.
+/// The error for a setting of a table, made by a newer program, that this header can't express.
 pub(crate) fn beyond_this_header(what: &str, value: &dyn std::fmt::Debug) -> Failure {
     Failure {
         status: embank_status::Other,
@@ -25,8 +25,8 @@ pub(crate) fn beyond_this_header(what: &str, value: &dyn std::fmt::Debug) -> Fai
     }
 }
 
-/// Converts between an enum of C, which structs store as a number, and an enum of the library with
-/// the variants of the same names.
+/// Defines the conversions between an enum of C and an enum of the library with the same variants.
+/// The structs of C store the enum as a number.
 macro_rules! same_variants {
     ($c:ident, $rust:ident { $($variant:ident),* }) => {
         impl $c {

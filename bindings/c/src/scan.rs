@@ -21,9 +21,9 @@ impl embank_scan {
 }
 
 /// # Safety
-/// By the header's rules for handles.
+/// `scan` must be null or a handle that is not freed during the call.
 unsafe fn scan_of<'a>(scan: *const embank_scan) -> Result<&'a Mutex<Scan>, Failure> {
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass null or a handle that is not freed.
     unsafe { borrowed("scan", scan) }?.inner.get()
 }
 

@@ -66,14 +66,14 @@ pub struct embank_table_settings {
     pub admission_probability: f32,
 }
 
-// SAFETY: `Pod`, and its size comes first.
+// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
 unsafe impl Growing for embank_table_settings {
     const NAME: &'static str = "embank_table_settings";
     const FILLED_BY: &'static str = "embank_table_settings_init";
     const SIZE_MIN: usize = 240;
 
     fn defaults() -> Self {
-        // The header has all default settings; the tests check that.
+        // The header can express every default setting; the tests check that.
         Self::from_rust(&TableConfig::new(0)).unwrap_or(Self::zeroed())
     }
 }
@@ -194,9 +194,9 @@ mod tests {
         assert_eq!(first, embank_table_settings::SIZE_MIN);
         let mut memory = [u64::MAX; size_of::<embank_table_settings>() / 8];
         let settings = memory.as_mut_ptr().cast::<embank_table_settings>();
-        // SAFETY: fewer bytes than the memory has, aligned as its words are.
+        // SAFETY: `first` is at most the memory's size, and words are aligned as the struct is.
         unsafe { sized::write(settings, first, &embank_table_settings::defaults()) }.unwrap();
-        // SAFETY: the first field says how many bytes there are.
+        // SAFETY: the first field says how many bytes the struct has.
         let read = unsafe { sized::read(settings) }.unwrap();
         let expected = TableConfig::new(3);
         assert_eq!(embank_table_settings { dim: 3, ..read }.to_rust().unwrap(), expected);

@@ -4,21 +4,22 @@
 //! Fields are only added at the end, so both sides agree on the bytes of the shorter struct:
 //!
 //! - Fields that a shorter struct does not have get their defaults.
-//! - Bytes of a longer struct that this library does not know must be zeros, as `..._init` of this
-//!   library leaves them. Then the caller has set no field that would be ignored. (Linux treats the
-//!   structs of its newer system calls in this way.)
+//! - Bytes of a longer struct that this library does not know must be zeros, which `..._init`
+//!   writes. Other bytes mean that the caller set a field which this library would ignore. (Linux
+//!   treats the structs of its newer system calls in this way.)
 
 use std::ptr;
 
 use crate::memory::Lent;
 use crate::status::Failure;
 
-/// A struct whose first field is its size in bytes in the caller's header. Some have pointers to
-/// text and functions, so it need not be `Pod`; it is copied as bytes.
+/// A struct whose first field is its size in bytes, as the caller's header declares it. `Pod` is
+/// not required, because some of these structs hold pointers to text and functions. They are copied
+/// as bytes.
 ///
 /// # Safety
-/// The struct must be `repr(C)`, begin with a `usize`, and have no padding. C must not be able to
-/// make a field invalid: only numbers, and pointers that may be null.
+/// The struct must be `repr(C)`, begin with a `usize`, and have no padding. Fields must be
+/// numbers, or pointers that may be null, so that no bytes from C make a field invalid.
 pub(crate) unsafe trait Growing: Copy {
     /// The struct's name in messages.
     const NAME: &'static str;
@@ -31,12 +32,12 @@ pub(crate) unsafe trait Growing: Copy {
     fn defaults() -> Self;
 }
 
-/// A larger size is refused: it comes from a struct that was not initialised.
+/// The largest size of a struct, in bytes. A larger size shows that the struct was not initialised.
 const SIZE_MAX: usize = 4096;
 
 fn check_size<T: Growing>(size: usize) -> Result<(), Failure> {
     const { assert!(T::SIZE_MIN <= size_of::<T>()) };
-    // The size must be one that a compiler gives, so that no field is known only in part.
+    // A compiler makes the size a multiple of the alignment. Other sizes would cut a field.
     if (T::SIZE_MIN..=SIZE_MAX).contains(&size) && size.is_multiple_of(align_of::<T>()) {
         return Ok(());
     }
@@ -50,7 +51,7 @@ fn check_size<T: Growing>(size: usize) -> Result<(), Failure> {
 /// Fills the caller's struct of `size` bytes with `value`, and its first field with `size`.
 ///
 /// # Safety
-/// By the header's rules: `pointer` is null or valid for writing `size` bytes.
+/// `pointer` must be null or valid for writing `size` bytes.
 pub(crate) unsafe fn write<T: Growing>(
     pointer: *mut T,
     size: usize,
@@ -62,16 +63,16 @@ pub(crate) unsafe fn write<T: Growing>(
     // the call.
     let theirs = unsafe { Lent::new_mut(T::NAME, pointer.cast::<u8>(), size)?.write() };
     let known = size.min(size_of::<T>());
-    // SAFETY: both are at least that long, and `value` is not the caller's memory, which only
-    // `theirs` refers to.
+    // SAFETY: `value` and `theirs` have `known` bytes or more. They do not overlap, because
+    // `theirs` is the only reference to the caller's memory.
     unsafe { ptr::copy_nonoverlapping((&raw const *value).cast(), theirs.as_mut_ptr(), known) };
     theirs[known..].fill(0);
     theirs[..size_of::<usize>()].copy_from_slice(&size.to_ne_bytes());
     Ok(())
 }
 
-/// The caller's struct for the results of a call, checked before the call changes anything. Null if
-/// the caller does not want them.
+/// The caller's struct for the results of a call. `new` checks it before the call changes anything.
+/// The pointer is null if the caller wants no results.
 #[derive(Debug)]
 pub(crate) struct Results<T> {
     pointer: *mut T,
@@ -87,7 +88,7 @@ impl<T: Growing> Results<T> {
         Ok(Self { pointer, size })
     }
 
-    /// Fills the caller's struct.
+    /// Fills the caller's struct. Does nothing if the pointer is null.
     ///
     /// # Safety
     /// As [`write`].
@@ -95,22 +96,21 @@ impl<T: Growing> Results<T> {
         if self.pointer.is_null() {
             return Ok(());
         }
-        // SAFETY: the duty of this function's `# Safety` covers the call.
+        // SAFETY: not null, and `# Safety` obliges the caller to pass a writable struct.
         unsafe { write(self.pointer, self.size, value) }
     }
 }
 
-/// Reads the caller's struct, and fills in the defaults of fields that it does not have.
+/// Reads the caller's struct. Fields that the caller's struct does not have get their defaults.
 ///
 /// # Safety
-/// By the header's rules: `pointer` is null or points to a struct of the size that its first field
-/// says.
+/// `pointer` must be null or point to a struct of the size that its first field says.
 pub(crate) unsafe fn read<T: Growing>(pointer: *const T) -> Result<T, Failure> {
     check_pointer(pointer)?;
-    // SAFETY: not null and aligned for `T`, whose first field this is.
+    // SAFETY: the pointer is not null and is aligned for `T`. The first field of `T` is the size.
     let size = unsafe { pointer.cast::<usize>().read() };
     check_size::<T>(size)?;
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass a struct of `size` bytes.
     let theirs = unsafe { Lent::new(T::NAME, pointer.cast::<u8>(), size)?.read() };
     let known = size.min(size_of::<T>());
     if theirs[known..].iter().any(|&byte| byte != 0) {
@@ -121,13 +121,13 @@ pub(crate) unsafe fn read<T: Growing>(pointer: *const T) -> Result<T, Failure> {
         )));
     }
     let mut ours = T::defaults();
-    // SAFETY: both are at least that long, `ours` is new, and the fields are such as C can't make
-    // invalid.
+    // SAFETY: `theirs` and `ours` have `known` bytes or more and do not overlap, because `ours` is
+    // a local variable. `Growing` promises that any bytes are valid fields.
     unsafe { ptr::copy_nonoverlapping(theirs.as_ptr(), (&raw mut ours).cast(), known) };
     Ok(ours)
 }
 
-/// As [`read`], but with every field at its default if `pointer` is null.
+/// Reads the caller's struct, or returns the defaults if `pointer` is null.
 ///
 /// # Safety
 /// As [`read`].
@@ -135,7 +135,7 @@ pub(crate) unsafe fn read_or_defaults<T: Growing>(pointer: *const T) -> Result<T
     if pointer.is_null() {
         return Ok(T::defaults());
     }
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass a struct of the size that it states.
     unsafe { read(pointer) }
 }
 
@@ -149,8 +149,8 @@ fn check_pointer<T: Growing>(pointer: *const T) -> Result<(), Failure> {
     Ok(())
 }
 
-/// True if the caller's flag is 1. A flag other than 0 and 1 comes from a struct that was not
-/// initialised, and is refused.
+/// True if the caller's flag is 1. Any number but 0 and 1 is refused, because it shows that the
+/// struct was not initialised.
 pub(crate) fn flag(what: &str, value: u32) -> Result<bool, Failure> {
     match value {
         0 => Ok(false),
@@ -172,7 +172,7 @@ mod tests {
         new: u64,
     }
 
-    // SAFETY: `Pod`, and its size comes first.
+    // SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
     unsafe impl Growing for Options {
         const NAME: &'static str = "options";
         const FILLED_BY: &'static str = "options_init";
@@ -191,18 +191,18 @@ mod tests {
     }
 
     fn read_newer(newer: &Newer) -> Result<Options, Failure> {
-        // SAFETY: the struct has the size that it says.
+        // SAFETY: the caller's struct has the size that its first field says.
         unsafe { read::<Options>((&raw const *newer).cast()) }
     }
 
     #[test]
     fn a_shorter_struct_gets_defaults_and_keeps_what_lies_behind_it() {
         let mut memory = [7_u64; 3];
-        // SAFETY: 16 bytes of 24.
+        // SAFETY: 16 bytes are written, and `memory` has 24.
         unsafe { write(memory.as_mut_ptr().cast::<Options>(), 16, &Options::defaults()) }.unwrap();
         assert_eq!(memory, [16, 1, 7]);
         memory[1] = 5;
-        // SAFETY: as for the first struct; the size field says 16.
+        // SAFETY: the size field says 16, and `memory` has 24 bytes.
         let options = unsafe { read::<Options>(memory.as_ptr().cast()) }.unwrap();
         assert_eq!(options, Options { size: 16, old: 5, new: 2 });
     }
@@ -211,7 +211,7 @@ mod tests {
     fn a_longer_struct_is_taken_unless_it_sets_what_is_not_known() {
         let mut newer: Newer = Newer::zeroed();
         let size = size_of::<Newer>();
-        // SAFETY: the size is that of the struct.
+        // SAFETY: `size` is the size of the struct `newer`.
         unsafe { write((&raw mut newer).cast::<Options>(), size, &Options::defaults()) }.unwrap();
         assert_eq!(read_newer(&newer).unwrap(), Options { size, old: 1, new: 2 });
         newer.newest = 1;
@@ -222,11 +222,11 @@ mod tests {
     fn a_struct_that_nobody_initialised_is_refused() {
         for size in [0, 15, 17, SIZE_MAX + 1, usize::MAX] {
             let options = Options { size, ..Options::defaults() };
-            // SAFETY: the size is refused before anything behind it is looked at.
+            // SAFETY: `read` refuses the size before it reads a byte behind the size field.
             let failure = unsafe { read(&raw const options) }.unwrap_err();
             assert!(failure.message.contains("options_init"), "{}", failure.message);
         }
-        // SAFETY: null is refused.
+        // SAFETY: `read` refuses null before it reads a byte.
         assert!(unsafe { read(std::ptr::null::<Options>()) }.is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Counters: the ones for a training loop as structs, and all of them as text.
+//! Counters: structs with the counters that a training loop needs, and text with all counters.
 
 use bytemuck::Zeroable;
 
@@ -10,7 +10,7 @@ use crate::sized::{self, Growing};
 use crate::status::{call, embank_status};
 use crate::table::{embank_table, table_of};
 
-// SAFETY: `Pod`, and its size comes first.
+// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
 unsafe impl Growing for embank_bank_stats {
     const NAME: &'static str = "embank_bank_stats";
     const FILLED_BY: &'static str = "embank_bank_get_stats";
@@ -21,7 +21,7 @@ unsafe impl Growing for embank_bank_stats {
     }
 }
 
-// SAFETY: `Pod`, and its size comes first.
+// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
 unsafe impl Growing for embank_table_stats {
     const NAME: &'static str = "embank_table_stats";
     const FILLED_BY: &'static str = "embank_table_get_stats";

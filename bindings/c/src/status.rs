@@ -146,7 +146,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Names that messages of the Rust crates use, and the C name of each.
+/// Rust names that occur in messages, each with the C name that replaces it.
 const RUST_NAMES: [(&str, &str); 11] = [
     ("Missing::Initial", "EMBANK_MISSING_INITIAL"),
     ("Vocabulary::set_frozen", "embank_vocabulary_set_frozen"),
@@ -200,7 +200,7 @@ fn status_of(error: &Error) -> embank_status {
     }
 }
 
-/// The status of an error of the store.
+/// Returns the status of an error that comes from the store below the crate `embank`.
 fn status_of_store(error: &Error) -> embank_status {
     match error {
         Error::Io { .. } | Error::AddressSpaceRefused { .. } | Error::ThreadRefused { .. } => {
@@ -240,8 +240,8 @@ thread_local! {
     static LAST_MESSAGE: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Runs the body of an exported function, and turns a panic into a status. The store keeps its
-/// invariants through a panic, and this crate makes a handle whole or not at all.
+/// Runs the body of an exported function, and turns a panic into a status. The call after a panic
+/// is sound: the store keeps its invariants, and this crate never hands over half a handle.
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> embank_status {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return embank_status::Ok,
@@ -251,8 +251,8 @@ pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> embank_status 
     let mut message = failure.message.into_bytes();
     message.retain(|&byte| byte != 0);
     let message = CString::new(message).unwrap_or_default();
-    // A thread that is ending may have no thread-local storage any more. Then the status is the
-    // only report.
+    // A thread that is ending may have no thread-local storage. The caller then gets only the
+    // status.
     let _ = LAST_MESSAGE.try_with(|last| *last.borrow_mut() = message);
     failure.status
 }
@@ -288,7 +288,7 @@ const VERSION: &CStr =
         Err(_) => panic!("a version has no NUL in it"),
     };
 
-/// The names of the statuses, by number.
+/// The names of the statuses, indexed by number.
 const NAMES: [&CStr; embank_status::FileMismatch as usize + 1] = [
     c"OK",
     c"INVALID_ARGUMENT",
@@ -343,7 +343,8 @@ mod tests {
     use std::time::Duration;
 
     fn last_message() -> String {
-        // SAFETY: the pointer is to this thread's message, and no call fails before it is copied.
+        // SAFETY: the pointer is to this thread's message. No call fails before the message is
+        // copied.
         unsafe { CStr::from_ptr(embank_last_error_message()) }.to_str().unwrap().to_owned()
     }
 
@@ -378,7 +379,8 @@ mod tests {
         assert_eq!((name(-1), name(43), name(i32::MAX)), ("UNKNOWN", "UNKNOWN", "UNKNOWN"));
     }
 
-    /// Covers errors that `tests/c/abi.c` can't cause, and errors that it can.
+    /// Shows that errors of each kind have their status, also errors that `tests/c/abi.c` can't
+    /// cause.
     #[test]
     fn every_error_has_its_status() {
         let table = String::from("t");
@@ -517,7 +519,7 @@ mod tests {
         }
     }
 
-    /// Refused arguments have one status, whatever the variant in Rust.
+    /// Shows that all Rust errors for refused arguments have the status `InvalidArgument`.
     #[test]
     fn refused_arguments_have_one_status() {
         let path = || PathBuf::from("p");

@@ -33,7 +33,7 @@ impl embank_table {
 }
 
 /// # Safety
-/// By the header's rules for handles.
+/// `table` must be null or a handle that is not freed during the call.
 pub(crate) unsafe fn table_of<'a>(table: *const embank_table) -> Result<&'a Table, Failure> {
     // SAFETY: this function's own caller keeps the duty of the callee.
     unsafe { borrowed("table", table) }?.inner.get()
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn embank_table_peek(
         present.check_apart(&Lent::new("rows", rows, rows_len)?)?;
         let (keys, rows) = keys_and_rows_mut(keys, key_count, rows, rows_len)?;
         let outcome = table.peek(keys, rows, missing_of(missing)?)?;
-        // SAFETY: apart from the others, as was checked.
+        // SAFETY: the checks above found that `present` overlaps no other buffer.
         let present = present.write();
         present.fill(1);
         if !present.is_empty() {
@@ -330,7 +330,7 @@ pub unsafe extern "C" fn embank_table_contains(
         let present = Lent::new_mut("present", present, key_count)?;
         present.check_apart(&keys)?;
         let found = table.contains(keys.read())?;
-        // SAFETY: apart from the keys, as was checked.
+        // SAFETY: the check above found that `present` does not overlap the keys.
         let present = present.write();
         present.iter_mut().zip(found).for_each(|(present, found)| *present = u8::from(found));
         Ok(())
@@ -462,10 +462,10 @@ pub unsafe extern "C" fn embank_table_scan(
     })
 }
 
-/// Keys to read and rows to write.
+/// Checks the caller's buffers and returns the keys to read and the rows to write.
 ///
 /// # Safety
-/// By the header's rules for buffers.
+/// Both buffers must have the stated lengths, and no other code may change them during the call.
 unsafe fn keys_and_rows_mut<'a>(
     keys: *const u64,
     key_count: usize,
@@ -475,6 +475,7 @@ unsafe fn keys_and_rows_mut<'a>(
     let keys = Lent::new("keys", keys, key_count)?;
     let rows = Lent::new_mut("rows", rows, rows_len)?;
     rows.check_apart(&keys)?;
-    // SAFETY: the two are apart, and each is asked for once; the caller answers for the rest.
+    // SAFETY: the check above found no overlap, and the slices are made once. `# Safety` obliges
+    // the caller to pass valid buffers.
     Ok(unsafe { (keys.read(), rows.write()) })
 }

@@ -75,14 +75,14 @@ pub struct embank_vocabulary_settings {
     pub counts: u32,
 }
 
-// SAFETY: `Pod`, and its size comes first.
+// SAFETY: the struct is `Pod`, so it has no padding, and its first field is `size`.
 unsafe impl Growing for embank_vocabulary_settings {
     const NAME: &'static str = "embank_vocabulary_settings";
     const FILLED_BY: &'static str = "embank_vocabulary_settings_init";
     const SIZE_MIN: usize = 40;
 
     fn defaults() -> Self {
-        // The header has both kinds of values.
+        // The conversion can't fail: the header has both kinds of values.
         Self::from_rust(&VocabularyConfig::u64()).unwrap_or(Self::zeroed())
     }
 }
@@ -164,20 +164,20 @@ impl embank_vocabulary {
 }
 
 /// # Safety
-/// By the header's rules for handles.
+/// `vocabulary` must be null or a handle that is not freed during the call.
 unsafe fn vocabulary_of<'a>(
     vocabulary: *const embank_vocabulary,
 ) -> Result<&'a Vocabulary, Failure> {
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass null or a handle that is not freed.
     unsafe { borrowed("vocabulary", vocabulary) }?.inner.get()
 }
 
 /// # Safety
-/// By the header's rules for structs.
+/// `settings` must be null or point to a struct of the size that its first field says.
 pub(crate) unsafe fn config_of(
     settings: *const embank_vocabulary_settings,
 ) -> Result<VocabularyConfig, Failure> {
-    // SAFETY: the duty of this function's `# Safety` covers the call.
+    // SAFETY: `# Safety` obliges the caller to pass null or an initialised struct.
     unsafe { sized::read(settings) }?.to_rust()
 }
 
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn embank_vocabulary_set_frozen(
     })
 }
 
-/// Looks values up, and inserts new ones if `unknown` says so.
+/// Looks up the ids of values. Inserts values without an id if `unknown` says so.
 fn ids_of<'v>(
     vocabulary: &Vocabulary,
     values: impl Into<Values<'v>>,

@@ -72,7 +72,7 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Options that do not fit together, what the store reports, a wrong answer.
+/// Fails if options conflict, the store fails, or an answer is wrong.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     if args.common.quick {
         (args.bank, args.rounds) = (args.bank.min(512), args.rounds.min(2));
@@ -116,7 +116,7 @@ impl Load {
         let done = work()?;
         let rows = self.rows.load(Ordering::Relaxed) - rows;
         let rate = rows as f64 / began.elapsed().as_secs_f64();
-        // A batch counts in the stretch in which it ends, so a batch that is still running does not
+        // A batch counts in the stretch in which it ends. A batch that is still running does not
         // count here.
         let longest = Duration::from_nanos(self.longest.load(Ordering::Relaxed));
         Ok((done, Stretch { rate, longest }))
@@ -178,7 +178,7 @@ fn measure(args: &Args, dim: usize, budget: f64, zipf: f64, figures: &mut Vec<Ro
     let mut first_bytes = 0;
     let load = Load::default();
     std::thread::scope(|s| -> Result<()> {
-        // Ends the threads, also if this function fails.
+        // Dropping this value ends the threads, also if this function fails.
         let _stops = Stops(&load.stop);
         let threads: Vec<_> = (0..args.threads)
             .map(|thread| {
@@ -199,8 +199,8 @@ fn measure(args: &Args, dim: usize, budget: f64, zipf: f64, figures: &mut Vec<Ro
                 Ok(began.elapsed())
             })?;
             if round == 0 {
-                // All bytes since the bank was made, because loading wrote some pages before the
-                // checkpoint.
+                // Counts all bytes since the bank was made, because loading wrote some pages before
+                // the checkpoint.
                 first_bytes = kv.store.stats().disk_write_bytes + own_bytes(&kv, &path)?;
             }
             let stats = kv.store.stats();
@@ -218,7 +218,8 @@ fn measure(args: &Args, dim: usize, budget: f64, zipf: f64, figures: &mut Vec<Ro
             thread.join().map_err(|_| anyhow::anyhow!("a thread of the load panicked"))?
         })
     })?;
-    // Compacts what the load has left, so that compaction copies nothing during the next step.
+    // Compacts the old records that the load left, so that compaction copies nothing during the
+    // next step.
     kv.store.compact()?;
     kv.store.checkpoint(&[])?;
     let written = kv.store.stats().disk_write_bytes;

@@ -1,8 +1,8 @@
 //! `checksum-cost`: what the checksums of rows read from disk cost.
 //!
-//! Checksums cannot be turned off, so this measures more of them. Batches of rows on disk are
-//! peeked at, with each record verified once and five times by turns. A quarter of the difference
-//! is the cost of one checksum.
+//! Checksums can't be turned off, so this measurement adds more. It peeks at batches of rows on
+//! disk, and verifies each record once and five times by turns. A quarter of the difference is the
+//! cost of one checksum.
 //!
 //! Estimate, written before measuring: CRC-32C runs at 10 GB/s and more. A record of 96 bytes takes
 //! 20 ns with its seed, one of 544 bytes 60 ns. A row from disk takes 5 to 10 us of the drive and 1
@@ -53,7 +53,7 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Options that do not fit together, what the store reports, a wrong answer.
+/// Fails if options conflict, the store fails, or an answer is wrong.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     if args.common.quick {
         (args.data, args.rounds) = (args.data.min(256), args.rounds.min(3));

@@ -149,7 +149,8 @@ impl Pristine {
         Ok(Pristine { dir: dir.to_owned(), files, rows, pages, summary })
     }
 
-    /// Puts every file back, and removes files that were not there.
+    /// Restores every file of the undamaged bank, and removes files that the undamaged bank did not
+    /// have.
     fn restore(&self) -> Result<()> {
         for (path, found) in read_all(&self.dir)? {
             match self.files.get(&path) {
@@ -161,7 +162,7 @@ impl Pristine {
         Ok(())
     }
 
-    /// The files that can be damaged, by kind. A file with several names is there once.
+    /// Returns the files that can be damaged, by kind. A file with several names is listed once.
     fn kinds(&self) -> Result<Vec<(&'static str, Vec<PathBuf>)>> {
         let mut seen = BTreeSet::new();
         let mut kinds: BTreeMap<&str, Vec<PathBuf>> = BTreeMap::new();
@@ -185,7 +186,7 @@ impl Pristine {
 
 fn read_all(dir: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     let (mut all, mut folders) = (BTreeMap::new(), vec![dir.to_owned()]);
-    // Ends because a bank's folders are two levels deep.
+    // The loop ends because a bank's folders are two levels deep.
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
@@ -241,7 +242,7 @@ struct Case<'a> {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Damage that is neither reported nor harmless, a wrong row, a row that does not come back.
+/// Fails if harmful damage is not reported, a row is wrong, or `salvage` loses an undamaged row.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     if args.common.quick {
         (args.count, args.cuts) = (args.count.min(300), args.cuts.min(60));
@@ -344,7 +345,7 @@ fn examine(bank: &Pristine, case: &Case<'_>, new: &Path, tally: &mut Tally) -> R
     read_rows(bank, tally)
 }
 
-/// Opens the bank and reads every row. Each must be right or an error.
+/// Opens the bank and reads every row. Fails if the store returns a wrong row instead of an error.
 fn read_rows(bank: &Pristine, tally: &mut Tally) -> Result<()> {
     let Ok(store) = Store::open(&bank.dir, &options()) else {
         tally.refused += 1;
@@ -354,7 +355,7 @@ fn read_rows(bank: &Pristine, tally: &mut Tally) -> Result<()> {
         let table = store.tables().iter().find(|table| table.name == NAMES[i]).map(|t| t.id);
         let table = table.context("a table is gone")?;
         if let Ok(mut scan) = store.scan(table) {
-            // Ends at the last row or at the first error.
+            // The loop ends at the last row or at the first error.
             while let Ok(Some(row)) = scan.next_row() {
                 let right = rows.get(&row.key).is_some_and(|value| value == row.value);
                 ensure!(right, "a scan of {} returned a wrong row {}", NAMES[i], row.key);
@@ -374,7 +375,7 @@ fn read_rows(bank: &Pristine, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Gets rows and compares them. False if the store returns an error.
+/// Gets rows and compares them with the rows that were put. False if the store returns an error.
 fn get(store: &Store, table: TableId, i: usize, keys: &[u64], rows: &Rows) -> Result<bool> {
     let mut values = vec![Vec::new(); keys.len()];
     let got = match i {

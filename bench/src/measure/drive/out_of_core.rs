@@ -75,7 +75,7 @@ pub(crate) struct Args {
     quick: bool,
 }
 
-/// The part of the output of `embank-ycsb compare --json` that is used here.
+/// The fields of the output of `embank-ycsb compare --json` that this program reads.
 #[derive(Debug, Deserialize)]
 struct Document {
     rows: Vec<ComparedRow>,
@@ -103,7 +103,7 @@ struct Measurement {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The peers can't be built, a measurement fails, a file can't be written.
+/// Fails if the peers can't be built, a measurement fails, or a file can't be written.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     ensure!(
         args.parts.iter().chain(&args.row_bytes).all(|&n| n > 0) && args.rounds > 0,
@@ -147,7 +147,7 @@ fn build(args: &Args) -> Result<PathBuf> {
     Ok(target.join("release/embank-ycsb"))
 }
 
-/// Random reads of 4 KiB a second at full depth.
+/// Measures the drive's random reads of 4 KiB a second at full queue depth.
 fn drive_limit(args: &Args, directory: &Path) -> Result<Row> {
     let file = DriveFile::filled(&directory.join("drive"), args.data.min(2 << 30))?;
     let load = Load { random: true, write: false, request_bytes: 4096, depth: 256, threads: 1 };

@@ -58,7 +58,7 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Options that do not fit together, what the store reports, a wrong answer.
+/// Fails if options conflict, the store fails, or an answer is wrong.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     if args.common.quick {
         (args.rows, args.checkpoints) = (args.rows.min(5_000_000), args.checkpoints.min(20));
@@ -151,12 +151,12 @@ fn images(bank: &Path) -> Result<Vec<(PathBuf, u64)>> {
     Ok(images)
 }
 
-/// Takes files out of the system's page cache.
+/// Removes files from the system's page cache.
 fn forget(files: &[(PathBuf, u64)]) -> Result<()> {
     for (path, _) in files {
         let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
-        // SAFETY: this advises the kernel about a file that is open here. It touches no memory of
-        // this process.
+        // SAFETY: the descriptor must be open during the call, and `file` keeps it open. The call
+        // touches no memory of this process.
         let refused =
             unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
         ensure!(refused == 0, "the system keeps {} in its cache", path.display());

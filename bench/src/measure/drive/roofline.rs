@@ -1,10 +1,10 @@
 //! `roofline`: the limits of the machine, without a store.
 //!
-//! In memory: random gathers of 8 to 512 bytes by one and two threads; the loop behind an index,
-//! which is the limit of any store with a hash index ([`crate::ground::index_loop`]); 4 KiB pages
-//! beside huge ones; the cost of a second cache line ([`crate::ground::page_cost`]). On the drive:
-//! random and sequential reads and writes at several queue depths
-//! ([`crate::ground::device_limit`]).
+//! In memory it measures random gathers of 8 to 512 bytes by one and two threads, in huge pages and
+//! in 4 KiB pages. It also measures the loop behind an index, which is the limit of any store with
+//! a hash index ([`crate::ground::index_loop`]), and the cost of a second cache line
+//! ([`crate::ground::page_cost`]). On the drive it measures random and sequential reads and writes
+//! at several queue depths ([`crate::ground::device_limit`]).
 //!
 //! Estimate, written before measuring. A dependent miss costs about 100 ns, and a core keeps 12 to
 //! 16 misses in flight, so a random line takes 7 to 20 ns. With much of the table in a large
@@ -80,7 +80,7 @@ enum Half {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Options that do not fit together, no memory, no direct I/O, a wrong answer.
+/// Fails if options conflict, memory or direct I/O is not available, or an answer is wrong.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     ensure!(
         args.batch > 0 && args.rows > 0 && args.rounds > 0,

@@ -1,9 +1,10 @@
 //! `explain`: checks what the trace of a short run says about pipelines with a known slow stage.
 //!
-//! By turns, each pipeline is traced with two threads over a quarter of the rows (over all rows if
-//! it reads from disk), and runs untraced over all rows with the explanation's number of threads.
-//! Each explanation must name the stage that was made slow. If it says that the processor or the
-//! disk is the limit, the median speed must be within 20% of the median prediction.
+//! By turns, each pipeline runs traced and untraced. The traced run has two threads and covers a
+//! quarter of the rows, or all rows if the pipeline reads from disk. The untraced run covers all
+//! rows with the number of threads of the explanation. Each explanation must name the stage that
+//! was made slow. If the explanation names the processor or the disk as the limit, the median speed
+//! must be within 20% of the median prediction.
 
 use std::fs::File;
 use std::io::Write;
@@ -169,7 +170,7 @@ fn measure(
         if case.from_disk { Input::file(path) } else { Input::memory("rows", text) }
     };
     let mut traced = pipeline(case, 2, true)?;
-    // Fills the tables, as they are for most of a long run, and reads the files once.
+    // Fills the tables, which are full for most of a long run, and reads the files once.
     consume(case, &mut traced, &[Input::memory("rows", text)])?;
     forget(path)?;
     consume(case, &mut traced, &[input(path, text)])?;
@@ -222,7 +223,8 @@ fn forget(path: &Path) -> Result<()> {
     use std::os::fd::AsRawFd;
     let file = File::open(path)?;
     file.sync_all()?;
-    // SAFETY: the descriptor is open during the call, which changes only the system's cache.
+    // SAFETY: the descriptor must be open during the call, and `file` keeps it open. The call
+    // touches no memory of this process.
     let result = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     ensure!(result == 0, "posix_fadvise: {}", std::io::Error::from_raw_os_error(result));
     Ok(())

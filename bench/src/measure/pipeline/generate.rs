@@ -1,9 +1,9 @@
 //! Generates rows in the format of the Criteo Kaggle set, with its cardinalities, scaled, and with
 //! skewed categories.
 //!
-//! The distributions are those of the training examples' generator. The label cannot be learned,
-//! because only the speed of reading counts here. A row follows from the seed and its number, so
-//! threads can make parts of the rows side by side.
+//! The generator of the training examples has the same distributions. The label can't be learned,
+//! because only the speed of reading counts here. A row is a function of the seed and its number,
+//! so threads can make parts of the rows side by side.
 
 use std::io::Write;
 
@@ -12,14 +12,14 @@ const KAGGLE_CARDINALITIES: [u32; 26] = [
     1460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5683, 8_351_593, 3194, 27,
     14_992, 5_461_306, 10, 5652, 2173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
 ];
-/// The part of each integer's values that are empty.
+/// The fraction of each integer column's fields that are empty.
 const MISSING_INTEGER: [f64; 13] =
     [0.45, 0.0, 0.2, 0.2, 0.03, 0.2, 0.04, 0.001, 0.04, 0.45, 0.04, 0.75, 0.2];
 const INTEGER_MEDIAN: [f64; 13] =
     [1.0, 3.0, 7.0, 5.0, 1500.0, 40.0, 4.0, 10.0, 50.0, 1.0, 2.0, 1.0, 5.0];
 /// Standard deviation of the integers' logarithms.
 const INTEGER_SPREAD: f64 = 1.3;
-/// The part of the second integer's values that are negative.
+/// The fraction of the second integer column's values that are negative.
 const NEGATIVE: f64 = 0.1;
 const MISSING_CATEGORY: f64 = 0.03;
 /// Exponent of the categories' Zipf distribution.
@@ -86,8 +86,8 @@ impl Generator {
     }
 }
 
-/// A rank below `n` by Zipf's law, from a number from 0 to below 1. It is the inverse of the
-/// continuous law.
+/// Returns a rank below `n` by Zipf's law, from a number from 0 to below 1, by the inverse of the
+/// continuous distribution.
 fn zipf(unit: f64, n: u32) -> u32 {
     let exponent = 1.0 - SKEW;
     let power = (f64::from(n) + 1.0).powf(exponent);

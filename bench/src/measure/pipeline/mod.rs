@@ -103,7 +103,7 @@ impl Common {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// A row that is not what the reference says; whatever the pipeline reports.
+/// Fails if a row differs from the reference or the pipeline fails.
 pub(crate) fn run(args: Args) -> Result<()> {
     match args.measurement {
         Measurement::Generate(GenerateArgs { rows, seed, file }) => {

@@ -15,7 +15,8 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/pipeline/refer
 /// same input.
 ///
 /// # Errors
-/// A row that differs; no `python3` (`PYTHON` in the environment names another).
+/// Fails if a row differs or there is no `python3`. The environment variable `PYTHON` names another
+/// interpreter.
 pub(super) fn check(
     format: Format,
     modulus: u32,
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
     use crate::measure::pipeline::generate::Generator;
 
-    /// The expected rows, made here without a pipeline.
+    /// Makes the expected rows without a pipeline.
     fn made(rows: u64, modulus: u32) -> Vec<u32> {
         let generator = Generator::new(5);
         let mut ids = vec![HashMap::new(); 26];

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::generate::{Fields, Generator};
 
-/// Largest relative error of a logarithm, besides half a unit in the last place of f32.
+/// Largest relative error of a logarithm, in addition to half a unit in the last place of f32.
 const LOGARITHM_ERROR: f64 = 2.5e-7;
 
 /// The expected rows, in order.

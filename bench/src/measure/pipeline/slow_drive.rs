@@ -1,9 +1,9 @@
 //! Makes a drive slow for this process, so that reading is the slowest stage on any machine.
 //!
-//! A virtual drive whose host holds the file in memory is as fast as two cores can copy. Then a
-//! pipeline that reads from disk is bound by the processor, and no disk-bound pipeline could be
-//! measured. So the kernel throttles the drive, by the controller `blkio` of control groups, or
-//! `io` of version 2. Both need root.
+//! A virtual drive whose host holds the file in memory reads as fast as two cores can copy. On such
+//! a drive, the processor limits every pipeline, and a disk-bound pipeline can't be measured. The
+//! kernel therefore throttles the drive by the controller `blkio` of control groups, or `io` of
+//! version 2. Both need root.
 
 use std::fs;
 use std::os::linux::fs::MetadataExt;

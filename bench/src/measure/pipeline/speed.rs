@@ -23,7 +23,7 @@ use crate::ground::rounds::Spread;
 /// What the consumer does with the batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kept {
-    /// Gives each batch back, so that its memory is used again.
+    /// Gives each batch back, so that the pipeline reuses its memory.
     Nothing,
     /// Keeps all batches, so that each has new memory.
     All,
@@ -122,8 +122,8 @@ fn named(moduli: &[u32]) -> Vec<(u32, String)> {
     moduli.iter().map(|&modulus| (modulus, name(modulus))).collect()
 }
 
-/// The instruction levels, the best first. The portable level is slow, so it is there only if it is
-/// the only one or `--portable` is set.
+/// Returns the instruction levels, the best first. The portable level is slow, so it is included
+/// only if no other level exists or `--portable` is set.
 fn levels(common: &Common) -> Vec<Level> {
     let mut levels = Level::available();
     levels.reverse();
@@ -185,8 +185,7 @@ pub(super) fn binary(common: &Common) -> Result<()> {
     common.output.publish("Pipeline, packed rows", &figures)
 }
 
-/// The limit of memory: two threads read the bytes and write as many, into memory that is used
-/// again.
+/// Measures the limit of memory: two threads copy the bytes into memory that is reused.
 fn copy_rate(packed: &[u8], common: &Common) -> Result<Row> {
     const PART: usize = 256 << 10;
     let mut rates = Vec::new();
@@ -235,7 +234,7 @@ pub(super) fn threads(common: &Common) -> Result<()> {
         figures.extend(rows);
         figures.extend([scaling, busy]);
     }
-    // The gain of a second thread for work that touches no memory.
+    // Measures the gain of a second thread for work that touches no memory.
     figures.push(arithmetic_scaling(common)?);
     common.output.publish("Pipeline, threads", &figures)
 }

@@ -3,8 +3,9 @@
 //!
 //! The strings have 8 to 24 bytes, 16 on average, and are all different. They are inserted in
 //! batches, looked up with uniform and Zipf popularity, looked up by id, and verified. Every answer
-//! is checked: value `i` has id `i`. Afterwards a tenth of the values runs under the same budget.
-//! It runs last, so that the peak of the resident memory is that of the large vocabulary.
+//! is checked: value `i` has id `i`. A second vocabulary with a tenth of the values then runs under
+//! the same budget. It runs last, so that the process's peak of resident memory belongs to the
+//! large vocabulary.
 //!
 //! Estimate, written before measuring, for two cores and a budget of 40 bytes for each value.
 //! Building: 1 million values/s in memory, half of that while pages are written to disk. Looking
@@ -201,7 +202,7 @@ fn reverse(vocabulary: &Vocabulary, stream: &mut KeyStream, wanted: u64) -> Resu
     Ok(seconds)
 }
 
-/// The most resident memory of this process so far, by the kernel's count.
+/// Returns the peak of this process's resident memory so far, as the kernel counts it.
 fn peak_resident_bytes() -> Result<u64> {
     let status =
         std::fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?;
@@ -216,7 +217,7 @@ fn bytes_below(path: &Path) -> Result<u64> {
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
         let metadata = entry.metadata()?;
-        // Counts allocated bytes, because files are as long as their segments and may have holes.
+        // Counts allocated bytes, because a file is as long as its segment and may have holes.
         bytes +=
             if metadata.is_dir() { bytes_below(&entry.path())? } else { metadata.blocks() * 512 };
     }

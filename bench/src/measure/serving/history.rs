@@ -1,16 +1,17 @@
 //! The rows of each checkpoint, as a pure function of the batches that were trained before it.
 //!
 //! The writer trains batches of keys from a seeded stream, and each update changes a row from one
-//! known content to the next. A checkpoint's blob has the number of its batches. So a reader that
-//! draws the same stream knows every bit of every row of every checkpoint, without asking the
-//! writer.
+//! known content to the next. A checkpoint's blob holds the number of batches before it. A reader
+//! that draws the same stream therefore knows every bit of every row of every checkpoint, without
+//! asking the writer.
 
 use crate::ground::content::{self, KeyStream, Popularity};
 
-/// Keys are below `1 << KEY_BITS`. The higher bits have the number of a row's updates.
+/// Keys are below `1 << KEY_BITS`. The higher bits of a row's content number hold the number of the
+/// row's updates.
 const KEY_BITS: u32 = 40;
-/// Most updates of a row that can be told apart. A key is in a batch once, so this is also a number
-/// of batches: days of training.
+/// Largest number of updates of a row that the remaining bits can count. A key is in a batch once,
+/// so this also limits the number of batches, to days of training.
 const UPDATES_MAX: u32 = (1 << (u64::BITS - KEY_BITS)) - 1;
 
 /// The batches of the training, in order.
@@ -25,7 +26,7 @@ impl Training {
     /// Batches of up to `batch` distinct keys below `rows`.
     pub(super) fn new(rows: u64, zipf: f64, batch: usize, seed: u64) -> Self {
         assert!(rows >> KEY_BITS == 0, "keys have {KEY_BITS} bits here");
-        // A seed that differs from that of the peeks.
+        // This seed differs from the seed of the peeks.
         let keys = KeyStream::of(Popularity::Zipf(zipf), seed ^ 0x7E, rows);
         Self { keys, batch, batches: 0 }
     }
@@ -50,7 +51,7 @@ impl Training {
 pub(super) struct Updates(Vec<u32>);
 
 impl Updates {
-    /// No updates, as after loading `rows` rows.
+    /// The state after loading `rows` rows: no row is updated.
     pub(super) fn none(rows: u64) -> Self {
         Self(vec![0; rows as usize])
     }
@@ -60,7 +61,7 @@ impl Updates {
         self.0.len() as u64
     }
 
-    /// Counts an update of each of these keys.
+    /// Counts one update of each of these keys.
     pub(super) fn note(&mut self, keys: &[u64]) {
         for &key in keys {
             let updates = &mut self.0[key as usize];

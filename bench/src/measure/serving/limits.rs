@@ -16,7 +16,7 @@ use crate::ground::rounds::Contender;
 
 /// Largest size of the drive's file.
 const DRIVE_BYTES_MAX: u64 = 2 << 30;
-/// Bytes of a read. A row lies in one such block, or in two.
+/// Bytes of a read. A row lies in one block of this size, or in two.
 const READ_BYTES: u64 = 4096;
 
 /// The memory and the drive to measure, and their figures so far.
@@ -29,9 +29,9 @@ pub(super) struct Limits<'a> {
 }
 
 impl<'a> Limits<'a> {
-    /// For each kind: gathers from rows of `dim` columns that fill `ground`, and as many reads at
-    /// once of a file in `directory`. If the drive can't be measured, this prints so, and the
-    /// drive's figures are left out.
+    /// For each kind of request, measures gathers from rows of `dim` columns that fill `ground`,
+    /// and as many simultaneous reads of a file in `directory`. If the drive can't be measured,
+    /// this prints a message, and the drive's figures are left out.
     pub(super) fn new(
         ground: &'a Ground,
         kinds: &[(Kind, KeyStream)],
@@ -73,7 +73,7 @@ impl<'a> Limits<'a> {
     /// Measures each kind for about `duration`.
     ///
     /// # Errors
-    /// A wrong answer; a failed read.
+    /// Fails if an answer is wrong or a read fails.
     pub(super) fn round(&mut self, dim: usize, duration: Duration) -> Result<()> {
         for (kind, gather, keys, percentiles) in &mut self.gathers {
             let mut rows = vec![0.0; kind.keys * dim];
@@ -101,7 +101,7 @@ impl<'a> Limits<'a> {
     /// The figures, of memory and of the drive.
     ///
     /// # Panics
-    /// There was no round.
+    /// Fails if no round was measured.
     pub(super) fn figures(&self) -> Vec<Row> {
         let gathers = self.gathers.iter();
         let mut figures: Vec<Row> = gathers
@@ -112,11 +112,11 @@ impl<'a> Limits<'a> {
         figures
     }
 
-    /// The figures that peeks of this kind are compared with: the drive's if `drive` is set and
-    /// they were measured, else the gather's.
+    /// Returns the figures that peeks of this kind are compared with. They are the drive's figures
+    /// if `drive` is set and the drive was measured, otherwise the gather's.
     ///
     /// # Panics
-    /// There was no round.
+    /// Fails if no round was measured.
     pub(super) fn beside(&self, kind: Kind, drive: bool) -> Vec<Row> {
         let (load, read) = &self.reads[self.place_of_reads(kind)];
         if drive && self.drive.is_some() {

@@ -58,11 +58,12 @@ use reader::{Expected, Followed, Reader, follow};
 pub(crate) use writer::run as write;
 use writer::{Order, Task, Writer};
 
-/// The limits vary less than the requests, so they get this part of the requests' time.
+/// Time to measure the limits, as a part of the requests' time. The limits vary less than the
+/// requests.
 const LIMIT_TIME_PART: f64 = 0.25;
-/// Most passes over all rows of a bank that fits, until all of it is in memory.
+/// Largest number of warm-up passes over all rows of a bank that fits in memory.
 const WARM_UPS_MAX: usize = 4;
-/// The bank counts as in memory if less than this part of a pass comes from the drive.
+/// The bank counts as in memory if less than this part of a pass's rows comes from the drive.
 const COLD_PART_MAX: f64 = 0.001;
 
 /// Options of `serving`.
@@ -118,7 +119,7 @@ impl fmt::Display for Kind {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Options that do not fit together, what the bank reports, a wrong answer, a writer that fails.
+/// Fails if options conflict, the bank or the writer's process fails, or an answer is wrong.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     if args.common.quick {
         args.rows = args.rows.min(500_000);
@@ -304,10 +305,10 @@ fn beside(
         let moved = |reader: &Reader<'_>| reader.checkpoint() > first || follower.is_finished();
         let passed = peek_until(reader, &mut kinds[0], moved)
             .and_then(|()| requests(reader, kinds, beside, (duration, false)));
-        // This also runs after an error, so that the thread ends.
+        // The order to rest is given also after an error, so that the thread ends.
         let rested = orders.give(Order::Rest);
-        // Peeks continue, so that each refresh happens beside peeks. They end with the writer's
-        // last checkpoint.
+        // Peeks continue until the writer's last checkpoint, so that each refresh happens beside
+        // peeks.
         let went_on =
             passed.and_then(|()| peek_until(reader, &mut kinds[0], |_| follower.is_finished()));
         let followed = follower.join().map_err(|_| anyhow!("the refreshing thread panicked"))?;
@@ -329,7 +330,8 @@ fn peek_until(
     (kind, keys): &mut (Kind, KeyStream),
     done: impl Fn(&Reader<'_>) -> bool,
 ) -> Result<()> {
-    // Ends because the writer takes checkpoints until it rests, and its end is noticed.
+    // The loop ends because the writer takes checkpoints until it rests, and the end of its process
+    // ends the loop too.
     while !done(reader) {
         reader.peek(&keys.draw(kind.keys))?;
     }

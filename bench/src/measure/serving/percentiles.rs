@@ -12,7 +12,7 @@ const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.99
 /// An empty histogram of nanoseconds, with three digits.
 ///
 /// # Errors
-/// None, because the number of digits is valid.
+/// Never fails, because the histogram accepts three digits.
 pub(super) fn histogram() -> Result<Histogram<u64>> {
     Histogram::new(3).context("a histogram of three digits")
 }
@@ -32,7 +32,7 @@ impl Percentiles {
     /// A figure for each percentile, in microseconds: the median over the rounds and its spread.
     ///
     /// # Panics
-    /// No round was noted.
+    /// Fails if no round was noted.
     pub(super) fn figures(&self, name: &str) -> Vec<Row> {
         let figure = |((what, _), samples): (&(&str, f64), &Vec<f64>)| {
             Row::of(format!("{name}: {what}"), "us", Spread::of(samples.clone()), 1e-3)

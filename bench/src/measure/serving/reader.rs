@@ -54,7 +54,7 @@ impl Move {
     /// checkpoint before.
     ///
     /// # Errors
-    /// The checkpoint's blob is not the writer's.
+    /// Fails if the checkpoint's blob does not hold the writer's number of batches.
     pub(super) fn to(bank: &Bank, training: &mut Training) -> Result<Self> {
         let at = bank.reading().context("the bank is open read-only")?;
         let blob = at.blob.as_slice().try_into();
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
     /// Opens the bank and its table.
     ///
     /// # Errors
-    /// What the bank reports.
+    /// Returns the bank's error.
     pub(super) fn open(
         path: &Path,
         memory_budget_bytes: u64,
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
     /// Peeks at keys and checks every row. Returns the time of the peek.
     ///
     /// # Errors
-    /// What the bank reports, such as a missing row; rows that are not those of one checkpoint.
+    /// Fails if the bank fails, a row is missing, or the rows are not the rows of one checkpoint.
     pub(super) fn peek(&mut self, keys: &[u64]) -> Result<Duration> {
         self.catch_up()?;
         let dim = self.table.dim();
@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
         self.table.peek(keys, &mut self.rows, Missing::Error)?;
         let took = began.elapsed();
         let last = self.at()?;
-        // Ends because each turn moves to a later checkpoint, up to the bank's.
+        // The loop ends because each turn moves to a later checkpoint, up to the bank's checkpoint.
         while let Some(key) = self.expected.updates.wrong(keys, dim, &self.rows) {
             let first = self.expected.checkpoint;
             ensure!(
@@ -184,10 +184,10 @@ impl<'a> Reader<'a> {
     /// Moves the expected rows to the checkpoint that the bank shows.
     ///
     /// # Errors
-    /// The bank moved there without a refresh.
+    /// Fails if the bank shows a checkpoint that no refresh has announced.
     pub(super) fn catch_up(&mut self) -> Result<()> {
         let at = self.at()?;
-        // Ends because the moves lead to that checkpoint.
+        // The loop ends because the moves lead to that checkpoint.
         while self.expected.checkpoint < at {
             self.follow_one()?;
         }
@@ -202,7 +202,7 @@ impl<'a> Reader<'a> {
         let Some(moves) = &self.moves else {
             bail!("wrong answer: the bank left its checkpoint without a refresh");
         };
-        // The move is sent right after the refresh, so this waits for a short time.
+        // The other thread sends the move right after the refresh, so this wait is short.
         let next = moves.recv().context("the thread that refreshes has ended")?;
         self.expected.updates.note(&next.trained);
         self.expected.checkpoint = next.checkpoint;
@@ -230,8 +230,7 @@ pub(super) struct Followed {
 /// Refreshes `bank` after each checkpoint of the writer, until the writer rests.
 ///
 /// # Errors
-/// What the bank reports; a checkpoint that a refresh does not reach; the end of the writer's
-/// process.
+/// Fails if the bank fails, a refresh does not reach the checkpoint, or the writer's process ends.
 pub(super) fn follow(
     bank: &Bank,
     news: &Receiver<News>,
@@ -240,7 +239,8 @@ pub(super) fn follow(
 ) -> Result<Followed> {
     let (began, mut refreshes) = (Instant::now(), Vec::new());
     let mut at = 0;
-    // Ends because the writer gets an order to rest, and its news are closed if its process ends.
+    // The loop ends because the writer gets an order to rest. If the writer's process ends, its
+    // channel of news closes.
     loop {
         match news.recv().context("the writer's process has ended; its error is above")? {
             News::Checkpoint(number) if number > at => {
@@ -248,7 +248,8 @@ pub(super) fn follow(
                 at = bank.refresh()?;
                 refreshes.push(refreshing.elapsed());
                 ensure!(at >= number, "wrong answer: a refresh led to {at}, not to {number}");
-                // The thread that peeks may have ended, with an error of its own.
+                // Sending fails if the thread that peeks has ended with an error, which that thread
+                // reports.
                 let _ = moves.send(Move::to(bank, training)?);
             }
             // An earlier refresh has already reached this checkpoint.
@@ -302,7 +303,7 @@ mod tests {
             assert_eq!(pass.took.len(), 1);
             reader.peek_at_all().unwrap();
         }
-        // Trains one batch more than the reader knows of.
+        // Trains one batch that the reader does not know.
         trainer.step().unwrap();
         trainer.step().unwrap();
         trainer.checkpoint().unwrap();

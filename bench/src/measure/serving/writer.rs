@@ -1,9 +1,8 @@
 //! The process that trains: the same program, started again, with the bank.
 //!
-//! It is a process and not a thread because a bank is served beside its training like that: the two
-//! share only the machine and the files. The process reads its task and then its orders from
-//! standard input, one in each line, and writes its news to standard output. So neither side
-//! depends on timing.
+//! The writer is a process of its own, because a served bank shares only the machine and the files
+//! with its training. The process reads its task and then its orders from standard input, one in
+//! each line, and writes its news to standard output. Neither side depends on timing.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Write};
@@ -77,7 +76,7 @@ impl Trainer {
     /// Makes the bank and loads its rows.
     ///
     /// # Errors
-    /// What the bank reports.
+    /// Returns the bank's error.
     pub(super) fn begin(task: &Task) -> Result<Self> {
         let memory_budget_bytes = task.memory_budget_bytes;
         let options = BankOptions { memory_budget_bytes, ..BankOptions::default() };
@@ -101,7 +100,7 @@ impl Trainer {
     /// Returns the number of rows.
     ///
     /// # Errors
-    /// What the bank reports; a row that differs from what the last step left.
+    /// Fails if the bank fails or a row differs from the result of the last step.
     pub(super) fn step(&mut self) -> Result<u64> {
         let keys = self.training.next_batch();
         let rows = &mut self.rows[..keys.len() * self.dim];
@@ -122,7 +121,7 @@ impl Trainer {
     /// Takes a checkpoint whose blob has the number of batches. Returns the checkpoint's number.
     ///
     /// # Errors
-    /// What the bank reports.
+    /// Returns the bank's error.
     pub(super) fn checkpoint(&self) -> Result<u64> {
         Ok(self.bank.checkpoint(&self.training.batches().to_le_bytes())?)
     }
@@ -131,7 +130,7 @@ impl Trainer {
     /// end. Returns true if an order came, and false if standard input ended.
     fn train(&mut self, every: Duration, orders: &Receiver<Order>) -> Result<bool> {
         let (mut rows, mut last) = (0, Instant::now());
-        // Ends with the next order, or when the sender of the orders ends.
+        // The loop ends with the next order, or when the sender of the orders ends.
         let told = loop {
             rows += self.step()?;
             match orders.try_recv() {
@@ -162,7 +161,7 @@ impl Trainer {
 /// until standard input ends.
 ///
 /// # Errors
-/// What the bank reports; a line that is not a task or an order.
+/// Fails if the bank fails or a line is neither a task nor an order.
 pub(crate) fn run() -> Result<()> {
     let mut line = String::new();
     io::stdin().read_line(&mut line).context("reading the writer's task")?;
@@ -172,8 +171,8 @@ pub(crate) fn run() -> Result<()> {
     let mut trainer = Trainer::begin(&task)?;
     tell(News::Checkpoint(trainer.checkpoint()?))?;
     let (give, orders) = mpsc::channel();
-    // A thread reads the orders, so that training can look for one without waiting. It ends with
-    // standard input.
+    // A thread reads the orders, so that training can check for an order without waiting. The
+    // thread ends when standard input ends.
     thread::spawn(move || {
         for line in io::stdin().lines().map_while(Result::ok) {
             let Ok(order) = serde_json::from_str(&line) else { break };
@@ -182,7 +181,7 @@ pub(crate) fn run() -> Result<()> {
             }
         }
     });
-    // Ends with standard input, which ends with the process that gives the orders.
+    // The loop ends when standard input ends, at the latest with the process that gives the orders.
     while let Ok(order) = orders.recv() {
         ensure!(order == Order::Train, "the writer is told to {order:?} while it rests");
         if !trainer.train(every, &orders)? {
@@ -213,7 +212,7 @@ impl Writer {
     /// then.
     ///
     /// # Errors
-    /// The process can't be started, or has failed.
+    /// Fails if the process can't be started or has failed.
     pub(super) fn start(task: &Task) -> Result<Self> {
         let program = env::current_exe().context("finding this program to start it once more")?;
         let mut child = Command::new(program)
@@ -225,7 +224,7 @@ impl Writer {
         let orders = Orders(child.stdin.take().context("its standard input is a pipe")?);
         let output = BufReader::new(child.stdout.take().context("its output is a pipe")?);
         let (tell, news) = mpsc::channel();
-        // The thread ends with the process.
+        // The thread ends when the process closes its standard output.
         thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 let Ok(news) = serde_json::from_str(&line) else { break };
@@ -252,7 +251,7 @@ impl Orders {
     /// Gives an order.
     ///
     /// # Errors
-    /// The process has ended.
+    /// Fails if the process has ended.
     pub(super) fn give(&mut self, order: Order) -> Result<()> {
         self.send(&order)
     }

@@ -65,7 +65,7 @@ struct Trace {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Options that do not fit together, what the store reports, a wrong answer.
+/// Fails if options conflict, the store fails, or an answer is wrong.
 pub(crate) fn run(args: Args) -> Result<()> {
     ensure!(args.rows > 0 && args.dim > 0 && args.peeks > 1, "sizes must be positive");
     ensure!(args.share.iter().all(|share| (0.01..1.0).contains(share)), "--share is a part of 1");
@@ -100,8 +100,8 @@ fn traces(args: &Args) -> Vec<Trace> {
     let mut keys = hotspot(args.seed, args.peeks);
     keys.extend(0..args.rows);
     let counted_from = keys.len();
-    // The second part of the hotspot is short, so that a policy which lost the hotspot cannot load
-    // it again in time.
+    // The second part of the hotspot is short, so that a policy that lost the hotspot can't load it
+    // again in time.
     keys.extend(hotspot(args.seed + 1, (args.rows / 8) as usize));
     traces.push(Trace { name: "hotspot after a scan".into(), keys, counted_from });
     traces
@@ -126,7 +126,7 @@ fn zipf(args: &Args, theta: f64, count: usize) -> Vec<u64> {
         .collect()
 }
 
-/// A twentieth of the rows gets nine of ten requests.
+/// Draws keys of which a twentieth gets nine of ten requests.
 fn hotspot(rows: u64, seed: u64, count: usize) -> Vec<u64> {
     let mut random = KeyStream::new(seed, 0, 1, rows);
     (0..count)
@@ -140,8 +140,8 @@ fn hotspot(rows: u64, seed: u64, count: usize) -> Vec<u64> {
 fn measure(args: &Args, share: f64, trace: &Trace, figures: &mut Vec<Row>) -> Result<()> {
     let record = record_bytes(args.dim * size_of::<f32>());
     let for_rows = (args.rows * record as u64) as f64 * share;
-    // The budget has the rows' records, 15 bytes of index for each row, and a tenth for read and
-    // write buffers.
+    // The budget covers the rows' records, 15 bytes of index for each row, and a tenth more for
+    // read and write buffers.
     let budget_bytes = ((for_rows + args.rows as f64 * 15.0) * 1.1) as u64;
     let scratch = scratch_in(&args.directory)?;
     let kv = KvRows::load(&scratch.path().join("kv"), args.rows, args.dim, budget_bytes)?;

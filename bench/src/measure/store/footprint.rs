@@ -50,7 +50,7 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Options that do not fit together, what the store reports, a wrong answer.
+/// Fails if options conflict, the store fails, or an answer is wrong.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     ensure!(args.dim > 0 && args.rows.iter().all(|&rows| rows > 0), "sizes must be positive");
     ensure!((0.0..1.0).contains(&args.skew.zipf), "--zipf must be at least 0 and below 1");

@@ -58,7 +58,7 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Options that do not fit together, what the store reports, a wrong answer.
+/// Fails if options conflict, the store fails, or an answer is wrong.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     let positive = args.rows.iter().chain(&args.parts).all(|&number| number > 0);
     ensure!(positive && args.dims.iter().all(|&dim| dim > 0), "sizes must be positive");
@@ -157,12 +157,13 @@ fn check(kv: &KvRows) -> Result<()> {
 /// The processor time of this thread so far.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a timespec of this frame. The call fills it or leaves it unchanged.
+    // SAFETY: the pointer must be valid for writing a timespec, and it points to a local variable.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32)
 }
 
-/// Memory that the machine can give without swapping. `None` if the kernel does not say.
+/// Returns the memory that is available without swapping, in bytes. `None` if the kernel does not
+/// report it.
 fn available_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -198,8 +199,9 @@ mod tests {
         }
     }
 
-    /// The processor time of a thread includes some of the machine's interrupts. A growth step that
-    /// is slow by itself is slow in each of three runs.
+    /// Shows that the longest growth step is short for any number of rows. A thread's processor
+    /// time includes some interrupts, so a step counts as slow only if it is slow in each of three
+    /// runs.
     #[test]
     fn a_small_run_inserts_every_row_in_either_budget() {
         let quick = (0..3).any(|_| {

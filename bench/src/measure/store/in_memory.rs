@@ -124,7 +124,7 @@ pub(crate) fn whole_budget_bytes(rows: u64, dim: usize) -> u64 {
 /// A new directory for stores, which is removed when it is dropped.
 ///
 /// # Errors
-/// It can't be made.
+/// Fails if the directory can't be made.
 pub(crate) fn scratch_in(directory: &Path) -> Result<tempfile::TempDir> {
     fs::create_dir_all(directory).with_context(|| format!("creating {}", directory.display()))?;
     tempfile::tempdir_in(directory)
@@ -134,7 +134,7 @@ pub(crate) fn scratch_in(directory: &Path) -> Result<tempfile::TempDir> {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Options that do not fit together, what the store reports, a wrong answer, a read from disk.
+/// Fails if options conflict, the store fails, an answer is wrong, or the store reads from disk.
 pub(crate) fn run(args: Args) -> Result<()> {
     let output = args.common.output.clone();
     output.publish("In memory", &measure(args)?)
@@ -224,7 +224,8 @@ fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
         contenders.extend([get as &dyn Contender, get_put, peek]);
     }
 
-    // A batch has one thread, because the bare loops have one processor for each calling thread.
+    // Each batch runs on one thread, because the bare loops have one processor for each calling
+    // thread.
     let options =
         BankOptions { memory_budget_bytes: budget_bytes, threads: 1, ..BankOptions::default() };
     let bank = (args.only != Some(Level::Store))
@@ -345,7 +346,7 @@ fn sizes(args: &Args, figures: &mut Vec<Row>) -> Result<()> {
 /// Prints where the rows were found, and fails if the store read the disk.
 ///
 /// # Errors
-/// The store read the disk.
+/// Fails if the store read the disk.
 pub(crate) fn check_in_memory(name: &str, stats: &StoreStats) -> Result<()> {
     let mib = |bytes: u64| bytes >> 20;
     println!(
@@ -372,7 +373,7 @@ pub(crate) fn check_in_memory(name: &str, stats: &StoreStats) -> Result<()> {
 /// A table with the rows of all keys from 0 to before `rows`.
 ///
 /// # Errors
-/// What the bank reports.
+/// Returns the bank's error.
 pub(crate) fn load_table(
     bank: &Bank,
     rows: u64,
@@ -392,7 +393,7 @@ pub(crate) fn load_table(
 /// Reads every row once and compares it with what the puts left.
 ///
 /// # Errors
-/// A wrong answer, or what the table reports.
+/// Fails if an answer is wrong or the table fails.
 pub(crate) fn check_table(table: &Table, rows: u64, dim: usize, flips: &Flips) -> Result<()> {
     for_all_rows("checking every row", rows, dim, |keys, values| {
         table.peek(keys, values, Missing::Error)?;

@@ -174,8 +174,8 @@ fn figure_name(dim: usize, threads: usize, popularity: Popularity, mix: &str) ->
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Options that do not fit together, a peer's file that can't be read or has unknown names, what
-/// the store reports, a wrong answer, a read from disk.
+/// Fails if options conflict, the peer's file can't be read or has unknown names, the store fails
+/// or reads from disk, or an answer is wrong.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     ensure!(args.rows > 0 && args.operations > 0, "--rows and --operations must be positive");
     ensure!(args.dims.iter().all(|&dim| dim > 0), "--dims must be positive");

@@ -80,7 +80,7 @@ impl Contender for HalfAndHalf<'_> {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Options that do not fit together, what the store reports, a wrong answer, a read from disk.
+/// Fails if options conflict, the store fails, an answer is wrong, or the store reads from disk.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     ensure!(args.rows > 0 && args.dim > 0 && args.batch > 0, "sizes must be positive");
     ensure!((0.0..1.0).contains(&args.skew.zipf), "--zipf must be at least 0 and below 1");
@@ -102,8 +102,8 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     let half = |clock, name| HalfAndHalf { name, rows: &rows, clock };
     let half_with = half(true, "50/50 read and update, clock on");
     let half_without = half(false, "50/50 read and update, clock off");
-    // Runs each kind without the clock a second time. Off against off shows how much two equal
-    // things differ.
+    // Runs each kind without the clock a second time. Comparing these two runs shows how much equal
+    // runs differ.
     let (without_again, half_again) = (
         KvGetPut { name: format!("{}, again", without.name), ..get_put(false) },
         half(false, "50/50 read and update, clock off, again"),
@@ -146,7 +146,8 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     args.common.output.publish("The staleness clock on against off", &figures)
 }
 
-/// How much slower each round was than its counterpart.
+/// Returns how much slower each round was than the round with the same index in `than`, as a
+/// fraction.
 fn slower(samples: &[f64], than: &[f64]) -> Vec<f64> {
     samples.iter().zip(than).map(|(rate, than)| than / rate - 1.0).collect()
 }

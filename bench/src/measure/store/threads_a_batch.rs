@@ -40,12 +40,12 @@ struct Shared {
 /// Measures tables with `dim` columns and adds their figures.
 ///
 /// # Errors
-/// What the store reports, a wrong answer, a read from disk.
+/// Fails if the store fails or reads from disk, or an answer is wrong.
 pub(crate) fn measure(args: &in_memory::Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
     let counts = counts(&args.threads_a_batch)?;
     let directory = scratch_in(&args.common.directory)?;
-    // Each bank has a table with a row for each key. Together these tables have no more bytes than
-    // one table may have.
+    // Each bank has a table with a row for each key. All these tables together have at most the
+    // bytes that one table may have.
     let rows = args.rows_of(dim * counts.len());
     ensure!(rows > 0, "--table-mib does not hold a row in each of {} tables", counts.len());
     let memory_budget_bytes = args.budget_bytes(rows, dim);
@@ -73,7 +73,7 @@ pub(crate) fn measure(args: &in_memory::Args, dim: usize, figures: &mut Vec<Row>
     Ok(())
 }
 
-/// The number 1, then the other numbers of threads in their order, each once.
+/// Returns 1, then the other numbers of threads in their order, each once.
 fn counts(asked: &[usize]) -> Result<Vec<usize>> {
     ensure!(asked.iter().all(|&threads| threads > 0), "--threads-a-batch must be positive");
     let mut counts = vec![1];

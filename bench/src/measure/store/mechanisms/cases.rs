@@ -61,10 +61,11 @@ const MECHANISMS: [Mechanism; 6] = [
 ];
 
 impl Case {
-    /// The case without several mechanisms, whose names in the code are joined by `+`.
+    /// Makes the case without several mechanisms. `names` are their names in the code, joined by
+    /// `+`.
     ///
     /// # Errors
-    /// A name that is not in [`MECHANISMS`].
+    /// Fails if a name is not in [`MECHANISMS`].
     pub(crate) fn without(names: &str) -> Result<Self> {
         let named = |name: &str| {
             let found = MECHANISMS.into_iter().find(|known| format!("{known:?}") == name);

@@ -28,9 +28,9 @@ pub(crate) use cases::Case;
 use models::{Kind, Model};
 use training::{Figures, Plan};
 
-/// Unmeasured first steps: of a run, and of a bank's first training.
+/// Numbers of first steps that are not measured: in each run, and in a bank's first training.
 const WARM_UP: (usize, usize) = (48, 192);
-/// Fewest measured steps. With them, a bank's memory is written several times over.
+/// Least number of measured steps. In 96 steps, training writes a bank's memory several times over.
 const STEPS_MIN: usize = 96;
 
 /// Options of `mechanisms`.
@@ -95,7 +95,7 @@ struct Subject {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Options that do not fit together, what a bank reports, a checksum that differs.
+/// Fails if options conflict, a bank fails, or the checksums of two runs differ.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     ensure!(args.budget > 0 && args.turns > 0 && !args.sizes.is_empty(), "nothing to measure");
     ensure!(args.sizes.iter().all(|&size| size > 0), "--sizes must be positive");

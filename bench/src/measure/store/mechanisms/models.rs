@@ -37,7 +37,8 @@ impl Kind {
         }
     }
 
-    /// Number of batches trained one after another, and number of batches then only read.
+    /// Returns the number of batches that are trained in a row, and the number of batches that are
+    /// then only read.
     pub(super) fn blocks(self) -> (usize, usize) {
         match self {
             Kind::Clicks | Kind::Triples | Kind::Neighbours => (40, 8),
@@ -63,7 +64,7 @@ impl Kind {
     }
 }
 
-/// A table of a model.
+/// The size of one table of a model.
 #[derive(Debug, Clone)]
 pub(super) struct TablePlan {
     pub(super) name: String,

@@ -61,7 +61,7 @@ fn options(plan: &Plan) -> BankOptions {
 /// trains as many steps again, which no checkpoint holds, and returns their steps a second.
 ///
 /// # Errors
-/// What the bank reports.
+/// Returns the bank's error.
 pub(super) fn prepare(path: &Path, model: &Model, plan: &Plan) -> Result<f64> {
     let bank = Bank::open(path, options(plan))?;
     let tables = open_tables(&bank, model)?;
@@ -85,7 +85,7 @@ pub(super) fn prepare(path: &Path, model: &Model, plan: &Plan) -> Result<f64> {
 /// as it was.
 ///
 /// # Errors
-/// What the bank reports.
+/// Returns the bank's error.
 pub(super) fn run(path: &Path, model: &Model, plan: &Plan) -> Result<Figures> {
     let bank = Bank::open(path, options(plan))?;
     let tables = open_tables(&bank, model)?;

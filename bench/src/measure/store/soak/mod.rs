@@ -114,7 +114,8 @@ struct Samples {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// A wrong answer, what the store reports, more memory, space or drive than is allowed.
+/// Fails if an answer is wrong, the store fails, or memory, space amplification or drive space
+/// exceeds its limit.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     if args.common.quick {
         args.minutes = args.minutes.min(0.5);
@@ -133,7 +134,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     let model = Model::new(args.keys);
     let (harvest, samples, mut figures) = soak(&args, &path, &model)?;
 
-    // The last checkpoint holds every row, so this compares the reopened store with the model.
+    // The last checkpoint holds every row, so the reopened store must equal the model.
     let store = Store::open(&path, &args.options())?;
     let table = store.tables().first().context("wrong answer: the table is lost")?.id;
     check_all(&store, table, &model).context("after the reopen")?;
@@ -176,7 +177,7 @@ fn soak(args: &Args, path: &Path, model: &Model) -> Result<(Harvest, Samples, Ve
     let table = store.create_table("rows", ROW_BYTES as u32, &[])?;
     let (started, length) = (Instant::now(), args.length());
     let stop = AtomicBool::new(false);
-    // The part of the keys that is in use now. `None` when the run is over.
+    // Returns the part of the keys that is in use now. `None` when the run is over.
     let now = || {
         let passed = started.elapsed().as_secs_f64() / length.as_secs_f64();
         let part = PART_FIRST + (1.0 - PART_FIRST) * (passed * 2.0).min(1.0);
@@ -336,7 +337,7 @@ mod tests {
         let store = Store::open(&path, &args.options()).unwrap();
         let table = store.tables()[0].id;
         check_all(&store, table, &model).unwrap();
-        // The check finds a wrong row: this deletes a row that the model still has.
+        // Deletes a row that the model still has, so that the check must find a wrong answer.
         let key = (0..args.keys).find(|&key| model.word(key).is_present()).unwrap();
         store.delete(table, &[key]).unwrap();
         let error = check_all(&store, table, &model).unwrap_err();

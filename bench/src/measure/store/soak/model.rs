@@ -67,7 +67,7 @@ impl Model {
     }
 
     pub(super) fn word(&self, key: u64) -> Word {
-        // Acquire: pairs with the Release of `begin_change` and `end_change`, so that a peek's row
+        // Acquire pairs with the Release stores of `begin_change` and `end_change`, so a peek's row
         // is not older than this word.
         Word(self.words[key as usize].load(Ordering::Acquire))
     }
@@ -76,7 +76,7 @@ impl Model {
     pub(super) fn begin_change(&self, key: u64) {
         let word = &self.words[key as usize];
         word.store(word.load(Ordering::Relaxed) | CHANGING, Ordering::Release);
-        // A thread that sees the changed row must also see the mark.
+        // Orders the mark before the change: a thread that sees the changed row also sees the mark.
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 
@@ -102,7 +102,7 @@ impl Model {
     /// Compares what the key's own worker read with the model.
     ///
     /// # Errors
-    /// A wrong answer.
+    /// Fails if the answer is wrong.
     pub(super) fn check_own(&self, key: u64, found: Option<&[u64]>) -> Result<()> {
         let word = self.word(key);
         match found {
@@ -123,7 +123,7 @@ impl Model {
     /// Compares what another worker peeked at with the words before and after.
     ///
     /// # Errors
-    /// A wrong answer.
+    /// Fails if the answer is wrong.
     pub(super) fn check_foreign(
         &self,
         key: u64,
@@ -162,10 +162,10 @@ fn expected_word(key: u64, version: u32, place: usize) -> u64 {
     }
 }
 
-/// The version of a row, after checking that the row is the key's and whole.
+/// Returns the version of a row. Checks that the row belongs to the key and has one version.
 ///
 /// # Errors
-/// The row is another key's, or torn.
+/// Fails if the row belongs to another key or mixes two versions.
 pub(super) fn check_row(key: u64, row: &[u64]) -> Result<u32> {
     ensure!(row[0] == key, "wrong answer: the row of key {key} is that of key {}", row[0]);
     let version = row[1] as u32;

@@ -54,7 +54,7 @@ impl Harvest {
     /// Empty results.
     ///
     /// # Errors
-    /// None, because the number of digits is valid.
+    /// Never fails, because the histogram accepts three digits.
     pub(super) fn new() -> Result<Self> {
         let histogram =
             || Histogram::new_with_max(LONGEST_NS, 3).map_err(|e| anyhow!("a histogram: {e}"));
@@ -70,7 +70,7 @@ impl Harvest {
     /// Adds the results of another worker.
     ///
     /// # Errors
-    /// None, because all histograms have equal limits.
+    /// Never fails, because all histograms have equal limits.
     pub(super) fn add(&mut self, other: &Harvest) -> Result<()> {
         self.single.add(&other.single).context("adding histograms")?;
         self.batch.add(&other.batch).context("adding histograms")?;
@@ -95,7 +95,7 @@ impl Worker<'_> {
     /// the part of the keys that is in use.
     ///
     /// # Errors
-    /// A wrong answer, or what the store reports.
+    /// Fails if an answer is wrong or the store fails.
     pub(super) fn run(&self, now: impl Fn() -> Option<f64>) -> Result<Harvest> {
         let mut harvest = Harvest::new()?;
         let mut stream = KeyStream::new(self.seed ^ (self.number << 32), 0, 1, 2);
@@ -125,8 +125,8 @@ impl Worker<'_> {
         };
         let mut keys: Vec<u64> = (0..size)
             .map(|_| {
-                // The product of three uniform numbers, which gives a tenth of the keys over half
-                // of the draws.
+                // The product of three uniform numbers gives a tenth of the keys more than half of
+                // the draws.
                 let bound = if skewed {
                     let bound = stream.below(used) + 1;
                     stream.below(bound) + 1
@@ -246,7 +246,7 @@ impl Worker<'_> {
 /// Reads every row of the model while no worker changes any.
 ///
 /// # Errors
-/// A wrong answer, or what the store reports.
+/// Fails if an answer is wrong or the store fails.
 pub(super) fn check_all(store: &Store, table: TableId, model: &Model) -> Result<()> {
     let all = Worker { store, table, model, number: 0, workers: 1, seed: 0 };
     let mut rows = vec![0; BATCH_KEYS[3] * ROW_WORDS];
