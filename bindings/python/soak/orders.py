@@ -281,7 +281,7 @@ def _weights(samples: int) -> list[float]:
 
 
 def _unnamed(shape: Shape, **options: Any) -> DataLoader[int]:
-    """A loader whose order comes from a generator that `ResumableLoader` does not know."""
+    """A loader whose order comes from a generator that `ResumableLoader` finds at the sampler."""
     return loader_of(
         shape, sampler=RandomSampler(range(shape.samples), generator=generator()), **options
     )
@@ -313,7 +313,7 @@ KINDS: dict[str, Kind] = {
             )
         )
     ),
-    "RandomSampler, generator not named": Kind(plain(_unnamed), repeats=False),
+    "RandomSampler, generator not named": Kind(plain(_unnamed)),
     "RandomSampler with replacement": Kind(
         plain(
             lambda shape: loader_of(
@@ -441,7 +441,6 @@ KINDS: dict[str, Kind] = {
     ),
     "workers, RandomSampler, generator not named": Kind(
         plain(lambda shape: _unnamed(shape, num_workers=shape.workers)),
-        repeats=False,
         workers=True,
     ),
     "workers, sampler that draws each index by Python": Kind(

@@ -368,7 +368,10 @@ pub(crate) fn from_panic(panic: &(dyn Any + Send)) -> PyErr {
 /// Warns of changes that were lost when the bank at `path` closed. Fails if Python turns the
 /// warning into an error.
 pub(crate) fn warn_unsaved(py: Python<'_>, path: &Path, unsaved: Unsaved) -> PyResult<()> {
-    let text = format!("{}, or close it with close(checkpoint=...)", unsaved.describe(path));
+    let text = format!(
+        "{}, or close it with close(checkpoint=...); a run that embank.torch.resume continues needs embank.torch.save",
+        unsaved.describe(path)
+    );
     // The text has no NUL, because a path has none.
     let text = CString::new(text).unwrap_or_default();
     PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &text, 1)

@@ -46,7 +46,7 @@ def test_an_order_that_is_not_compared_is_found(
         note(order, drawn)
 
     monkeypatch.setattr(Order, "note", unchecked)
-    kind = "RandomSampler, generator not named"
+    kind = "sampler by default_rng"
     assert resumes.main(["--seed", "1", "--resumes", "20", "--kind", kind]) == 1
     assert "samples twice" in capsys.readouterr().out
 

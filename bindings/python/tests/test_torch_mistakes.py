@@ -4,6 +4,7 @@ an error from inside of the package or of torch.
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -84,3 +85,11 @@ def test_resume_says_where_a_value_is(bank: embank.Bank) -> None:
     step: Any = 0
     with pytest.raises(TypeError, match=r"step: .* this is int; .* in the result, .*\['step'\]"):
         embank.torch.resume(bank, step=step)
+
+
+def test_a_table_is_not_pickled(bank: embank.Bank) -> None:
+    """The error once named the class alone."""
+    model = embank.torch.Embedding(bank.table("word", dim=2))
+    for given in (model.table, model):
+        with pytest.raises(TypeError, match=r'table "word" can\'t be pickled.*embank.torch.save'):
+            pickle.dumps(given)

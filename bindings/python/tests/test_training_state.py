@@ -669,11 +669,11 @@ class Stretch:
     """Shuffles with a generator that `ResumableLoader` does not get."""
 
     def __init__(self) -> None:
-        self.generator = torch.Generator()
-        self.generator.manual_seed(3)
+        self.own = torch.Generator()
+        self.own.manual_seed(3)
 
     def __iter__(self) -> Any:
-        return iter(torch.randperm(40, generator=self.generator).tolist())
+        return iter(torch.randperm(40, generator=self.own).tolist())
 
     def __len__(self) -> int:
         return 40
@@ -708,3 +708,57 @@ def test_workers_that_overtake_each_other_can_not_be_resumed() -> None:
     for loader in (data, embank.torch.LookaheadLoader(data, lambda batch: {})):
         with pytest.raises(ValueError, match="in_order=True"):
             embank.torch.ResumableLoader(loader)
+
+
+def test_a_forgotten_resume_is_warned_of(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """Some saves later, the dense part of the earlier run was gone without a word."""
+    with opened(tmp_path / "bank") as bank:
+        embank.torch.save(bank, step=1)
+        embank.torch.save(bank, step=2)
+    assert not recwarn.list
+    with opened(tmp_path / "bank") as bank:
+        with pytest.warns(UserWarning, match="checkpoint 2 .* without having resumed it"):
+            embank.torch.save(bank, step=1)
+        embank.torch.save(bank, step=2)
+    with opened(tmp_path / "bank") as bank:
+        assert embank.torch.resume(bank) == {"step": 2}
+        embank.torch.save(bank, step=3)
+        bank.checkpoint(b"not made by save")
+    with opened(tmp_path / "bank") as bank:
+        embank.torch.save(bank, step=1)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("of", ["loader", "sampler", "batch sampler"])
+def test_a_generator_that_is_not_named_comes_back(of: str) -> None:
+    """Between two passes, a resumed run once began again with the order of the first pass. Within a
+    pass it raised `ValueError`.
+    """
+
+    def loader_of() -> Any:
+        own = torch.Generator().manual_seed(5)
+        data = torch.arange(12)
+        if of == "loader":
+            return DataLoader(data, batch_size=2, shuffle=True, generator=own)
+        sampler = torch.utils.data.RandomSampler(data, generator=own)
+        if of == "sampler":
+            return DataLoader(data, batch_size=2, sampler=sampler)
+        batches = torch.utils.data.BatchSampler(sampler, 2, False)
+        return DataLoader(data, batch_sampler=batches)
+
+    loader = embank.torch.ResumableLoader(loader_of())
+    unbroken = [torch.cat(list(loader)).tolist() for _ in range(3)]
+    assert unbroken[0] != unbroken[1]
+    for batches_before in (6, 8):
+        loader = embank.torch.ResumableLoader(loader_of())
+        whole = list(loader)
+        assert torch.cat(whole).tolist() == unbroken[0]
+        head: list[Any] = []
+        running = iter(loader)
+        while len(whole) + len(head) < batches_before:
+            head.append(next(running))
+        state = loader.state_dict()
+        again = embank.torch.ResumableLoader(loader_of())
+        again.load_state_dict(state)
+        assert torch.cat(head + list(again)).tolist() == unbroken[1]
+        assert torch.cat(list(again)).tolist() == unbroken[2]

@@ -2,7 +2,7 @@ from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Callable, Literal, Optional, Protocol, TypedDict, Union, final
+from typing import Any, Callable, Literal, NoReturn, Optional, Protocol, TypedDict, Union, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -653,6 +653,7 @@ class Table:
     def __bool__(self) -> Literal[True]: ...
     def __copy__(self) -> Self: ...
     def __deepcopy__(self, memo: dict[int, object]) -> Self: ...
+    def __reduce__(self) -> NoReturn: ...
 
 _RawValues = Union[_Keys, Iterable[Union[bytes, str]]]
 

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -205,6 +206,15 @@ impl PyTable {
     /// Returns the table itself, as `__copy__` does.
     fn __deepcopy__<'py>(slf: Bound<'py, Self>, _memo: &Bound<'py, PyAny>) -> Bound<'py, Self> {
         slf
+    }
+
+    /// A table belongs to a bank that this process has open, so it can't go to another process.
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err(format!(
+            "table {:?} can't be pickled: its rows are in the bank. Another process opens the bank with \
+             read_only=True; save a model with embank.torch.save, or its state_dict()",
+            &*self.key.name
+        )))
     }
 
     fn __repr__(&self) -> String {

@@ -121,6 +121,21 @@ def recorded_sampler(loader: object) -> Optional[RecordedSampler]:
     return sampler
 
 
+def own_generator(loader: object) -> Optional[torch.Generator]:
+    """Returns the generator of a `DataLoader` or of its sampler. None for other loaders, and if
+    they draw from the global generators.
+    """
+    if not isinstance(loader, DataLoader):
+        return None
+    batch_sampler = loader.batch_sampler
+    holders = (loader, loader.sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
+    for holder in holders:
+        generator = getattr(holder, "generator", None)
+        if isinstance(generator, torch.Generator):
+            return generator
+    return None
+
+
 _SIZES = {"batch_size": "batches of {}", "samples": "{:,} samples in the data set"}
 """The keys of `loader_sizes`, and how a message names their values."""
 

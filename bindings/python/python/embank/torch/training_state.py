@@ -28,11 +28,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .caller import warn_caller
 from .fills import change, training
 from .lookahead import LookaheadLoader
 from .matching import load, parameter_names
 from .modules import TableModule
-from .order import Order, check_sizes, loader_sizes, recorded_sampler
+from .order import Order, check_sizes, loader_sizes, own_generator, recorded_sampler
 from .reference import taken_at, taking_checkpoint
 from .workers import begin, check_repeatable
 
@@ -91,6 +92,7 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
     for name, part in parts.items():
         _check_bank(bank, name, part)
         _check_loader(name, part)
+    _warn_unread(bank)
     state_id = bank.state_id
     states = {}
     values = {}
@@ -120,6 +122,32 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
             "rows changed while the parts were asked for their states: save where no other thread trains"
         )
     return bank.checkpoint(content)
+
+
+_read: set[tuple[str, int]] = set()
+"""Path and checkpoint of each bank that `resume` was called for."""
+
+
+def _warn_unread(bank: Bank) -> None:
+    """Warns if the first `save` after the opening follows a saved run that no `resume` has read.
+
+    The bank keeps few checkpoints. After some saves, the dense part of the earlier run would be
+    gone without a word.
+    """
+    recovered = bank.recovered
+    if recovered is None or bank.last_checkpoint != recovered.checkpoint:
+        return
+    if (str(bank.path), recovered.checkpoint) in _read:
+        return
+    try:
+        _decoded(recovered.blob)
+    except Exception:
+        return  # not made by `save`
+    warn_caller(
+        f"checkpoint {recovered.checkpoint} of {bank.path} was made by embank.torch.save, and this process saves "
+        "without having resumed it: the rows go on from there, and the rest begins again. Call embank.torch.resume after "
+        "opening"
+    )
 
 
 def _encoded(state: dict[str, Any]) -> bytes:
@@ -250,6 +278,7 @@ def resume(
     recovered = bank.recovered
     if recovered is None:
         return None
+    _read.add((str(bank.path), recovered.checkpoint))
     try:
         state = _decoded(recovered.blob)
     except ValueError as error:
@@ -390,8 +419,8 @@ class ResumableLoader(Generic[Batch]):
     Args:
         loader: Any iterable of batches. Each pass iterates over it again. The sampler of a
             `DataLoader` is wrapped to record its indices.
-        generator: The loader's own generator. Default: None, the order comes from the global
-            generators.
+        generator: The loader's own generator. Default: that of a `DataLoader` or of its sampler. If
+            they have none, the order comes from the global generators.
 
     Raises:
         ValueError: A pass over the loader can't be repeated: it has `in_order=False`, or an
@@ -414,7 +443,7 @@ class ResumableLoader(Generic[Batch]):
     ) -> None:
         self.loader = loader
         check_repeatable(self._innermost())
-        self.generator = generator
+        self.generator = own_generator(self._innermost()) if generator is None else generator
         self.epoch = 0
         """Passes that have ended, also those that were left early."""
         # The running pass. Closing an earlier pass later does not end this one.
