@@ -10,10 +10,10 @@
 //! segment that is still needed, a hole is punched up to `begin`, so a large segment holds back no
 //! space.
 //!
-//! Let rewrites be spread evenly, and let the log be 1.4 times as long as its rows. Then half of
-//! the oldest page is dead, and each compacted page frees half a page. Compaction always takes the
-//! oldest page, not the page with the fewest rows. Chains lead only to older records, so no link
-//! leads below `begin`.
+//! If rewrites are spread evenly and the log is 1.4 times as long as its rows, half of the oldest
+//! page is dead. Each compacted page then frees half a page. Compaction always takes the oldest
+//! page, not the page with the fewest rows. Chains lead only to older records, so no link leads
+//! below `begin`.
 //!
 //! **Which records are current.** A record is current if a search for its key ends at it. A search
 //! for each record would read one newer record from disk for every dead one. The index saves these
