@@ -1,4 +1,4 @@
-//! Signals between the compaction thread and the writers that wait for it.
+//! How the compaction thread and the writers that wait for it signal each other.
 
 use crate::sync::Condvar;
 use crate::sync::Mutex;

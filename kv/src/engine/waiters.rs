@@ -1,4 +1,4 @@
-//! Threads that wait until a row has fewer outstanding Gets.
+//! Parks threads until a row has fewer outstanding Gets.
 //!
 //! Rows are distributed over stripes. A stripe counts releases while a thread waits in any stripe.
 //! A thread that must wait takes a ticket with the stripe's count, and tries its Get once more. If

@@ -14,7 +14,7 @@ impl Store {
     /// may contain a key that has no row.
     ///
     /// # Errors
-    /// `NoSuchTable`.
+    /// `NoSuchTable` if the table does not exist.
     pub fn announce(
         &self,
         table: TableId,

@@ -38,7 +38,7 @@ pub(super) struct Newest {
 /// The state of the store that a checkpoint shows, recorded while all batches were paused.
 struct Moment<'a> {
     log_end: Address,
-    /// Keeps the log that the checkpoint names from being freed.
+    /// The pin that keeps the checkpoint's log from being freed.
     pin: CheckpointPin<'a>,
     tables: Vec<TableEntry>,
     index: Cut<'a>,
@@ -133,7 +133,10 @@ impl Store {
     /// log with its rows. A rollback to an older checkpoint removes it.
     ///
     /// # Errors
-    /// `NoSuchCheckpoint`; `ReadOnly`; `DirectoryMoved`; `Io`.
+    /// - `NoSuchCheckpoint` if the bank has no checkpoint with this number.
+    /// - `ReadOnly` if the store is open read-only.
+    /// - `DirectoryMoved` if the bank's path now leads to another directory.
+    /// - `Io` if a file cannot be read or written.
     pub fn pin(&self, number: u64) -> Result<()> {
         self.with_checkpoint(number, |checkpoints| checkpoints.pin(number))
     }

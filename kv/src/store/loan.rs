@@ -18,7 +18,7 @@ impl Loan {
     /// call may wait until a page is written.
     ///
     /// # Errors
-    /// `Poisoned` after a failed write.
+    /// `Poisoned` if an earlier write to the log has failed.
     pub fn make_room(&self) -> Result<()> {
         self.core.cache.give_way(&self.core.log);
         self.core.log.give_way()

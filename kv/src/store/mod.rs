@@ -322,17 +322,18 @@ impl Store {
     }
 
     /// Wakes all threads that [wait for a release](Self::wait_released), so that they try their
-    /// batches again. Must be called after a change that is no release but ends their waits, such
-    /// as a dropped table.
+    /// batches again. The caller needs this after a change that is no release but also ends their
+    /// waits, such as a dropped table.
     pub fn wake_waiters(&self) {
         self.waiters.wake_all();
     }
 
-    /// Fails if the store cannot write any more. Then no further release can lower the clock of a
-    /// row.
+    /// Fails if the store cannot write any more. Then no lease can end, so rows keep their counts
+    /// of outstanding gets.
     ///
     /// # Errors
-    /// `Poisoned` after a failed write; `ReadOnly` for a store that is open read-only.
+    /// `Poisoned` if an earlier write to the log has failed. `ReadOnly` if the store is open
+    /// read-only.
     pub fn check_writable(&self) -> Result<()> {
         self.core().log.check_poison()
     }

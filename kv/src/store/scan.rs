@@ -53,7 +53,7 @@ const CHAINS: usize = 256;
 /// record takes a second read.
 const FIRST_BYTES: usize = BLOCK_BYTES;
 
-/// A row that a [`Scan`] yields.
+/// A row that a [`Scan`] returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScannedRow<'a> {
     /// The row's key.

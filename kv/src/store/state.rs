@@ -146,8 +146,8 @@ mod tests {
         // Two checkpoints with the same state have different ids, because their numbers differ.
         assert_eq!((store.checkpoint(b"").unwrap(), store.checkpoint(b"").unwrap()), (2, 3));
         assert_eq!((id_of(2), id_of(3)), (dropped.checkpoint_id(2), dropped.checkpoint_id(3)));
-        // A second attempt gets a random id, and so does a checkpoint whose rows changed after
-        // `before`.
+        // A second attempt gets a random id. A checkpoint whose rows changed after `before` also
+        // gets one.
         assert_ne!(store.checkpoint_id(4, dropped, true), dropped.checkpoint_id(4));
         assert_ne!(store.checkpoint_id(4, made, false), made.checkpoint_id(4));
         drop(store);

@@ -179,7 +179,7 @@ impl Store {
     /// table any more. The id of the dropped table stays invalid.
     ///
     /// # Errors
-    /// `NoSuchTable`.
+    /// `NoSuchTable` if the table does not exist.
     pub fn drop_table(&self, table: TableId) -> Result<()> {
         let core = self.core();
         core.log.check_poison()?;
@@ -232,7 +232,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `NoSuchTable`.
+    /// `NoSuchTable` if the table does not exist.
     pub fn rows(&self, table: TableId) -> Result<u64> {
         let core = self.core();
         let tables = core.tables.read();

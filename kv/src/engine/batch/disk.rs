@@ -35,7 +35,7 @@ use crate::record::check::{self, Checked, Site};
 use crate::record::clock::ClockWord;
 use crate::record::layout::RecordImage;
 
-/// Why a stream of reads ended early.
+/// The reason why a stream of reads ended early.
 struct Failed {
     error: Error,
     /// True if the stream's reads included bytes between the records that were asked for.

@@ -111,7 +111,7 @@ impl Core {
     /// Runs one of the store's own jobs (for example a compaction move) over a table's rows.
     ///
     /// # Errors
-    /// Those of [`Store::execute`](crate::Store::execute).
+    /// The errors of [`Store::execute`](crate::Store::execute).
     pub(crate) fn run_job<W: Work>(
         &self,
         table: TableId,
@@ -128,7 +128,7 @@ impl Core {
     /// `width` selects the compiled variant of the batch.
     ///
     /// # Errors
-    /// Those of [`Store::execute`](crate::Store::execute).
+    /// The errors of [`Store::execute`](crate::Store::execute).
     pub(crate) fn run_job_over<W: Work>(
         &self,
         width: Width,
@@ -146,7 +146,7 @@ impl Core {
     /// Runs a batch over a table that the caller has looked up.
     ///
     /// # Errors
-    /// Those of [`Store::execute`](crate::Store::execute).
+    /// The errors of [`Store::execute`](crate::Store::execute).
     #[inline]
     pub(crate) fn run_batch<W: Work, const VARIABLE: bool>(
         &self,
@@ -349,9 +349,9 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         }
     }
 
-    /// Lets the index grow after the batch has inserted rows. The row cache releases memory at once
-    /// if the budget is exceeded. The log's writer releases its share when it evicts the next page,
-    /// and no batch waits for that.
+    /// Lets the index grow after the batch has inserted rows. If the memory budget is then
+    /// exceeded, the row cache releases memory at once. The log's writer releases memory of the log
+    /// when it evicts the next page, and no batch waits for that.
     fn make_room(&self) {
         if self.tally.inserted == 0 {
             return;
@@ -410,8 +410,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         let view = self.core.log.view();
         let stopped = step(Counting(self).0, view);
         drop(guard);
-        // `Room::Spare` is the batch that retains rows. It may run within another batch that is
-        // reading, and that batch waits after its stream has ended.
+        // A batch with `Room::Spare` retains rows, and may run within another batch that is
+        // reading. That other batch waits after its stream has ended.
         if !self.streaming && W::APPENDS && W::ROOM != Room::Spare {
             self.core.index.wait_for_image();
         }
@@ -478,9 +478,9 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     }
 }
 
-/// Brings the table's row count up to date when it is dropped, at the end of a step, while the
-/// batch is still pinned. The drop also runs if a callback of the operation panics, so the count
-/// stays right.
+/// A guard that brings the table's row count up to date when it is dropped. A step of the batch
+/// drops the guard at its end, while the batch is still pinned. The drop also runs if a callback of
+/// the operation panics, so the count stays right.
 struct Counting<'a, 'b, W: Work, const VARIABLE: bool>(&'a mut Batch<'b, W, VARIABLE>);
 
 impl<W: Work, const VARIABLE: bool> Drop for Counting<'_, '_, W, VARIABLE> {

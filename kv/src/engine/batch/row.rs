@@ -21,7 +21,7 @@ pub(super) struct ValueRoom<'a> {
 
 /// The result of a read without the lock.
 pub(super) enum Peeked {
-    /// A newer record of the key exists.
+    /// Another thread has replaced this record by a newer one. The caller searches again.
     Moved,
     /// The row is deleted.
     Missing,
@@ -76,7 +76,7 @@ pub(super) fn peek<W: Work, const VARIABLE: bool>(
 
 /// The result of work on a row in the mutable region.
 pub(super) enum InPlace<'g> {
-    /// A newer record of the key exists.
+    /// Another thread has replaced this record by a newer one. The caller searches again.
     Moved,
     /// The row has more outstanding Gets than the staleness bound admits.
     Blocked,

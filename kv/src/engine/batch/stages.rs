@@ -56,8 +56,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         }
     }
 
-    /// `cpu_hint` explains `NEAR`. It is a compile-time constant, because a branch at each prefetch
-    /// costs more than the choice gains.
+    /// `cpu_hint` explains `NEAR`. `NEAR` is a compile-time constant, because a branch at each
+    /// prefetch costs more than the choice gains.
     fn run_stages_into<const NEAR: bool>(
         &mut self,
         at: &mut usize,
@@ -202,7 +202,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         cpu_hint::line_into::<NEAR, _>(place.wrapping_add(self.last_byte));
     }
 
-    /// Works on one key. `entry` is the key's first matching entry at the time of the probe.
+    /// Works on one key. `entry` is the key's first matching entry, as it was when the index was
+    /// probed.
     #[inline(always)]
     fn step(
         &mut self,

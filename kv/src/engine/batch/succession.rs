@@ -41,7 +41,7 @@ pub(super) struct Predecessor<'r> {
     pub(super) address: Address,
     /// The next record of the chain, which is older.
     pub(super) previous: Address,
-    /// `None` if the record is a tombstone.
+    /// The row's value. `None` if the record is a tombstone, which stands for a deleted row.
     pub(super) value: Option<&'r [u8]>,
     /// The record's clock, without the Gets of an earlier session. A tombstone has a clock at rest.
     pub(super) word: ClockWord,

@@ -1,8 +1,8 @@
 //! Rows whose values differ in length.
 //!
 //! **Problem.** In a vocabulary table, a row is as long as its word. The loops for embedding rows
-//! need few instructions a key, because they know the length of a row beforehand. They must not
-//! become slower.
+//! need few instructions a key, because they know the length of a row beforehand. Rows of variable
+//! width must not make these loops slower.
 //!
 //! **Approach.** The width is a constant of the batch (`Batch::VARIABLE`), so the loops for fixed
 //! width are compiled without the code of this module.

@@ -112,9 +112,9 @@ impl Core {
         pass.rows.clear();
         pass.dead.clear();
         pass.chained.clear();
-        // A checkpoint may have ended the page early. Then more records would have fitted, and only
-        // the used part of the page counts. Otherwise the longest row would not have fitted, and
-        // the whole page counts.
+        // If the longest record still fits after the used part, a checkpoint ended the page early.
+        // Then only the used part counts. Otherwise the whole page counts, because the free end is
+        // too short for a record.
         let room = page.len() - used;
         let taken = if room < self.longest_record() { page.len() } else { used };
         let records = used as u64 - PAGE_HEADER_BYTES;

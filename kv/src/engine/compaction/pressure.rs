@@ -8,9 +8,9 @@
 //! page may leave gaps.
 //!
 //! Compaction begins at 1.4 times that size (the target). A writer waits at its next page turn if
-//! the log is a little above the target. It waits until compaction has passed some pages, more
-//! pages the further the log is above the target ([`pages_to_await`]). So the log stays near its
-//! target at any rate of writing. No writer waits until compaction has passed everything that a
+//! the log is a little above the target. The writer waits until compaction has passed some pages:
+//! more pages the further the log is above the target ([`pages_to_await`]). So the log stays near
+//! its target at any rate of writing. No writer waits until compaction has passed everything that a
 //! checkpoint has settled.
 //!
 //! Space that kept checkpoints hold is added to the target. Compaction cannot make up for this
@@ -28,7 +28,7 @@ use crate::operation::Width;
 use crate::process::interrupt::Checks;
 use crate::sync::{MutexGuard, Ordering};
 
-/// Number of pages by which the log may exceed its target. They stand for the pages that are being
+/// Number of pages by which the log may exceed its target. This allows for pages that are being
 /// filled, written or compacted.
 const SLACK_PAGES: u64 = 2;
 /// Writers wait if the log exceeds this multiple of its target by more than `2 * SLACK_PAGES`
@@ -40,7 +40,7 @@ const PAGES_PER_EXCESS: f64 = 100.0;
 /// Smallest and largest number of compacted pages that a writer waits for. With two pages, a log
 /// with evenly spread rewrites keeps its length.
 const AWAITED_PAGES: (f64, f64) = (2.0, 16.0);
-/// Deadline of a wait that has no deadline of its own.
+/// Longest wait for the signal before the waiting thread checks its condition again.
 const FAR_OFF: Duration = Duration::from_secs(3600);
 /// Smallest number of pages of disk room that writers leave for compaction. Compaction copies rows
 /// into that room until the next checkpoint frees space.
@@ -78,7 +78,7 @@ pub(super) enum Lack {
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Live {
     pub(crate) rows: u64,
-    /// Total size in bytes of their records.
+    /// Total size in bytes of the records of these rows.
     pub(crate) bytes: u64,
     /// Bytes of the pages that the records of each table would fill by themselves.
     footprint: u64,
@@ -361,8 +361,8 @@ impl Core {
             && !state.shutdown
             && self.log.check_poison().is_ok()
             && (self.has_unneeded()
-                // At its end, a checkpoint releases older checkpoints. It waits only for the log's
-                // writer.
+                // At its end, the checkpoint that is being taken releases older checkpoints, and so
+                // frees space. It waits only for the log's writer.
                 || self.is_taking_checkpoint()
                 // Copying rows frees no space while a checkpoint holds the old records.
                 || self.has_dead_space(state)
