@@ -1,29 +1,30 @@
-//! Hints: where the rows of a batch lie, so that the next batch over the same keys needs no index.
+//! Hints: the addresses of a batch's rows. With them, the next batch over the same keys does not
+//! need the index.
 //!
-//! **Problem.** Training works on each row twice: a Get reads it, and a moment later an update
-//! writes it. Each time the batch looks the key up in the index, and in a large table that is a
-//! second cache miss for each row.
+//! **Problem.** Training works on each row twice: a Get reads the row, and shortly after that an
+//! update writes it. Each time the batch looks the key up in the index. In a large table this
+//! lookup is a second cache miss for each row.
 //!
-//! **Approach.** The store tells an operation where each row lies
-//! ([`Operation::settled`](crate::Operation::settled)). The caller keeps these hints and gives them
-//! to its next operation over the same keys ([`Operation::hints`](crate::Operation::hints)). The
-//! batch then goes from the hint straight to the record. It uses the hints of a chunk of keys only
-//! if all of them lead to the mutable region, and looks a key up in the index if its hint is out of
-//! date.
+//! **Approach.** The store tells an operation the address of each row
+//! ([`Operation::settled`](crate::Operation::settled)). The caller keeps these hints and passes
+//! them to its next operation over the same keys ([`Operation::hints`](crate::Operation::hints)).
+//! The batch then goes directly to the record. It uses the hints of a chunk of keys only if all of
+//! them lead to the mutable region. If a hint is out of date, the batch looks its key up in the
+//! index.
 //!
 //! **Why it is safe.** A record never moves, and no address of the log is used twice while a store
-//! is open. A record of the mutable region is in memory as long as the batch is pinned. The batch
-//! checks table and key, and then takes the record's lock. If the lock succeeds, the record is the
-//! row's newest one, because every newer record marks this one as replaced under its lock. If the
-//! row was deleted there, the batch leaves the tombstone to a search. Hints carry the number of
-//! their store, so a batch of another store does not use them.
+//! is open. A record of the mutable region stays in memory while the batch is pinned. The batch
+//! checks the record's table and key, and then takes its lock. If the lock succeeds, the record is
+//! the row's newest one, because a thread that replaces a record marks it as replaced under its
+//! lock. If the record is a tombstone, the batch searches for the key in the index. Hints carry the
+//! number of their store, so a batch of another store ignores them.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::record::address::Address;
 
-/// Where a row lies in the memory of its store.
+/// The address of a row in the memory of its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowHint {
     store: u64,
@@ -36,7 +37,7 @@ impl RowHint {
     }
 }
 
-/// The hints of a batch, one for each place. A place may have no hint.
+/// The hints of a batch, one for each key. The hint of a key may be missing.
 ///
 /// # Examples
 /// ```
@@ -77,23 +78,23 @@ impl RowHint {
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct RowHints {
-    /// The number of the store; 0 while no place has a hint.
+    /// The number of the store that the hints belong to. 0 if there are no hints yet.
     store: u64,
-    /// The address of each row; 0 for a place without a hint.
+    /// The address of each key's row. 0 if the key has no hint.
     addresses: Vec<u64>,
 }
 
 impl RowHints {
-    /// For a batch of `keys` keys; no place has a hint.
+    /// Makes an empty list of hints for a batch of `keys` keys.
     #[must_use]
     pub fn none_of(keys: usize) -> Self {
         Self { store: 0, addresses: vec![0; keys] }
     }
 
-    /// Notes where the row at place `i` lies.
+    /// Notes the hint of the key at index `i`.
     ///
     /// # Panics
-    /// If another place has a hint of another store.
+    /// Panics if the list has a hint of another store, or if `i` is beyond the batch.
     #[inline]
     pub fn note(&mut self, i: usize, hint: RowHint) {
         if self.store != hint.store {
@@ -108,14 +109,14 @@ impl RowHints {
         self.store = hint.store;
     }
 
-    /// The hint of place `i`; `None` if it has none.
+    /// Returns the hint of the key at index `i`. `None` if the key has no hint.
     #[must_use]
     pub fn get(&self, i: usize) -> Option<RowHint> {
         let address = Address::new(self.addresses[i]);
         (!address.is_none()).then_some(RowHint { store: self.store, address })
     }
 
-    /// Removes the hint of place `i`.
+    /// Removes the hint of the key at index `i`.
     pub fn remove(&mut self, i: usize) {
         self.addresses[i] = 0;
     }
@@ -125,10 +126,10 @@ impl RowHints {
         self.addresses.fill(0);
     }
 
-    /// Takes over the hints of a part of the batch, which begins at place `start`.
+    /// Copies the hints of a part of the batch. The part begins at index `start`.
     ///
     /// # Panics
-    /// If `part` has hints of another store, or reaches beyond the batch.
+    /// Panics if `part` has hints of another store, or reaches beyond the batch.
     pub fn take_in(&mut self, start: usize, part: &Self) {
         if part.store != 0 && self.store != part.store {
             assert_eq!(self.store, 0, "all hints of a batch are of one store");
@@ -137,14 +138,14 @@ impl RowHints {
         self.addresses[start..][..part.addresses.len()].copy_from_slice(&part.addresses);
     }
 
-    /// The hints of the whole batch.
+    /// Returns the hints of the whole batch.
     #[must_use]
     pub fn all(&self) -> Hints<'_> {
         Hints { store: self.store, addresses: &self.addresses }
     }
 }
 
-/// The hints of neighbouring places of a batch.
+/// The hints of consecutive keys of a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Hints<'a> {
     store: u64,
@@ -152,33 +153,34 @@ pub struct Hints<'a> {
 }
 
 impl<'a> Hints<'a> {
-    /// The hints of these places.
+    /// Returns the hints of the keys in the index range `places`.
     ///
     /// # Panics
-    /// If a place is beyond the batch.
+    /// Panics if the range reaches beyond the batch.
     #[must_use]
     pub fn part(self, places: Range<usize>) -> Self {
         Self { addresses: &self.addresses[places], ..self }
     }
 
-    /// The addresses; `None` if they are those of another store, or not one for each of `keys`
-    /// keys.
+    /// Returns the addresses, one for each of `keys` keys. `None` if the hints belong to another
+    /// store, or if their number is not `keys`.
     #[inline]
     pub(crate) fn of_store(self, store: StoreNumber, keys: usize) -> Option<&'a [u64]> {
         (self.store == store.0 && self.addresses.len() == keys).then_some(self.addresses)
     }
 }
 
-/// The number of an open store. No other store of the process ever has it.
+/// The number of an open store. No other store of this process ever has the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StoreNumber(u64);
 
 impl StoreNumber {
-    /// A new number, from 1 on.
+    /// Returns a new number, which is never 0.
     pub(crate) fn new() -> Self {
-        /// Not one of `crate::sync`, because no model explores it: it is a number and nothing else.
+        /// A plain atomic of the standard library, because no concurrency model covers this
+        /// counter.
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        // Relaxed: nothing but a number.
+        // Relaxed: the number orders no other memory access.
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
@@ -187,8 +189,8 @@ impl StoreNumber {
 mod tests {
     use super::*;
 
-    /// An address of another store may lie outside the memory of this one, so the batch must not
-    /// look there.
+    /// Shows that a batch ignores hints of another store. Their addresses may lie outside the
+    /// memory of its own store.
     #[test]
     fn hints_serve_their_own_store_and_batch_alone() {
         let (own, other) = (StoreNumber::new(), StoreNumber::new());

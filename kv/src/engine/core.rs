@@ -1,4 +1,4 @@
-//! What all parts of a store share that work on it: batches, the log's writer, compaction, scans.
+//! The core of a store: the state that batches, the log's writer, compaction and scans share.
 
 use std::sync::Arc;
 
@@ -26,35 +26,36 @@ use crate::record::layout::{VALUE_BYTES_MAX, record_bytes};
 use crate::stats::Counters;
 use crate::sync::{Ordering, RwLock};
 
-/// What batches and the writer thread share.
+/// The state of a store that its batches and its other threads share.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) log: Log,
     pub(crate) index: Index,
-    /// Which places of the index a key has.
+    /// The hash that maps a key to its bucket and tag in the index.
     pub(crate) key_hash: KeyHash,
     pub(crate) gate: Gate,
     pub(crate) budget: Arc<Budget>,
     pub(crate) buffers: Buffers,
     pub(crate) cache: RowCache,
-    /// Records at or above this address were written since the store was opened.
+    /// The end of the log when the store was opened. Records at or above this address were written
+    /// since then.
     pub(crate) session_start: u64,
     pub(crate) space: Space,
     pub(crate) retention: Retention,
     pub(crate) counters: Arc<Counters>,
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) tables: RwLock<Vec<TableState>>,
-    /// Of `tables`, for every batch.
+    /// The width and value length of each table in `tables`. Batches read it without a lock.
     pub(crate) lengths: Lengths,
     pub(crate) numbers: Numbers,
-    /// Tells the hints of this store from those of others.
+    /// Number of this store object. Hints carry it, so a store ignores the hints of other stores.
     pub(crate) store: StoreNumber,
-    /// The checkpoint that a store shows that is open to read only.
+    /// The checkpoint that a read-only store shows. `None` in a store that is open for writing.
     pub(crate) reading: Option<ReadAt>,
 }
 
 impl Core {
-    /// The longest record that fits a page and a read buffer.
+    /// Returns the largest length in bytes of a record. A record must fit a page and a read buffer.
     pub(crate) fn record_bytes_max(&self) -> usize {
         let in_page = (self.log.page_bytes() - PAGE_HEADER_BYTES) as usize;
         let in_buffer = self.buffers.bytes_each() - 2 * device::BLOCK_BYTES;
@@ -67,27 +68,27 @@ impl Core {
         found.map_or_else(|| format!("number {}", table.number.0), |state| state.entry.name.clone())
     }
 
-    /// The table that has the number now, for a record that was read. `None` if the record's table
-    /// was dropped, or made after the checkpoint that the store was opened at.
+    /// Returns the table that has this number now. `None` if no table has it: the table was
+    /// dropped, or was made after the checkpoint at which the store was opened.
     pub(crate) fn table_of(&self, number: TableNumber) -> Option<TableId> {
         self.lengths.table(number)
     }
 
-    /// Marks the table as one of which the log may have a record. Must be called while pinned.
+    /// Notes that the log may have a record of the table. Must be called while pinned.
     #[inline]
     pub(crate) fn note_written(&self, table: TableId) {
         self.lengths.note_written(table.number);
     }
 
-    /// The length in bytes of the values of a table of this width; the largest length if the
-    /// lengths vary.
+    /// Returns the length in bytes of a table's values; the largest length if the lengths vary.
+    /// Fails if the table is missing or has another width.
     #[inline]
     pub(crate) fn value_bytes(&self, table: TableId, width: Width) -> Result<usize> {
         self.value_bytes_if(table, width).ok_or_else(|| self.not_of_width(table, width))
     }
 
-    /// The length in bytes of the values of a table of this width; `None` if there is no such
-    /// table.
+    /// Returns the length in bytes of a table's values; the largest length if the lengths vary.
+    /// `None` if the table is missing or has another width.
     #[inline]
     pub(crate) fn value_bytes_if(&self, table: TableId, width: Width) -> Option<usize> {
         self.lengths.get(table, width)
@@ -118,7 +119,7 @@ impl Core {
         Error::NoSuchTable(format!("number {}", table.number.0))
     }
 
-    /// Mean bytes of a table's records; `None` while the table has no rows.
+    /// Returns the mean length in bytes of a table's records. `None` while the table has no rows.
     pub(crate) fn mean_record_bytes(&self, table: TableId) -> Option<usize> {
         let tables = self.tables.read();
         let state = tables.get(usize::from(table.number.0).wrapping_sub(1))?;
@@ -147,8 +148,8 @@ mod tests {
         }
     }
 
-    /// Mean number of records that a search passes for each key of a new bank. All records lie in
-    /// memory.
+    /// Returns the mean number of records that a search for a key passes in a new bank. All records
+    /// lie in memory.
     fn records_passed(keys: &[u64]) -> f64 {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), &StoreOptions::default()).unwrap();
@@ -166,8 +167,9 @@ mod tests {
             for entry in candidates.iter() {
                 let mut address = entry.address();
                 while !address.is_none() && !found {
-                    // SAFETY: pinned, and nothing has left memory; the address came from the index
-                    // or a link.
+                    // SAFETY: the duty is to pass the address of a complete record in memory. The
+                    // thread is pinned, no page has been evicted, and the address came from the
+                    // index or from a link.
                     let record = unsafe { view.record(address) };
                     found = record.is(table.number, key);
                     passed += 1;
@@ -179,12 +181,14 @@ mod tests {
         passed as f64 / keys.len() as f64
     }
 
-    /// The hash had no secret: keys that were chosen to share bucket and tag, whatever the index's
-    /// size, made one chain of 16,000 records.
+    /// Shows that chosen keys cannot make long chains. Earlier, the hash had no secret seed. Keys
+    /// chosen to share bucket and tag at every size of the index then made one chain of 16,000
+    /// records.
     #[test]
     fn keys_that_were_chosen_to_collide_take_no_longer_than_others() {
         let count = 16_000;
-        // All agree in their lowest 48 bits: buckets have fewer than 32, tags 16.
+        // Without a seed, these hashes have equal lowest 48 bits. Buckets use fewer than 32 of
+        // them, and tags use 16.
         let chosen: Vec<u64> = (0..count).map(|i| unhash(TableNumber(1), i << 48 | 77)).collect();
         let others: Vec<u64> = (0..count).collect();
         let chosen = records_passed(&chosen);

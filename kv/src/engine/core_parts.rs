@@ -1,4 +1,4 @@
-//! Making a core at a checkpoint.
+//! Makes the core of a store in the state of a checkpoint.
 
 use crate::cache::RowCache;
 use crate::checkpoint::Checkpoints;
@@ -31,7 +31,8 @@ use crate::stats::Counters;
 use crate::sync::RwLock;
 use std::sync::Arc;
 
-/// With 65,535 tables, the names and descriptors stay within what `metadata` decodes.
+/// Largest length in bytes of a table's name. With this limit, the names and descriptors of 65,535
+/// tables stay within the size that `metadata` decodes.
 const TABLE_NAME_BYTES_MAX: usize = 1 << 10;
 /// The parts of a core that do not come from a checkpoint's manifest.
 pub(crate) struct CoreParts {
@@ -44,15 +45,16 @@ pub(crate) struct CoreParts {
     pub(crate) compaction: CompactionOptions,
     pub(crate) disk_quota_bytes: Option<u64>,
     pub(crate) pins: Pins,
-    /// The checkpoints that have each table.
+    /// For each table number, the checkpoints that have the table.
     pub(crate) named: Named,
-    /// The counts of the first tables; those of the others are 0.
+    /// The incarnations of the first tables' numbers. The numbers of the remaining tables have
+    /// incarnation 0.
     pub(crate) incarnations: Vec<u32>,
     pub(crate) checkpoints: Option<Checkpoints>,
 }
 
 impl Core {
-    /// Makes a core in the state of a checkpoint: all of its log is on the device.
+    /// Makes a core in the state of a checkpoint. The whole log of the checkpoint is on the device.
     pub(crate) fn new(parts: CoreParts, manifest: &Manifest, lineage: Lineage) -> Result<Core> {
         let CoreParts { index, budget, device, counters, waiters, signal, .. } = parts;
         let extent = Extent {
@@ -103,7 +105,7 @@ impl Core {
             check_value_bytes(&core, &table.entry.name, table.entry.value_bytes)?;
             if !table.entry.dropped {
                 core.lengths.set(table.id(), table.entry.width(), table.entry.value_bytes);
-                // A deleted row leaves a record too.
+                // Also called for a table without rows, because a deleted row leaves a record.
                 core.note_written(table.id());
             }
         }

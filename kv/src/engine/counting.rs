@@ -1,4 +1,5 @@
-//! Counts that a batch brings up to date while it runs, and the counter of a single key.
+//! Updates the row counts of tables while a batch runs, and the counters of operations on a single
+//! key.
 
 use crate::engine::batch::Hit;
 use crate::engine::core::Core;
@@ -8,13 +9,14 @@ use crate::record::address::TableId;
 use crate::sync::Ordering;
 
 impl Core {
-    /// Adds to the bytes of a table's records, wrapping.
+    /// Adds `bytes` to the total size of a table's records, wrapping.
     #[cold]
     pub(crate) fn add_record_bytes(&self, table: TableId, bytes: u64) {
         self.with_live_table(table, |state| state.record_bytes.fetch_add(bytes, Ordering::Relaxed));
     }
 
-    /// Counts a single key that took the short path, with one counter.
+    /// Counts an operation on a single key that took the short path. One counter stands for all
+    /// counts of the operation.
     #[inline]
     pub(crate) fn count_single(&self, access: Access, changes: bool, hit: Hit) {
         let singles = &self.counters.singles;
@@ -28,19 +30,19 @@ impl Core {
         }
     }
 
-    /// Adds to a table's count of rows, wrapping.
+    /// Adds `rows` to a table's row count, wrapping.
     #[cold]
     pub(crate) fn add_rows(&self, table: TableId, rows: u64) {
         self.with_live_table(table, |state| state.rows.fetch_add(rows, Ordering::Relaxed));
     }
 
-    /// Does nothing for a table that was dropped: the rows of a batch that was running then are no
-    /// longer counted.
+    /// Calls `count` with the table's state. Does nothing if the table was dropped: a batch that
+    /// was running at the drop no longer counts its rows.
     fn with_live_table<R>(&self, table: TableId, count: impl FnOnce(&TableState) -> R) {
-        // Held while counting, so a drop comes before or after the count.
+        // The lock is held while counting, so a drop comes either before or after the count.
         let tables = self.tables.read();
         let state = tables.get(usize::from(table.number.0).wrapping_sub(1));
-        // Another table may have the number by now.
+        // The number may belong to another table by now.
         if let Some(state) = state.filter(|state| state.id() == table && !state.entry.dropped) {
             count(state);
         }

@@ -1,13 +1,13 @@
-//! Kinds and value lengths of tables, looked up without a lock by every batch, at its beginning and
-//! after each pin.
+//! The width and value length of each table. Every batch reads them without a lock, at its
+//! beginning and after each pin.
 //!
-//! A table is one word:
+//! One word describes a table:
 //!
 //! | bits | content |
 //! |---|---|
-//! | 0 to 30 | the length of its values in bytes, their maximum where that varies, plus one; 0: no table has the number |
+//! | 0 to 30 | one plus the length of the table's values in bytes (the largest length if it varies); 0 if no table has the number |
 //! | 31 | set if the width is variable |
-//! | 32 to 63 | the number's incarnation, see [`TableId`] |
+//! | 32 to 63 | the incarnation of the table number, see [`TableId`] |
 
 use std::sync::OnceLock;
 
@@ -17,19 +17,20 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 const PAGE: usize = 256;
 
-/// Set in the word of a table of variable width.
+/// The bit of a table's word that is set if the table has variable width.
 const VARIABLE: u64 = 1 << 31;
 const INCARNATION_SHIFT: u32 = 32;
 
-/// The tables of 256 numbers.
+/// The words of 256 table numbers.
 #[derive(Debug)]
 struct Page {
     words: [AtomicU64; PAGE],
-    /// The log may have a record of the table.
+    /// True if the log may have a record of the table.
     written: [AtomicBool; PAGE],
 }
 
-/// Pages of tables, made as tables come: 65,536 words would not suit a budget of 1 MiB.
+/// The words of all table numbers, in pages. A page is allocated with its first table, because all
+/// 65,536 words would be too large for a memory budget of 1 MiB.
 #[derive(Debug)]
 pub(crate) struct Lengths(Box<[OnceLock<Box<Page>>; PAGE]>);
 
@@ -45,8 +46,8 @@ fn flags(table: TableId, width: Width) -> u64 {
 }
 
 impl Lengths {
-    /// Sets a table's width and the length of its values in bytes, their maximum where that varies.
-    /// The log has no record of the table.
+    /// Sets a table's width and value length in bytes (the largest length if the lengths vary).
+    /// Must be called before the log has a record of the table.
     pub(crate) fn set(&self, table: TableId, width: Width, value_bytes: u32) {
         debug_assert!(u64::from(value_bytes) < VARIABLE - 1);
         let page = self.0[usize::from(table.number.0) / PAGE].get_or_init(|| {
@@ -56,19 +57,20 @@ impl Lengths {
             })
         });
         let place = usize::from(table.number.0) % PAGE;
-        // Relaxed: a thread that has the table's id got it afterwards.
+        // Relaxed: a thread uses the table only after it has received the table's id, and that
+        // comes later.
         page.written[place].store(false, Ordering::Relaxed);
         let word = flags(table, width) | (u64::from(value_bytes) + 1);
-        // Release: pairs with `table`. A thread that has the id from there sees the beginning of
-        // the log that the table's creation saw.
+        // Release: pairs with the load in `table`. A thread that gets the id from there also sees
+        // the log's beginning that the table's creation saw.
         page.words[place].store(word, Ordering::Release);
     }
 
-    /// Forgets a table. Batches that have the table refuse it from their next pin on.
+    /// Removes a table. Batches on the table fail at their next pin.
     pub(crate) fn clear(&self, table: TableNumber) {
         if let Some(page) = self.0[usize::from(table.0) / PAGE].get() {
-            // Relaxed: a pin after the next `epoch::barrier` sees it, which is what the reuse of
-            // numbers waits for (`numbers`).
+            // Relaxed: every pin after the next `epoch::barrier` sees this store. A number is
+            // reused only after such a barrier (`numbers`).
             page.words[usize::from(table.0) % PAGE].store(0, Ordering::Relaxed);
         }
     }
@@ -79,46 +81,49 @@ impl Lengths {
         page.map_or(0, |page| page.words[usize::from(table.0) % PAGE].load(ordering))
     }
 
-    /// The value length in bytes of a table of this width, if there is such a table.
+    /// Returns the value length in bytes of a table. `None` if the table is missing or has another
+    /// width.
     #[inline]
     pub(crate) fn get(&self, table: TableId, width: Width) -> Option<usize> {
-        // One comparison tells all: the length of another width or incarnation becomes large.
-        // Relaxed: as in `set`.
+        // One comparison checks everything: if the width or the incarnation differs, the length
+        // becomes too large. Relaxed: the caller got the table's id after the store in `set`.
         let length =
             (self.word(table.number, Ordering::Relaxed) ^ flags(table, width)).wrapping_sub(1);
         (length < VARIABLE - 1).then_some(length as usize)
     }
 
-    /// The width of a table, if there is one.
+    /// Returns the width of a table. `None` if there is no such table.
     pub(crate) fn width(&self, table: TableId) -> Option<Width> {
         let word = self.word(table.number, Ordering::Relaxed);
         let is_there = self.table(table.number) == Some(table);
         is_there.then_some(if word & VARIABLE == 0 { Width::Fixed } else { Width::Variable })
     }
 
-    /// The table that has the number now.
+    /// Returns the table that has the number now. `None` if no table has it.
     pub(crate) fn table(&self, number: TableNumber) -> Option<TableId> {
-        // Acquire: pairs with `set`.
+        // Acquire: pairs with the Release store in `set`.
         let word = self.word(number, Ordering::Acquire);
         let is_there = word as u32 != 0;
         is_there.then_some(TableId { number, incarnation: (word >> INCARNATION_SHIFT) as u32 })
     }
 
-    /// Notes that the log may have a record of the table. Called while pinned, before the record's
-    /// space is taken or under the same pin.
+    /// Notes that the log may have a record of the table. Must be called while pinned, under the
+    /// same pin under which the record is allocated, or earlier.
     #[inline]
     pub(crate) fn note_written(&self, table: TableNumber) {
         if let Some(page) = self.0[usize::from(table.0) / PAGE].get() {
             let written = &page.written[usize::from(table.0) % PAGE];
-            // Mostly set before: then the line stays shared.
+            // The flag is usually set already. Then it is only read, and the cache line stays
+            // shared between processors.
             if !written.load(Ordering::Relaxed) {
-                // Relaxed: read after a barrier that waits for the pin.
+                // Relaxed: `was_written` is called after a barrier that waits for this pin.
                 written.store(true, Ordering::Relaxed);
             }
         }
     }
 
-    /// Whether the log may have a record of the table, as of the last `epoch::barrier`.
+    /// True if the log may have a record of the table. Covers the pins that ended before the last
+    /// `epoch::barrier`.
     pub(crate) fn was_written(&self, table: TableNumber) -> bool {
         let page = self.0[usize::from(table.0) / PAGE].get();
         page.is_some_and(|page| page.written[usize::from(table.0) % PAGE].load(Ordering::Relaxed))

@@ -1,5 +1,5 @@
-//! What works on a store's rows: batches of operations, compaction and retention, on one shared
-//! core.
+//! The engine: batches of operations, compaction and retention work on a store's rows through one
+//! shared core.
 
 pub(crate) mod batch;
 pub(crate) mod compaction;

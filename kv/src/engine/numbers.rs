@@ -1,61 +1,65 @@
-//! Numbers of tables, and when a number becomes another table's.
+//! Table numbers, and the conditions under which a dropped table's number is given to a new table.
 //!
-//! **Problem.** A number has 16 bits. Each table takes one, and records and checkpoints name the
-//! table by it. Programs make and drop tables without end: a renumbered vocabulary takes three
-//! numbers, a generation of counts takes one. So the number of a dropped table must become another
-//! table's. No row of the one may ever show up in the other.
+//! **Problem.** A table number has 16 bits. Each table has one, and records and checkpoints
+//! identify the table by it. Programs make and drop tables without end: a renumbered vocabulary
+//! takes three numbers, and a generation of counts takes one. So the number of a dropped table must
+//! be given to a new table. No row of the old table may ever appear in the new table.
 //!
-//! **Approach.** A bank gives numbers that no table had, as long as there are any: most banks never
-//! use a number again. After that it gives the number of a dropped table once four things hold:
+//! **Approach.** A bank gives out unused numbers first. Most banks never use a number twice. When
+//! all numbers have been used, the bank gives out the number of a dropped table once four
+//! conditions hold:
 //!
-//! 1. **No holder reaches the new table.** A holder of the old one has a [`TableId`], which has the
-//!    number's incarnation. The new table has the next incarnation, and each call on the store
-//!    compares the whole id. So handles, leases, the worker of a lookahead, vocabularies and counts
-//!    before admission are refused for good, not redirected.
-//! 2. **No thread appends a record of the old table any more.** A batch that began before the drop
-//!    looks the table up again after each pin ([`Lengths`](super::lengths::Lengths)), and so do
-//!    compaction and retention before they copy. The drop clears the table's word. All that were
-//!    pinned before are out after an `epoch::barrier`, and whatever pins later is refused. So at a
-//!    moment after such a barrier all of the table's records lie below the log's tail: that is
-//!    `records_end`. A checkpoint's pause has such a barrier. If numbers run out, `create_table`
-//!    makes one.
-//! 3. **The log has no record of the old table:** it begins at or after `records_end`. If none was
-//!    ever written, `records_end` is 0.
-//! 4. **No checkpoint has the old table or a record of it:** none that is kept or being taken, and
-//!    so none that a reader or a copy holds. The checkpoints that have it are a range (`named`),
-//!    from the first after the table was made to the last before its records were gone.
+//! 1. **No holder of the old table reaches the new table.** A handle of the old table has a
+//!    [`TableId`], which contains the number's incarnation. The new table has the next incarnation,
+//!    and each call on the store compares the whole id. So old handles, leases, lookahead workers,
+//!    vocabularies and counts before admission get an error forever. They are not redirected to the
+//!    new table.
+//! 2. **No thread appends a record of the old table any more.** The drop clears the table's word. A
+//!    batch that began before the drop looks the table up again after each pin
+//!    ([`Lengths`](super::lengths::Lengths)). Compaction and retention look it up before they copy.
+//!    An `epoch::barrier` waits for all threads that were pinned before it, and later pins find the
+//!    table gone. So after such a barrier all records of the table lie below the log's tail. That
+//!    address is `records_end`. A checkpoint's pause contains such a barrier. If numbers run out,
+//!    `create_table` makes one.
+//! 3. **The log has no record of the old table.** The log begins at or after `records_end`. If no
+//!    record was ever written, `records_end` is 0.
+//! 4. **No checkpoint has the old table or a record of it.** This covers the kept checkpoints and
+//!    the checkpoint that is being taken, and so all checkpoints that a reader or a copy holds. The
+//!    checkpoints that have the table are a range (`named`). The range goes from the first
+//!    checkpoint after the table was made to the last checkpoint before its records were gone.
 //!
-//! **Why no row crosses.** Let A be the old table, B the new one, n their number, and E the
-//! `records_end` of A. B's first call comes after its creation, which saw `begin >= E`; so each
-//! `View` of B has a begin of E or more.
+//! **Why no row gets into the new table.** Let A be the old table, B the new table, n their number,
+//! and E the `records_end` of A. B is used only after its creation, which saw `begin >= E`. So each
+//! `View` in a call on B has a begin of E or more.
 //!
 //! - *The index* may still have entries that lead to records of A, and a record of B may link to
-//!   one. Those lie below `begin`, where each search by B ends, in memory and on disk
+//!   one. Those records lie below `begin`. Each search in B ends there, in memory and on disk
 //!   (`View::in_memory`, `walk`, `follow`).
-//! - *The row cache* is asked by address, and an address is never used twice.
-//! - *Compaction* is at a page at or above E by then, which has no record of A. A page that it went
-//!   through before is below. *Retention* copies a row only if it finds the very address at which
-//!   it saw the row.
-//! - *Clocks* lie in records. The waiters' stripes are shared by all tables anyway: a ticket of A
-//!   wakes up and is refused.
-//! - *Counts of rows* of a batch on A go to the state of A's incarnation or nowhere.
-//! - *A scan* reads the log of its checkpoint, which has A or does not, between two addresses. It
-//!   looks its table up while no other checkpoint can be completed.
-//! - *A reader* holds its checkpoint P. If P has A, condition 4 keeps n from B. If a refresh finds
-//!   n live where it was not, or with other properties, the reader takes the next incarnation:
-//!   handles from before are refused there, too.
-//! - *An open* finds A in the kept checkpoints' manifests, or finds that none has it. It cuts off
-//!   the log behind the newest one, so records of a B that no checkpoint has are gone. A roll back
-//!   is an open at an older one.
+//! - *The row cache* is searched by address, and an address is never used twice.
+//! - *Compaction* works on a page at or above E by then, and that page has no record of A. The
+//!   pages that it compacted before lie below. *Retention* copies a row only if it finds the row at
+//!   the same address at which it saw the row.
+//! - *Clocks* are part of records. All tables share the waiters' stripes: a thread that waits with
+//!   a ticket of A wakes up and gets an error.
+//! - *Row counts* of a batch on A are added to the state of A's incarnation, or to no state.
+//! - *A scan* reads the log of its checkpoint between two addresses. The checkpoint either has A or
+//!   does not have A. The scan looks its table up while no other checkpoint can complete.
+//! - *A reader* holds its checkpoint P. If P has A, condition 4 keeps n from B. A refresh may find
+//!   that n now belongs to a table, or to a table with other properties. The reader then takes the
+//!   next incarnation, so older handles get an error there too.
+//! - *An open* reads from the manifests of the kept checkpoints which of them have A. It cuts off
+//!   the log after the newest checkpoint, so records of a B that is in no checkpoint are gone. A
+//!   rollback is an open at an older checkpoint.
 //! - *A copy* that takes deltas may keep checkpoints longer than its source. `apply_delta` removes
-//!   those that have A before it lets B in.
-//! - *Salvage* may read newer records by an older manifest. If that has n as gone, a record of n
-//!   behind it is of an unknown table (`inspect::walk`). If it has A, condition 4 kept n from B.
+//!   the checkpoints that have A before it accepts B.
+//! - *Salvage* may read newer records with an older manifest. If that manifest has n as gone, a
+//!   later record of n belongs to an unknown table (`inspect::walk`). If it has A, condition 4 kept
+//!   n from B.
 //!
-//! A manifest says by `value_bytes` 0 that no record of a dropped table is left. Builds before this
-//! module wrote 0 for dropped tables without value bytes, too, and did not wait for batches under
-//! way. So after an open, the log must begin at or after that checkpoint's end before a number of
-//! it is used again, whatever the manifest says.
+//! A manifest marks a dropped table without remaining records with `value_bytes` 0. Builds before
+//! this module also wrote 0 for dropped tables with values of length 0, and did not wait for
+//! running batches. So after an open, the log must first begin at or after that checkpoint's end.
+//! Only then is a dropped table's number reused, whatever the manifest says.
 
 use crate::engine::tables::Named;
 
@@ -69,8 +73,8 @@ use crate::error::{Error, Result};
 use crate::record::address::{TableId, TableNumber};
 use crate::sync::Ordering;
 
-/// Reads which checkpoints on disk have which numbers. A manifest that can't be read may have each
-/// of `tables`.
+/// Reads from the manifests on disk which checkpoints have which table numbers. A checkpoint whose
+/// manifest cannot be read counts as having each of `tables`.
 pub(crate) fn named(checkpoints: &Checkpoints, tables: &[TableEntry]) -> Result<Named> {
     let mut named = Named::new();
     let mut note = |number: u16, checkpoint: u64| {
@@ -90,8 +94,8 @@ pub(crate) fn named(checkpoints: &Checkpoints, tables: &[TableEntry]) -> Result<
 }
 
 impl Core {
-    /// The id of the next table; `None` if all numbers are taken. Called under the lock of the
-    /// tables, which it gets.
+    /// Returns the id for the next table. `None` if all numbers are taken. The caller holds the
+    /// lock of the tables and passes the locked list.
     pub(crate) fn next_table(&self, tables: &[TableState]) -> Option<TableId> {
         let max = self.numbers.max.load(Ordering::Relaxed) as usize;
         if tables.len() < max {
@@ -107,9 +111,10 @@ impl Core {
         tables[free].next_id()
     }
 
-    /// Makes a moment after which no record of the tables that are dropped now is appended, and
-    /// notes where the log ends then. Called without the lock of the tables, which a pinned batch
-    /// may wait for. Does nothing in an operation's callback, whose own batch it would wait for.
+    /// Waits until no thread appends records of the dropped tables any more, and notes where the
+    /// log ends then. Must be called without the lock of the tables, because a pinned batch may
+    /// wait for that lock. Does nothing inside an operation's callback, because it would wait for
+    /// the callback's own batch.
     pub(crate) fn settle_dropped(&self) {
         if epoch::is_pinned() {
             return;
@@ -125,17 +130,18 @@ impl Core {
         let mut tables = self.tables.write();
         for id in dropped {
             let state = &mut tables[usize::from(id.number.0) - 1];
-            // Another call may have done it, and the number be another table's by now.
+            // Another call may have settled the table, and its number may belong to another table
+            // by now.
             if state.id() == id && state.is_unsettled() {
                 state.settle(records_end, self.lengths.was_written(id.number));
             }
         }
     }
 
-    /// The tables as checkpoint `number` holds them, whose log begins at `log_begin` and ends at
-    /// `log_end`. Called while batches are paused: no thread appends a record of a dropped table
-    /// until they go on, and afterwards none does. `tables` has been locked since before the
-    /// checkpoint's pin.
+    /// Returns the tables for the manifest of checkpoint `number`, whose log begins at `log_begin`
+    /// and ends at `log_end`. Must be called while batches are paused. Batches that started before
+    /// a drop find the table gone when they continue. The caller has held the lock of `tables`
+    /// since before it pinned the checkpoint.
     pub(crate) fn cut_tables(
         &self,
         tables: &mut [TableState],
@@ -151,7 +157,7 @@ impl Core {
         cut.collect()
     }
 
-    /// For tests: no more tables at a time than `max`.
+    /// Limits the number of tables to `max`. Only for tests.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn limit_table_numbers(&self, max: u16) {
         self.numbers.max.store(max.into(), Ordering::Relaxed);
@@ -201,9 +207,9 @@ mod tests {
         store.expect("a bank")
     }
 
-    /// Entries of the index may lead below the log's beginning, where pages may still be in memory.
-    /// A call that took the short way found the rows there: of a dropped table, if another one has
-    /// its number.
+    /// Shows that no search finds a row below the log's beginning, where entries of the index may
+    /// lead to pages that are still in memory. Earlier, the short path for a single key found such
+    /// rows. They could belong to a dropped table whose number another table has.
     #[test]
     fn no_row_is_found_below_the_logs_beginning() {
         let dir = tempfile::tempdir().unwrap();
@@ -237,7 +243,8 @@ mod tests {
             record_bytes: 0,
             dropped: true,
         };
-        // A build before this rule may have left records of a table that it says is gone.
+        // An older build may have left records of a table although its manifest says that the
+        // records are gone.
         let named = Named::from([(3, (4, 6))]);
         let mut state = TableState::recovered(entry.clone(), 0, 4096, &named);
         assert!(!state.is_free(0, &[]));
@@ -248,7 +255,7 @@ mod tests {
             assert!(!state.is_free(4096, &[1, named, 9]));
         }
         assert_eq!(state.cut(8, 0).value_bytes, 0, "what it was");
-        // Of one with records, the manifest says so whatever their length.
+        // If a dropped table still has records, `value_bytes` is not 0 in the manifest.
         let entry = TableEntry { value_bytes: 1, ..entry };
         let mut state = TableState::recovered(entry, 0, 4096, &Named::new());
         assert!(!state.cut(8, 4095).is_gone());

@@ -5,7 +5,7 @@ use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::recovered::Recovered;
 use std::sync::Arc;
 
-/// The checkpoint that a read-only store is at.
+/// The checkpoint that a read-only store shows.
 #[derive(Debug)]
 pub(crate) struct ReadAt {
     pub(crate) manifest: Manifest,

@@ -1,10 +1,10 @@
-//! How compaction and the threads that wait for it tell each other that the log has changed.
+//! How the compaction thread and the writers that wait for it signal each other.
 
 use crate::sync::Condvar;
 use crate::sync::Mutex;
 
-/// Wakes the threads that wait for the log's length to change: compaction for work, writers for
-/// space.
+/// Wakes threads after the log's length has changed: the compaction thread, which waits for work,
+/// and writers, which wait for space.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
     pub(crate) state: Mutex<CompactorState>,
@@ -14,35 +14,36 @@ pub(crate) struct Signal {
 #[derive(Debug, Default)]
 pub(crate) struct CompactorState {
     pub(crate) shutdown: bool,
-    /// A writer waits at the quota.
+    /// True if a writer waits because the quota or the disk leaves no room.
     pub(crate) urgent: bool,
-    /// Why compaction stopped. It stays so until a call for compaction.
+    /// The reason why compaction stopped. Background compaction stays stopped until a program calls
+    /// for compaction, or until the cause is removed (`moved`, `full`).
     pub(crate) stopped: Option<String>,
-    /// True if it stopped because the bank's directory was elsewhere.
+    /// True if compaction stopped because the bank's directory had been moved.
     pub(crate) moved: bool,
-    /// True if it stopped because the disk was full.
+    /// True if compaction stopped because the disk was full.
     pub(crate) full: bool,
-    /// The address at which the present turn through the log ends, and the bytes that the turn has
-    /// met.
+    /// The address at which compaction's present turn through the log ends. The next field counts
+    /// the bytes of this turn.
     pub(crate) turn_end: u64,
     pub(crate) turn: Turn,
-    /// How many times its ideal pages the log needs: those that its rows would fill by themselves.
-    /// 0 if that is unknown.
+    /// The number of pages that the rows need, divided by the number of pages that they would fill
+    /// without gaps. 0 before this is known.
     pub(crate) packing: f64,
 }
 
-/// The bytes that compaction has met in a turn through the log.
+/// Counts of one turn of compaction through the log.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Turn {
-    /// Bytes of records, current or not.
+    /// Bytes of all records that compaction read, also of superseded ones.
     pub(crate) records: u64,
-    /// Bytes of the pages that held them.
+    /// Bytes of the pages that held these records.
     pub(crate) pages: u64,
 }
 
 impl Signal {
-    /// Wakes all waiting threads. A thread looks at its condition under the lock, so it misses no
-    /// signal.
+    /// Wakes all waiting threads. A waiting thread checks its condition under the lock, so it
+    /// misses no signal.
     pub(crate) fn raise(&self) {
         let _state = self.state.lock();
         self.changed.notify_all();

@@ -1,4 +1,5 @@
-//! What the engine keeps of each table: its name and number, its count of rows, their bytes.
+//! The state that the engine keeps of each table: name and number, row count, and total size of the
+//! records.
 
 use crate::checkpoint::manifest::TableEntry;
 use crate::operation::Width;
@@ -11,29 +12,31 @@ use crate::sync::AtomicU64;
 use crate::sync::Ordering;
 use std::collections::BTreeMap;
 
-/// A table and its count of rows.
+/// A table with its row count.
 #[derive(Debug)]
 pub(crate) struct TableState {
     pub(crate) entry: TableEntry,
-    /// Batches add what they inserted less what they deleted before they unpin, so the sum is
-    /// exact while they are paused. Between the counts of two batches it may be off, even
+    /// The table's row count. A batch adds its inserted rows minus its deleted rows before it
+    /// unpins, so the sum is exact while batches are paused. At other times it may be off, and even
     /// below zero.
     pub(crate) rows: AtomicU64,
-    /// Bytes of those rows' records, where the width is variable; counted in the same way.
+    /// Total size in bytes of the records of these rows, if the width is variable. Updated together
+    /// with `rows`.
     pub(crate) record_bytes: AtomicU64,
-    /// How many tables had the number in this store object before.
+    /// Number of tables that had this table number before, in this store object.
     incarnation: u32,
-    /// All records of the dropped table lie below, and none will come; 0 if there never was one.
-    /// `None` while the table is there, and until the first such moment after its drop.
+    /// The address below which all records of the dropped table lie. 0 if the table never had a
+    /// record. `None` if the table is not dropped, or if this address is not known yet.
     records_end: Option<u64>,
-    /// The checkpoint that the store was opened at says that no record is left.
+    /// True if the checkpoint at which the store was opened says that the dropped table has no
+    /// records left.
     was_gone: bool,
-    /// The oldest and the newest checkpoint that may have the table or a record of it.
+    /// The oldest and the newest checkpoint that may have the table or its records.
     named: Option<(u64, u64)>,
 }
 
 impl TableState {
-    /// A table that is new.
+    /// Returns the state of a new table.
     pub(crate) fn new(entry: TableEntry, incarnation: u32) -> Self {
         TableState {
             rows: entry.rows.into(),
@@ -46,7 +49,8 @@ impl TableState {
         }
     }
 
-    /// A table of the checkpoint that the store is opened at, whose log ends at `log_end`.
+    /// Returns the state of a table in the checkpoint at which the store is opened. The
+    /// checkpoint's log ends at `log_end`.
     pub(crate) fn recovered(
         entry: TableEntry,
         incarnation: u32,
@@ -65,14 +69,14 @@ impl TableState {
         TableId { number: TableNumber(self.entry.number), incarnation: self.incarnation }
     }
 
-    /// The id of the table that gets the number next; `None` after 4 billion of them.
+    /// Returns the id for the next table with this number. `None` after 4 billion tables.
     pub(crate) fn next_id(&self) -> Option<TableId> {
         let incarnation = self.incarnation.checked_add(1)?;
         Some(TableId { incarnation, ..self.id() })
     }
 
-    /// The id that the table of another checkpoint's manifest has beside this one of the same
-    /// number.
+    /// Returns the id of the table that has this number in the manifest of a later checkpoint. The
+    /// id is this table's own if both are the same table.
     pub(crate) fn id_of_later(&self, entry: &TableEntry) -> Option<TableId> {
         let of = |entry: &TableEntry| (entry.width(), entry.value_bytes, entry.dropped);
         let is_same = of(entry) == of(&self.entry)
@@ -80,24 +84,25 @@ impl TableState {
         if is_same || entry.dropped { Some(self.id()) } else { self.next_id() }
     }
 
-    /// True if the table was dropped and it is not known yet where its last record can be.
+    /// True if the table was dropped and `records_end` is not known yet.
     pub(crate) fn is_unsettled(&self) -> bool {
         self.entry.dropped && self.records_end.is_none()
     }
 
-    /// Notes that all records of the dropped table lie below `log_end`, of which there are any only
-    /// if it `was_written`.
+    /// Notes that all records of the dropped table lie below `log_end`. If `was_written` is false,
+    /// the table has no records.
     pub(crate) fn settle(&mut self, log_end: u64, was_written: bool) {
         self.records_end = Some(if was_written { log_end } else { 0 });
     }
 
-    /// True if the table was dropped, and if no record of it lies, or can come to lie, in the log
-    /// from `log_begin` on.
+    /// True if the table was dropped, and the log from `log_begin` on has no record of it now or
+    /// later.
     fn has_no_record(&self, log_begin: u64) -> bool {
         self.entry.dropped && self.records_end.is_some_and(|end| end <= log_begin)
     }
 
-    /// Whether another table can get the number. `checkpoints` are those on disk or about to be.
+    /// True if another table can get this number. `checkpoints` lists the checkpoints that are on
+    /// disk or being taken.
     pub(crate) fn is_free(&self, log_begin: u64, checkpoints: &[u64]) -> bool {
         let is_named = |&(oldest, newest): &(u64, u64)| {
             checkpoints.iter().any(|checkpoint| (oldest..=newest).contains(checkpoint))
@@ -107,9 +112,10 @@ impl TableState {
             && self.next_id().is_some()
     }
 
-    /// The table as checkpoint `number` holds it, whose log begins at `log_begin`.
+    /// Returns the table's entry for the manifest of checkpoint `number`, whose log begins at
+    /// `log_begin`.
     pub(crate) fn cut(&mut self, number: u64, log_begin: u64) -> TableEntry {
-        // Once no record of the table is left, an open does not need the records' length.
+        // If the table has no record left, an open does not need the length of its records.
         let gone = self.entry.dropped && (self.was_gone || self.has_no_record(log_begin));
         if !gone {
             let oldest = self.named.map_or(number, |(oldest, _)| oldest);
@@ -120,7 +126,7 @@ impl TableState {
         TableEntry {
             value_bytes: match (gone, self.entry.dropped) {
                 (true, _) => 0,
-                // 0 would say that no record is left.
+                // At least 1, because 0 means that the table has no record left.
                 (false, true) => self.entry.value_bytes.max(1),
                 (false, false) => self.entry.value_bytes,
             },
@@ -130,18 +136,18 @@ impl TableState {
         }
     }
 
-    /// Bytes of a record; of the longest one, where the width is variable.
+    /// Returns the length in bytes of a record; of the longest record if the width is variable.
     pub(crate) fn record_bytes_max(&self) -> u64 {
         record_bytes(self.entry.value_bytes as usize) as u64
     }
 
-    /// Bytes of the records of `rows` rows, which are all rows of the table.
+    /// Returns the total size in bytes of the table's records. `rows` is the table's row count.
     pub(crate) fn live_bytes(&self, rows: u64) -> u64 {
         let longest = self.record_bytes_max();
         match self.entry.width() {
             Width::Fixed => rows * longest,
             Width::Variable => {
-                // Counts of batches under way may not fit each other.
+                // While batches run, the total size and the row count may not fit each other.
                 let bytes = self.record_bytes.load(Ordering::Relaxed);
                 let bytes = bytes.cast_signed().max(0).cast_unsigned();
                 bytes.clamp(rows * HEADER_BYTES as u64, rows * longest)
@@ -150,16 +156,16 @@ impl TableState {
     }
 }
 
-/// The most tables that a bank has at a time: 0 is no table's number.
+/// Largest number of tables that a bank has at a time. The number 0 is never given to a table.
 pub(crate) const NUMBERS_MAX: u16 = u16::MAX;
 
-/// Which numbers the next tables get.
+/// State for choosing the numbers of new tables.
 #[derive(Debug)]
 pub(crate) struct Numbers {
-    /// [`NUMBERS_MAX`], or fewer in tests.
+    /// The largest table number: [`NUMBERS_MAX`], or less in tests.
     pub(crate) max: AtomicU32,
-    /// Where the search for a number of a dropped table goes on, so that each is used as seldom as
-    /// any other. Changes only under the lock of the tables.
+    /// The place in the list of tables at which the search for a free number continues, so all
+    /// numbers are reused equally often. Changes only under the lock of the tables.
     pub(crate) next: AtomicU32,
 }
 
@@ -169,6 +175,6 @@ impl Default for Numbers {
     }
 }
 
-/// Of each number, the oldest and the newest checkpoint on disk that has the table or a record of
-/// it.
+/// For each table number, the oldest and the newest checkpoint on disk that has the table or its
+/// records.
 pub(crate) type Named = BTreeMap<u16, (u64, u64)>;

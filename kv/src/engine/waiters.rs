@@ -1,10 +1,10 @@
-//! Parking until the clock of a row comes down.
+//! Parks threads until a row has fewer outstanding Gets.
 //!
-//! Rows are spread over stripes, and a stripe counts the releases that a thread was waiting for. A
-//! waiting thread takes a ticket, and from then on the stripe counts releases. It tries its Get
-//! once more, and parks until the count differs from the ticket's. The second try sees a release
-//! before the ticket, and a release after it changes the count, so no wake-up is lost. A batch pays
-//! one load while no thread waits.
+//! Rows are distributed over stripes. A stripe counts releases while a thread waits in any stripe.
+//! A thread that must wait takes a ticket with the stripe's count, and tries its Get once more. If
+//! that fails, the thread parks until the count differs from the ticket's count. No wake-up is
+//! lost: the second try sees a release that came before the ticket, and a later release changes the
+//! count. While no thread waits, a batch pays one load.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, Planted, fence, planted
 
 const STRIPES: usize = 64;
 
-/// The threads that wait for a clock, by stripe.
+/// The threads that wait for a row's release, by stripe.
 #[derive(Debug)]
 pub(crate) struct Waiters {
     key_hash: KeyHash,
@@ -28,7 +28,7 @@ struct Stripe {
     released: Condvar,
 }
 
-/// The state of a row's stripe before an attempt; see
+/// The release count of a row's stripe before an attempt. See
 /// [`Store::release_ticket`](crate::Store::release_ticket).
 #[derive(Debug)]
 #[must_use]
@@ -39,8 +39,8 @@ pub struct ReleaseTicket<'a> {
 }
 
 impl Waiters {
-    /// `key_hash` chooses the stripes: the bank's, so that no caller can choose keys that share
-    /// one.
+    /// Makes the stripes. `key_hash` is the bank's secret hash; it chooses the stripe of a key, so
+    /// no caller can choose keys that share a stripe.
     pub(crate) fn new(key_hash: KeyHash) -> Self {
         Waiters {
             key_hash,
@@ -55,14 +55,15 @@ impl Waiters {
 
     pub(crate) fn ticket(&self, table: TableNumber, key: u64) -> ReleaseTicket<'_> {
         self.tickets.fetch_add(1, Ordering::SeqCst);
-        // Pairs with the fence in `released`: either the releasing batch sees this ticket, or the
-        // ticket's owner, trying again from here on, sees the clock that the batch brought down.
+        // Pairs with the fence in `released`. Either the releasing batch sees this ticket, or the
+        // ticket's owner sees the lower clock when it tries again.
         fence(Ordering::SeqCst);
         let stripe = self.stripe(table, key);
         ReleaseTicket { waiters: self, stripe, releases: *stripe.releases.lock() }
     }
 
-    /// Must be called after the clocks of these rows came down.
+    /// Wakes the threads that wait for these rows. Must be called after the clocks of the rows were
+    /// lowered.
     pub(crate) fn released(&self, table: TableNumber, keys: &[u64]) {
         fence(Ordering::SeqCst);
         if self.tickets.load(Ordering::SeqCst) == 0 {
@@ -77,7 +78,7 @@ impl Waiters {
 }
 
 impl Waiters {
-    /// Wakes all waiting threads, which look at their rows again.
+    /// Wakes all waiting threads. Each of them tries its Get again.
     pub(crate) fn wake_all(&self) {
         for stripe in &self.stripes {
             *stripe.releases.lock() += 1;
@@ -87,8 +88,8 @@ impl Waiters {
 }
 
 impl ReleaseTicket<'_> {
-    /// Parks until a row of the stripe has been released since the ticket was taken. Returns false
-    /// at the deadline.
+    /// Parks until a row of the stripe is released after the ticket was taken. Returns false at the
+    /// deadline.
     pub(crate) fn wait(self, deadline: Instant) -> bool {
         let mut releases = self.stripe.releases.lock();
         while *releases == self.releases {

@@ -8,13 +8,13 @@ use crate::record::address::TableId;
 
 impl Store {
     /// Looks up where rows are, without reading from disk. Adds to `wanted` the keys whose rows
-    /// [`promote`](Self::promote) would move: rows on disk, and rows in the read-only region, which
-    /// the log evicts next. Adds to `resident` the keys of the rows in mutable memory, with their
-    /// marks. Only the hash of a key is compared with rows on disk. `wanted` may therefore contain
-    /// a key that has no row.
+    /// [`promote`](Self::promote) would move. These are rows on disk, and rows in the read-only
+    /// region, which the log evicts next. Adds to `resident` the keys of the rows in mutable
+    /// memory, with their marks. A row on disk is recognised only by its key's hash, so `wanted`
+    /// may contain a key that has no row.
     ///
     /// # Errors
-    /// `NoSuchTable`.
+    /// `NoSuchTable` if the table does not exist.
     pub fn announce(
         &self,
         table: TableId,
@@ -29,8 +29,8 @@ impl Store {
     }
 
     /// Moves rows from disk and from the read-only region into mutable memory. Their clocks do not
-    /// change. Moving a row out of the read-only region pays off because the log evicts that region
-    /// next: a later get of an evicted row waits for the disk.
+    /// change. The log evicts the read-only region next, and a later get of an evicted row would
+    /// wait for the disk.
     ///
     /// # Errors
     /// The errors of [`execute`](Self::execute).
@@ -38,8 +38,8 @@ impl Store {
         self.promote_marking(table, keys, &mut Vec::new())
     }
 
-    /// Moves rows as [`promote`](Self::promote) does, and adds the marks of the rows that are in
-    /// mutable memory afterwards to `marks`.
+    /// Moves rows as [`promote`](Self::promote) does. Adds to `marks` the marks of the rows that
+    /// are in mutable memory afterwards.
     ///
     /// # Errors
     /// The errors of [`execute`](Self::execute).
@@ -59,11 +59,10 @@ impl Store {
         })
     }
 
-    /// Copies rows from the read-only region to mutable memory if no thread has got, changed or
+    /// Copies rows from the read-only region to mutable memory, if no thread has got, changed or
     /// moved them since `marks` were taken. The copy stays in memory until the log has filled the
-    /// mutable region once more. Leaves other rows alone: changed rows, and rows that are no longer
-    /// in the read-only region. Adds to `moved` the position in `keys` and the new mark of each
-    /// copied row.
+    /// mutable region once more. Leaves all other rows alone. For each copied row, adds to `moved`
+    /// the row's index in `keys` and its new mark.
     ///
     /// # Errors
     /// The errors of [`execute`](Self::execute).
@@ -80,9 +79,9 @@ impl Store {
         Ok(())
     }
 
-    /// Returns two addresses: where the mutable region begins, and where memory begins. The log
-    /// evicts next the rows whose mark has an [`address`](RowMark::address) below the first. Rows
-    /// with an address below the second are on disk.
+    /// Returns the address at which the mutable region begins, and the address at which memory
+    /// begins. The log evicts next the rows whose mark has an [`address`](RowMark::address) below
+    /// the first. Rows with an address below the second are on disk.
     #[must_use]
     pub fn boundaries(&self) -> (u64, u64) {
         let core = self.core();
@@ -91,8 +90,8 @@ impl Store {
     }
 
     /// Makes the writer thread call `told` after each move of the [`boundaries`](Self::boundaries).
-    /// `told` should be short and must not call the store. Only the first call of this method has
-    /// an effect.
+    /// `told` must be short and must not call the store. Only the first call of this method has an
+    /// effect.
     pub fn when_boundaries_move(&self, told: Box<dyn Fn() + Send + Sync>) {
         self.core().log.when_boundaries_move(told);
     }

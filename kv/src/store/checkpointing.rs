@@ -1,4 +1,5 @@
-//! Takes checkpoints of a store, and keeps what the next checkpoint must know about the newest one.
+//! Takes checkpoints of a store, and keeps the facts about the newest checkpoint that the next one
+//! needs.
 
 use crate::checkpoint::manifest::TableEntry;
 use crate::engine::compaction::pins::CheckpointPin;
@@ -20,49 +21,48 @@ use crate::device;
 use crate::error::{Error, Result};
 use crate::index::image::ImageKind;
 
-/// What the store knows of its newest checkpoint.
+/// Facts about the newest checkpoint.
 #[derive(Debug)]
 pub(super) struct Newest {
-    /// Number of the checkpoint; 0 if there is no checkpoint.
+    /// The checkpoint's number. 0 if there is no checkpoint.
     pub(super) number: u64,
     /// True if the bank file says that the bank has a checkpoint.
     pub(super) noted: bool,
-    /// True if an attempt at the next number has failed in this opening.
+    /// True if this opening has already failed to take the checkpoint with the next number.
     pub(super) is_retry: bool,
-    /// The images of its index. Empty if the changes since that checkpoint are not known: the next
-    /// image is then whole.
+    /// The images of the checkpoint's index. Empty if the changes since that checkpoint are not
+    /// known: then the next image is whole.
     pub(super) images: Vec<ImageEntry>,
 }
 
-/// The state of the store at the moment that a checkpoint shows, taken while all batches were
-/// paused.
+/// The state of the store that a checkpoint shows, recorded while all batches were paused.
 struct Moment<'a> {
     log_end: Address,
-    /// Keeps the log that the checkpoint names from being freed.
+    /// The pin that keeps the checkpoint's log from being freed.
     pin: CheckpointPin<'a>,
     tables: Vec<TableEntry>,
     index: Cut<'a>,
     /// The checkpoint's id.
     id: u64,
-    /// How long batches were paused.
+    /// The length of the pause of all batches.
     paused: Duration,
 }
 
-/// Limit of the deltas that follow one whole image, as a part of the bytes of that image. The next
-/// image is whole if a delta would exceed the limit. An opening therefore reads at most this part
-/// more than one whole image.
+/// Largest total size of the deltas after one whole image, as a fraction of the size of that image.
+/// If the next delta would exceed the limit, the next image is whole. So an opening reads at most
+/// this fraction more than one whole image.
 const DELTAS_PART: f64 = 0.25;
-/// Limit of the number of deltas that follow one whole image: each delta is one more file to open.
+/// Largest number of deltas after one whole image. Each delta is one more file to open.
 const DELTAS_MAX: usize = 64;
 
 impl Newest {
-    /// The value for a store that was opened at checkpoint `number`, or as a new store if that is
-    /// `None`.
+    /// Returns the facts for a store that was opened at checkpoint `number`. `None` stands for a
+    /// new store.
     pub(super) fn opened(number: Option<u64>, images: Vec<ImageEntry>) -> Self {
         Newest { number: number.unwrap_or(0), noted: number.is_some(), is_retry: false, images }
     }
 
-    /// True if the next image should be a delta. `changed_part` is the part of the buckets that
+    /// True if the next image should be a delta. `changed_part` is the fraction of the buckets that
     /// have changed since the newest checkpoint.
     fn takes_delta(&self, changed_part: f64) -> bool {
         let [whole, deltas @ ..] = &self.images[..] else { return false };
@@ -82,42 +82,42 @@ fn check_not_in_callback() -> Result<()> {
 }
 
 impl Store {
-    /// Takes a checkpoint of all tables. Stores `blob` with it, bytes that only the caller
-    /// interprets. Returns the checkpoint's number.
+    /// Takes a checkpoint of all tables. Stores `blob` with the checkpoint; only the caller
+    /// interprets these bytes. Returns the checkpoint's number.
     ///
     /// When the call returns, the checkpoint is on stable storage. It shows the store at one moment
-    /// of the call. Batches are paused for that moment, and continue while the checkpoint is
-    /// written. The pause may fall inside a batch of another thread: the checkpoint then holds a
-    /// part of that batch's changes. The call writes only what has changed since the last
-    /// checkpoint: pages of the log, and buckets of the index.
+    /// of the call. All batches are paused for that moment, and continue while the checkpoint is
+    /// written. The pause may fall inside a batch of another thread. The checkpoint then holds only
+    /// a part of that batch's changes. The call writes only the pages of the log and the buckets of
+    /// the index that have changed since the last checkpoint.
     ///
     /// # Errors
-    /// After an error the newest checkpoint is the last one before the call, with two exceptions
-    /// that are named below.
+    /// After an error, the newest checkpoint is the same as before the call, with the two
+    /// exceptions below.
     ///
-    /// - `Io` or `Poisoned` if something can't be written or synced. Exception 1: if the new
-    ///   checkpoint's name could not be made durable, the store takes no more writes, and a
-    ///   reopening finds the old or the new checkpoint, both complete. Exception 2: if the call
-    ///   could not note in `BANK` that the bank has a checkpoint, the new checkpoint is the newest
+    /// - `Io` or `Poisoned` if something cannot be written or synced. Exception 1: the new
+    ///   checkpoint's name could not be made durable. Then the store takes no more writes, and a
+    ///   reopening finds the old or the new checkpoint, both complete. Exception 2: the call could
+    ///   not record in `BANK` that the bank has a checkpoint. Then the new checkpoint is the newest
     ///   one.
     /// - `DiskFull` if the disk has no room for the checkpoint. No row is lost, and the caller can
     ///   call again.
     /// - `DirectoryMoved` if the bank's path now leads to another directory. Nothing is written.
     ///   The caller can call again when the directory is back.
-    /// - `InvalidArgument` if an operation's callback calls it.
+    /// - `InvalidArgument` if an operation's callback makes this call.
     /// - `Inconsistent` if the checkpoint could not be opened again.
     pub fn checkpoint(&self, blob: &[u8]) -> Result<u64> {
         let before = self.newest.lock().number;
         let taken = self.take_checkpoint(blob);
         match &taken {
             Err(Error::Io { source, .. }) if device::is_out_of_handles(source) => {
-                // The device may hold the missing file handles for segment files; it can open those
-                // files again later.
+                // The system has no file handle left. The device may hold handles of segment files,
+                // and it can open these files again later.
                 self.core().log.device.release_handles();
                 self.take_checkpoint(blob)
             }
-            // Only while the new checkpoint does not stand: its last step, the note in `BANK`, may
-            // be the step without room.
+            // Only if the new checkpoint is not complete. If it is complete, the full disk stopped
+            // only its last step, the record in `BANK`.
             Err(error) if !self.core().log.is_poisoned() && self.newest.lock().number == before => {
                 match error.for_want_of_room() {
                     Some((path, reason)) => Err(Error::DiskFull { path, reason }),
@@ -129,11 +129,14 @@ impl Store {
     }
 
     /// Keeps a checkpoint beyond `checkpoints_kept` until it is [unpinned](Self::unpin), also after
-    /// a reopening. Useful for the checkpoint of a training's best epoch. A pinned checkpoint keeps
-    /// the log that its rows are in. A roll back to an older checkpoint removes it.
+    /// a reopening. This is useful for the best epoch of a training. A pinned checkpoint keeps the
+    /// log with its rows. A rollback to an older checkpoint removes it.
     ///
     /// # Errors
-    /// `NoSuchCheckpoint`; `ReadOnly`; `DirectoryMoved`; `Io`.
+    /// - `NoSuchCheckpoint` if the bank has no checkpoint with this number.
+    /// - `ReadOnly` if the store is open read-only.
+    /// - `DirectoryMoved` if the bank's path now leads to another directory.
+    /// - `Io` if a file cannot be read or written.
     pub fn pin(&self, number: u64) -> Result<()> {
         self.with_checkpoint(number, |checkpoints| checkpoints.pin(number))
     }
@@ -148,7 +151,7 @@ impl Store {
     }
 
     /// Runs `work` while no other thread takes a checkpoint, so that no checkpoint is removed
-    /// during it.
+    /// meanwhile.
     fn with_checkpoint(
         &self,
         number: u64,
@@ -166,7 +169,7 @@ impl Store {
         work(&self.checkpoints)
     }
 
-    /// Fails if the store can't write, or if its path leads to another directory.
+    /// Fails if the store cannot write, or if its path leads to another directory.
     fn check_place(&self, core: &Core) -> Result<()> {
         core.log.check_poison()?;
         self.checkpoints.check_in_place()?;
@@ -177,21 +180,20 @@ impl Store {
         Ok(())
     }
 
-    /// Removes the checkpoints beyond the kept ones, and frees the log that only they needed. An
-    /// error here does not affect the newest checkpoint: the statistics report it, and the next
-    /// checkpoint tries again.
+    /// Removes the checkpoints beyond `checkpoints_kept`, and frees the log that only they needed.
+    /// An error here does not affect the newest checkpoint. The statistics report the error, and
+    /// the next checkpoint tries again.
     fn let_go_of_older(&self, core: &Core) {
         let mut gone = Vec::new();
         let _ = self.checkpoints.prune(self.checkpoints_kept, &mut gone);
-        // Only the checkpoints that this call removed are unpinned: an unreadable folder says
-        // nothing about the others. A failed removal is tried again after the next page of
-        // compaction or the next checkpoint.
+        // Only the checkpoints that this call removed are unpinned. If the folder cannot be read,
+        // the others may still exist. If freeing fails here, the next page of compaction or the
+        // next checkpoint tries again.
         core.unpin(&gone);
         let _ = core.free_space(0);
     }
 
-    /// Pauses all batches and records what the store holds at that moment. Calls `id_of` during the
-    /// pause.
+    /// Pauses all batches and records the state of the store. Calls `id_of` during the pause.
     fn moment<'a>(
         &self,
         core: &'a Core,
@@ -202,11 +204,11 @@ impl Store {
         let pausing = Instant::now();
         let pause = core.gate.pause();
         let log_end = core.log.cut(reserved)?;
-        // The lock is held until the tables are recorded, so that no table is made between the pin
-        // and the cut. Such a table could see a later beginning of the log than the pin, and take a
-        // table number whose old records this checkpoint still has.
+        // The lock is held until the tables are recorded. Otherwise another thread could make a
+        // table between the pin and the cut. That table could see a later beginning of the log than
+        // the pin. It could then take a table number whose old records this checkpoint still has.
         let mut states = core.tables.write();
-        // From here on, no log that this checkpoint names is freed.
+        // From here on, the log that this checkpoint names is not freed.
         let pin = core.pin_checkpoint(number);
         let tables = core.cut_tables(&mut states, number, (pin.begin, log_end.raw()));
         drop(states);
@@ -222,11 +224,11 @@ impl Store {
         let mut newest = self.newest.lock();
         self.check_place(&core)?;
         let started = Instant::now();
-        // Read before the cut, so that the checkpoint holds every change that is counted here.
+        // Read before the pause, so that the checkpoint holds every change that is counted here.
         let changed = core.counters.changes();
         let state = self.state_id();
         let number = self.checkpoints.number_after(newest.number)?;
-        // Set until the checkpoint is complete.
+        // Stays true unless the checkpoint is completed.
         let is_retry = std::mem::replace(&mut newest.is_retry, true);
         let partial = self.checkpoints.begin(number)?;
         let kind = self.next_image(&newest, &partial)?;
@@ -235,8 +237,8 @@ impl Store {
         let Moment { log_end, mut pin, tables, index, id, paused } = moment;
         let log_begin = pin.begin;
         let identity = CheckpointIdentity { bank: self.bank, checkpoint: number, id };
-        // Taken until the checkpoint is complete: after a failure the changes since the last
-        // complete checkpoint are not known.
+        // Stays empty unless the checkpoint is completed. After a failure, the changes since the
+        // last complete checkpoint are not known.
         let mut images = std::mem::take(&mut newest.images);
         if kind == ImageKind::Whole {
             images.clear();
@@ -274,7 +276,7 @@ impl Store {
         newest.number = number;
         newest.images = images;
         newest.is_retry = false;
-        // If the sync fails, a reopening may find the old or the new checkpoint, so the store stops
+        // If the sync fails, a reopening may find the old or the new checkpoint. So the store stops
         // writing.
         self.checkpoints.sync().inspect_err(|e| core.log.poison(e))?;
         if !newest.noted {
@@ -289,8 +291,8 @@ impl Store {
         Ok(number)
     }
 
-    /// Decides which image of the index the next checkpoint gets. For a delta, links the images
-    /// that it builds on into the new checkpoint.
+    /// Decides if the next checkpoint gets a whole image of the index or a delta. For a delta,
+    /// links the images that it builds on into the new checkpoint.
     fn next_image(&self, newest: &Newest, partial: &PartialCheckpoint<'_>) -> Result<ImageKind> {
         let core = self.core();
         if newest.takes_delta(core.index.changed_part()) {
@@ -311,8 +313,8 @@ mod tests {
     use crate::limits::Limits;
     use crate::options::StoreOptions;
 
-    /// A manifest that no reader would accept is not written, and the last checkpoint stays the
-    /// newest.
+    /// Shows that a checkpoint fails if no reader would accept its manifest, and that the last
+    /// checkpoint then stays the newest.
     #[test]
     fn a_checkpoint_that_could_not_be_opened_is_not_made() {
         let dir = tempfile::tempdir().unwrap();
@@ -337,13 +339,14 @@ mod tests {
         }
     }
 
-    /// Regression test: the log could fill up to its last page, which left a checkpoint no address
-    /// to end at. All rows written since the last checkpoint were lost.
+    /// Shows that a checkpoint still has an address at which it can end when the log is full.
+    /// Earlier, the log could fill up to its last page. All rows written since the last checkpoint
+    /// were then lost.
     #[test]
     fn a_log_that_has_used_up_its_addresses_has_one_for_a_checkpoint() {
         use crate::log::last_page;
-        // Pages of 8 KiB run out of page numbers first; pages of 256 KiB run out of addresses
-        // first.
+        // With pages of 8 KiB the log runs out of page numbers first; with pages of 256 KiB it runs
+        // out of addresses first.
         for page_bytes in [8_u32 << 10, 256 << 10] {
             let dir = tempfile::tempdir().unwrap();
             let options = StoreOptions {
@@ -360,7 +363,7 @@ mod tests {
             assert_eq!(stats.log_address_warning, None);
             assert!(stats.log_address_left_bytes > 31 << 40);
             drop(store);
-            // Moves the empty log to three pages before its last possible address.
+            // Moves the empty log to a place three pages before its last possible address.
             let path = dir.path().join("checkpoints/0000000001/manifest");
             let bytes = std::fs::read(&path).unwrap();
             let page_bits = page_bytes.ilog2();
@@ -379,7 +382,7 @@ mod tests {
             let warning = stats.log_address_warning.unwrap();
             assert!(warning.contains("export"), "{warning}");
             let mut rows = 0;
-            // Ends: three pages take a bounded number of rows.
+            // Ends: three pages hold a limited number of rows.
             let error = loop {
                 match store.execute(table, &[rows], crate::Clock::Keep, &mut PutZeros) {
                     Ok(_) => rows += 1,
@@ -407,8 +410,8 @@ mod tests {
         }
     }
 
-    /// The program's check ends a wait at the disk quota. In this test only a checkpoint could end
-    /// the wait otherwise.
+    /// Shows that the program's check ends a wait at the disk quota. In this test, only a
+    /// checkpoint could end the wait otherwise.
     #[test]
     fn a_wait_for_space_ends_when_the_program_says_so() {
         thread_local! {
@@ -422,8 +425,8 @@ mod tests {
                 true
             }
         }
-        // The check answers for this thread alone, because other tests of this process wait in
-        // other threads.
+        // The check works only for this thread, because other tests of this process wait in other
+        // threads.
         crate::check_while_waiting(|| IS_STOPPED.get());
         let dir = tempfile::tempdir().unwrap();
         let options = StoreOptions {
@@ -438,7 +441,7 @@ mod tests {
         let core = store.core();
         let pin = core.pin_checkpoint(1);
         IS_STOPPED.set(true);
-        // Ends: the log reaches the quota.
+        // Ends: the log grows until it reaches the quota.
         let interrupted = (0..)
             .find_map(|key| put(&[key], crate::Clock::Keep).err())
             .expect("the keys do not end");

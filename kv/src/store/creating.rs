@@ -1,4 +1,4 @@
-//! Makes a bank where there is none, and removes it again if that fails.
+//! Makes a new bank, and removes its files if the opening then fails.
 
 use crate::checkpoint::bank_lock::BankLock;
 use std::fs;
@@ -16,11 +16,11 @@ use crate::limits::Limits;
 use crate::memory::budget::Budget;
 use crate::options::StoreOptions;
 
-/// The files and directories that a call has made for a new bank. Dropped before
-/// [`done`](Self::done), it removes them.
+/// The files and directories of a new bank. If this value is dropped before [`done`](Self::done) is
+/// called, the drop removes them.
 #[derive(Debug)]
 pub(crate) struct Making {
-    /// Directories that did not exist before the call, the innermost first.
+    /// The directories that did not exist before the call. The innermost directory comes first.
     dirs: Vec<PathBuf>,
     /// The bank's directory. `None` until this call holds the bank's lock and has found no bank
     /// there.
@@ -29,22 +29,24 @@ pub(crate) struct Making {
 }
 
 impl Making {
-    /// Must be called before anything is made in `dir`.
+    /// Notes which directories are missing. Must be called before a file or directory is made in
+    /// `dir`.
     pub(crate) fn begin(dir: &Path) -> Self {
         let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
         let dirs = dir.ancestors().take_while(is_missing).map(Path::to_owned).collect();
         Making { dirs, bank: None, had_lock: dir.join(LOCK_NAME).exists() }
     }
 
-    /// Must be called while the bank's lock is held and the directory has no bank. The result must
-    /// be dropped before the lock is released: after that, another process may make a bank there.
+    /// Notes that this call makes the bank in `dir`. Must be called while the bank's lock is held
+    /// and the directory has no bank. The result must be dropped before the lock is released,
+    /// because another process may make a bank there afterwards.
     #[must_use]
     pub(crate) fn locked(mut self, dir: &Arc<Directory>) -> Self {
         self.bank = Some(Arc::clone(dir));
         self
     }
 
-    /// Keeps the bank: the drop that follows removes nothing.
+    /// Keeps the bank: the drop then removes nothing.
     pub(crate) fn done(mut self) {
         self.bank = None;
         self.dirs.clear();
@@ -58,9 +60,9 @@ impl Drop for Making {
             std::thread::panicking() || BankLock::take(&bank).is_err(),
             "the lock must be held: another process may have made a bank here"
         );
-        // The folders are this call's own, since the directory had no other files. BANK is removed
-        // last: a directory with a folder and without BANK is refused as no bank. If a removal
-        // fails here, a valid new bank stays.
+        // The directory had no other files, so this call has made both folders. BANK is removed
+        // last, because a directory with a folder but without BANK is refused as no bank. If a
+        // removal fails here, a valid new bank stays.
         for folder in ["log", "checkpoints"] {
             match bank.place(folder).remove_dir_all() {
                 Err(e) if e.kind() != ErrorKind::NotFound => return,
@@ -74,19 +76,21 @@ impl Drop for Making {
             let _ = bank.place(LOCK_NAME).remove_file();
         }
         for dir in &self.dirs {
-            // Fails if another process has put a file into the directory, which then stays.
+            // Fails if another process has put a file into the directory. The directory then stays.
             let _ = fs::remove_dir(dir);
         }
     }
 }
 
-/// Refuses options and directories that can't be opened, before anything is made. Returns the
-/// manifest for the new bank, which is used if `dir` has no bank.
+/// Checks the options and the directory before anything is made. Returns the manifest for a new
+/// bank, which is used if `dir` has no bank.
 ///
 /// # Errors
-/// `InvalidOption`. `NotABank` if there is no bank and the options forbid making one, and for a
-/// directory with other files. `BudgetTooSmall` for a new bank. `Io` if the directory can't be
-/// opened.
+/// - `InvalidOption` if an option is invalid.
+/// - `NotABank` if there is no bank and the options forbid making one, or if the directory has
+///   other files.
+/// - `BudgetTooSmall` if the memory budget is too small for a new bank.
+/// - `Io` if the directory cannot be opened.
 pub(super) fn check(dir: &Path, options: &StoreOptions, limits: Limits) -> Result<Manifest> {
     if options.checkpoints_kept == 0 {
         return Err(Error::option("checkpoints_kept", "must be at least 1"));

@@ -1,4 +1,4 @@
-//! Memory that the store lends to a caller, out of its memory budget.
+//! Memory of the store's budget that the store lends to a caller.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::Store;
 use crate::engine::core::Core;
 use crate::error::Result;
 
-/// Memory that the store does without until this loan is dropped. See [`Store::lend_memory`].
+/// Memory that the store does not use until this loan is dropped. See [`Store::lend_memory`].
 #[derive(Debug)]
 pub struct Loan {
     core: Arc<Core>,
@@ -14,11 +14,11 @@ pub struct Loan {
 }
 
 impl Loan {
-    /// Makes the store release the lent memory: the caller may use it after this call. May wait
-    /// until a page is written.
+    /// Makes the store release the lent memory. The caller may use the memory after this call. The
+    /// call may wait until a page is written.
     ///
     /// # Errors
-    /// `Poisoned` after a failed write.
+    /// `Poisoned` if an earlier write to the log has failed.
     pub fn make_room(&self) -> Result<()> {
         self.core.cache.give_way(&self.core.log);
         self.core.log.give_way()
@@ -33,12 +33,11 @@ impl Drop for Loan {
 }
 
 impl Store {
-    /// Lends `bytes` bytes of the memory budget. Returns at once; the caller may use the memory
+    /// Lends `bytes` bytes of the memory budget, without waiting. The caller may use the memory
     /// after [`Loan::make_room`].
     ///
     /// # Errors
-    /// `BudgetTooSmall` if the memory that is left would be too little for the log to turn its
-    /// pages.
+    /// `BudgetTooSmall` if the remaining memory would be too small for the log to turn its pages.
     pub fn lend_memory(&self, bytes: u64) -> Result<Loan> {
         let core = self.core().into_shared();
         core.budget

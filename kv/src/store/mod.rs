@@ -1,5 +1,4 @@
-//! The public calls of the store: opening, batches of operations, tables, checkpoints and scans
-//! over one log.
+//! The public calls of the store: opening, batches of operations, tables, checkpoints and scans.
 
 mod ahead;
 mod checkpointing;
@@ -42,9 +41,8 @@ use serving::{CallState, Serving};
 pub use state::StateId;
 pub use tables::TableInfo;
 
-/// When dropped, wakes the threads that wait for a row of this batch. It is a drop guard because a
-/// batch that ends with an error or a panic may already have lowered the staleness clocks of some
-/// rows.
+/// Wakes the threads that wait for rows of this batch when it is dropped. A batch that ends with an
+/// error or a panic may also have released rows, so this is a drop guard.
 struct Released<'a> {
     waiters: &'a Waiters,
     table: TableId,
@@ -57,19 +55,19 @@ impl Drop for Released<'_> {
     }
 }
 
-/// A store of rows in a directory. Threads share it behind an `Arc` or a reference.
+/// A store of rows in a directory. Threads share the store through an `Arc` or a reference.
 ///
 /// Dropping a store writes nothing: rows that changed after the last checkpoint are lost.
 ///
 /// In the source, `store/mod.rs` runs operations over the rows of a batch and waits for blocked
-/// rows. Other files of the folder have the other calls:
+/// rows. The other files of the folder have the other calls:
 ///
 /// - `open` opens a store for writing and `reading` opens a store read-only.
 /// - `tables`, `checkpointing`, `scan`, `statistics` and `state` have the calls of these names.
 /// - `ahead` moves rows into memory before a batch needs them.
 /// - `loan` lends memory to the caller.
 ///
-/// Deltas, copies and roll backs are in the folder `history`.
+/// The folder `history` has the calls for deltas, copies and rollbacks.
 ///
 /// ```
 /// use embank_kv::{Access, Clock, Operation, Store, StoreOptions};
@@ -102,36 +100,36 @@ pub struct Store {
     writer: Option<JoinHandle<()>>,
     compactor: Option<JoinHandle<()>>,
     checkpoints: Checkpoints,
-    /// Held while a checkpoint is taken, so that one thread at a time takes one.
+    /// Held while a checkpoint is taken, so that only one thread takes a checkpoint.
     newest: Mutex<Newest>,
     checkpoints_kept: usize,
     segment_bytes: u64,
     hash_seed: u64,
     bank: u64,
-    /// Random number that identifies this opening of the store.
+    /// A random number that identifies this opening of the store.
     opening: u64,
     recovered: Option<Recovered>,
     dir: Arc<Directory>,
-    /// `None` if the store is open read-only.
+    /// The lock of the bank. `None` if the store is open read-only.
     lock: Option<Mutex<BankLock>>,
 }
 
 impl Store {
-    /// The checkpoint that the store was opened at. `None` for a new store, and for a store that is
-    /// open read-only: that one has [`reading`](Self::reading).
+    /// Returns the checkpoint at which the store was opened. `None` for a new store and for a
+    /// read-only store; [`reading`](Self::reading) returns the checkpoint of a read-only store.
     #[must_use]
     pub fn recovered(&self) -> Option<&Recovered> {
         self.recovered.as_ref()
     }
 
-    /// The absolute path that the store's directory had when the store was opened.
+    /// Returns the absolute path that the store's directory had when the store was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Runs the operation on one key without the machinery of a batch, and counts the key. Returns
-    /// false, without any effect, if the key needs a batch: for example if its row is on disk.
+    /// Runs the operation on one key by the short path, and counts the key. Returns false, without
+    /// any effect, if the key needs a batch (for example because its row is on disk).
     #[inline]
     fn run_single<O: Operation>(
         &self,
@@ -144,8 +142,8 @@ impl Store {
         let hit = try_single(&core, table, key, clock, operation);
         if let Some(hit) = hit {
             core.count_single(O::ACCESS, O::CHANGES, hit);
-            // Only after the row was released: a thread that wakes earlier would find the row
-            // blocked.
+            // Called after the row was released. A thread that is woken earlier would find the row
+            // still blocked.
             if clock == Clock::Release {
                 core.waiters.released(table.number, &[key]);
             }
@@ -187,8 +185,8 @@ impl Store {
         Self::run_counted::<W>(&core, (table, width), keys, Clock::Keep, run)
     }
 
-    /// Runs a batch of work of the kind `W` and counts what it did. Then wakes the threads that
-    /// wait for the rows that the batch released.
+    /// Runs a batch of the work `W` and adds its counts to the counters. Then wakes the threads
+    /// that wait for the rows that the batch released.
     fn run_counted<W: Work>(
         core: &Core,
         (table, width): (TableId, Width),
@@ -203,7 +201,8 @@ impl Store {
             return Err(Error::InvalidArgument("a batch holds at most 4,294,967,295 keys".into()));
         }
         let mut scratch = take_scratch();
-        // Filled through references: moving them takes most of the time of a batch of one key.
+        // The batch fills these values through references. In a batch of one key, moving them would
+        // take most of the time.
         let mut outcome = Outcome::default();
         let mut tally = Tally::default();
         let memory =
@@ -216,15 +215,20 @@ impl Store {
 
     /// Runs an operation over a batch of keys of one table.
     ///
-    /// With `Acquire` and `Release` the keys of a batch must be distinct: otherwise a batch may
-    /// wait for itself. The store works on the rows one by one and in no particular order. Another
-    /// batch may therefore see some rows done and others not yet.
+    /// With `Acquire` and `Release`, the keys of a batch must be distinct, because a batch could
+    /// otherwise wait for itself. The store works on the rows one by one, in no particular order.
+    /// So another batch may see some rows before and some rows after this operation.
     ///
     /// # Errors
-    /// `NoSuchTable`; `WrongKind` if the width of the operation is not the table's; `TooLong` if a
-    /// value is longer than the table's maximum; `Damaged` or `Io` if a row can't be read;
-    /// `Poisoned` after a failed write, except for a peek. The batch may have worked on other rows
-    /// before the failure.
+    /// - `NoSuchTable` if the table does not exist.
+    /// - `WrongKind` if the operation and the table differ in width.
+    /// - `TooLong` if a value is longer than the table's maximum.
+    /// - `Damaged` or `Io` if a row cannot be read.
+    /// - `QuotaExceeded` or `DiskFull` if there is no room for a new record.
+    /// - `Interrupted` if the program ends a wait for room.
+    /// - `Poisoned` after a failed write, except for a peek.
+    ///
+    /// The batch may have worked on other rows before the error.
     #[inline]
     pub fn execute<O: Operation>(
         &self,
@@ -242,8 +246,8 @@ impl Store {
         Self::run(&self.core(), table, keys, clock, operation)
     }
 
-    /// The state that the store shows now, for the batches of one call. In a store that is open to
-    /// read only it is one checkpoint, which stays the same while the store is refreshed.
+    /// Returns the present state of the store, for the batches of one call. In a read-only store,
+    /// the state stays at one checkpoint even if another thread refreshes the store.
     #[must_use]
     pub fn call_state(&self) -> CallState<'_> {
         CallState(self.core())
@@ -261,10 +265,11 @@ impl Store {
     /// Deletes the rows for which `condition` returns true. Returns the number of deleted rows. The
     /// table must be of fixed width.
     ///
-    /// `condition` gets the position of the key in `keys`, the row's present value, and its clock.
-    /// No other thread can change the row while `condition` decides, so it decides on the value
-    /// that is deleted. The store asks again if another thread has moved the row, and the last
-    /// answer counts. `condition` should only compute, and must not call any store.
+    /// `condition` gets the index of the key in `keys`, the row's present value, and its number of
+    /// outstanding gets. No other thread can change the row during this call, so `condition` sees
+    /// the value that is deleted. If another thread has moved the row, the store calls `condition`
+    /// again, and the last answer counts. `condition` should only compute, and must not call any
+    /// store.
     ///
     /// ```
     /// use embank_kv::{Access, Clock, Operation, Store, StoreOptions};
@@ -302,43 +307,46 @@ impl Store {
         Ok(tally.deleted)
     }
 
-    /// Returns a ticket to wait for a blocked row with. After taking the ticket, the caller tries
-    /// its `Acquire` again, and [waits](Self::wait_released) with the ticket if the row is still
-    /// blocked. In this order the caller misses no release.
+    /// Returns a ticket for waiting until a blocked row is released. The caller must try its
+    /// `Acquire` again after it has taken the ticket. If the row is still blocked, the caller
+    /// [waits](Self::wait_released) with the ticket. In this order the caller misses no release.
     pub fn release_ticket(&self, table: TableId, key: u64) -> ReleaseTicket<'_> {
         self.waiters.ticket(table.number, key)
     }
 
-    /// Parks the calling thread until a batch has released a row of the ticket's stripe. Returns
-    /// false if the deadline passes first.
+    /// Parks the calling thread until a batch releases a row of the ticket's stripe (the row
+    /// itself, or a row that shares its stripe). Returns false if the deadline passes first.
     #[must_use]
     pub fn wait_released(&self, ticket: ReleaseTicket<'_>, deadline: Instant) -> bool {
         ticket.wait(deadline)
     }
 
     /// Wakes all threads that [wait for a release](Self::wait_released), so that they try their
-    /// batches again. For changes that are not releases, such as a dropped table.
+    /// batches again. The caller needs this after a change that is no release but also ends their
+    /// waits, such as a dropped table.
     pub fn wake_waiters(&self) {
         self.waiters.wake_all();
     }
 
-    /// Fails if the store can't write any more. Clocks that are above zero then stay as they are.
+    /// Fails if the store cannot write any more. Then no lease can end, so rows keep their counts
+    /// of outstanding gets.
     ///
     /// # Errors
-    /// `Poisoned` after a failed write; `ReadOnly` for a store that is open read-only.
+    /// `Poisoned` if an earlier write to the log has failed. `ReadOnly` if the store is open
+    /// read-only.
     pub fn check_writable(&self) -> Result<()> {
         self.core().log.check_poison()
     }
 
-    /// True if a batch that appends may have to wait now, for room on the disk or in the quota or
-    /// for compaction. A hint.
+    /// True if a batch that appends may have to wait now for compaction, or for room on the disk or
+    /// below the quota. The answer is only a hint.
     #[must_use]
     pub fn may_await_space(&self) -> bool {
         self.core().may_await_space()
     }
 
-    /// The number of outstanding gets of a row; `None` if the row does not exist. Reads the disk if
-    /// the row is there.
+    /// Returns the number of outstanding gets of a row. `None` if the row does not exist. Reads the
+    /// row from disk if it is there.
     ///
     /// # Errors
     /// The errors of [`execute`](Self::execute).
@@ -348,15 +356,16 @@ impl Store {
         Ok(clock.0.filter(|_| outcome.missing.is_empty()))
     }
 
-    /// Compacts the whole part of the log that is on disk now, whatever its space amplification.
+    /// Compacts the whole part of the log that is on disk now, however few dead records it has.
     /// Copies current rows to the tail, and frees the log below the first address that a kept
-    /// checkpoint or a scan needs. The rest is freed when later checkpoints replace the kept ones.
-    /// Other calls go on during compaction. Starts compaction again if an error had stopped it.
+    /// checkpoint or a scan needs. The remaining log is freed after later checkpoints have replaced
+    /// the kept ones. Other calls continue during compaction. If an error had stopped compaction,
+    /// this call starts it again.
     ///
     /// # Errors
-    /// `Damaged`, `Truncated` or `Io` if a page can't be read or a file can't be removed. The store
-    /// has then freed no page from that page on, and every row that could be read before can still
-    /// be read. `Poisoned` after a failed write.
+    /// `Damaged`, `Truncated` or `Io` if a page cannot be read or a file cannot be removed. No log
+    /// from that page on was then freed, and all readable rows stay readable. `Poisoned` after a
+    /// failed write.
     pub fn compact(&self) -> Result<Compacted> {
         self.core().compact_all()
     }
@@ -365,15 +374,15 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         let Serving::Writing(core) = &self.serving else { return };
-        // Stops the compactor first: it may be waiting for the writer thread.
+        // The compaction thread is stopped first, because it may be waiting for the writer thread.
         core.space.shut_down();
         if let Some(compactor) = self.compactor.take() {
-            // A panic of the compactor would be a bug; there is nothing to report it to here.
+            // If the compaction thread has panicked, this is a bug, and the drop cannot report it.
             let _ = compactor.join();
         }
         core.log.shut_down();
         if let Some(writer) = self.writer.take() {
-            // A panic of the writer thread would be a bug; there is nothing to report it to here.
+            // If the writer thread has panicked, this is a bug, and the drop cannot report it.
             let _ = writer.join();
         }
     }

@@ -1,5 +1,5 @@
-//! Opens a store for writing: finds its newest checkpoint and checks that the index, the log and
-//! the bank file fit together.
+//! Opens a store for writing at its newest checkpoint. The opening checks that the index, the log
+//! and the bank file fit together.
 
 use crate::checkpoint::bank_dir::create_dir_durably;
 use crate::checkpoint::bank_lock::BankLock;
@@ -36,8 +36,8 @@ use crate::stats::Counters;
 use crate::sync::Mutex;
 use crate::sync::thread::JoinHandle;
 
-/// A disk quota must have room for at least this number of pages, beyond the reserve of
-/// `quota_reserve_bytes`. Fewer pages would leave compaction no room to copy rows.
+/// Smallest disk quota in pages, in addition to the reserve of `quota_reserve_bytes`. With fewer
+/// pages, compaction would have no room to copy rows.
 const QUOTA_PAGES_MIN: u64 = 8;
 
 impl Store {
@@ -45,10 +45,11 @@ impl Store {
     /// is none.
     ///
     /// # Errors
-    /// `Locked` if another process has the bank open for writing; `BudgetTooSmall` if the memory
-    /// budget can't hold the index or the fewest pages; `Damaged` or `Truncated` if a file of the
-    /// newest checkpoint fails its check; `ThreadRefused` if the system refuses to start a thread;
-    /// `DeviceUnavailable`; `Io`.
+    /// - `Locked` if another process has the bank open for writing.
+    /// - `BudgetTooSmall` if the memory budget is too small for the index or for the fewest pages.
+    /// - `Damaged` or `Truncated` if a file of the newest checkpoint fails its check.
+    /// - `ThreadRefused` if the system refuses to start a thread.
+    /// - `DeviceUnavailable` or `Io` if the device or a file cannot be opened.
     pub fn open(dir: &Path, options: &StoreOptions) -> Result<Store> {
         Self::open_with(dir, options, Limits::PRODUCT, |dir, segment_size_bytes| {
             let device_options = DeviceOptions { segment_size_bytes, ..DeviceOptions::default() };
@@ -56,11 +57,11 @@ impl Store {
         })
     }
 
-    /// Opens the store as [`open`](Self::open) does, on a device that the caller makes: `device`
-    /// gets the segment size in bytes.
+    /// Opens the store as [`open`](Self::open) does, on a device that `device` makes. `device` gets
+    /// the segment size in bytes.
     ///
     /// # Errors
-    /// The errors of `open`, and those of `device`.
+    /// The errors of `open`, and the errors of `device`.
     pub fn open_on(
         dir: &Path,
         options: &StoreOptions,
@@ -71,8 +72,8 @@ impl Store {
         })
     }
 
-    /// Opens the store as [`open_on`](Self::open_on) does, within `limits`. `device` gets the
-    /// bank's directory and the segment size in bytes.
+    /// Opens the store as [`open_on`](Self::open_on) does, with the limits in `limits`. `device`
+    /// gets the bank's directory and the segment size in bytes.
     pub(crate) fn open_with(
         dir: &Path,
         options: &StoreOptions,
@@ -83,8 +84,8 @@ impl Store {
         let making = Making::begin(dir);
         let dir = &create_dir_durably(dir)?;
         let lock = BankLock::take(dir)?;
-        // Read again under the lock: another process may have put a bank or other files there
-        // before this process took it.
+        // Read again under the lock: before that, another process may have put a bank or other
+        // files there.
         let found = BankFile::read(dir)?;
         let made = found.is_none().then(|| making.locked(dir));
         let bank_file = match found {
@@ -106,22 +107,22 @@ impl Store {
         }
         check_bank_file(dir, bank_file, &manifest)?;
         if newest.is_some() && !bank_file.has_checkpoint {
-            // The process that took the first checkpoint crashed before it noted the checkpoint in
-            // the bank file.
+            // The process that took the first checkpoint crashed before it recorded the checkpoint
+            // in the bank file.
             BankFile { has_checkpoint: true, ..bank_file }.write(dir)?;
         }
         Self::start(Found { dir, lock, made, checkpoints, newest, manifest }, options, device)
     }
 
-    /// Starts the store of a bank at the checkpoint that was found, or as a new store, and starts
-    /// its threads.
+    /// Starts the store of a bank with its threads: at the checkpoint in `found`, or as a new store
+    /// if there is none.
     fn start(
         found: Found<'_>,
         options: &StoreOptions,
         device: impl FnOnce(&Arc<Directory>, u64) -> Result<Arc<dyn Device>>,
     ) -> Result<Store> {
-        // If this fails, `made` is dropped before `lock`, because variables are dropped in reverse
-        // order.
+        // If this function fails, `made` must be dropped before `lock`. Variables are dropped in
+        // reverse order.
         let Found { dir, lock, made, checkpoints, newest, manifest } = found;
         let page_bytes = 1 << manifest.page_bits;
         check_quota(options, page_bytes)?;
@@ -131,7 +132,7 @@ impl Store {
             None => Budget::new(budget_bytes, page_bytes, checkpoints.limits)?,
         });
         if newest.is_none() {
-            // The old segment files may have another size, which the device would refuse.
+            // Old segment files may have another size, and the device would then refuse them.
             discard_log(dir)?;
         }
         let device = device(dir, manifest.segment_bytes)?;
@@ -142,7 +143,7 @@ impl Store {
                 (index, Some(recovered))
             }
         };
-        // No checkpoint names the log beyond this address: a process that crashed wrote it.
+        // A process that crashed wrote the log beyond this address. No checkpoint needs it.
         device.truncate(manifest.log_end)?;
         let waiters = Arc::new(Waiters::new(KeyHash::new(manifest.hash_seed)));
         let parts = CoreParts {
@@ -159,11 +160,12 @@ impl Store {
             incarnations: Vec::new(),
             checkpoints: Some(checkpoints.clone()),
         };
-        // Pages written from here on carry the id of this opening.
+        // Pages that are written from this address on carry the id of this opening.
         let lineage = manifest.lineage().then(manifest.pages().end, new_id());
         let core = Core::new(parts, &manifest, lineage)?;
         core.counters.newest_checkpoint.set(newest.unwrap_or(0));
-        // A crash may have come after a checkpoint and before the log that it released was freed.
+        // A process may have crashed after a checkpoint and before it freed the log that the
+        // checkpoint released.
         core.free_space(0)?;
         let core = Arc::new(core);
         let (writer, compactor) = start_threads(&core, dir.path())?;
@@ -189,8 +191,8 @@ impl Store {
     }
 }
 
-/// Starts the log's writer thread, and the compactor thread if the options ask for one. After an
-/// error neither thread runs.
+/// Starts the log's writer thread, and the compaction thread if the options ask for one. After an
+/// error, no thread runs.
 fn start_threads(core: &Arc<Core>, dir: &Path) -> Result<(JoinHandle<()>, Option<JoinHandle<()>>)> {
     let refused =
         |thread| move |source| Error::ThreadRefused { thread, path: dir.to_owned(), source };
@@ -206,22 +208,22 @@ fn start_threads(core: &Arc<Core>, dir: &Path) -> Result<(JoinHandle<()>, Option
         Ok(compactor) => Ok((writer, Some(compactor))),
         Err(source) => {
             core.log.shut_down();
-            // The writer thread has nothing to write yet, so it ends at once.
+            // The writer thread has nothing to write, so it ends at once.
             let _ = writer.join();
             Err(refused("compactor")(source))
         }
     }
 }
 
-/// A bank, the lock that this call holds on it, and its newest checkpoint.
+/// A bank with its newest checkpoint, and the lock on the bank.
 struct Found<'a> {
     dir: &'a Arc<Directory>,
     lock: BankLock,
-    /// Removes the bank that this call has made, unless the opening succeeds. Must be dropped
-    /// before `lock`.
+    /// Removes a bank that this call has made, unless the opening succeeds. Must be dropped before
+    /// `lock`.
     made: Option<Making>,
     checkpoints: Checkpoints,
-    /// `None` before the first checkpoint.
+    /// The newest checkpoint's number. `None` before the first checkpoint.
     newest: Option<u64>,
     manifest: Manifest,
 }
@@ -240,9 +242,8 @@ fn recover(
     Ok((index, Recovered { checkpoint: manifest.number, blob }))
 }
 
-/// Removes the segment files of a bank that never had a checkpoint, since no row in them is
-/// durable. The caller holds the bank's lock, and makes the removal durable with
-/// `Device::truncate`.
+/// Removes the segment files of a bank that never had a checkpoint. No row in them is durable. The
+/// caller holds the bank's lock, and makes the removal durable with `Device::truncate`.
 fn discard_log(dir: &Arc<Directory>) -> Result<()> {
     let folder = dir.place("log");
     let names = match folder.names() {
@@ -258,8 +259,8 @@ fn discard_log(dir: &Arc<Directory>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of each checkpoint on disk with the address where its log begins. For a
-/// checkpoint that can't be read the address is 0, so that nothing of its log is freed.
+/// Returns each checkpoint on disk with the address at which its log begins. If a checkpoint cannot
+/// be read, the address is 0, so that no part of its log is freed.
 pub(crate) fn log_begins(checkpoints: &Checkpoints) -> Result<Vec<(u64, u64)>> {
     let begin = |number| checkpoints.manifest(number).map_or(0, |manifest| manifest.log_begin);
     Ok(checkpoints.numbers()?.into_iter().map(|number| (number, begin(number))).collect())
@@ -312,8 +313,8 @@ pub(super) fn new_bank(options: &StoreOptions, limits: Limits) -> Result<Manifes
         bank: new_id(),
         page_bits: page_bytes.ilog2(),
         segment_bytes,
-        // The id comes from the operating system's random source, so a caller can't choose keys
-        // that collide. It is no cryptographic secret: see `hash`.
+        // The seed comes from the operating system's random source, so a caller cannot choose keys
+        // that collide. The seed is no cryptographic secret: see `hash`.
         hash_seed: new_id(),
         log_begin: 0,
         log_end: 0,
@@ -326,7 +327,7 @@ pub(super) fn new_bank(options: &StoreOptions, limits: Limits) -> Result<Manifes
     })
 }
 
-/// The error for a bank that lost its checkpoints.
+/// Returns the error for a bank that has lost all its checkpoints.
 pub(super) fn no_checkpoint_left(dir: &Directory) -> Error {
     let what = "the bank had checkpoints and none is left; restore this directory from a copy (the log is \
                 untouched), or remove the bank and make a new one";
@@ -351,8 +352,8 @@ pub(crate) fn check_bank_file(
     Err(Error::Damaged { path: dir.path().join("checkpoints"), offset: 0, what })
 }
 
-/// Reads and checks the last page that a checkpoint names. A log that was cut short therefore fails
-/// at the opening, and not later during training.
+/// Reads and checks the last page of a checkpoint's log. So a log that was cut short fails at the
+/// opening, and not later during training.
 pub(crate) fn check_last_page(device: &dyn Device, manifest: &Manifest) -> Result<()> {
     if manifest.log_end == manifest.log_begin {
         return Ok(());
@@ -392,7 +393,8 @@ mod tests {
         }
     }
 
-    /// Regression test: the new bank stayed on disk if the system refused the second thread.
+    /// Shows that a failed opening leaves no new bank on disk. Earlier, the bank stayed if the
+    /// system refused the second thread.
     #[test]
     fn a_new_bank_that_is_refused_a_thread_leaves_nothing_behind() {
         let dir = tempfile::tempdir().unwrap();
@@ -412,7 +414,7 @@ mod tests {
         for left in 0..THREADS.len() {
             assert_refused(&bank, left);
         }
-        // The store needs only these two threads: the opening reads in the calling thread.
+        // Two threads are enough, because the opening reads in the calling thread.
         let store = with_threads_left(THREADS.len(), || Store::open(&bank, &options())).unwrap();
         assert_eq!(store.recovered().unwrap().blob, b"step 1");
         store.checkpoint(b"step 2").unwrap();

@@ -1,23 +1,22 @@
-//! Stores that are open read-only, at a checkpoint, while another process may write the bank.
+//! Read-only stores: each shows one checkpoint, while another process may write to the bank.
 //!
-//! **Problem.** Serving and evaluation read a bank while a training process writes it. A reader
-//! must see the rows of one moment and must not change a byte of the bank. It must not hold back
-//! the writer. It must be able to move to a newer checkpoint without closing the store, because its
-//! own callers would have to wait for a reopening.
+//! **Problem.** Serving and evaluation read a bank while a training process writes to it. A reader
+//! must see the rows of one moment, must not change a byte of the bank, and must not delay the
+//! writer. It must be able to move to a newer checkpoint without closing the store, because its own
+//! callers would have to wait for the reopening.
 //!
 //! **Approach.** A checkpoint's log and index never change. A read-only store is therefore a `Core`
 //! whose log ends where the checkpoint's log ends, in memory and on disk. Every row is on disk, and
-//! peeks bring rows into the row cache. A read-only store has no writer thread and no compactor.
-//! Its log is sealed: a call that would write fails, as it would after a failed write, but with the
-//! error `ReadOnly`. The store holds the checkpoint (`hold`) until the core is dropped.
+//! peeks bring rows into the row cache. A read-only store has no writer thread and no compaction
+//! thread. Its log is sealed: a call that would write fails with the error `ReadOnly`. The store
+//! holds the checkpoint (`hold`) until the core is dropped.
 //!
-//! **A refresh** makes a second core for the newer checkpoint and then puts it in the place of the
-//! present core. Each call takes the core that is in place when the call begins, and keeps it until
-//! the call ends; a scan keeps it until the scan is dropped. The hold on the checkpoint lives as
-//! long as the core. A batch therefore reads from one checkpoint, and a call waits at most while a
-//! pointer is exchanged. The price is memory: both indexes are in memory until the last call on the
-//! old core has ended. Each core has a memory budget of its own.
-//! own.
+//! **A refresh** makes a second core for the newer checkpoint and then replaces the present core by
+//! it. Each call uses the core that is current when the call begins, until the call ends. A scan
+//! uses its core until the scan is dropped. Each core holds its checkpoint until it is dropped. So
+//! a batch reads from one checkpoint, and a call waits only while a pointer is exchanged. The price
+//! is memory: both indexes are in memory until the last call on the old core has ended. Each core
+//! has its own memory budget.
 
 use crate::engine::read_at::ReadAt;
 use std::path::Path;
@@ -54,7 +53,7 @@ use crate::sync::{Mutex, RwLock};
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) core: RwLock<Arc<Core>>,
-    /// Held during a refresh, so that one thread at a time makes a core.
+    /// Held during a refresh, so that only one thread makes a new core.
     moving: Mutex<()>,
     budget_bytes: u64,
     device: DeviceChoice,
@@ -63,15 +62,15 @@ pub(super) struct Reading {
 }
 
 impl Store {
-    /// Opens the bank in `dir` read-only, at checkpoint `checkpoint`, or at the newest checkpoint
-    /// if that is `None`. Another process may have the bank open for writing. The call changes no
-    /// byte of the bank, so the file system may be mounted read-only. Rows can be peeked, scanned
-    /// and listed; a call that would write fails with `ReadOnly`.
+    /// Opens the bank in `dir` read-only at the checkpoint with the number `checkpoint`; at the
+    /// newest checkpoint if `checkpoint` is `None`. Another process may have the bank open for
+    /// writing. The call changes no byte of the bank, so the file system may be mounted read-only.
+    /// Rows can be peeked, scanned and listed. A call that would write fails with `ReadOnly`.
     ///
     /// Only the memory budget and the device of `options` are used. While the store is at a
-    /// checkpoint, a writer keeps that checkpoint, even beyond `checkpoints_kept`, and keeps the
-    /// log that it names. The writer's statistic `log_held_bytes` shows how much log that is. The
-    /// hold ends with the process, also if the process is killed.
+    /// checkpoint, a writer keeps that checkpoint and its log, even beyond `checkpoints_kept`. The
+    /// writer's statistic `log_held_bytes` shows the size of that log. The hold ends with the
+    /// process, also if the process is killed.
     ///
     /// ```
     /// use embank_kv::{Store, StoreOptions};
@@ -92,9 +91,11 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `NotABank`; `NoSuchCheckpoint`; `InvalidOption` for the memory device; `BudgetTooSmall`;
-    /// `Damaged` or `Truncated` if a file of the checkpoint fails its check; `DeviceUnavailable`;
-    /// `Io`.
+    /// - `NotABank` or `NoSuchCheckpoint` if there is no such bank or checkpoint.
+    /// - `InvalidOption` for the memory device.
+    /// - `BudgetTooSmall` if the memory budget is too small for the index.
+    /// - `Damaged` or `Truncated` if a file of the checkpoint fails its check.
+    /// - `DeviceUnavailable` or `Io` if the device or a file cannot be opened.
     pub fn open_read_only(
         dir: &Path,
         options: &StoreOptions,
@@ -149,17 +150,17 @@ impl Store {
         })
     }
 
-    /// Moves a read-only store to the newest checkpoint, if that is newer than its own. Returns the
-    /// number of the checkpoint that the store is at afterwards.
+    /// Moves a read-only store to the newest checkpoint, if that is newer than the store's
+    /// checkpoint. Returns the number of the store's checkpoint after the call.
     ///
-    /// Other threads can use the store during the call. Calls and scans that began before it read
-    /// the old checkpoint until they end; calls that begin after it read the new one. The call
-    /// reads the whole index. Two indexes are in memory until the last call on the old checkpoint
-    /// has ended. After an error the store is still at the old checkpoint.
+    /// Other threads can use the store during the call. Earlier calls and scans read the old
+    /// checkpoint until they end. Later calls read the new checkpoint. The refresh reads the whole
+    /// index. Two indexes are in memory until the last call on the old checkpoint has ended. After
+    /// an error the store is still at the old checkpoint.
     ///
     /// # Errors
-    /// `WrongKind` if the store is open for writing; `ChangedMeanwhile` if the directory holds
-    /// another bank now; and the errors of [`open_read_only`](Self::open_read_only).
+    /// `WrongKind` if the store is open for writing. `ChangedMeanwhile` if the directory holds
+    /// another bank now. The errors of [`open_read_only`](Self::open_read_only).
     pub fn refresh(&self) -> Result<u64> {
         let Serving::Reading(reading) = &self.serving else {
             let why = "is open for writing and always shows its newest rows; only a store that was opened read-only can refresh";
@@ -169,9 +170,9 @@ impl Store {
         let _moving = reading.moving.lock();
         self.checkpoints.check_in_place()?;
         let now = self.core().reading.as_ref().map_or((0, 0), ReadAt::number_and_id);
-        // The checkpoint that this store holds can't be removed, and all checkpoints of a directory
-        // belong to one history. If it is gone, the directory was replaced, for example by a new
-        // copy. Its checkpoint numbers then belong to another history and can't be compared.
+        // No process removes the checkpoint that this store holds. So if it is gone, the directory
+        // was replaced, for example by a new copy of a bank. The checkpoint numbers in the
+        // directory then belong to another history and cannot be compared with the store's number.
         if !self.checkpoints.manifest(now.0).is_ok_and(|manifest| manifest.id == now.1) {
             return Err(another_bank(self.dir.path()));
         }
@@ -192,12 +193,13 @@ impl Store {
             (reading.device, &reading.counters, &reading.waiters),
         )?;
         let old = std::mem::replace(&mut *reading.core.write(), Arc::new(core));
-        // Dropped after the lock is released: the drop may free the memory of the old index.
+        // Dropped after the lock is released, because the drop may free the memory of the old
+        // index.
         drop(old);
         Ok(number)
     }
 
-    /// The checkpoint that a read-only store is at, with its blob. `None` if the store is open for
+    /// Returns the checkpoint of a read-only store, with its blob. `None` if the store is open for
     /// writing.
     #[must_use]
     pub fn reading(&self) -> Option<Arc<Recovered>> {
@@ -205,8 +207,8 @@ impl Store {
     }
 }
 
-/// Takes a hold on checkpoint `wanted`, or on the newest checkpoint if that is `None`, and reads
-/// its manifest.
+/// Takes a hold on checkpoint `wanted`, or on the newest checkpoint if `wanted` is `None`. Returns
+/// the checkpoint's manifest and the hold.
 pub(crate) fn hold_one(
     dir: &Directory,
     checkpoints: &Checkpoints,
@@ -236,8 +238,8 @@ fn another_bank(dir: &Path) -> Error {
     ))
 }
 
-/// The incarnations of a newer checkpoint's tables, for a store that shows the tables `before` now.
-/// The module `numbers` explains incarnations.
+/// Returns the incarnations of a newer checkpoint's tables. `before` has the tables that the store
+/// shows now. The module `numbers` explains incarnations.
 fn incarnations(before: &[TableState], tables: &[TableEntry]) -> Result<Vec<u32>> {
     let known = tables.iter().zip(before).map(|(entry, before)| {
         let what = || format!("table number {} was used too many times", entry.number);
@@ -260,8 +262,8 @@ fn core_of(
         read_only: true,
         ..DeviceOptions::default()
     };
-    // Each core opens the log's files itself. After a roll back a file name may belong to a new
-    // file, and a handle of an older core would lead to the old one.
+    // Each core opens the log's files itself. After a rollback a file name may belong to a new
+    // file, and a handle of the old core would lead to the old file.
     let device = device::open_in(dir, device, &device_options)?;
     let images = checkpoints.images(&manifest)?;
     let budget = Arc::new(images.budget(budget_bytes, 1 << manifest.page_bits)?);
@@ -284,7 +286,7 @@ fn core_of(
         checkpoints: None,
     };
     let mut core = Core::new(parts, &manifest, manifest.lineage())?;
-    // A read-only store never frees log: the writer does.
+    // A read-only store never frees log. Only the writer does.
     core.space.leave_below(manifest.log_begin);
     core.log.seal(dir.path());
     core.reading = Some(ReadAt { manifest, recovered, _hold: hold });

@@ -1,27 +1,30 @@
-//! Scans: read every row of a table as a checkpoint holds it.
+//! Scans: a scan reads every row of a table as a checkpoint holds it.
 //!
-//! **Problem.** Only a part of the table fits in memory. Other threads add and delete rows during
-//! the scan, and rows move to the tail and leave memory. The scan must return each row exactly
+//! **Problem.** Only a part of the table fits in memory. During the scan, other threads add and
+//! delete rows, and rows move to the tail and leave memory. The scan must return each row exactly
 //! once, as it was at one moment, at the speed of sequential reads.
 //!
-//! **Approach.** A checkpoint is such a moment: its log, from `log_begin` to `log_end`, never
-//! changes, and its index image says which records of the log were current. The scan reads the log
-//! in *windows*. For each window it streams the image, and sets a bit for each entry that leads
-//! into the window. A bit stands for 32 bytes of log, because no record is shorter. Then it reads
-//! and verifies the window's pages in order. A record whose bit is set is a row. A window is 256
-//! times as long as its bits. The image, about 10 bytes a row, is therefore read once for every
-//! three or four memory budgets of log. The scan does not use the live index. Writers, compaction
-//! and later checkpoints therefore continue, and a pin keeps the log from being freed.
+//! **Approach.** The scan reads a checkpoint, which holds the rows of one moment. Its log, from
+//! `log_begin` to `log_end`, never changes, and its index image says which records of the log were
+//! current. The scan reads the log in *windows*. For each window it reads the whole image as a
+//! stream, and sets a bit for each entry that leads into the window. A bit stands for 32 bytes of
+//! log, because no record is shorter. Then the scan reads and verifies the window's pages in order.
+//! A record whose bit is set is a row.
 //!
-//! Two kinds of entries do not say which records are current. Entry kind 1 leads a chain of several
-//! records. Entry kind 2 has no tag bits, so a split may have left a stale copy in another bucket.
-//! The scan walks these chains from the head, many chains at once. In a chain, the first record of
-//! each key counts, and only in the bucket of the key's own hash. With enough memory for the index
-//! both kinds are rare. If most keys share slots, walking the chains costs random reads.
+//! A window is 256 times as long as its bits. The image has about 10 bytes a row, and it is read
+//! once for every three or four memory budgets of log. The scan does not use the live index, so
+//! writers, compaction and later checkpoints continue. A pin keeps the log from being freed.
+//!
+//! For two kinds of entries, the image alone does not say which records are current. An entry of
+//! the first kind leads a chain of several records. An entry of the second kind has no tag bits, so
+//! a split of its bucket may have left a stale copy in another bucket. The scan walks these chains
+//! from their heads, many chains at once. In a chain, the first record of each key counts, and only
+//! in the bucket of the key's own hash. Both kinds are rare if the index has enough memory. If most
+//! keys share slots, walking the chains costs random reads.
 //!
 //! **Memory.** The scan borrows about two pages from the memory budget, and the log gives up frames
-//! for them. One page holds the page that is read. The other holds the window's bits, and the bits
-//! that say which buckets the scan has seen.
+//! for them. One page holds the page of the log that is read. The other page holds the window's
+//! bits, and bits that mark the buckets that the scan has read.
 
 use crate::record::check;
 use crate::record::check::Checked;
@@ -42,29 +45,30 @@ use crate::record::address::{Address, TableId, TableNumber};
 use crate::record::layout::{HEADER_BYTES, RecordImage};
 use crate::store::Store;
 
-/// Bytes of log for each bit of a window: the length of the shortest record.
+/// Number of bytes of log for each bit of a window. This is the length of the shortest record.
 const GRAIN_BYTES: u64 = HEADER_BYTES as u64;
 /// Number of chains that the scan walks together, so that their reads run in parallel.
 const CHAINS: usize = 256;
-/// Bytes that the first read of a record takes. Most records fit; a longer record takes a second
-/// read.
+/// Number of bytes that the first read of a record brings. Most records are shorter; a longer
+/// record takes a second read.
 const FIRST_BYTES: usize = BLOCK_BYTES;
 
-/// A row that a [`Scan`] yields.
+/// A row that a [`Scan`] returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScannedRow<'a> {
-    /// Its key.
+    /// The row's key.
     pub key: u64,
-    /// Its value.
+    /// The row's value.
     pub value: &'a [u8],
 }
 
-/// The rows of a table as a checkpoint holds them, each once, in no particular order. See
-/// [`Store::scan`](crate::Store::scan).
+/// An iterator over the rows of a table in a checkpoint. It returns each row once, in no particular
+/// order. See [`Store::scan`](crate::Store::scan).
 #[derive(Debug)]
 pub struct Scan<'a> {
     core: Arc<Core>,
-    /// The scan borrows or holds the store, so that the store stays open.
+    /// The scan borrows the store, so the store stays open. [`Store::scan_shared`] holds the store
+    /// in the next field instead.
     _borrowed: PhantomData<&'a Store>,
     _held: Option<Arc<Store>>,
     images: Arc<Images>,
@@ -77,17 +81,17 @@ pub struct Scan<'a> {
     log_end: u64,
     window: Window,
     page: AlignedBuffer,
-    /// Address of the page that is in `page`. `offset` is the next record in it, and `used` is the
-    /// end of its records.
+    /// The address of the page in `page`. `offset` is the position of the next record in the page,
+    /// and `used` is the end of the page's records.
     page_start: u64,
     offset: usize,
     used: usize,
-    /// Dropped after the scan has returned its memory.
+    /// Declared here, because it must be dropped after the scan has returned its memory.
     _pin: LogPin,
     lent_bytes: u64,
 }
 
-/// The part of the log that the scan reads now, with a bit for each record that is current.
+/// The part of the log that the scan reads now. A bit is set for each current record.
 #[derive(Debug)]
 struct Window {
     start: u64,
@@ -113,23 +117,24 @@ impl Window {
     }
 }
 
-/// A chain that the scan walks, from its head down to the window.
+/// A chain that the scan walks from its head down to the start of the window.
 struct Chain {
     bucket: u64,
     depth: u32,
     at: u64,
-    /// Bytes to read at `at`.
+    /// Number of bytes to read at `at`.
     bytes: usize,
-    /// Keys whose newest record has been seen.
+    /// The keys whose newest record the walk has passed.
     seen: Vec<(TableNumber, u64)>,
 }
 
 impl Store {
-    /// Reads all rows of a table as the newest checkpoint holds them, each row once, in no
-    /// particular order. Other calls continue during the scan. The scan reads the checkpoint's
-    /// whole log, including the records of other tables. Until the scan is dropped, no log that it
-    /// needs is freed, and it borrows about two pages of the memory budget. For a store that is
-    /// open read-only, the scan shows the checkpoint that the store is at when the scan begins.
+    /// Begins a scan, which reads all rows of a table as the newest checkpoint holds them. Each row
+    /// is returned once, in no particular order. Other calls continue during the scan. The scan
+    /// reads the checkpoint's whole log, including the records of other tables. Until the scan is
+    /// dropped, the log that it needs is not freed, and the scan borrows about two pages of the
+    /// memory budget. In a read-only store, the scan shows the checkpoint of the store at the
+    /// beginning of the scan.
     ///
     /// ```
     /// # fn main() -> embank_kv::Result<()> {
@@ -146,14 +151,15 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `NoSuchTable` if the table does not exist, or did not exist at the checkpoint;
-    /// `NoSuchCheckpoint` if the store has no checkpoint; `BudgetTooSmall`; `Io` or `Damaged` if
-    /// the checkpoint can't be read.
+    /// - `NoSuchTable` if the table does not exist, or did not exist at the checkpoint.
+    /// - `NoSuchCheckpoint` if the store has no checkpoint.
+    /// - `BudgetTooSmall` if the scan cannot borrow its memory.
+    /// - `Io` or `Damaged` if the checkpoint cannot be read.
     pub fn scan(&self, table: TableId) -> Result<Scan<'_>> {
         self.scan_held(table, None)
     }
 
-    /// Begins a [`scan`](Self::scan) that holds a reference to the store, for a caller that can't
+    /// Begins a [`scan`](Self::scan) that holds a reference to the store, for a caller that cannot
     /// borrow the store until the scan ends.
     ///
     /// # Errors
@@ -170,8 +176,8 @@ impl Store {
             let pin = core.pin_log(at.manifest.log_begin);
             return Scan::new((Arc::clone(&core), held), &at.manifest, images, table, pin);
         }
-        // Held until the log is pinned: a later checkpoint could otherwise remove this one, or give
-        // the table's number to another table.
+        // Held until the log is pinned. Otherwise a later checkpoint could remove this checkpoint,
+        // or give the table's number to another table.
         let newest = self.newest.lock();
         core.width(table)?;
         if newest.number == 0 {
@@ -186,7 +192,7 @@ impl Store {
 }
 
 impl Scan<'_> {
-    /// A scan of `table` in the checkpoint of `manifest`. `pin` keeps the checkpoint's log.
+    /// Makes a scan of `table` in the checkpoint of `manifest`. `pin` keeps the checkpoint's log.
     pub(crate) fn new(
         (core, held): (Arc<Core>, Option<Arc<Store>>),
         manifest: &Manifest,
@@ -195,8 +201,8 @@ impl Scan<'_> {
         pin: LogPin,
     ) -> Result<Self> {
         let page_bytes = core.log.page_bytes();
-        // The bits that mark the seen buckets take their memory from the window's bits, but at most
-        // half a page.
+        // The bits that mark the read buckets use a part of the window's memory, but at most half a
+        // page of it.
         let bucket_bytes = images.reader_bytes()?;
         let from_window = bucket_bytes.min(page_bytes / 2);
         let lent_bytes = SCAN_PAGES * page_bytes + bucket_bytes - from_window;
@@ -239,24 +245,24 @@ impl Scan<'_> {
         Ok(scan)
     }
 
-    /// The number of the checkpoint that the scan reads.
+    /// Returns the number of the checkpoint that the scan reads.
     #[must_use]
     pub fn checkpoint(&self) -> u64 {
         self.checkpoint
     }
 
-    /// The number of rows that the whole scan returns.
+    /// Returns the number of rows that the whole scan returns.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Returns the next row, or `None` after the last row.
+    /// Returns the next row. `None` after the last row.
     ///
     /// # Errors
-    /// `Damaged`, `Truncated` or `Io` for a part of the checkpoint that can't be read.
+    /// `Damaged`, `Truncated` or `Io` if a part of the checkpoint cannot be read.
     pub fn next_row(&mut self) -> Result<Option<ScannedRow<'_>>> {
-        // Ends: each turn moves to the next record, the next page or the next window.
+        // Ends: each round moves to the next record, the next page or the next window.
         loop {
             if self.offset + HEADER_BYTES > self.used {
                 if !self.next_page()? {
@@ -312,8 +318,7 @@ impl Scan<'_> {
         Ok(true)
     }
 
-    /// Sets the bits of the window that begins at `start`: finds the records in it that are
-    /// current.
+    /// Begins the window at `start`: sets the bits of the current records in it.
     fn next_window(&mut self, start: u64) -> Result<()> {
         let window = &mut self.window;
         let page_bytes = self.page.len() as u64;
@@ -327,8 +332,8 @@ impl Scan<'_> {
         while let Some((bucket, depth)) = buckets.next_bucket(&mut entries)? {
             for entry in entries.drain(..) {
                 let address = entry.address().raw();
-                // The addresses of a chain fall, so a chain that begins below the window has no
-                // record in it.
+                // Addresses fall along a chain. So a chain whose head lies below the window has no
+                // record in the window.
                 if address < self.window.start {
                     continue;
                 }
@@ -353,7 +358,7 @@ impl Scan<'_> {
         }
         let core = Arc::clone(&self.core);
         let mut buffer = core.buffers.take();
-        // Ends: each turn moves every chain that it reads to an older record, or reads more of that
+        // Ends: each round moves every chain that it reads to an older record, or reads more of the
         // chain's record.
         while !chains.is_empty() {
             chains.sort_unstable_by_key(|chain| chain.at);
@@ -376,8 +381,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Reads the next record of the first chains, as many as fit into the buffer. Returns the
-    /// position of each record in the buffer.
+    /// Reads the next record of each chain, for as many of the first chains as the buffer has room
+    /// for. Returns the position of each record in the buffer.
     fn read_chains(&self, chains: &[Chain], buffer: &mut [u8]) -> Result<Vec<usize>> {
         let block = BLOCK_BYTES as u64;
         let page_bytes = self.page.len() as u64;
@@ -403,7 +408,7 @@ impl Scan<'_> {
         Ok(places)
     }
 
-    /// Handles the record that was read for a chain and moves the chain to its next older record.
+    /// Handles the record that was read for a chain, and moves the chain to its next older record.
     /// Returns false if the chain has no further record in the window.
     fn step(&mut self, chain: &mut Chain, bytes: &[u8]) -> Result<bool> {
         let bytes = &bytes[..chain.bytes.min(bytes.len())];

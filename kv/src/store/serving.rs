@@ -1,4 +1,4 @@
-//! The core that a call on a store works on.
+//! Which core a call on a store works on.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,27 +11,28 @@ use crate::error::Result;
 use crate::operation::{Clock, Operation, Outcome};
 use crate::record::address::TableId;
 
-/// The core of a store, by the way it is open.
+/// The core of a store. The variant says how the store is open.
 #[derive(Debug)]
 pub(super) enum Serving {
     /// The store is open for writing and has one core until it is dropped.
     Writing(Arc<Core>),
-    /// The store is open read-only: this holds the core of its checkpoint. A refresh exchanges the
-    /// core.
+    /// The store is open read-only, and this value holds the core of its checkpoint. A refresh
+    /// replaces the core.
     Reading(Box<Reading>),
 }
 
-/// The core that a call works on from its beginning to its end.
+/// The core that a call works on, from the call's beginning to its end.
 pub(crate) enum Served<'a> {
-    /// The core of a store that is open for writing. Borrowed, so that a call counts no reference.
+    /// The core of a store that is open for writing. It is borrowed, so a call does not count a
+    /// reference.
     Lent(&'a Arc<Core>),
-    /// The core of a read-only store. Counted, so that the call keeps its core if a refresh
-    /// exchanges it.
+    /// The core of a read-only store. The call counts a reference, so it keeps this core if a
+    /// refresh replaces the store's core.
     Owned(Arc<Core>),
 }
 
 impl Served<'_> {
-    /// Returns a counted reference, for a value that outlives the call, such as a scan.
+    /// Returns a counted reference, for a value that outlives the call (for example a scan).
     pub(super) fn into_shared(self) -> Arc<Core> {
         match self {
             Served::Lent(core) => Arc::clone(core),
@@ -68,7 +69,7 @@ impl Store {
     }
 }
 
-/// The state of a store that the batches of one call see ([`Store::call_state`]).
+/// A store's state that the batches of one call share. See [`Store::call_state`].
 pub struct CallState<'s>(pub(super) Served<'s>);
 
 impl fmt::Debug for CallState<'_> {
@@ -78,10 +79,10 @@ impl fmt::Debug for CallState<'_> {
 }
 
 impl CallState<'_> {
-    /// As [`Store::execute`], in this state.
+    /// Runs an operation as [`Store::execute`] does, in this state.
     ///
     /// # Errors
-    /// As [`Store::execute`].
+    /// The errors of [`Store::execute`].
     pub fn execute<O: Operation>(
         &self,
         table: TableId,

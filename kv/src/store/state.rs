@@ -1,23 +1,23 @@
-//! The state of a store's rows, and the id of the checkpoint that holds it.
+//! Identifies the state of a store's rows, and the checkpoint that holds this state.
 //!
-//! **Problem.** A program writes a file of its own (for example a framework's checkpoint) and calls
-//! `checkpoint` before or after that. When a later process reads the file, it must know whether the
-//! store's checkpoint holds the rows of the moment at which the file was written.
+//! **Problem.** A program writes a file of its own (for example a framework's checkpoint), and
+//! calls `checkpoint` before or after that. A later process reads the file. It must know if the
+//! store's checkpoint holds the same rows that the store had when the file was written.
 //!
 //! **Approach.** The state is two numbers: a random number of this opening, and the number of
-//! changes since the opening. The id of a checkpoint is a function of the state that it holds and
-//! of its number. The program keeps the state in its file. A later process computes the
-//! checkpoint's id from that state, and finds the checkpoint whether it was taken before or after
-//! the file was written.
+//! changes since the opening. The id of a checkpoint is a function of its state and its number. The
+//! program stores the state in its file. A later process computes the checkpoint's id from that
+//! state. So it finds the checkpoint, whether the checkpoint was taken before or after the file was
+//! written.
 //!
 //! **Invariants.**
-//! 1. Two checkpoints have one id only if one is a copy of the other. Within an opening, one
-//!    checkpoint of each number is completed. A second attempt at a number has a random id, because
-//!    a file of the first attempt may be left.
-//! 2. If rows changed while a checkpoint began, its id is random: the program can't have noted the
-//!    state that it holds. A batch is counted when it ends. A batch of another thread that is half
-//!    done at the cut is therefore not noticed. Programs must note a state while no other thread
-//!    changes rows.
+//! 1. Two checkpoints have the same id only if one is a copy of the other. An opening completes
+//!    only one checkpoint of each number. A second attempt at a number gets a random id, because
+//!    files of the first attempt may be left.
+//! 2. If rows changed while a checkpoint began, its id is random, because the program cannot have
+//!    noted the state that the checkpoint holds. A batch is counted when it ends. So a batch of
+//!    another thread that is half done at the pause is not noticed. Programs must note a state
+//!    while no other thread changes rows.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,8 +26,8 @@ use super::Store;
 use crate::error::{Error, Result};
 use crate::process::new_id::new_id;
 
-/// The state of an open store's rows. It stays equal until a row is made, changed or deleted, or a
-/// table is dropped. Two openings of a store never have an equal state. As a text it is two
+/// The state of an open store's rows. It changes if a row is made, changed or deleted, or if a
+/// table is dropped. Two openings of a store never have the same state. Its text form has two
 /// numbers: `0123456789abcdef-42`.
 ///
 /// # Examples
@@ -52,12 +52,12 @@ pub struct StateId {
 }
 
 impl StateId {
-    /// The id of checkpoint `number`, if that checkpoint holds this state.
+    /// Returns the id that checkpoint `number` has if it holds this state.
     #[must_use]
     pub fn checkpoint_id(self, number: u64) -> u64 {
         let mut id = 0_u64;
         for word in [self.opening, number, self.changes] {
-            // SplitMix64's finaliser over each word.
+            // Applies the finaliser of SplitMix64 to each word.
             id = (id ^ word).wrapping_add(0x9E37_79B9_7F4A_7C15);
             id = (id ^ id >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
             id = (id ^ id >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -66,8 +66,8 @@ impl StateId {
         id.max(1)
     }
 
-    /// The number of rows made, changed and deleted since the store was opened, plus the number of
-    /// tables dropped. A row that changed twice counts twice.
+    /// Returns the number of rows made, changed and deleted since the store was opened, plus the
+    /// number of tables dropped. A row that changed twice counts twice.
     #[must_use]
     pub fn changes(self) -> u64 {
         self.changes
@@ -93,7 +93,8 @@ impl FromStr for StateId {
 }
 
 impl Store {
-    /// The present state of the store's rows. A batch of another thread is counted when it ends.
+    /// Returns the present state of the store's rows. A batch of another thread is counted when it
+    /// ends.
     #[must_use]
     pub fn state_id(&self) -> StateId {
         let counters = &self.core().counters;
@@ -103,8 +104,8 @@ impl Store {
         }
     }
 
-    /// The id for checkpoint `number`. `before` is the state before the log was cut. `is_retry`
-    /// says that an attempt at this number has failed before.
+    /// Returns the id for checkpoint `number`. `before` is the state before batches were paused.
+    /// `is_retry` is true if an earlier attempt at this number has failed.
     pub(super) fn checkpoint_id(&self, number: u64, before: StateId, is_retry: bool) -> u64 {
         if is_retry || self.state_id() != before {
             return new_id();
@@ -142,11 +143,11 @@ mod tests {
         store.drop_table(table).unwrap();
         let dropped = store.state_id();
         assert_ne!(dropped, made);
-        // Two checkpoints of one state have different ids, because their numbers differ.
+        // Two checkpoints with the same state have different ids, because their numbers differ.
         assert_eq!((store.checkpoint(b"").unwrap(), store.checkpoint(b"").unwrap()), (2, 3));
         assert_eq!((id_of(2), id_of(3)), (dropped.checkpoint_id(2), dropped.checkpoint_id(3)));
-        // A second attempt gets a random id, and so does a checkpoint whose rows changed after
-        // `before`.
+        // A second attempt gets a random id. A checkpoint whose rows changed after `before` also
+        // gets one.
         assert_ne!(store.checkpoint_id(4, dropped, true), dropped.checkpoint_id(4));
         assert_ne!(store.checkpoint_id(4, made, false), made.checkpoint_id(4));
         drop(store);

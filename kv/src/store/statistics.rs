@@ -1,4 +1,4 @@
-//! The calls that report a store's counters.
+//! Calls that report a store's counters and space.
 
 use crate::engine::core::Core;
 use crate::stats::StoreStats;
@@ -6,21 +6,21 @@ use crate::stats::space_holder::SpaceHolder;
 use crate::store::Store;
 
 impl Store {
-    /// Reports what keeps log from being freed, the largest holder first: open scans, and
-    /// checkpoints with the processes that read them. Asks the operating system which processes
-    /// hold locks, so it takes longer than [`stats`](Self::stats).
+    /// Returns what keeps log from being freed: open scans, and checkpoints with the processes that
+    /// read them. The holder of the most bytes comes first. Asks the operating system which
+    /// processes hold locks, so it takes longer than [`stats`](Self::stats).
     #[must_use]
     pub fn space_holders(&self) -> Vec<SpaceHolder> {
         self.core().space_holders()
     }
 
-    /// A snapshot of the counters. Cheap: may be called while batches run.
+    /// Returns a snapshot of the counters. The call is cheap and may be used while batches run.
     #[must_use]
     pub fn stats(&self) -> StoreStats {
         let core = self.core();
         let c = &core.counters;
-        // Read before the changes, which only grow. Each thread counts its changes in a cell of its
-        // own. This thread may read an old value of such a cell, so the difference saturates at 0.
+        // Read before `changes`, which only grows. Each thread counts changes in its own cell, and
+        // this thread may read an old value of a cell. So the difference saturates at 0.
         let changed_at_checkpoint = c.changed_at_checkpoint.get();
         let mut stats = StoreStats::counted(c);
         stats.changed_since_checkpoint = stats.changed.saturating_sub(changed_at_checkpoint);
@@ -38,7 +38,7 @@ impl Store {
 }
 
 impl Core {
-    /// Fills in the values that are no counters: sizes and addresses of this moment.
+    /// Fills in the values that are not counters: present sizes and addresses.
     fn gauge(&self, stats: &mut StoreStats) {
         let report = self.log.device.report();
         stats.device = self.log.device.name();

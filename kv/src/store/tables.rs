@@ -9,18 +9,18 @@ use crate::operation::Width;
 use crate::record::address::TableId;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Limit of a table's descriptor, in bytes. Every checkpoint stores all descriptors in its
+/// Largest length in bytes of a table's descriptor. Every checkpoint stores all descriptors in its
 /// manifest.
 const DESCRIPTOR_BYTES_MAX: usize = 2 << 10;
 
-/// What the store knows about one of its tables.
+/// The properties of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableInfo {
-    /// The id that names the table in the store's other calls.
+    /// The id that identifies the table in the store's other calls.
     pub id: TableId,
     /// The table's name.
     pub name: String,
-    /// Whether all values have one length, or each value has its own.
+    /// Says if all values have the same length, or if lengths differ.
     pub width: Width,
     /// Length of every value in bytes; for a table of variable width, the largest length of a
     /// value.
@@ -30,25 +30,26 @@ pub struct TableInfo {
 }
 
 impl Store {
-    /// Makes a table whose values have `value_bytes` bytes each. Stores `descriptor` with it, bytes
-    /// that only the caller interprets. The table is durable after the next checkpoint.
+    /// Makes a table whose values have `value_bytes` bytes each. Stores `descriptor` with the
+    /// table; only the caller interprets these bytes. The table is durable after the next
+    /// checkpoint.
     ///
     /// # Errors
-    /// `TableMismatch` if another table has the name. `TooLong` if a value of this length fits no
-    /// page, or if the descriptor is longer than 2 KiB. `Exhausted` if all 65,535 table numbers are
-    /// taken: by tables, and by dropped tables of which the log or a kept checkpoint still has a
-    /// record.
+    /// - `TableMismatch` if another table has the name.
+    /// - `TooLong` if a value of this length fits no page, or if the descriptor is longer than 2
+    ///   KiB.
+    /// - `Exhausted` if all 65,535 table numbers are taken. A dropped table keeps its number while
+    ///   the log or a kept checkpoint still has its records.
     pub fn create_table(&self, name: &str, value_bytes: u32, descriptor: &[u8]) -> Result<TableId> {
         self.create(name, Width::Fixed, value_bytes, descriptor)
     }
 
-    /// Makes a table whose values have any length up to `value_bytes_max` bytes. A record takes 32
-    /// bytes for its header, and the value padded to a multiple of 8 bytes. The table takes
+    /// Makes a table whose values may have any length up to `value_bytes_max` bytes. A record has a
+    /// header of 32 bytes and the value, padded to a multiple of 8 bytes. The table takes
     /// operations whose [`Operation::WIDTH`](crate::Operation::WIDTH) is `Variable`.
     ///
-    /// The store changes a value in place if its padded length does not change. A value of another
-    /// padded length becomes a new record at the log's tail. The old record takes its space until
-    /// compaction has passed it.
+    /// The store changes a value in place if its padded length stays the same. Otherwise it appends
+    /// a new record at the log's tail. The old record takes space until compaction has passed it.
     ///
     /// ```
     /// use embank_kv::{Access, Clock, Operation, Store, StoreOptions, Width};
@@ -111,7 +112,7 @@ impl Store {
             });
         }
         let mut settled = false;
-        // Ends: the second turn returns.
+        // Ends: the second round returns.
         loop {
             let mut tables = core.tables.write();
             check_name_is_free(&tables, name)?;
@@ -142,8 +143,8 @@ impl Store {
         }
     }
 
-    /// True if no other table has taken this table's number: the table exists, or was dropped and
-    /// its number is still free.
+    /// True if no other table has this table's number: the table exists, or it was dropped and its
+    /// number is still free.
     #[must_use]
     pub fn has_its_number(&self, table: TableId) -> bool {
         let core = self.core();
@@ -152,7 +153,8 @@ impl Store {
         state.is_some_and(|state| state.id() == table)
     }
 
-    /// For tests: the hash of a row. Its bits decide which rows share an entry of the index.
+    /// Returns the hash of a key, whose bits decide which rows share an entry of the index. Only
+    /// for tests.
     #[cfg(any(test, feature = "testing"))]
     #[doc(hidden)]
     #[must_use]
@@ -160,23 +162,24 @@ impl Store {
         self.core().key_hash.of(table.number, key)
     }
 
-    /// For tests of a bank that has used all table numbers: allows at most `max` tables at a time.
+    /// Limits the number of tables at a time to `max`. Only for tests of a bank that has used all
+    /// table numbers.
     #[cfg(any(test, feature = "testing"))]
     #[doc(hidden)]
     pub fn limit_table_numbers(&self, max: u16) {
         self.core().limit_table_numbers(max);
     }
 
-    /// Drops a table. Operations that begin after this call, and batches that wait for a row of the
-    /// table, fail with `NoSuchTable`. The drop is durable after the next checkpoint: a crash
-    /// before that brings back the whole table. Compaction frees the table's space.
+    /// Drops a table. Later operations on the table, and batches that wait for one of its rows,
+    /// fail with `NoSuchTable`. The drop is durable after the next checkpoint. A crash before that
+    /// brings back the table as the last checkpoint has it. Compaction frees the table's space.
     ///
-    /// A new table may have the name at once. A new table gets the number only if the bank has no
-    /// other number left. Before that, the last record of the dropped table must have left the log
-    /// and the kept checkpoints. The id of the dropped table stays invalid.
+    /// A new table may have the same name at once. A new table gets the number only if the bank has
+    /// no unused number left, and if the log and the kept checkpoints have no record of the dropped
+    /// table any more. The id of the dropped table stays invalid.
     ///
     /// # Errors
-    /// `NoSuchTable`.
+    /// `NoSuchTable` if the table does not exist.
     pub fn drop_table(&self, table: TableId) -> Result<()> {
         let core = self.core();
         core.log.check_poison()?;
@@ -201,8 +204,8 @@ impl Store {
         Ok(())
     }
 
-    /// The number of rows of a table. Exact while no batch of the table runs. For a store that is
-    /// open read-only, the number of rows in the checkpoint.
+    /// Returns the number of rows of a table. The number is exact while no batch of the table runs.
+    /// In a read-only store it is the number of rows in the checkpoint.
     ///
     /// ```
     /// use embank_kv::{Access, Clock, Operation, Store, StoreOptions};
@@ -229,7 +232,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `NoSuchTable`.
+    /// `NoSuchTable` if the table does not exist.
     pub fn rows(&self, table: TableId) -> Result<u64> {
         let core = self.core();
         let tables = core.tables.read();
@@ -238,13 +241,13 @@ impl Store {
         core.width(table)?;
         let state = tables.get(usize::from(table.number.0).wrapping_sub(1));
         let rows = state.map_or(0, |state| state.rows.load(Ordering::Relaxed));
-        // Below zero while a running batch has counted rows that it deleted and not yet rows that
-        // it made.
+        // The count is below zero if a running batch has counted its deleted rows before its
+        // inserted rows.
         Ok(rows.cast_signed().max(0).cast_unsigned())
     }
 
-    /// All tables that were not dropped, in the order of their numbers. That is the order in which
-    /// they were made, unless a table got the number of a dropped table.
+    /// Returns all tables that were not dropped, in the order of their numbers. This is the order
+    /// of creation, unless a table got the number of a dropped table.
     #[must_use]
     pub fn tables(&self) -> Vec<TableInfo> {
         let core = self.core();

@@ -1,23 +1,27 @@
-//! The keys of a batch whose rows are on disk.
+//! How a batch completes the keys whose rows are on disk.
 //!
-//! The batch first looks for all of them in the row cache, with its cache misses overlapped. It
-//! reads the others as one stream: sorted by address, with neighbours joined into one read, and
-//! with as many reads in flight as the device and the read buffer hold. The batch works on each row
-//! when it arrives, while the device is busy with the next ones. A record found in a bucket may
-//! belong to another key of the same chain; then the batch reads the record before it in the chain,
-//! in the same stream. Rows that an operation uses go to the tail of the log, where their update
-//! will fall. A peek leaves a row where it is, and a copy in the row cache.
+//! The batch first looks for these rows in the row cache. It overlaps the cache misses of a group
+//! of keys.
+//!
+//! It reads the remaining rows as one stream. The reads are sorted by address, and reads of
+//! neighbouring records are joined. As many reads are in flight as the device and the read buffer
+//! hold. The batch works on each row when the row arrives, while the device reads the next rows. A
+//! record that a bucket leads to may belong to another key of the same chain. Then the batch reads
+//! the previous record of the chain in the same stream.
+//!
+//! An operation that uses a row copies it to the tail of the log, where the row can be changed in
+//! place. A peek leaves the row where it is and puts a copy into the row cache.
 //!
 //! **Room.** Rows need room at the tail, and a batch may have to wait until compaction has made
-//! room (`Core::await_space`). It must not wait during a stream: it holds a read buffer and a ring
-//! of the device, compaction needs both, and a few waiting batches would hold all of them. So a
-//! batch that lacks room begins no more reads. It takes pages for the rows that are on their way,
-//! at most as many bytes as its read buffer has, and waits when the stream has ended. The reads
-//! that it did not begin belong to the next stream.
+//! room (`Core::await_space`). A batch must not wait during a stream, because it then holds a read
+//! buffer and a ring of the device. Compaction needs both, and a few waiting batches would hold all
+//! of them. So a batch that lacks room begins no more reads. It takes pages for the rows that are
+//! already being read; these have at most the size of its read buffer. The batch waits after the
+//! stream has ended. The next stream reads the rows whose reads were not begun.
 //!
-//! **Length.** Only its header tells the length of a record of variable width. The first read of
-//! such a record brings twice the table's mean length. If the record is longer, a second read
-//! brings the rest.
+//! **Length.** The length of a record of variable width stands in the record's header. The first
+//! read of such a record brings twice the table's mean length. If the record is longer, a second
+//! read brings the rest.
 
 use super::reads::{BRIDGED_BYTES_MAX, JOINED_BYTES_MAX, Joins, Reading};
 use super::succession::{Old, Predecessor, Succession};
@@ -31,26 +35,26 @@ use crate::record::check::{self, Checked, Site};
 use crate::record::clock::ClockWord;
 use crate::record::layout::RecordImage;
 
-/// Why a stream of reads ended early.
+/// The reason why a stream of reads ended early.
 struct Failed {
     error: Error,
-    /// A read failed that brought bytes between the records that were asked for.
+    /// True if the stream's reads included bytes between the records that were asked for.
     bridged: bool,
 }
 
-/// What a verified record means for the key that led to it.
+/// What a verified record means for the key whose search read the record.
 pub(super) enum Found {
-    /// It is the key's.
+    /// The record is the key's row.
     Row,
-    /// The search goes on, or needs more bytes.
+    /// The search continues at another record, or needs more bytes of this record.
     Further,
-    /// The key is nowhere.
+    /// No chain holds the key.
     Missing,
 }
 
 impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
-    /// Finds the rows that are set aside, in the cache or on disk, and completes their keys. If the
-    /// batch has to wait for room, it completes some of them.
+    /// Completes the keys that were set aside, with their rows from the cache or from disk. If the
+    /// batch has to wait for room, it completes only some of the keys.
     pub(super) fn read_pending(&mut self) -> Result<()> {
         if self.scratch.pending.is_empty() {
             return Ok(());
@@ -72,8 +76,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         if pending.is_empty() {
             return Ok(());
         }
-        // A stream takes pages beyond the quota without waiting. So it does not begin without room:
-        // otherwise each of many refused batches would lengthen the log by a read buffer.
+        // A stream takes pages beyond the quota without waiting, so it begins only if there is
+        // room. Otherwise each refused batch would lengthen the log by the size of a read buffer.
         if W::APPENDS && W::ROOM == Room::Awaited && self.core.has_no_room() {
             self.await_space()?;
         }
@@ -86,8 +90,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         };
         let mut read = self.read_stream(buffer, pending, demand, BRIDGED_BYTES_MAX);
         if let Err(Failed { error: Error::Io { .. }, bridged: true }) = read {
-            // The failure may lie between the rows, so the rows are read once more without these
-            // bytes.
+            // The failure may lie between the rows. The second stream reads no bytes between the
+            // rows.
             pending.retain(|p| !p.done);
             read = self.read_stream(buffer, pending, demand, 0);
         }
@@ -97,7 +101,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             Ok(deepest) => {
                 let most = self.tally.disk_queue_depth_max.max(deepest);
                 self.tally.disk_queue_depth_max = most;
-                // Keep the keys whose reads were not begun.
+                // Keeps the keys whose reads were not begun.
                 pending.retain(|p| !p.done);
             }
             Err(Failed { error, .. }) if self.search_again(pending, &error) => pending.clear(),
@@ -106,7 +110,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         if std::mem::take(&mut self.owes_wait) { self.await_space() } else { Ok(()) }
     }
 
-    /// Reads what is pending as one stream; returns how deep the device's queue was.
+    /// Reads the rows of `pending` as one stream. Returns the largest number of reads that were in
+    /// flight at once.
     fn read_stream(
         &mut self,
         buffer: &mut AlignedBuffer,
@@ -126,17 +131,18 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         read.map_err(|error| Failed { error, bridged })
     }
 
-    /// A read failed. Compaction may have moved the row and given its place back. If so, the keys
-    /// that are not completed are searched again from the index. Returns false if no row was moved:
-    /// then the failure counts.
+    /// Handles a failed read. Compaction may have moved a row and removed the part of the log where
+    /// the row was. Then the keys that are not completed are searched again from the index, and the
+    /// function returns true. Returns false if compaction moved no row: the caller then returns the
+    /// error.
     ///
-    /// This ends, because `begin` has moved on each time. A read without a failure needs no such
-    /// check: a removed file stays whole for a process that has it open, and a range that was given
-    /// back reads as zeros, which are no valid record (`Reading::record`).
+    /// The repetition ends, because the log's `begin` has advanced each time. A read that succeeds
+    /// needs no such check. A removed file stays whole for a process that has it open. A range of a
+    /// file that was given back reads as zeros, and zeros are no valid record (`Reading::record`).
     #[cold]
     fn search_again(&mut self, pending: &[Pending], error: &Error) -> bool {
-        // Every other failure, also damage, was found in the bytes that had been read
-        // (`Reading::record`).
+        // Only a failed or a short read can be caused by a removed file. `Reading::record` has
+        // checked all other errors, also damage, for moved rows.
         if !matches!(error, Error::Io { .. } | Error::Truncated { .. }) {
             return false;
         }
@@ -149,7 +155,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         moved
     }
 
-    /// Deals with the keys whose records are in the cache; leaves those that must be read.
+    /// Completes the keys whose records are in the cache. Leaves in `pending` the keys whose
+    /// records must be read from disk.
     fn serve_cached(&mut self, pending: &mut Vec<Pending>, demand: &mut Demand) -> Result<()> {
         let cache = &self.core.cache;
         let mut cached = std::mem::take(&mut self.scratch.cached);
@@ -174,7 +181,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Ok(())
     }
 
-    /// Follows a key through the cache; false if it has to be read.
+    /// Follows a key's chain through the cache and completes the key if its row is found. Returns
+    /// false if a record of the chain must be read from disk.
     pub(super) fn served(
         &mut self,
         pending: &mut Pending,
@@ -182,7 +190,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         demand: &mut Demand,
     ) -> Result<bool> {
         let cache = &self.core.cache;
-        // Ends: each round follows the chain to a lower address.
+        // Ends: each round goes to a lower address of the chain, or to one of the finitely many
+        // other chains.
         loop {
             let address = pending.address;
             demand.lookups += u64::from(W::EFFECT == Effect::Peek && W::FILLS_CACHE);
@@ -206,7 +215,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         }
     }
 
-    /// Says what a verified record means for the key, and where its search goes on.
+    /// Returns what a verified record means for the key, and moves `pending` to the next record of
+    /// the search.
     pub(super) fn follow(&self, pending: &mut Pending, image: RecordImage<'_>) -> Result<Found> {
         if image.is(self.table.number, self.keys[pending.i as usize]) {
             let has_value = if VARIABLE {
@@ -238,7 +248,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         }
     }
 
-    /// The verified record at the pending address. `None` if more bytes must be read first.
+    /// Returns the verified record at the pending address. `None` if more bytes must be read first.
     pub(super) fn check<'b>(
         &self,
         pending: &mut Pending,
@@ -271,7 +281,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Error::Damaged { path, offset, what }
     }
 
-    /// No chain holds the key.
+    /// Completes a key that is in no chain.
     pub(super) fn use_missing(&mut self, pending: &Pending) -> Result<()> {
         self.pinned_until_done(|batch, _| {
             let step = batch.on_missing(pending.i as usize, pending.hash, &pending.searched);
@@ -282,8 +292,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         })
     }
 
-    /// The batch has found the key's own record. True if the row moved to the tail, so that no
-    /// later search finds it here.
+    /// Completes a key whose own record was found. Returns true if the row moved to the tail, so
+    /// that no later search finds it here.
     pub(super) fn use_row(
         &mut self,
         pending: &Pending,
@@ -318,7 +328,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         self.note_hit(place);
     }
 
-    /// The value of a record that `follow` has found to be the key's row.
+    /// Returns the value of a record that `follow` has found to be the key's row.
     fn value_of<'b>(&self, image: RecordImage<'b>) -> &'b [u8] {
         let value_bytes = if VARIABLE {
             image.value_bytes().expect("`follow` has checked it")

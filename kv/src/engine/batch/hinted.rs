@@ -1,7 +1,7 @@
-//! Takes the keys of a chunk to their records by the hints of an earlier batch, without the index
-//! (the essay of `hints` says why that is safe).
+//! Finds the rows of a chunk by the hints of an earlier batch, without the index. The essay of
+//! `hints` says why that is safe.
 //!
-//! The batch prefetches the records of a group of keys while it works on the group before.
+//! The batch prefetches the records of the next group of keys before it works on the current group.
 
 use std::ops::Range;
 use std::ptr;
@@ -18,32 +18,33 @@ use crate::sync::{Planted, planted};
 /// The records of a group of keys.
 struct Group {
     addresses: [Address; GROUP_KEYS],
-    /// Where the records lie in memory.
+    /// The addresses of the records in this process's memory.
     places: [*const u8; GROUP_KEYS],
-    /// Number of the group's keys; 0 behind the last group.
+    /// Number of the group's keys. 0 after the last group.
     keys: usize,
 }
 
 impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
-    /// True if the operation has hints that lead to the mutable region for all these keys. They
-    /// lead there until the pin under which `view` was taken has gone.
+    /// True if all these keys have hints that lead to the mutable region. The records stay in
+    /// memory until the pin under which `view` was taken is released.
     pub(super) fn has_hints(&self, places: Range<usize>, view: View<'_>) -> bool {
         let first = if planted(Planted::HintUnchecked) { view.head } else { view.read_only };
-        // 0 stands for no hint.
+        // A hint of 0 means "no hint".
         let first = first.max(1);
         W::IN_PLACE
             && !VARIABLE
             && self.hints().is_some_and(|all| all[places].iter().all(|&at| at >= first))
     }
 
-    /// The addresses of all rows of the batch, as the hints tell them.
+    /// Returns the hinted addresses of the rows of the whole batch. `None` if the operation has no
+    /// hints.
     #[inline]
     fn hints(&self) -> Option<&[u64]> {
         self.work.hints()?.of_store(self.core.store, self.keys.len())
     }
 
-    /// Works on keys `at..end`, all of which have hints. Leaves in `at` the first key that it did
-    /// not complete.
+    /// Works on keys `at..end`, all of which have hints. Leaves in `at` the first key that was not
+    /// completed.
     pub(super) fn run_hinted(
         &mut self,
         at: &mut usize,
@@ -78,7 +79,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Ok(())
     }
 
-    /// Fetches the first lines of the records of the first keys among `places`, a group at most.
+    /// Prefetches the first line of the record of each key in the first group of `places`.
     #[inline]
     fn begin_group<const NEAR: bool>(&self, places: Range<usize>, view: View<'_>) -> Group {
         let mut group = Group {
@@ -99,20 +100,21 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         group
     }
 
-    /// Works on one key, whose row lay at `address` when its hint was noted.
+    /// Works on one key. Its row was at `address` when the hint was noted.
     #[inline(always)]
     fn step_hinted(&mut self, i: usize, address: Address, view: View<'_>) -> Result<(), PageFull> {
         let is_there =
             view.mutable(address) || planted(Planted::HintUnchecked) && view.in_memory(address);
         if !address.is_none() && is_there {
-            // SAFETY: pinned, and the mutable region is above the head; the address is that of a
-            // record that was complete when its hint was made.
+            // SAFETY: the duty is to pass the address of a complete record in memory. The thread is
+            // pinned, and the mutable region lies above the head. The record was complete when the
+            // hint was made.
             let record = unsafe { view.record(address) };
             if record.is(self.table.number, self.keys[i]) && self.has_room(record) {
                 let room =
                     ValueRoom { words: &mut self.scratch.value, value_bytes: self.value_bytes };
                 let hint = RowHint::new(self.core.store, address);
-                // Dropping the outcome unlocks a tombstone.
+                // If the outcome is `Tombstone`, dropping it unlocks the record.
                 let done =
                     row::in_place::<W, VARIABLE>(self.work, i, record, hint, self.clock, room);
                 match done {

@@ -1,28 +1,35 @@
-//! Running a batch.
+//! How the store runs a batch: one operation on many keys.
 //!
 //! **Problem.** One access to memory takes as long as hundreds of instructions, and one read of the
-//! drive as long as a thousand accesses. A store that takes one key after another waits for each of
-//! them.
+//! drive as long as a thousand accesses to memory. A store that handles one key after another waits
+//! for each of these accesses.
 //!
-//! **Approach.** A batch is worked on in chunks of 1,024 keys, and a chunk in groups of 32 keys.
-//! For a group, the batch first prefetches the buckets of the index, then probes all of them and
-//! prefetches the first line of each record, then prefetches the other lines of the records, and
-//! then works on each row. Each stage is a short loop, so the processor has many cache misses in
-//! flight at once.
+//! **Approach.** A batch handles its keys in chunks of 1,024 keys, and each chunk in groups of 32
+//! keys. A group passes four stages:
+//! 1. Prefetch the buckets of the index.
+//! 2. Probe the buckets, and prefetch the first line of each record.
+//! 3. Prefetch the other lines of the records.
+//! 4. Work on each row.
 //!
-//! **What bounds it.** A prefetch that misses the TLB can't retire before its page walk has ended.
-//! So only the keys whose instructions fit the reorder buffer (about 500) overlap, and fewer
-//! instructions a key are faster. The batch therefore looks up once what holds for all keys
-//! (`View`, `Outline`, the number of lines of a record). The first line of a record needs a page
-//! walk and the other lines need fill buffers, so two loops ask for them. The buckets of the next
-//! group are prefetched between these loops: their page walks pass while the fill buffers are busy.
+//! Each stage is a short loop, so the processor has many cache misses in flight at once.
 //!
-//! **Hints.** A batch whose operation knows where the rows lie leaves out the index (`hinted`).
+//! **What limits the speed.** A prefetch that misses the TLB cannot retire before its page walk has
+//! ended. So the cache misses of two keys overlap only if both keys' instructions fit the reorder
+//! buffer (about 500 instructions). Fewer instructions a key let more keys overlap. The batch
+//! therefore looks up once the values that hold for all keys (`View`, `Outline`, the number of
+//! lines of a record). The first line of a record needs a page walk and the other lines need fill
+//! buffers, so two separate loops prefetch them. The batch prefetches the buckets of the next group
+//! between these two loops. The page walks of these buckets then overlap with the loop that uses
+//! the fill buffers.
 //!
-//! **Rows on disk.** The batch sets aside the keys whose rows are on disk. When it has worked on
+//! **Hints.** If the operation knows the addresses of its rows, the batch does not search the index
+//! (`hinted`).
+//!
+//! **Rows on disk.** The batch sets aside the keys whose rows are on disk. After it has worked on
 //! the other keys, it reads these rows as one stream (`disk`). The batch pins the epoch while it
-//! works in memory. Whatever may wait (a new page of the log, the drive) happens while it is not
-//! pinned, and the chunk then continues where it stopped. A single operation is a batch of one key.
+//! works in memory. It releases the pin before it waits for a new page of the log or for the drive.
+//! The chunk then continues at the first key that is not completed. A single operation is a batch
+//! of one key.
 
 mod disk;
 mod hinted;
@@ -59,41 +66,41 @@ use crate::process::cpu_time;
 use crate::record::address::{Address, TableId};
 use crate::record::layout::{RecordRef, record_bytes};
 
-/// Keys that go through a stage together. Fewer hide less latency, and more leave the first-level
-/// cache before their rows are worked on.
+/// Number of keys that pass a stage together. A smaller group hides less latency. The lines of a
+/// larger group leave the first-level cache before the batch works on the rows.
 const GROUP_KEYS: usize = 32;
-/// Largest number of a record's cache lines that the batch prefetches; the processor's own
-/// prefetcher streams the rest.
+/// Largest number of cache lines that the batch prefetches of one record. The processor's own
+/// prefetcher loads the remaining lines.
 const LINES_AHEAD_MAX: usize = 8;
 const LINE_BYTES: usize = 64;
-/// A growth step of the index is timed if the batch inserted this many rows or more. Asking for the
-/// processor time costs as much as one row.
+/// Smallest number of rows inserted by a batch for which the processor time of a growth step is
+/// measured. Reading the processor time costs as much as one row.
 const CPU_TIMED_ROWS_MIN: u64 = 64;
 
-/// What a step did with its key.
+/// The result of one step of a search.
 enum Step {
-    /// The key is dealt with.
+    /// The key is completed, or set aside.
     Done,
-    /// The row moved while the key was searched: search again.
+    /// Another thread moved the row during the search. The caller searches again.
     Moved,
 }
 
-/// A row in memory, and how the index leads to it.
+/// A row in memory, with the index entry whose chain has it.
 #[derive(Clone, Copy)]
 struct Place<'g> {
     entry: Entry,
     record: RecordRef<'g>,
 }
 
-/// Which rows a batch works on.
+/// The table whose rows a batch works on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rows {
     pub(crate) table: TableId,
-    /// The length of the table's values, or of the longest one.
+    /// The length of the table's values in bytes; the largest length if the lengths vary.
     pub(crate) value_bytes: usize,
 }
 
-/// What a batch works with.
+/// Memory that the caller lends to a batch.
 pub(crate) struct BatchMemory<'a> {
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) outcome: &'a mut Outcome,
@@ -101,10 +108,10 @@ pub(crate) struct BatchMemory<'a> {
 }
 
 impl Core {
-    /// Runs one of the store's own jobs over a table's rows.
+    /// Runs one of the store's own jobs (for example a compaction move) over a table's rows.
     ///
     /// # Errors
-    /// Those of [`Store::execute`](crate::Store::execute).
+    /// The errors of [`Store::execute`](crate::Store::execute).
     pub(crate) fn run_job<W: Work>(
         &self,
         table: TableId,
@@ -117,11 +124,11 @@ impl Core {
         self.run_job_over(width, rows, keys, work, memory)
     }
 
-    /// As [`run_job`](Self::run_job), for a table that has been looked up. Here a table's width
-    /// chooses the code.
+    /// Runs a job as [`run_job`](Self::run_job) does, for a table that the caller has looked up.
+    /// `width` selects the compiled variant of the batch.
     ///
     /// # Errors
-    /// Those of [`Store::execute`](crate::Store::execute).
+    /// The errors of [`Store::execute`](crate::Store::execute).
     pub(crate) fn run_job_over<W: Work>(
         &self,
         width: Width,
@@ -136,10 +143,10 @@ impl Core {
         }
     }
 
-    /// Runs a batch over a table that has been looked up.
+    /// Runs a batch over a table that the caller has looked up.
     ///
     /// # Errors
-    /// Those of [`Store::execute`](crate::Store::execute).
+    /// The errors of [`Store::execute`](crate::Store::execute).
     #[inline]
     pub(crate) fn run_batch<W: Work, const VARIABLE: bool>(
         &self,
@@ -153,9 +160,9 @@ impl Core {
     }
 }
 
-/// A batch on its way.
+/// A running batch.
 ///
-/// `VARIABLE`: the table's values differ in length.
+/// `VARIABLE` is true if the table's values differ in length.
 pub(crate) struct Batch<'a, W, const VARIABLE: bool> {
     core: &'a Core,
     table: TableId,
@@ -165,33 +172,34 @@ pub(crate) struct Batch<'a, W, const VARIABLE: bool> {
     clock: Clock,
     work: &'a mut W,
     scratch: &'a mut Scratch,
-    /// Bytes that the first read of a record on disk brings.
+    /// Number of bytes that the first read of a record on disk brings.
     read_bytes: usize,
-    /// Offset in a record before which its lines are prefetched. The last line is prefetched by
-    /// `last_byte`.
+    /// The batch prefetches the lines of a record below this offset. `last_byte` tells the last
+    /// line, which is prefetched separately.
     prefetch_bytes: usize,
     /// The offset of a record's last byte.
     last_byte: usize,
-    /// Rows inserted less rows deleted that the table's count includes already.
+    /// Rows inserted minus rows deleted, as far as the table's row count already includes them.
     rows_noted: u64,
-    /// True while a stream of reads is under way. The batch then holds a read buffer, and perhaps
-    /// a ring of the device.
+    /// True while the batch reads a stream. The batch then holds a read buffer, and perhaps a ring
+    /// of the device.
     streaming: bool,
-    /// True if the batch took a page for which it should have waited, while it could not wait. It
-    /// waits when the stream has ended.
+    /// True if the batch took a page during a stream although there was no room. The batch waits
+    /// for room after the stream has ended.
     owes_wait: bool,
-    /// True if the program has ended a wait of this batch. The batch then completes without
-    /// further waits.
+    /// True if the program has ended a wait of this batch. The batch then completes without waiting
+    /// again.
     waits_no_more: bool,
-    /// True if the table is marked as one that has records in the log.
+    /// True if this batch has marked its table as a table with records in the log.
     written_noted: bool,
-    /// `Tally::grown_bytes` that the table's count includes already.
+    /// The part of `Tally::grown_bytes` that the table's byte count already includes.
     grown_noted: u64,
-    /// `Tally::appended` when the batch last looked for rows to `retain`.
+    /// The value of `Tally::appended` when the batch last looked for rows to `retain`.
     appended_noted: u64,
-    /// `Tally::appended` when the batch last turned a page; `None` before the first page.
+    /// The value of `Tally::appended` when the batch last turned a page. `None` before the first
+    /// page.
     appended_at_turn: Option<u64>,
-    /// Place and length of a value that is longer than the table admits. The batch fails.
+    /// Index and length of a value that is longer than the table admits. The batch then fails.
     too_long: Option<(usize, usize)>,
     outcome: &'a mut Outcome,
     tally: &'a mut Tally,
@@ -213,7 +221,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         if scratch.value.len() != value_bytes.div_ceil(8) {
             scratch.value.resize(value_bytes.div_ceil(8), 0);
         }
-        // The padding behind the value is zero, whatever an earlier batch left there.
+        // The padding after the value must be zero. An earlier batch may have left other bytes
+        // there.
         if let Some(last) = scratch.value.last_mut() {
             *last = 0;
         }
@@ -307,15 +316,15 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         if self.scratch.pending.is_empty() && self.scratch.redo.is_empty() {
             return Ok(());
         }
-        // The loop ends: a key is searched again only if another thread has changed its row or its
-        // chain, so some thread makes progress.
+        // Ends: a key is searched again only if another thread has changed its row or its chain. So
+        // some thread makes progress in each round.
         while !(self.scratch.pending.is_empty() && self.scratch.redo.is_empty()) {
             self.read_pending()?;
             while let Some(i) = self.scratch.redo.pop() {
                 let resident = self.tally.resident;
                 self.pinned_until_done(|batch, view| batch.search(i as usize, view))?;
-                // A promotion counts a row that another operation brought to memory during the read
-                // as overtaken.
+                // `overtaken` counts the promoted rows that another operation brought to memory
+                // during the read.
                 self.tally.overtaken += self.tally.resident - resident;
                 self.tally.resident = resident;
             }
@@ -325,11 +334,11 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         Ok(())
     }
 
-    /// Looks for rows to retain among those that leave memory next, in proportion to the bytes that
-    /// the batch appended.
+    /// Looks for rows to retain among the rows that are evicted next. The number of rows inspected
+    /// is proportional to the number of records that the batch appended.
     fn retain(&mut self) {
-        // Only batches of callers retain rows. A batch that gives space back must not take any, and
-        // compaction moves rows by itself.
+        // Only a caller's batch retains rows. A batch that frees space must not use space, and
+        // compaction moves rows itself.
         if W::ROOM != Room::Awaited {
             return;
         }
@@ -340,15 +349,16 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         }
     }
 
-    /// Lets the index grow with the rows that the batch inserted. The cache gives up as much memory
-    /// at once. The log's writer gives its part when it evicts the next page, and no batch waits
-    /// for that.
+    /// Lets the index grow after the batch has inserted rows. If the memory budget is then
+    /// exceeded, the row cache releases memory at once. The log's writer releases memory of the log
+    /// when it evicts the next page, and no batch waits for that.
     fn make_room(&self) {
         if self.tally.inserted == 0 {
             return;
         }
         if self.core.index.wants_growth() {
-            // The pin lets a checkpoint's pause keep the index still.
+            // A checkpoint can pause the gate. While this pin is held, no pause is in effect, so
+            // the checkpoint does not see the index change.
             let _guard = self.core.gate.enter();
             let view = self.core.log.view();
             let look = |address: Address| {
@@ -358,7 +368,9 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
                 if !view.in_memory(address) {
                     return Look::Unseen;
                 }
-                // SAFETY: pinned, above the head; the address came from the index or a link.
+                // SAFETY: the duty is to pass the address of a complete record in memory. The
+                // thread is pinned, the address is above the head, and it came from the index or
+                // from a link.
                 let record = unsafe { view.record(address) };
                 let hash = self.core.key_hash.of(record.shape().table(), record.key());
                 Look::Record(hash, record.link().previous())
@@ -381,14 +393,16 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         }
     }
 
-    /// Runs `step` once under a pin; if it met a full page, turns it.
+    /// Runs `step` once under a pin. If `step` met a full page, turns the page after the pin is
+    /// released.
     fn pinned(
         &mut self,
         step: impl FnOnce(&mut Self, View<'_>) -> std::result::Result<(), PageFull>,
     ) -> Result<bool> {
         let guard = self.core.gate.enter();
-        // The table may have been dropped while this batch was not pinned. After this look, no
-        // other table gets its number before the pin has gone (`engine::numbers`).
+        // Another thread may have dropped the table while this batch was not pinned. If the table
+        // still exists here, no other table gets its number before this pin is released
+        // (`engine::numbers`).
         if self.core.value_bytes_if(self.table, Self::WIDTH).is_none() {
             drop(guard);
             return Err(self.core.no_such_table(self.table));
@@ -396,8 +410,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         let view = self.core.log.view();
         let stopped = step(Counting(self).0, view);
         drop(guard);
-        // A batch that retains may run within a batch that reads, which waits when its stream has
-        // ended.
+        // A batch with `Room::Spare` retains rows, and may run within another batch that is
+        // reading. That other batch waits after its stream has ended.
         if !self.streaming && W::APPENDS && W::ROOM != Room::Spare {
             self.core.index.wait_for_image();
         }
@@ -419,13 +433,13 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
                 self.core.check_room()?;
                 return self.core.log.turn_page(full, TurnFor::Rows);
             }
-            // The batch holds a ring and a read buffer, which compaction may need. It waits when
-            // the stream has ended.
+            // The batch holds a ring and a read buffer, which compaction may need. So it waits
+            // after the stream has ended.
             Room::Awaited if self.streaming => self.owes_wait |= self.core.must_await_space(),
             Room::Awaited => self.await_space()?,
         }
-        // If the retained rows alone have filled the page since the last turn, the batch turns it
-        // without retaining more.
+        // If only retained rows have filled the page since the last turn, the batch turns the page
+        // without retaining more rows.
         if self.appended_at_turn.replace(self.tally.appended) != Some(self.tally.appended) {
             self.core.retain_before_turn();
         }
@@ -434,9 +448,9 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     }
 
     /// True if a batch that has begun completes although the disk lacks room. The end of a lease
-    /// must complete, or its counts would stand for ever. An update must complete, because the
-    /// caller can neither take half of it back nor repeat it. Such a batch exceeds the limit by its
-    /// own rows at most.
+    /// must complete, because otherwise its counts would stay forever. An update must complete,
+    /// because the caller can neither undo nor repeat half of it. Such a batch exceeds the limit by
+    /// at most its own rows.
     fn goes_on(&self) -> bool {
         self.clock == Clock::Release || self.work.shortage() != Shortage::Stops
     }
@@ -464,8 +478,9 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
     }
 }
 
-/// Brings the table's count of rows up to date at the end of a step, while the batch is still
-/// pinned. Dropping it does so, so the count is right also when a callback of the operation panics.
+/// A guard that brings the table's row count up to date when it is dropped. A step of the batch
+/// drops the guard at its end, while the batch is still pinned. The drop also runs if a callback of
+/// the operation panics, so the count stays right.
 struct Counting<'a, 'b, W: Work, const VARIABLE: bool>(&'a mut Batch<'b, W, VARIABLE>);
 
 impl<W: Work, const VARIABLE: bool> Drop for Counting<'_, '_, W, VARIABLE> {
@@ -474,11 +489,11 @@ impl<W: Work, const VARIABLE: bool> Drop for Counting<'_, '_, W, VARIABLE> {
     }
 }
 
-/// The first `count` bytes of some words.
+/// Returns the first `count` bytes of `words`.
 fn bytes_of(words: &mut [u64], count: usize) -> &mut [u8] {
     let available = size_of_val(words);
     assert!(count <= available);
-    // SAFETY: any initialised words are valid bytes, in bounds by the assertion; the borrow carries
-    // over.
+    // SAFETY: the duty is to pass initialised memory in bounds. Initialised words are valid bytes,
+    // the assertion checks the bounds, and the slice keeps the borrow of `words`.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), count) }
 }

@@ -1,4 +1,4 @@
-//! A record at the tail, from its space to its place in the index.
+//! How a batch allocates a new record at the tail, fills it, and inserts it into the index.
 
 use super::{Batch, Step, Work, bytes_of};
 use crate::engine::core::Core;
@@ -13,8 +13,9 @@ use crate::record::layout::RecordImage;
 use crate::record::layout::{RecordRef, record_bytes};
 
 impl Core {
-    /// Space at the tail for a record with a value of `value_bytes`, its header written and marked
-    /// invalid. Must be called while pinned, before `view` can have become stale.
+    /// Allocates a record at the tail for a value of `value_bytes` bytes. The header is written and
+    /// marks the record as invalid. Must be called while pinned, under the pin with which `view`
+    /// was taken.
     pub(crate) fn begin_record<'g>(
         &self,
         view: View<'g>,
@@ -23,15 +24,16 @@ impl Core {
         value_bytes: usize,
     ) -> std::result::Result<RecordRef<'g>, PageFull> {
         let address = self.log.allocate(record_bytes(value_bytes))?;
-        // SAFETY: pinned; the space was allocated under this pin, so it is above the head, and it
-        // is this thread's own until it is published.
+        // SAFETY: the duty is to pass the address of space in memory. The space was allocated under
+        // this pin, so it is above the head. Only this thread uses the space until the record is
+        // published.
         let record = unsafe { view.record(address) };
         record.begin(table, key, value_bytes);
         Ok(record)
     }
 
-    /// The clock of a row whose record lies on disk. Counts do not survive a restart, so only a
-    /// record of this session has counts.
+    /// Returns the clock of a row whose record lies on disk. The counts of outstanding Gets end
+    /// with a restart, so a record of an earlier session has the count 0.
     pub(crate) fn word_on_disk(&self, image: RecordImage<'_>, address: Address) -> ClockWord {
         let word = image.clock().for_disk();
         if address.raw() >= self.session_start { word } else { word.with_outstanding(0) }
@@ -39,7 +41,8 @@ impl Core {
 }
 
 impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
-    /// Space for a record with a value of `value_bytes`, its header written and marked invalid.
+    /// Allocates a record for a value of `value_bytes` bytes. The header is written and marks the
+    /// record as invalid.
     pub(super) fn begin_record(
         &mut self,
         key: u64,
@@ -51,7 +54,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         Ok(record)
     }
 
-    /// Inserts a key that no searched chain holds.
+    /// Inserts a row for a key that is in no searched chain, if the work makes a value for it.
     pub(super) fn on_missing(
         &mut self,
         i: usize,
@@ -79,8 +82,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         }
     }
 
-    /// Lets the work fill a new value in the scratch; returns its length. `None` if the row is to
-    /// stay missing, or the table does not admit the value.
+    /// Lets the work fill a new value in the scratch memory. Returns the value's length. `None` if
+    /// the work inserts no row, or if the table does not admit the value.
     pub(super) fn make_missing_value(&mut self, i: usize) -> Option<usize> {
         if !W::INSERTS {
             return None;
@@ -91,7 +94,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         self.work.insert(i, value).then_some(value_bytes)
     }
 
-    /// Bytes of a row's next value. `None` if the table does not admit that length.
+    /// Returns the length in bytes of a row's next value. `None` if the table does not admit that
+    /// length.
     #[inline]
     pub(super) fn next_value_bytes(&mut self, i: usize, old: Option<&[u8]>) -> Option<usize> {
         if VARIABLE { self.asked_value_bytes(i, old) } else { Some(self.value_bytes) }

@@ -1,15 +1,16 @@
-//! How a batch cuts and joins its reads.
+//! How a batch splits its rows into reads of the drive.
 //!
-//! A read brings the blocks of 512 bytes that its records touch. Up to 16 KiB between two records
-//! are read too, if one read then takes the place of two: a read costs the thread 3 us whatever its
-//! length, and a drive that counts reads more than bytes has a place free in its queue. The
-//! measurements are in the benchmarks page of the documentation.
+//! A read covers the blocks of 512 bytes that its records touch. Two reads are joined if at most 16
+//! KiB lie between their records; the joined read then brings these bytes too. A read costs the
+//! thread 3 us whatever its length, so fewer reads cost less. A drive whose limit is the number of
+//! reads also serves joined reads faster. The benchmarks page of the documentation has the
+//! measurements.
 //!
 //! The more rows a stream has, the nearer they lie to each other. So rows that are announced
-//! together are read together, and batches are announced three at a time.
+//! together are read together. Three announced batches are read as one stream.
 //!
-//! No operation looks at the bytes between two records, and they must do no harm: if a read with
-//! such bytes fails, the rows are read again without them.
+//! No operation uses the bytes between two records. A damaged block there must not make the batch
+//! fail. So if a read with such bytes fails, the batch reads its rows again without them.
 
 use super::disk::Found;
 use super::succession::Old;
@@ -19,48 +20,50 @@ use crate::device::{BLOCK_BYTES, Priority, ReadStream};
 use crate::error::Result;
 use crate::memory::cpu_hint;
 
-/// Longest read in bytes that neighbours are joined into.
+/// Largest length in bytes of a read that covers several records.
 pub(super) const JOINED_BYTES_MAX: u64 = 64 << 10;
-/// Most bytes between two records of one read.
+/// Largest gap in bytes between two records of one read.
 pub(super) const BRIDGED_BYTES_MAX: u64 = 16 << 10;
-/// Bytes of each record that are fetched into the cache before the first record of a group of reads
-/// is worked on. Most records are shorter.
+/// Largest number of bytes of one record that are prefetched before the batch works on the records
+/// of a finished read. Most records are shorter.
 const FETCHED_OF_RECORD_MAX: usize = 1024;
-/// Bytes of each read that are fetched into the cache: those of a group fit the second-level cache.
+/// The prefetch of a finished read stops after this many bytes, so that a group of reads fits the
+/// second-level cache.
 const FETCHED_OF_READ_MAX: usize = 8192;
 
-/// How far reads of neighbours are joined, in bytes.
+/// Limits for joining the reads of neighbouring records, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Joins {
-    /// The longest read.
+    /// Largest length of one read.
     pub(super) joined_bytes_max: u64,
-    /// The most bytes between two records of a read.
+    /// Largest gap between two records of one read.
     pub(super) bridged_bytes_max: u64,
 }
 
-/// One read: where it begins in the log, and the searches that it is for.
+/// One read: its first address in the log, and the searches that need its records.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     start: u64,
-    /// Places in `Reading::pending`.
+    /// Index in `Reading::pending` of the read's first search.
     first: u32,
     count: u32,
 }
 
-/// The reads of a batch on their way.
+/// The stream of reads of a batch.
 pub(super) struct Reading<'s, 'a, W, const VARIABLE: bool> {
     pub(super) batch: &'s mut Batch<'a, W, VARIABLE>,
-    /// Sorted by address at the start; each changes as its search goes on.
+    /// The searches of the stream, sorted by address at the start. An entry changes as its search
+    /// continues.
     pending: &'s mut [Pending],
     demand: &'s mut Demand,
     joins: Joins,
-    /// True if a read brings bytes between records.
+    /// True if a read of the stream includes bytes between two records.
     bridged: bool,
-    /// How many entries of `pending` have been asked for a first time.
+    /// Number of entries of `pending` whose first read has begun.
     begun: usize,
-    /// Places in `pending` of searches that continue at another address.
+    /// Indices in `pending` of the searches that need a further read.
     again: Vec<u32>,
-    /// The reads, by their number.
+    /// The reads that have begun; the index is the read's number.
     spans: Vec<Span>,
 }
 
@@ -76,17 +79,17 @@ impl<'s, 'a, W: Work, const VARIABLE: bool> Reading<'s, 'a, W, VARIABLE> {
         Reading { batch, pending, demand, joins, bridged: false, begun: 0, again, spans }
     }
 
-    /// True if a read brings bytes between records.
+    /// True if a read of the stream includes bytes between two records.
     pub(super) fn has_bridged(&self) -> bool {
         self.bridged
     }
 
-    /// The blocks of the log that the record of a search lies in.
+    /// Returns the start and end in the log of the blocks that hold the record of a search.
     fn blocks(&self, pending: &Pending) -> (u64, u64) {
         let page_bytes = self.batch.core.log.page_bytes();
         let block = BLOCK_BYTES as u64;
         let address = pending.address.raw();
-        // A record never crosses its page, so neither does a read.
+        // A record never crosses the end of its page, so the read ends there at the latest.
         let page_end = (address / page_bytes + 1) * page_bytes;
         let end = (address + pending.bytes as u64).next_multiple_of(block).min(page_end);
         (address / block * block, end)
@@ -103,7 +106,8 @@ impl<'s, 'a, W: Work, const VARIABLE: bool> Reading<'s, 'a, W, VARIABLE> {
                 again.push(i as u32);
                 return Ok(());
             }
-            // Compaction has given the place back, so it has moved the row.
+            // Compaction has given back this part of the log, so it had moved the row. The key is
+            // searched again.
             Err(_) if address.raw() < batch.core.log.begin() => {
                 pending.done = true;
                 batch.scratch.redo.push(pending.i);
@@ -146,8 +150,8 @@ impl<W: Work, const VARIABLE: bool> ReadStream for Reading<'_, '_, W, VARIABLE> 
     }
 
     fn next(&mut self) -> Option<(u64, usize)> {
-        // A search that continues may lead anywhere in the log, so only first reads, which are in
-        // order, are joined.
+        // Only first reads are joined, because they come in order of address. A search that
+        // continues may lead anywhere in the log.
         let (first, in_order) = match self.again.pop() {
             Some(i) => (i as usize, false),
             None if self.begun < self.pending.len() && !self.batch.owes_wait => {
@@ -193,7 +197,7 @@ impl<W: Work, const VARIABLE: bool> ReadStream for Reading<'_, '_, W, VARIABLE> 
                 }
                 fetched += end - place;
             }
-            // The bucket that `publish` will lock.
+            // `publish` will lock this bucket.
             if W::APPENDS {
                 index.prefetch(pending.hash);
             }

@@ -1,4 +1,4 @@
-//! What happens to a row that is in memory.
+//! How a batch works on a row that is in memory.
 
 use super::succession::{Old, Predecessor, Succession};
 use super::{Batch, Effect, Place, Step, Work, bytes_of};
@@ -12,15 +12,16 @@ use crate::sync::Ordering;
 
 /// Memory of this thread for one value of a table.
 pub(super) struct ValueRoom<'a> {
-    /// One value of the table, in words of 8 bytes; the longest value if the lengths vary.
+    /// Room for one value of the table, in words of 8 bytes; for the longest value if the lengths
+    /// vary.
     pub(super) words: &'a mut [u64],
     /// The length of the table's values in bytes; the largest length if the lengths vary.
     pub(super) value_bytes: usize,
 }
 
-/// What a look without the lock found.
+/// The result of a read without the lock.
 pub(super) enum Peeked {
-    /// A newer record of the key exists.
+    /// Another thread has replaced this record by a newer one. The caller searches again.
     Moved,
     /// The row is deleted.
     Missing,
@@ -28,7 +29,7 @@ pub(super) enum Peeked {
     Row,
 }
 
-/// Reads a row in memory without its lock.
+/// Reads a row in memory without taking its lock.
 #[inline]
 pub(super) fn peek<W: Work, const VARIABLE: bool>(
     work: &mut W,
@@ -37,7 +38,7 @@ pub(super) fn peek<W: Work, const VARIABLE: bool>(
     room: ValueRoom<'_>,
 ) -> Peeked {
     let padded_bytes = record.shape().padded_value_bytes();
-    // A tombstone may have no room for a value of fixed width.
+    // A tombstone of a table of fixed width may be too short for a value.
     let has_room = VARIABLE || padded_bytes == room.words.len() * 8;
     let words = if VARIABLE { &mut room.words[..padded_bytes / 8] } else { room.words };
     let mut link = record.link();
@@ -67,25 +68,25 @@ pub(super) fn peek<W: Work, const VARIABLE: bool>(
         let bytes = if VARIABLE { padded_bytes - link.unused_bytes() } else { room.value_bytes };
         work.read(i, bytes_of(words, bytes));
     }
-    // Relaxed: the count at some moment of the read is enough.
+    // Relaxed: any count that the row had during the read is right.
     let clock = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
     work.clock(i, clock.outstanding());
     Peeked::Row
 }
 
-/// What became of a row of the mutable region.
+/// The result of work on a row in the mutable region.
 pub(super) enum InPlace<'g> {
-    /// A newer record of the key exists.
+    /// Another thread has replaced this record by a newer one. The caller searches again.
     Moved,
-    /// The row's clock is above the staleness bound.
+    /// The row has more outstanding Gets than the staleness bound admits.
     Blocked,
-    /// A conditional deletion left the row alone.
+    /// The condition of a conditional deletion is false, so the row stays.
     LeftAlone,
     /// The row is deleted. The caller holds its lock.
     Tombstone(Locked<'g>),
     /// The row's next value has another padded length, so it needs a new record.
     NoRoom,
-    /// The row's next value has this length in bytes, which the table does not admit.
+    /// The row's next value has this length in bytes, and the table does not admit it.
     TooLong(usize),
     /// The operation has worked on the row.
     Row {
@@ -94,8 +95,8 @@ pub(super) enum InPlace<'g> {
     },
 }
 
-/// Works on a row of the mutable region. `hint` leads to its record. A row of fixed width has room
-/// for every value.
+/// Works on a row in the mutable region under the row's lock. `hint` is the hint that leads to this
+/// record later. A record of a table of fixed width must have room for a value.
 #[inline]
 pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
     work: &mut W,
@@ -119,7 +120,8 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
     let old_bytes = if VARIABLE { record.value_bytes() } else { room.value_bytes };
     match W::EFFECT {
         Effect::Get => {
-            // SAFETY: the lock is held; the record has room for its value.
+            // SAFETY: the duty is that no thread writes the value while it is borrowed, and that it
+            // lies in the record. The lock is held, and the record has room for its value.
             work.read(i, unsafe { record.value(old_bytes) });
             locked.unlock_unchanged(after);
             work.clock(i, before.outstanding());
@@ -127,7 +129,8 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
             return done;
         }
         Effect::Delete => {
-            // SAFETY: the lock is held; the record has room for its value.
+            // SAFETY: the duty is that no thread writes the value while it is borrowed, and that it
+            // lies in the record. The lock is held, and the record has room for its value.
             if !work.deletes(i, unsafe { record.value(old_bytes) }, before.outstanding()) {
                 locked.unlock_unchanged(before);
                 return InPlace::LeftAlone;
@@ -138,8 +141,8 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
             return done;
         }
         Effect::Touch => {
-            // A release counts as a change of the value, so the row's uses stay as the Get left
-            // them.
+            // A release counts as a change of the value, so it does not count as another use of the
+            // row.
             locked.unlock_changed(after);
             work.settled(i, hint);
             return done;
@@ -150,7 +153,8 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
     if !VARIABLE {
         let value = bytes_of(room.words, room.value_bytes);
         if W::EFFECT == Effect::Update {
-            // SAFETY: the lock is held; the record has room for its value.
+            // SAFETY: the duty is that no thread writes the value while it is borrowed, and that it
+            // lies in the record. The lock is held, and the record has room for its value.
             value.copy_from_slice(unsafe { record.value(old_bytes) });
         }
         work.update(i, value);
@@ -169,7 +173,8 @@ pub(super) fn in_place<'g, W: Work, const VARIABLE: bool>(
     done
 }
 
-/// Writes the next value of a row of variable width, whose lock is held, where it has room.
+/// Writes the next value of a row of variable width in place, if the record has room for it. The
+/// caller holds the row's lock.
 fn write_variable<'g, W: Work>(
     work: &mut W,
     i: usize,
@@ -177,8 +182,9 @@ fn write_variable<'g, W: Work>(
     old_bytes: usize,
     room: ValueRoom<'_>,
 ) -> Result<(), InPlace<'g>> {
-    // SAFETY: the lock is held; the record has room for its value. A variable, not a parameter:
-    // nothing is stored before its last use.
+    // SAFETY: the duty is that no thread writes the value while it is borrowed, and that it lies in
+    // the record. The lock is held, the record has room, and this thread stores only after the last
+    // use of `known`.
     let known = (W::EFFECT == Effect::Update).then(|| unsafe { record.value(old_bytes) });
     let next_bytes = work.value_bytes(i, known);
     if next_bytes > room.value_bytes {
@@ -189,7 +195,7 @@ fn write_variable<'g, W: Work>(
         return Err(InPlace::NoRoom);
     }
     let words = &mut room.words[..padded_bytes / 8];
-    // The padding, and the bytes that the new value has more than the old one.
+    // Clears the padding after the value. If the value grows, this also clears the new bytes.
     if let Some(last) = words.last_mut() {
         *last = 0;
     }
@@ -205,16 +211,16 @@ fn write_variable<'g, W: Work>(
     Ok(())
 }
 
-/// The mark of a row in mutable memory.
+/// Returns the mark (address and use count) of a row in mutable memory.
 pub(super) fn mark_of(record: RecordRef<'_>) -> RowMark {
-    // Relaxed: a use that this load misses happens at the same time.
+    // Relaxed: a use that this load misses is concurrent with it, and either count is right.
     let word = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
     RowMark { address: record.address().raw(), uses: word.uses() }
 }
 
 impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
-    /// True if the operation changes the row where it lies, or locks it there to read it. A
-    /// tombstone without a value has no room for one, so its successor is appended.
+    /// True if the operation changes the row in place, or locks it in place to read it. A tombstone
+    /// without room for a value gets a new record instead.
     #[inline]
     pub(super) fn may_change_in_place(&self, record: RecordRef<'_>, view: View<'_>) -> bool {
         W::IN_PLACE && view.mutable(record.address()) && self.has_room(record)
@@ -247,7 +253,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
                 return Ok(Step::Done);
             }
             Effect::Move => {
-                // Relaxed: a use that this load misses happens at the same time.
+                // Relaxed: a use that this load misses is concurrent with it, and either count is
+                // right.
                 let word = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
                 if !self.work.wants(i, record.address(), word) {
                     return Ok(Step::Done);
@@ -281,7 +288,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Step::Done
     }
 
-    /// Works on a row in the mutable region. `None` if its next value has no room there.
+    /// Works on a row in the mutable region. `None` if the record has no room for the next value.
     #[inline]
     pub(super) fn in_place(&mut self, i: usize, record: RecordRef<'_>) -> Option<Step> {
         let room = ValueRoom { words: &mut self.scratch.value, value_bytes: self.value_bytes };
@@ -305,7 +312,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Some(Step::Done)
     }
 
-    /// Fills a deleted row in the mutable region again. `None` if the new value has no room there.
+    /// Gives a deleted row in the mutable region a new value. `None` if the record has no room for
+    /// that value.
     #[cold]
     fn revive(&mut self, i: usize, record: RecordRef<'_>, locked: Locked<'_>) -> Option<Step> {
         let before = locked.word();
@@ -328,8 +336,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Some(Step::Done)
     }
 
-    /// Appends the successor of a row that is in the read-only region, or that has no room for its
-    /// next value.
+    /// Appends a new record for a row that is in the read-only region, or whose record has no room
+    /// for the next value.
     #[inline(never)]
     pub(super) fn copy_to_tail(
         &mut self,
@@ -355,7 +363,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             entry: place.entry,
             address: record.address(),
             previous: link.previous(),
-            // SAFETY: the record's lock is held.
+            // SAFETY: the duty is that no thread writes the value while it is borrowed. This thread
+            // holds the record's lock.
             value: (!link.is_tombstone()).then(|| unsafe { record.value(record.value_bytes()) }),
             word: if link.is_tombstone() { ClockWord::at_rest(0) } else { before },
             record_bytes: record.shape().record_bytes(),

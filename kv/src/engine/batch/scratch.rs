@@ -1,8 +1,8 @@
-//! Memory that batches of a thread use again and again.
+//! Memory that a thread keeps from one batch to the next.
 
 use std::cell::Cell;
 
-/// Keys of a chunk: a batch works on this many before it looks for rows to retain.
+/// Number of keys of a chunk. After each chunk, the batch looks for rows to retain.
 pub(crate) const CHUNK_KEYS: usize = 1024;
 
 use crate::device::AlignedBuffer;
@@ -10,13 +10,13 @@ use crate::index::{Candidates, Entry};
 use crate::record::address::Address;
 use crate::sync::thread_local;
 
-/// A batch reads the rows that it has set aside once there are this many keys. This limits the
-/// scratch memory.
+/// A batch reads the rows that it has set aside once their number reaches this limit. The limit
+/// bounds the scratch memory.
 pub(super) const PENDING_KEYS_MAX: usize = 4096;
-/// Limit of a thread's scratch memory, nearly all of it keys that are set aside.
-/// docs/architecture.md states it.
+/// Largest size in bytes of a thread's list of keys that are set aside, which is nearly all of its
+/// scratch memory. docs/architecture.md states this limit.
 const SCRATCH_BYTES_MAX: usize = 1 << 20;
-// The vector of keys grows by doubling.
+// The vector of keys grows by doubling, so its capacity is a power of two.
 const _: () = assert!(
     (PENDING_KEYS_MAX + CHUNK_KEYS).next_power_of_two() * size_of::<Pending>() < SCRATCH_BYTES_MAX
 );
@@ -26,35 +26,37 @@ const _: () = assert!(
 pub(super) struct Pending {
     pub(super) i: u32,
     pub(super) hash: u64,
-    /// The slot whose chain is searched, and the address that the search has reached in it.
+    /// The index entry whose chain is searched. `address` is the record that the search has
+    /// reached.
     pub(super) entry: Entry,
     pub(super) address: Address,
-    /// The log's beginning when the search entered the chains. A link below it ends its chain. A
-    /// link below a later beginning does not, because compaction may have moved the row during the
-    /// search.
+    /// The log's beginning when the search entered the chains. A link below this address ends its
+    /// chain. Compaction may have moved the row since then, so a link below a later beginning does
+    /// not end the chain.
     pub(super) begin: u64,
-    /// Bytes to read at `address`.
+    /// Number of bytes to read at `address`.
     pub(super) bytes: usize,
-    /// Other chains of the key, and the address at which the search continues in each.
+    /// The other chains that may hold the key, and the address at which the search continues in
+    /// each.
     pub(super) rest: Vec<(Entry, Address)>,
-    /// True if the key is completed, or is to be searched again from the index.
+    /// True if the key is completed, or will be searched again from the index.
     pub(super) done: bool,
     pub(super) searched: Candidates,
 }
 
-/// Memory that batches of a thread use again and again.
+/// Memory that a thread keeps from one batch to the next.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(super) value: Vec<u64>,
     pub(super) candidates: Candidates,
     pub(super) pending: Vec<Pending>,
     pub(super) redo: Vec<u32>,
-    /// A record copied from the row cache.
+    /// A copy of a record from the row cache.
     pub(super) cached: Vec<u64>,
-    /// A read buffer of this thread, used in place of one from the pool: compaction must not wait
-    /// for a buffer of batches that wait for compaction.
+    /// A read buffer that this thread uses in place of a buffer from the pool. Compaction has one,
+    /// because batches that wait for compaction may hold all buffers of the pool.
     pub(crate) own_buffer: Option<AlignedBuffer>,
-    /// Places of the keys that are looked for in overflow buckets.
+    /// Indices of the keys whose entries are in overflow buckets.
     pub(super) deferred: Vec<u32>,
 }
 
@@ -62,13 +64,13 @@ thread_local! {
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
-/// Takes the thread's scratch. A batch within a batch, and a destructor that runs while the thread
-/// ends, get a new one.
+/// Takes the thread's scratch memory. Returns new scratch memory to a batch that runs within
+/// another batch, and to a destructor that runs while the thread ends.
 pub(crate) fn take_scratch() -> Box<Scratch> {
     SCRATCH.try_with(Cell::take).ok().flatten().unwrap_or_default()
 }
 
 pub(crate) fn give_back_scratch(scratch: Box<Scratch>) {
-    // A thread that is ending has no place to keep the scratch.
+    // Fails if the thread is ending. The scratch memory is then freed.
     let _ = SCRATCH.try_with(|place| place.set(Some(scratch)));
 }

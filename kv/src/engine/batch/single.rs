@@ -1,11 +1,14 @@
-//! The short path of a batch of one key.
+//! The short path for a batch of one key.
 //!
-//! A program that works key by key gives the store nothing to overlap within a batch. The processor
-//! overlaps the operations that it sees ahead, about 500 instructions, and a batch's own
-//! bookkeeping takes more. So a single key takes this path if its table has fixed width and if the
-//! first look finds its row in memory, at a place where the row may stay. The work on the row is
-//! the code of a batch (`row`). Every other case is left to the batch, which starts from the
-//! beginning: no row was changed or read, though a peek may have written to its destination.
+//! A batch of one key has no second key whose cache misses could overlap. The processor can overlap
+//! successive operations, but it looks only about 500 instructions ahead, and a batch's bookkeeping
+//! is longer than that.
+//!
+//! So a single key takes this path in two conditions: its table has fixed width, and the first
+//! probe finds the row in memory at a place where it may stay. The work on the row uses the same
+//! code as a batch (`row`). In every other case this path gives up, and the caller runs a batch
+//! from the beginning. No row was changed by then, though a peek may have written to its
+//! destination.
 
 use super::row::ValueRoom;
 use super::{Effect, Entry, Work};
@@ -17,20 +20,20 @@ use crate::record::address::TableId;
 use crate::record::clock::ClockWord;
 use crate::sync::Ordering;
 
-/// Longest value on this path, in words of 8 bytes: the value is copied to the stack.
+/// Largest value on this path, in words of 8 bytes. The value is copied to the stack.
 const WORDS_MAX: usize = 16;
 
-/// Where a row was found.
+/// The region of memory where a row was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hit {
-    /// In the mutable region.
+    /// The row is in the mutable region.
     Mutable,
-    /// In the read-only region.
+    /// The row is in the read-only region.
     ReadOnly,
 }
 
-/// Does the whole work for `key` of a table of fixed width, or nothing. Returns `None` if it did
-/// nothing.
+/// Completes the operation on `key` of a table of fixed width. `None` if this path does not cover
+/// the case: then the row is unchanged.
 #[inline]
 pub(crate) fn try_single<W: Work>(
     core: &Core,
@@ -41,7 +44,8 @@ pub(crate) fn try_single<W: Work>(
 ) -> Option<Hit> {
     let mut words = [0; WORDS_MAX];
     let _pin = core.gate.enter();
-    // Looked up while pinned: see `Batch::pinned`.
+    // The table is looked up while pinned, because it may be dropped otherwise (see
+    // `Batch::pinned`).
     let value_bytes = core.value_bytes_if(table, Width::Fixed)?;
     let room = ValueRoom { words: words.get_mut(..value_bytes.div_ceil(8))?, value_bytes };
     let view = core.log.view();
@@ -49,7 +53,8 @@ pub(crate) fn try_single<W: Work>(
     if entry.is_nowhere() || !view.in_memory(entry.address()) {
         return None;
     }
-    // SAFETY: pinned, above the head; the address came from the index.
+    // SAFETY: the duty is to pass the address of a complete record in memory. The thread is pinned,
+    // the address is above the head, and it came from the index.
     let record = unsafe { view.record(entry.address()) };
     if !record.is(table.number, key) {
         return None;
@@ -59,7 +64,8 @@ pub(crate) fn try_single<W: Work>(
         Effect::Peek => {
             let Peeked::Row = peek::<W, false>(work, 0, record, room) else { return None };
         }
-        // Such a Get changes only the mark of a first use, so a row without the mark needs no lock.
+        // A Get with `Clock::Keep` changes only the mark of a promoted row, so a row without the
+        // mark needs no lock.
         Effect::Get if clock == Clock::Keep => {
             let word = ClockWord::from_bits(record.clock().load(Ordering::Relaxed));
             if !mutable || word.is_promoted() || core.log.is_poisoned() {
@@ -75,7 +81,7 @@ pub(crate) fn try_single<W: Work>(
             }
             let hint = RowHint::new(core.store, record.address());
             let done = in_place::<W, false>(work, 0, record, hint, clock, room);
-            // Dropping the outcome unlocks a tombstone.
+            // If the outcome is `Tombstone`, dropping it unlocks the record.
             match done {
                 InPlace::Row { promoted } => {
                     if promoted {

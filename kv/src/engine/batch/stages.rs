@@ -1,5 +1,5 @@
-//! Takes the keys of a chunk through the stages, with their cache misses overlapped (see the essay
-//! of `engine::batch`).
+//! Runs the keys of a chunk through the stages that the essay of `engine::batch` describes, so that
+//! their cache misses overlap.
 
 use std::ptr;
 
@@ -10,13 +10,13 @@ use crate::log::view::View;
 use crate::memory::cpu_hint;
 use crate::record::address::Address;
 
-/// A group of keys that goes through the stages together. It stays in the first-level cache beside
-/// its rows.
+/// A group of keys that passes the stages together. The group and its rows fit the first-level
+/// cache.
 struct Group {
-    /// The hashes of the keys whose buckets are being fetched.
+    /// The hashes of the keys whose buckets are being prefetched.
     hashes: [u64; GROUP_KEYS],
     entries: [Entry; GROUP_KEYS],
-    /// Where the entries' records lie; null for a record that is not in memory.
+    /// The addresses in memory of the entries' records; null for a record that is not in memory.
     places: [*const u8; GROUP_KEYS],
 }
 
@@ -31,18 +31,18 @@ impl Group {
     }
 }
 
-/// Where a search through memory ended.
+/// The result of a search through memory.
 enum Walk<'g> {
     Found(Place<'g>),
-    /// The row is not in memory. The search continues on disk, in this chain at this address, and
-    /// in the other chains listed.
+    /// The row is not in memory. The search continues on disk at this entry and address, and then
+    /// in the listed chains.
     Disk(Entry, Address, Vec<(Entry, Address)>),
     Missing,
 }
 
 impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     /// Works on keys `at..end` with their cache misses overlapped. Leaves in `at` the first key
-    /// that it did not complete.
+    /// that was not completed.
     pub(super) fn run_stages(
         &mut self,
         at: &mut usize,
@@ -56,8 +56,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         }
     }
 
-    /// `NEAR` is explained in `cpu_hint`. It is a constant, because a branch beside each fetch
-    /// costs more than the choice gains.
+    /// `cpu_hint` explains `NEAR`. `NEAR` is a compile-time constant, because a branch at each
+    /// prefetch costs more than the choice gains.
     fn run_stages_into<const NEAR: bool>(
         &mut self,
         at: &mut usize,
@@ -68,8 +68,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         let key_hash = self.core.key_hash;
         let mut group = Group::new();
         let start = *at;
-        // Fetches the buckets of the first group. Those of each later group are fetched while the
-        // group before it waits for its records.
+        // Prefetches the buckets of the first group. The loop below prefetches the buckets of each
+        // later group while the group before it waits for its records.
         for (to, &key) in group.hashes.iter_mut().zip(&self.keys[start..end]) {
             *to = key_hash.of(self.table.number, key);
             index.prefetch_into::<NEAR>(*to);
@@ -95,8 +95,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Ok(())
     }
 
-    /// Works on the keys from `at` on; `entries` are what their first matching slots held when they
-    /// were probed. Leaves in `at` the first key that it did not complete.
+    /// Works on the keys from `at` on. `entries` holds each key's first matching entry at the time
+    /// of its probe. Leaves in `at` the first key that was not completed.
     #[inline(never)]
     fn run_steps(
         &mut self,
@@ -119,8 +119,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Ok(())
     }
 
-    /// Works on the keys whose slots are in overflow buckets, a few in a hundred. Their records are
-    /// prefetched together, so their cache misses overlap too.
+    /// Works on the keys whose entries are in overflow buckets (a few percent of the keys). Their
+    /// records are prefetched together, so their cache misses overlap too.
     pub(super) fn run_deferred_stages(
         &mut self,
         at: &mut usize,
@@ -156,8 +156,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Ok(())
     }
 
-    /// Runs the step of each key whose index in the batch is in `places`. `entries` holds the first
-    /// matching slot of each key, as it was when it was probed. Adds one to `at` for each key.
+    /// Works on each key whose index in the batch is in `places`. `entries` holds each key's first
+    /// matching entry at the time of its probe. Adds one to `at` for each completed key.
     #[inline(never)]
     fn run_deferred_steps(
         &mut self,
@@ -173,8 +173,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Ok(())
     }
 
-    /// Fetches the first line of an entry's record. Returns the record's place, or null if it is
-    /// not in memory.
+    /// Prefetches the first line of an entry's record. Returns the record's address in memory, or
+    /// null if the record is not in memory.
     #[inline]
     fn prefetch_header<const NEAR: bool>(entry: Entry, view: View<'_>) -> *const u8 {
         if entry.is_nowhere() || !view.in_memory(entry.address()) {
@@ -185,15 +185,15 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         place
     }
 
-    /// Fetches a record's other lines.
+    /// Prefetches the other lines of a record.
     #[inline]
     pub(super) fn prefetch_rest<const NEAR: bool>(&self, place: *const u8) {
         if place.is_null() || W::HEADERS_ALONE {
             return;
         }
-        // Fetches only the lines that the record touches, because each fetch takes a fill buffer.
-        // The address of the last byte stands for the last line. If that is the line before, the
-        // second fetch costs nothing.
+        // Prefetches only the lines that the record touches, because each prefetch takes a fill
+        // buffer. The last line is found by the record's last byte. If the loop has prefetched that
+        // line already, the second prefetch costs nothing.
         let mut line = LINE_BYTES;
         while line < self.prefetch_bytes {
             cpu_hint::line_into::<NEAR, _>(place.wrapping_add(line));
@@ -202,7 +202,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         cpu_hint::line_into::<NEAR, _>(place.wrapping_add(self.last_byte));
     }
 
-    /// Works on one key; `entry` is what its first matching slot held when it was probed.
+    /// Works on one key. `entry` is the key's first matching entry, as it was when the index was
+    /// probed.
     #[inline(always)]
     fn step(
         &mut self,
@@ -212,7 +213,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         view: View<'_>,
     ) -> std::result::Result<(), PageFull> {
         if !entry.is_empty() && view.in_memory(entry.address()) {
-            // SAFETY: pinned, above the head; the address came from the index.
+            // SAFETY: the duty is to pass the address of a complete record in memory. The thread is
+            // pinned, the address is above the head, and it came from the index.
             let record = unsafe { view.record(entry.address()) };
             if record.is(self.table.number, key) {
                 let place = Place { entry, record };
@@ -236,7 +238,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         self.search(i, view)
     }
 
-    /// Looks for a key from the index on, in all chains that may hold it.
+    /// Searches for a key from the index, in all chains that may hold it, and works on its row.
     #[inline(never)]
     pub(super) fn search(
         &mut self,
@@ -244,7 +246,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         mut view: View<'_>,
     ) -> std::result::Result<(), PageFull> {
         let hash = self.core.key_hash.of(self.table.number, self.keys[i]);
-        // Ends: each further round means that another thread moved this row or changed this chain.
+        // Ends: a round repeats only if another thread moved this row or changed this chain.
         loop {
             let mut candidates = std::mem::take(&mut self.scratch.candidates);
             self.core.index.candidates(hash, &mut candidates);
@@ -270,26 +272,28 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
             if let Step::Done = step? {
                 return Ok(());
             }
-            // The row that was found may lie below the log's beginning by now (`publish`).
+            // The log's beginning may have passed the row that was found (see `publish`).
             view.begin = self.core.log.begin();
         }
     }
 
-    /// Follows the chains as far as they are in memory.
+    /// Follows the key's chains as far as their records are in memory.
     fn walk<'g>(&self, key: u64, candidates: &Candidates, view: View<'g>) -> Walk<'g> {
-        // Rarely more than one chain leaves memory; the first one needs no allocation.
+        // More than one chain rarely leaves memory, and the first one needs no allocation.
         let mut on_disk = None;
         let mut rest = Vec::new();
         for entry in candidates.iter() {
             let mut address = entry.address();
-            // Ends: addresses fall along a chain, which ends at `NONE` or below the log's
+            // Ends: addresses fall along a chain, and a chain ends at `NONE` or below the log's
             // beginning.
             while address.raw() >= view.begin.max(1) {
                 if !view.in_memory(address) {
                     rest.extend(on_disk.replace((entry, address)));
                     break;
                 }
-                // SAFETY: pinned, above the head; the address came from the index or a link.
+                // SAFETY: the duty is to pass the address of a complete record in memory. The
+                // thread is pinned, the address is above the head, and it came from the index or
+                // from a link.
                 let record = unsafe { view.record(address) };
                 if record.is(self.table.number, key) {
                     return Walk::Found(Place { entry, record });

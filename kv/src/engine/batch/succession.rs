@@ -1,16 +1,15 @@
-//! A new record in the place of an old one, for a row that an operation cannot change where it
-//! lies.
+//! How a new record replaces an old one, for a row that an operation cannot change in place.
 //!
-//! **Problem.** A row in the read-only region, on disk or in the row cache is changed by a new
-//! record at the tail. So is a row whose next value has another length, and a row that is moved.
-//! The work decides which value the new record has. The order in which the record becomes visible
-//! is one for all.
+//! **Problem.** A row is changed by a new record at the tail if it lies in the read-only region, on
+//! disk or in the row cache. A row whose next value has another length, and a row that is moved,
+//! also get new records. The work decides which value the new record has. All works make the record
+//! visible in the same order of steps.
 //!
-//! **Approach.** The caller makes sure that no other thread changes the old record: it holds the
-//! record's lock, or the record lies outside mutable memory, where no record changes. `succeed`
-//! fills the new record, and then exchanges the entry of the index that led to the old one. The
-//! exchange fails if the entry has changed. Then the new record is abandoned, and the caller
-//! searches again.
+//! **Approach.** The caller makes sure that no other thread changes the old record. Either the
+//! caller holds the record's lock, or the record lies outside mutable memory, where no record
+//! changes. `succeed` fills the new record, and then replaces the index entry that led to the old
+//! record. This exchange fails if another thread has changed the entry. Then `succeed` abandons the
+//! new record, and the caller searches again.
 
 use super::{Batch, Effect, Work, row};
 use crate::hints::RowHint;
@@ -20,15 +19,15 @@ use crate::record::address::Address;
 use crate::record::clock::ClockWord;
 use crate::record::layout::RecordRef;
 
-/// Where a row's newest record was found.
+/// The place where a row's newest record was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Old {
-    /// In memory; the caller holds its lock.
+    /// The record is in memory, and the caller holds its lock.
     InMemory {
         mutable: bool,
     },
     OnDisk,
-    /// In the row cache, which counts no uses.
+    /// The record is in the row cache, which counts no uses.
     Cached,
 }
 
@@ -37,30 +36,30 @@ pub(super) struct Predecessor<'r> {
     pub(super) place: Old,
     /// The hash of the row's key.
     pub(super) hash: u64,
-    /// The entry whose chain has the record.
+    /// The index entry whose chain contains the record.
     pub(super) entry: Entry,
     pub(super) address: Address,
-    /// The next record of the chain.
+    /// The next record of the chain, which is older.
     pub(super) previous: Address,
-    /// `None` if the record is a tombstone.
+    /// The row's value. `None` if the record is a tombstone, which stands for a deleted row.
     pub(super) value: Option<&'r [u8]>,
-    /// The record's clock, without the Gets of an earlier session. At rest for a tombstone.
+    /// The record's clock, without the Gets of an earlier session. A tombstone has a clock at rest.
     pub(super) word: ClockWord,
     pub(super) record_bytes: usize,
 }
 
 /// The result of a succession.
 pub(super) enum Succession<'a> {
-    /// The index leads to this record.
+    /// The index now leads to this new record.
     Replaced(RecordRef<'a>),
     /// The row stays as it is.
     LeftAlone,
-    /// The row moved, or its chain changed: search again.
+    /// Another thread moved the row or changed its chain. The caller searches again.
     Moved,
 }
 
 impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
-    /// Puts a new record in the place of a row's newest one.
+    /// Replaces a row's newest record by a new record.
     pub(super) fn succeed(
         &mut self,
         i: usize,
@@ -87,7 +86,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             Old::Cached => self.core.mean_uses(),
         };
         let word = old.word.inherited(self.clock.after(outstanding), uses);
-        // A deletion cancels the leases on its row, so a row that is made later starts from 0.
+        // A deletion cancels the leases on its row, so a new row with the same key starts from 0.
         let word = match W::EFFECT {
             Effect::Delete => ClockWord::at_rest(0),
             Effect::Update | Effect::Put | Effect::Touch => word.next_generation(),
@@ -102,9 +101,9 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         }
     }
 
-    /// Begins the record that replaces a row's newest one, and lets the work fill its value. `None`
-    /// if the row is to stay missing, or if the table does not admit the value. `old` is the row's
-    /// value; `None` if the row is deleted.
+    /// Allocates the record that replaces a row's newest one, and lets the work fill its value.
+    /// `old` is the row's value; `None` if the row is deleted. Returns `None` if the row stays
+    /// missing, or if the table does not admit the new value.
     fn begin_successor(
         &mut self,
         i: usize,
@@ -127,7 +126,9 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         };
         let Some(value_bytes) = value_bytes else { return Ok(None) };
         let new = self.begin_record(key, value_bytes)?;
-        // SAFETY: this thread's own unpublished record, with room for the value and its padding.
+        // SAFETY: the duty is that no other thread uses the value, and that it lies in the record.
+        // This thread has not published the record, and the record has room for the value and its
+        // padding.
         let value = unsafe { new.value_mut(value_bytes.next_multiple_of(8)) };
         let kept = if W::EFFECT == Effect::Put { value_bytes } else { old.len().min(value_bytes) };
         if W::EFFECT != Effect::Put {
@@ -143,23 +144,23 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         Ok(Some(new))
     }
 
-    /// Gives a filled record its clock, and exchanges the entry of the index so that it leads to
-    /// the new record. If the old record was the head of its chain, it is no longer in the chain.
-    /// False if the chain has changed.
+    /// Gives a filled record its clock, and replaces the index entry so that it leads to the new
+    /// record. If the old record was the head of its chain, the chain then skips it. Returns false
+    /// if another thread has changed the chain.
     ///
-    /// Once the log's beginning has passed a tombstone in the middle of a chain, searches no longer
-    /// meet the tombstone. An insert then gives the key another slot and leaves this chain alone.
-    /// The exchange of this chain's entry would succeed, and the key would be there twice. So an
-    /// old record that is a tombstone must not lie below the beginning while the bucket is locked,
-    /// which both slots share. An insert that took the lock earlier saw the new beginning, so this
-    /// exchange sees it too. An insert that takes the lock later finds this entry changed.
+    /// An old record that is a tombstone must not lie below the log's beginning while the bucket is
+    /// locked. Otherwise the key could get two rows, as follows. Once the log's beginning has
+    /// passed a tombstone in the middle of a chain, searches no longer meet the tombstone. An
+    /// insert then gives the key another entry in the same bucket and leaves this chain unchanged.
+    /// The exchange of this chain's entry would succeed too. The check prevents it: an insert that
+    /// locked the bucket earlier saw the new beginning, so this exchange sees it too. An insert
+    /// that locks the bucket later finds this entry changed.
     fn publish(&self, old: &Predecessor<'_>, new: RecordRef<'_>, word: ClockWord) -> bool {
         let begin = || self.core.log.begin();
         let is_head = old.address == old.entry.address();
         let previous = if is_head { old.previous } else { old.entry.address() };
-        // No record is left below the log's beginning, so the chain ends here. If compaction had
-        // moved a row from there, its copy would be this chain's head now, and the exchange below
-        // fails.
+        // Below the log's beginning there are no records, so the chain ends here. If compaction
+        // moved a row from there, the copy is this chain's head now, and the exchange below fails.
         let previous = if previous.raw() < begin() { Address::NONE } else { previous };
         new.set_link(new.link().with_previous(previous));
         new.finish(word, W::EFFECT == Effect::Delete);
@@ -170,7 +171,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         })
     }
 
-    /// Counts a row whose record was replaced, and tells the work.
+    /// Counts a row whose record was replaced, and reports it to the work.
     pub(super) fn note_succession(&mut self, i: usize, old: &Predecessor<'_>, new: RecordRef<'_>) {
         let new_bytes = new.shape().record_bytes();
         if W::EFFECT == Effect::Move {
@@ -178,8 +179,7 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
             self.tally.moved_bytes += new_bytes as u64;
             if W::PROMOTES {
                 self.tally.copied += 1;
-                // A row that was promoted earlier and not used since continues to wait for its
-                // first use.
+                // A row that was promoted before and not used since is not counted again.
                 self.tally.promoted += u64::from(!old.word.is_promoted());
                 self.work.moved(i, row::mark_of(new));
             }

@@ -1,9 +1,9 @@
-//! What a batch counts while it runs, and adds to the store's counters at its end.
+//! Counts of a batch. The batch adds them to the store's counters at its end.
 
 use super::{Batch, Effect, Work};
 use crate::engine::core::Core;
 
-/// Counts of one batch, added to the store's counters once.
+/// Counts of one batch, which are added to the store's counters once.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) hits_mutable: u64,
@@ -17,30 +17,30 @@ pub(crate) struct Tally {
     pub(crate) appended: u64,
     pub(crate) copied: u64,
     pub(crate) disk_reads: u64,
-    /// Rows that came with the read of another row.
+    /// Rows that were read together with another row, by one read.
     pub(crate) disk_reads_joined: u64,
     pub(crate) disk_queue_depth_max: u64,
     pub(crate) disk_read_bytes: u64,
     pub(crate) promoted: u64,
-    /// Rows that a promotion brought to mutable memory, from disk or from the read-only region.
+    /// Rows that a job copied to the tail, from disk or from the read-only region.
     pub(crate) moved: u64,
-    /// Bytes of the records that a job has moved.
+    /// Total size in bytes of the records that a job has moved.
     pub(crate) moved_bytes: u64,
-    /// The sum of the growth of the records of the table's rows, in bytes (wrapping). Only for
-    /// tables of variable width.
+    /// Growth of the total size of the table's records, in bytes (wrapping). Stays 0 in tables of
+    /// fixed width.
     pub(crate) grown_bytes: u64,
-    /// Promoted rows that were used for the first time.
+    /// Promoted rows that this batch used for the first time since their promotion.
     pub(crate) promoted_used: u64,
     pub(crate) overtaken: u64,
 }
 
 impl Core {
-    /// Counts a batch of `keys` keys.
+    /// Adds the counts of a batch of `keys` keys to the store's counters.
     pub(crate) fn add_tally<W: Work>(&self, keys: u64, tally: &Tally) {
         let counters = &self.counters;
         counters.batches.add(1);
-        // Counts the rows that were worked on. After an error these are fewer than the keys of the
-        // batch.
+        // Number of rows that the batch worked on. After an error this is less than the number of
+        // keys.
         let found = tally.hits_mutable + tally.hits_read_only + tally.hits_disk + tally.hits_cache;
         let changed = match W::EFFECT {
             Effect::Peek => {
@@ -63,8 +63,7 @@ impl Core {
                 counters.delete_keys.add(keys);
                 tally.deleted
             }
-            // Looking ahead is no operation on rows. The rows that it moves are counted as
-            // promoted.
+            // A lookahead is no operation on rows. The rows that it moves are counted as promoted.
             Effect::Move | Effect::Locate => 0,
         };
         counters.changed.add(if W::CHANGES { changed } else { 0 });
@@ -88,8 +87,8 @@ impl Core {
 }
 
 impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
-    /// Brings the table's count of rows up to date, and marks the table as one that has records.
-    /// Must be called while pinned, so that a checkpoint counts the rows that it holds.
+    /// Brings the table's row count up to date, and marks the table as a table with records. Must
+    /// be called while pinned, so that a checkpoint counts the rows whose records it includes.
     #[inline]
     pub(super) fn note_rows(&mut self) {
         if self.tally.appended > 0 && !self.written_noted {
@@ -106,15 +105,15 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         }
     }
 
-    /// Counts a new row, whose record has `record_bytes` bytes.
+    /// Counts a new row with a record of `record_bytes` bytes.
     pub(super) fn note_inserted(&mut self, record_bytes: usize) {
         self.tally.inserted += 1;
         self.tally.missing += 1;
         self.note_replaced(0, record_bytes);
     }
 
-    /// Adds the difference between the lengths of a row's new and old record; 0 is the length of no
-    /// record.
+    /// Adds the difference between the lengths of a row's new and old record. A length of 0 means
+    /// that there is no such record.
     #[inline]
     pub(super) fn note_replaced(&mut self, old_bytes: usize, new_bytes: usize) {
         if VARIABLE {

@@ -1,19 +1,22 @@
-//! Rows of variable width.
+//! Rows whose values differ in length.
 //!
-//! **Problem.** A row of a vocabulary is as long as its word. The loops for embedding rows are
-//! tuned to few instructions a key and know a row's length beforehand. They must not become slower.
+//! **Problem.** In a vocabulary table, a row is as long as its word. The loops for embedding rows
+//! need few instructions a key, because they know the length of a row beforehand. Rows of variable
+//! width must not make these loops slower.
 //!
 //! **Approach.** The width is a constant of the batch (`Batch::VARIABLE`), so the loops for fixed
-//! width are compiled without any code of this module. A record tells its own length: word 3 has
-//! its length in units of 8 bytes, which is fixed when the record is allocated, and word 0 has the
-//! number of unused bytes, which changes with the value while the record is locked. So a value
-//! changes in place as long as its padded length stays equal. A reader without the lock reads word
-//! 0 together with the value, between two looks at the clock word. A value of another padded length
-//! goes to the tail, and its old record is marked as replaced.
+//! width are compiled without the code of this module.
 //!
-//! The store counts the bytes of a table's records beside the number of its rows. Compaction
-//! measures the log by that sum, and reads and prefetches take the mean for the length that they
-//! don't know yet.
+//! A record stores its own length in two parts. Word 3 has the length in units of 8 bytes, which is
+//! fixed when the record is allocated. Word 0 has the number of unused bytes, which changes with
+//! the value while the record is locked. So a value changes in place if its padded length stays
+//! equal. A reader without the lock reads word 0 and the value between two loads of the clock word.
+//! A value of another padded length gets a new record at the tail, and the old record is marked as
+//! replaced.
+//!
+//! The store counts the rows of a table and the total size of their records. Compaction compares
+//! that size with the size of the log. Reads and prefetches use the mean length of a record until
+//! they know the real length.
 
 use super::{Batch, Work};
 use crate::engine::core::Core;
@@ -21,12 +24,14 @@ use crate::error::{Error, Result};
 use crate::record::address::TableId;
 use crate::record::layout::{HEADER_BYTES, record_bytes};
 
-/// Assumed length of a record, in bytes, before the first row of the table is counted.
+/// Assumed length in bytes of a record of a table whose rows have not been counted yet.
 const MEAN_BYTES_DEFAULT: usize = 64;
-/// The first read of a record brings this many times the mean length.
+/// The first read of a record brings this multiple of the mean length, so that few records need a
+/// second read.
 const READ_MEANS: usize = 2;
 
-/// Bytes of the table's records on average, and what to read of one at first.
+/// Returns the mean length of the table's records in bytes, and the number of bytes that the first
+/// read of a record brings.
 pub(super) fn typical_bytes(core: &Core, table: TableId, value_bytes_max: usize) -> (usize, usize) {
     let longest = record_bytes(value_bytes_max);
     let mean = core.mean_record_bytes(table).unwrap_or(MEAN_BYTES_DEFAULT);
@@ -46,7 +51,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Some(value_bytes)
     }
 
-    /// Fails if a value was too long. Not pinned.
+    /// Returns an error if a value was too long. Must be called while not pinned.
     pub(super) fn check_lengths(&mut self) -> Result<()> {
         let Some((i, value_bytes)) = self.too_long.take() else { return Ok(()) };
         let key = self.keys[i];
@@ -59,8 +64,7 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         })
     }
 
-    /// Brings the count of the bytes of the table's records up to date. Must be called while
-    /// pinned.
+    /// Brings the table's total record size up to date. Must be called while pinned.
     pub(super) fn note_grown(&mut self) {
         let grown = self.tally.grown_bytes;
         if grown != self.grown_noted {

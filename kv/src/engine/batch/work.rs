@@ -1,71 +1,72 @@
-//! What a batch does with its rows, as the engine sees it.
+//! The operations and jobs that a batch can run, as the engine sees them.
 
 use crate::hints::{Hints, RowHint};
 use crate::operation::{Access, Operation, RowMark, Shortage, Width};
 use crate::record::address::Address;
 use crate::record::clock::ClockWord;
 
-/// What becomes of a row that a batch finds.
+/// The effect of a batch on a row that it finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// The work looks only at the record's header, and only in memory.
     Locate,
     /// The work reads the value where it lies.
     Peek,
-    /// The work reads the value, and the row is in mutable memory afterwards.
+    /// The work reads the value. Afterwards the row is in mutable memory.
     Get,
     /// The work changes the value.
     Update,
-    /// The work writes a new value.
+    /// The work writes a new value without reading the old one.
     Put,
-    /// The work moves the clock, and the row is in mutable memory afterwards.
+    /// The work changes the row's clock. Afterwards the row is in mutable memory.
     Touch,
-    /// The row is a tombstone afterwards.
+    /// The work deletes the row. Afterwards its newest record is a tombstone.
     Delete,
-    /// The row is copied to the tail as it is.
+    /// The work copies the row unchanged to the tail.
     Move,
 }
 
 /// How a batch gets room for its records when the tail's page is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// It waits until compaction has made room.
+    /// The batch waits until compaction has made room.
     Awaited,
-    /// It takes the room that is reserved for work that gives space back, and does not wait.
+    /// The batch does not wait. It uses the room that is reserved for work that frees space.
     Ending,
-    /// It takes the room that is reserved for compaction, and does not wait.
+    /// The batch does not wait. It uses the room that is reserved for compaction.
     Compaction,
-    /// It takes room that is free, and does not wait: the batch that it runs within waits.
+    /// The batch does not wait, and uses free room only. The batch within which it runs waits.
     Spare,
 }
 
-/// An operation as the engine runs it: each [`Operation`] of a caller, and the store's own jobs.
+/// Work that a batch runs: an [`Operation`] of a caller, or one of the store's own jobs.
 ///
-/// A job runs over tables of either width; the width is a constant of `Batch`.
+/// A job runs over tables of either width. The width is a constant of `Batch`.
 pub(crate) trait Work {
     const EFFECT: Effect;
     const ROOM: Room = Room::Awaited;
-    /// The work leaves rows on disk alone.
+    /// True if the work ignores rows on disk.
     const IN_MEMORY: bool = matches!(Self::EFFECT, Effect::Locate);
-    /// The work brings rows to mutable memory. Rows that are there already stay where they are.
+    /// True if the work brings rows to mutable memory. Rows that are already there stay in place.
     const PROMOTES: bool = false;
-    /// Its reads wait behind reads that a caller waits for.
+    /// True if the reads of the work have lower priority than reads that a caller waits for.
     const AHEAD: bool = false;
-    /// Rows that it reads from disk without moving them get a copy in the row cache.
+    /// True if rows that the work reads from disk without moving them are copied into the row
+    /// cache.
     const FILLS_CACHE: bool = true;
-    /// Its updates change values.
+    /// True if the updates of the work change values.
     const CHANGES: bool = true;
 
-    /// The work may append records.
+    /// True if the work may append records.
     const APPENDS: bool = !matches!(Self::EFFECT, Effect::Locate | Effect::Peek);
-    /// In mutable memory, the work is done where the row lies.
+    /// True if the work changes or reads a row in mutable memory in place.
     const IN_PLACE: bool = matches!(
         Self::EFFECT,
         Effect::Get | Effect::Update | Effect::Put | Effect::Touch | Effect::Delete
     );
-    /// In mutable memory, the work looks only at a record's header.
+    /// True if the work reads only the header of a record in mutable memory.
     const HEADERS_ALONE: bool = matches!(Self::EFFECT, Effect::Locate | Effect::Touch);
-    /// The work may insert a row that is missing.
+    /// True if the work may insert a row that is missing.
     const INSERTS: bool = matches!(Self::EFFECT, Effect::Get | Effect::Update | Effect::Put);
 
     /// See [`Operation::shortage`].
@@ -83,31 +84,32 @@ pub(crate) trait Work {
     fn insert(&mut self, _i: usize, _value: &mut [u8]) -> bool {
         false
     }
-    /// True if `Move` is to move the row that was found at `address` with the clock `word`.
+    /// True if `Move` moves the row that was found at `address` with the clock `word`.
     fn wants(&self, _i: usize, _address: Address, _word: ClockWord) -> bool {
         true
     }
-    /// True if `Delete` is to delete the row. Called while the row is locked, or while no other
-    /// thread can change it.
+    /// True if `Delete` deletes the row. Called while the row is locked, or while no other thread
+    /// can change it.
     fn deletes(&mut self, _i: usize, _value: &[u8], _outstanding: u32) -> bool {
         true
     }
-    /// `Locate` or a work that `PROMOTES` found the row in mutable memory.
+    /// Called if `Locate`, or a work with `PROMOTES`, found the row in mutable memory.
     fn in_mutable_memory(&mut self, _i: usize, _mark: RowMark) {}
-    /// `Locate` found the row outside mutable memory. A row on disk may be that of another key with
-    /// an equal hash.
+    /// Called if `Locate` found the row outside mutable memory. A row on disk may belong to another
+    /// key with an equal hash.
     fn elsewhere(&mut self, _i: usize) {}
-    /// A work that `PROMOTES` brought the row to mutable memory.
+    /// Called after a work with `PROMOTES` brought the row to mutable memory.
     fn moved(&mut self, _i: usize, _mark: RowMark) {}
-    /// True if a moved row counts as promoted and not used since. `was`: whether it counted as such
-    /// before the move.
+    /// True if a moved row counts as promoted and not used since. `was` tells if it counted as
+    /// promoted before the move.
     fn is_promoted(was: bool) -> bool {
         let _ = was;
         false
     }
-    /// The clock of a row that was peeked at or got, without the operation's own count.
+    /// Tells the work the outstanding Gets of a row that it peeked at or got, without the
+    /// operation's own Get.
     fn clock(&mut self, _i: usize, _outstanding: u32) {}
-    /// What `Get`, `Update`, `Put` or `Touch` did to a row is final.
+    /// Called when the effect of `Get`, `Update`, `Put` or `Touch` on a row is final.
     fn settled(&mut self, _i: usize, _hint: RowHint) {}
     /// See [`Operation::hints`].
     fn hints(&self) -> Option<Hints<'_>> {
@@ -162,7 +164,7 @@ impl<O: Operation> Work for O {
     }
 }
 
-/// True for an operation on tables of variable width.
+/// True if the operation runs on tables of variable width.
 pub(crate) const fn is_variable<O: Operation>() -> bool {
     matches!(O::WIDTH, Width::Variable)
 }
@@ -173,7 +175,7 @@ impl Work for Delete {
     const ROOM: Room = Room::Ending;
 }
 
-/// Deletes rows on a condition.
+/// Deletes the rows for which the function returns true.
 pub(crate) struct DeleteIf<F>(pub(crate) F);
 impl<F: FnMut(usize, &[u8], u32) -> bool> Work for DeleteIf<F> {
     const EFFECT: Effect = Effect::Delete;
@@ -183,7 +185,7 @@ impl<F: FnMut(usize, &[u8], u32) -> bool> Work for DeleteIf<F> {
     }
 }
 
-/// Brings rows to mutable memory, and marks all of them there.
+/// Brings rows to mutable memory, and reports the mark of each row.
 pub(crate) struct Promote<'a, F>(pub(crate) &'a mut F);
 impl<F: FnMut(usize, RowMark)> Work for Promote<'_, F> {
     const EFFECT: Effect = Effect::Move;
@@ -200,7 +202,7 @@ impl<F: FnMut(usize, RowMark)> Work for Promote<'_, F> {
     }
 }
 
-/// Brings rows to mutable memory whose marks say that they have not changed since.
+/// Brings rows to mutable memory whose marks show that no operation has used them since.
 pub(crate) struct PromoteUnused<'a, F> {
     pub(crate) marks: &'a [RowMark],
     pub(crate) marked: &'a mut F,
@@ -213,8 +215,8 @@ impl<F: FnMut(usize, RowMark)> Work for PromoteUnused<'_, F> {
     fn wants(&self, i: usize, address: Address, word: ClockWord) -> bool {
         self.marks[i].address == address.raw() && !word.used_since(self.marks[i].uses)
     }
-    /// Some of the other rows are in mutable memory as well: they were used, or were retained
-    /// because they are used often.
+    /// Reports only the rows that this work moved. Other rows may be in mutable memory too, because
+    /// an operation used or retained them.
     fn moved(&mut self, i: usize, mark: RowMark) {
         (self.marked)(i, mark);
     }
@@ -223,7 +225,7 @@ impl<F: FnMut(usize, RowMark)> Work for PromoteUnused<'_, F> {
     }
 }
 
-/// Copies rows to the tail that are still where the batch saw them in the read-only region.
+/// Copies rows to the tail that are still at these addresses in the read-only region.
 pub(crate) struct Retain<'a>(pub(crate) &'a [Address]);
 impl Work for Retain<'_> {
     const EFFECT: Effect = Effect::Move;
@@ -237,7 +239,7 @@ impl Work for Retain<'_> {
     }
 }
 
-/// Finds out which rows are in mutable memory, and their marks, and which rows are elsewhere.
+/// Reports the rows in mutable memory with their marks, and the rows elsewhere.
 pub(crate) struct Announce<F, G> {
     pub(crate) resident: F,
     pub(crate) elsewhere: G,
@@ -252,7 +254,7 @@ impl<F: FnMut(usize, RowMark), G: FnMut(usize)> Work for Announce<F, G> {
     }
 }
 
-/// The clock of a row that is peeked at.
+/// Reads the clock of one row. `None` until the batch has found the row.
 pub(crate) struct ReadClock(pub(crate) Option<u32>);
 impl Work for ReadClock {
     const EFFECT: Effect = Effect::Peek;
@@ -261,7 +263,7 @@ impl Work for ReadClock {
     }
 }
 
-/// Moves rows that are still at these addresses, where compaction found them.
+/// Moves the rows that are still at these addresses, where compaction found them.
 pub(crate) struct MoveChained<'a>(pub(crate) &'a [Address]);
 impl Work for MoveChained<'_> {
     const EFFECT: Effect = Effect::Move;

@@ -1,15 +1,15 @@
-//! The holders that keep log from being given back, by name: scans, and checkpoints with the
-//! processes that read them.
+//! Lists what keeps old log on disk: scans, and checkpoints with the processes that read them.
 //!
-//! Compaction moves current rows out of old log, and that log goes back once no holder needs it. So
-//! a holder keeps all log from its beginning on, with its dead rows.
+//! Compaction moves current rows out of old log. That part of the log is given back to the file
+//! system once no holder needs it. A holder needs all log from its own beginning on, and so also
+//! keeps dead records there.
 
 use crate::stats::space_holder::SpaceHolder;
 
 use crate::engine::core::Core;
 
 impl Core {
-    /// The holders of log, the largest first.
+    /// Returns the holders of log. The holder of the most bytes comes first.
     pub(crate) fn space_holders(&self) -> Vec<SpaceHolder> {
         let freed = self.space.freed();
         let end = self.log.tail_address();

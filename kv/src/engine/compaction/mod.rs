@@ -1,52 +1,56 @@
-//! Compaction gives space back: the log's beginning moves up.
+//! Compaction frees disk space: it copies rows from the log's beginning to the tail, and then moves
+//! the beginning up.
 //!
-//! **Problem.** Updates of settled rows, promotions and deletions leave superseded records behind.
-//! Without compaction the log only grows.
+//! **Problem.** An update of a settled row, a promotion and a deletion each leave a superseded
+//! record in the log. Without compaction the log only grows.
 //!
 //! **Approach.** Compaction takes pages from the log's beginning, one after another. It copies the
 //! rows that are still current to the tail, as a promotion does. Then `begin` moves past the page,
-//! and its space goes back to the file system: whole segments are removed, and the part of the next
-//! segment below `begin` is punched out, so a large segment holds back no space. With rewrites
-//! spread evenly and a log of 1.4 times its rows, half of the oldest page is dead, and each
-//! compacted page gains half a page. Compaction always takes the oldest page, not the emptiest one:
-//! chains lead only to older records, so no link leads below `begin`.
+//! and its space goes back to the file system. Whole segment files are removed. In the first
+//! segment that is still needed, a hole is punched up to `begin`, so a large segment holds back no
+//! space.
+//!
+//! If rewrites are spread evenly and the log is 1.4 times as long as its rows, half of the oldest
+//! page is dead. Each compacted page then frees half a page. Compaction always takes the oldest
+//! page, not the page with the fewest rows. Chains lead only to older records, so no link leads
+//! below `begin`.
 //!
 //! **Which records are current.** A record is current if a search for its key ends at it. A search
 //! for each record would read one newer record from disk for every dead one. The index saves these
-//! reads, because an entry says whether its head is its whole chain (`index::entry`). If an
-//! unchained head has the record's address, the record is current. If there is no such head and no
-//! chained entry, it is dead. Chained entries are rare with enough memory; only for these the chain
-//! is walked (`MoveChained` of `engine::batch`).
+//! reads, because an entry says whether its record is the only one of its chain (`index::entry`).
+//! The record is current if an entry without a chain has its address. The record is dead if there
+//! is no such entry and no entry with a chain. In the remaining case, compaction walks the chain
+//! (`MoveChained` of `engine::batch`). Chains are rare if there is enough memory.
 //!
 //! **Why it is right, beside all other threads.**
-//! 1. Compaction reads pages that are on the device (below `flushed`). Their records never change,
-//!    and neither do their clocks: an operation that changes the clock of a settled row first
-//!    copies the row to the tail.
-//! 2. `Index::replace` publishes the copy in the very entry that was seen, as it does for every
-//!    copy. So of a compaction and an update, promotion or deletion of one row, one succeeds and
-//!    the other searches again.
+//! 1. Compaction reads pages that are on the device (below `flushed`). Their records and clocks
+//!    never change: an operation that changes the clock of a settled row first copies the row to
+//!    the tail.
+//! 2. `Index::replace` publishes the copy in the same entry that compaction saw, if the entry is
+//!    unchanged. Updates, promotions and deletions do the same. So if two of them work on one row,
+//!    one succeeds and the other searches again.
 //! 3. `begin` moves after the last row below it was published elsewhere. A thread that sees the new
-//!    `begin` and then looks into the index sees the copies (`Log::view`). A thread that searched
-//!    earlier reads the old record, which was current when its search began, or finds the place
-//!    gone and searches again (`engine::batch::disk`).
-//! 4. An entry whose head lies below `begin` leads nowhere, and so does a link. Tombstones are not
-//!    copied: the records that they hide lie below them, so these go first. The entries of
-//!    tombstones are removed, so that they take no slots. A tombstone also keeps its key from being
-//!    inserted elsewhere, and ceases to do so without a change of its chain's entry. So an
-//!    operation that found a tombstone and puts a row in its place looks at `begin` again under the
-//!    bucket's lock (`publish` of `engine::batch::succession`). It searches again if `begin` has
-//!    passed the tombstone.
-//! 5. Space that a kept checkpoint names stays until that checkpoint goes (`pins`). Moved rows are
-//!    durable with the next checkpoint, and until then recovery from a crash needs the old ones. A
-//!    bank without a checkpoint recovers nothing, so its space goes back at once.
+//!    `begin` and then reads the index sees the copies (`Log::view`). A thread that searched
+//!    earlier reads the old record, which was current when its search began. If the old record's
+//!    space was given back, that thread searches again (`engine::batch::disk`).
+//! 4. An entry or a link below `begin` counts as empty. Tombstones are not copied: the records that
+//!    they hide lie below them, so these are removed first. The entries of tombstones are removed,
+//!    so that they take no slots. A tombstone also keeps its key from being inserted in another
+//!    entry. It stops doing so when `begin` passes it, and its chain's entry does not change then.
+//!    So an operation that replaces a tombstone by a row checks `begin` again under the bucket's
+//!    lock (`publish` of `engine::batch::succession`). It searches again if `begin` has passed the
+//!    tombstone.
+//! 5. Space that a kept checkpoint names stays until that checkpoint is removed (`pins`). Moved
+//!    rows are durable with the next checkpoint, and until then recovery from a crash needs the old
+//!    records. A bank without a checkpoint recovers nothing, so its space is given back at once.
 //! 6. No threads wait in a circle. Compaction waits for frames, which the writer thread frees
-//!    without compaction; for pauses of a checkpoint, which waits for no batch; and for a ring of
-//!    the device, which batches and scans hold only while they read. A thread that waits for
-//!    compaction holds no ring, no read buffer and no pin (`Core::await_space`,
+//!    without compaction. It waits for pauses of a checkpoint, which waits for no batch. It waits
+//!    for a ring of the device, which batches and scans hold only while they read. A thread that
+//!    waits for compaction holds no ring, no read buffer and no pin (`Core::await_space`,
 //!    `engine::batch::disk`).
 //!
-//! **Damage.** A page that does not verify stops compaction: no space at or after it is given back.
-//! The statistics show the reason, and `Store::compact` returns it.
+//! **Damage.** A page that fails verification stops compaction, and no space at or after that page
+//! is given back. The statistics show the reason, and `Store::compact` returns it.
 
 mod held;
 pub(crate) mod options;
@@ -65,24 +69,24 @@ use crate::sync::MutexGuard;
 pub(crate) use pins::LogPin;
 pub(crate) use pressure::quota_reserve_bytes;
 
-/// What a pass of [`Store::compact`](crate::Store::compact) did.
+/// The result of a pass of [`Store::compact`](crate::Store::compact).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Compacted {
     /// Bytes of log that the pass read.
     pub scanned_bytes: u64,
     /// Bytes of rows copied to the tail.
     pub copied_bytes: u64,
-    /// Bytes given back to the file system so far. Space that kept checkpoints name goes back when
-    /// they go.
+    /// Bytes given back to the file system so far. Space that kept checkpoints name is given back
+    /// after these checkpoints are removed.
     pub freed_bytes: u64,
-    /// True if the pass ended early. On a disk with little room, compaction leaves the room that
-    /// the next checkpoint needs. Take a checkpoint, which gives back the space that the oldest
-    /// one held, and compact again.
+    /// True if the pass ended early because the disk has little room. Compaction leaves the room
+    /// that the next checkpoint needs. Take a checkpoint, which frees the space that only the
+    /// oldest checkpoint held, and then compact again.
     pub out_of_room: bool,
 }
 
 impl Core {
-    /// One pass over the whole log that is on the device now.
+    /// Compacts once all pages of the log that are on the device now.
     pub(crate) fn compact_all(&self) -> Result<Compacted> {
         self.log.check_poison()?;
         let end = self.log.flushed();
@@ -90,10 +94,10 @@ impl Core {
         let mut done = Compacted::default();
         let mut pass = self.space.pass.lock();
         self.space.signal.state.lock().stopped = None;
-        // Ends: each page moves `begin` towards `end`.
+        // Ends: each round moves `begin` by one page towards `end`.
         while self.log.begin() + self.log.page_bytes() <= end {
-            // Until the next checkpoint no copy gives space back, and that checkpoint must find
-            // room.
+            // Copies free no space before the next checkpoint, and that checkpoint must find room
+            // on the disk.
             if self.pinned().is_some() && self.disk_lacks(0).is_some() {
                 done.out_of_room = true;
                 break;
@@ -117,7 +121,7 @@ impl Core {
         Ok(done)
     }
 
-    /// The files that could not be removed, one line each.
+    /// Returns the files that could not be removed, one line for each file.
     pub(crate) fn not_removed(&self) -> Vec<String> {
         let checkpoints = self.space.checkpoints.as_ref();
         let mut lines = checkpoints.map_or(Vec::new(), |all| all.left.lock().lines());
@@ -134,8 +138,8 @@ impl Core {
         self.space.signal.raise();
     }
 
-    /// The bank's directory is where it belongs. Compaction continues if it stopped because the
-    /// directory had moved.
+    /// Called when the bank's directory is found in its place. Compaction continues if it had
+    /// stopped because the directory was moved.
     pub(crate) fn is_in_place(&self) {
         let mut state = self.space.signal.state.lock();
         if std::mem::take(&mut state.moved) {
@@ -143,9 +147,10 @@ impl Core {
         }
     }
 
-    /// The thread's loop; returns at shutdown.
+    /// The loop of the compaction thread. Returns at shutdown.
     pub(crate) fn run_compactor(&self) {
-        /// If this thread panics, the guard wakes the writers that wait for it.
+        /// A guard that stops compaction if this thread panics, and wakes the writers that wait for
+        /// it.
         struct StopOnPanic<'a>(&'a Core);
         impl Drop for StopOnPanic<'_> {
             fn drop(&mut self) {
@@ -159,7 +164,8 @@ impl Core {
         while self.wait_for_work() {
             let worked = {
                 let mut pass = self.space.pass.lock();
-                // The thread that had the pass before may have done the work.
+                // Another thread may have compacted these pages while this thread waited for the
+                // lock.
                 let left = self.log.begin() + self.log.page_bytes() <= self.log.flushed();
                 if left { self.compact_page(&mut pass) } else { Ok(0) }
             };
@@ -176,7 +182,7 @@ impl Core {
 
     fn wait_for_work(&self) -> bool {
         let mut state = self.space.signal.state.lock();
-        // Ends: with work, or at shutdown.
+        // Ends: when there is work, or at shutdown.
         loop {
             if state.shutdown {
                 return false;
@@ -188,16 +194,16 @@ impl Core {
             if self.compaction_wanted(&state) {
                 return true;
             }
-            // A writer may have seen work that is done by now.
+            // A writer may be waiting for work that is done by now.
             self.space.signal.changed.notify_all();
             self.space.signal.changed.wait(&mut state);
         }
     }
 
-    /// Records how full the pages of a turn through the log are. Rows of different lengths may fill
-    /// pages badly. Then a log without any dead record is longer than the target allows, and
-    /// copying it would gain nothing. So the goals follow from the pages that the rows turn out to
-    /// need.
+    /// Measures how full the pages are during one turn of compaction through the log. Rows of
+    /// different lengths may leave gaps in pages. A log without dead records can then be longer
+    /// than the target, and copying it would gain nothing. So the target is computed from the pages
+    /// that the rows really need.
     fn note_turn(&self, page: Turn) {
         let mut state = self.space.signal.state.lock();
         state.turn.records += page.records;
@@ -214,7 +220,7 @@ impl Core {
         }
     }
 
-    /// Wakes the waiting threads, and keeps to the throttle.
+    /// Wakes the waiting threads, and then sleeps if there is a throttle.
     fn pace(&self, copied: u64) {
         let space = &self.space;
         let mut state = space.signal.state.lock();
@@ -224,11 +230,11 @@ impl Core {
         }
     }
 
-    /// Waits as long as the work was done faster than the throttle allows.
+    /// Sleeps for the time that `bytes` bytes take at the rate `throttle`.
     fn sleep_for(&self, state: &mut MutexGuard<'_, CompactorState>, bytes: u64, throttle: u64) {
         let time = std::time::Duration::from_secs_f64(bytes as f64 / throttle as f64);
         let until = std::time::Instant::now() + time;
-        // Ends: at the time, at shutdown, or when a writer waits at the quota.
+        // Ends: at the end of that time, at shutdown, or when a writer waits for space.
         while !state.shutdown && !state.urgent {
             if self.space.signal.changed.wait_until(state, until).timed_out() {
                 return;

@@ -1,8 +1,8 @@
-//! How space is given back.
+//! When and how fast compaction frees disk space.
 
 use crate::error::{Error, Result};
 
-/// How space is given back.
+/// When and how fast compaction frees disk space.
 ///
 /// ```
 /// use embank_kv::CompactionOptions;
@@ -15,17 +15,17 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompactionOptions {
-    /// Whether a thread compacts in the background. Default false: only
-    /// [`Store::compact`](crate::Store::compact) does.
+    /// True if a thread compacts in the background. Default: false. Then only
+    /// [`Store::compact`](crate::Store::compact) compacts.
     pub background: bool,
-    /// The thread starts to compact when the log is longer than its rows by this factor: 1.1 to
-    /// 10, default 1.4. A lower target saves space and writes more. With rewrites spread
-    /// evenly, compaction writes about one byte for each byte of the callers at 1.4, and two
+    /// Length of the log, divided by the size of its rows, at which the thread starts to compact.
+    /// From 1.1 to 10, default 1.4. A lower target saves space and writes more. With evenly spread
+    /// rewrites, compaction writes about one byte for each byte that callers write at 1.4, and two
     /// bytes at 1.2.
     pub space_amplification_target: f64,
-    /// Most bytes that the thread reads and writes in a second. Default: `None`, no limit. With a
-    /// throttle, writers never wait for compaction unless there is a quota, so the log may exceed
-    /// the target.
+    /// Largest number of bytes that the thread reads and writes in a second. Default: `None`, no
+    /// limit. With a throttle and without a quota, writers never wait for compaction, so the log
+    /// may exceed the target.
     pub throttle_bytes_per_s: Option<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! One page of the log's cold end: compaction copies its rows to the tail, and its space becomes
-//! free.
+//! Compacts one page at the log's beginning: copies its current rows to the tail, after which its
+//! space is free.
 
 use crate::engine::batch::BatchMemory;
 use crate::engine::compaction::space::Pass;
@@ -21,26 +21,29 @@ use crate::record::address::{Address, TableId};
 use crate::record::layout::{HEADER_BYTES, RecordImage};
 use crate::sync::{Planted, planted};
 
-/// Rows whose index misses overlap, and that are copied under one pin.
+/// Number of rows that are copied under one pin. Their index misses overlap.
 const GROUP_ROWS: usize = 32;
-/// A page is read in this many requests at once, each of `READ_BYTES_MIN` bytes or more.
+/// Number of concurrent requests that read one page. Each request has at least `READ_BYTES_MIN`
+/// bytes, so a small page takes fewer requests.
 const READS: usize = 4;
 const READ_BYTES_MIN: usize = 64 << 10;
 
-/// What the index says of a record.
+/// The state of a record according to the index.
 enum Verdict {
-    /// The entry leads to this record alone.
+    /// The record is current: this entry leads to it and to no other record.
     Current(Entry),
-    /// The record may be in a chain.
+    /// The record may be in a chain, so a walk of the chain must decide.
     Chained,
     Dead,
 }
 
 impl Core {
-    /// Compacts the page at the log's beginning, which is on the device; returns the bytes copied.
+    /// Compacts the page at the log's beginning, which is on the device. Returns the number of
+    /// bytes copied.
     ///
     /// # Errors
-    /// `Damaged`, `Truncated` or `Io` for a page that can't be read: it stays as it is. `Poisoned`.
+    /// `Damaged`, `Truncated` or `Io` if the page cannot be read; the page then stays as it is.
+    /// `Poisoned` if the log cannot be written.
     pub(super) fn compact_page(&self, pass: &mut Pass) -> Result<u64> {
         let started = Instant::now();
         let start = self.log.begin();
@@ -51,7 +54,8 @@ impl Core {
         }
         let mut buffer = pass.buffer.take().unwrap_or_else(|| AlignedBuffer::zeroed(bytes));
         let copied = self.move_rows(pass, &mut buffer, start);
-        // Walks of chains read into the buffer of the page, which is not needed any more.
+        // The rows of the page have been copied, so walks of chains can use its buffer for their
+        // reads.
         pass.scratch.own_buffer = Some(buffer);
         let copied = copied.and_then(|copied| Ok(copied + self.move_chained(pass)?));
         pass.buffer = pass.scratch.own_buffer.take();
@@ -65,8 +69,8 @@ impl Core {
         Ok(copied)
     }
 
-    /// Reads the page and copies the rows that the index leads to without a chain. Collects the
-    /// other records.
+    /// Reads the page and copies the rows to which an entry without a chain leads. Lists the other
+    /// records in `pass`.
     fn move_rows(&self, pass: &mut Pass, buffer: &mut [u8], start: u64) -> Result<u64> {
         let page = &mut buffer[..self.log.page_bytes() as usize];
         self.read_page(page, start)?;
@@ -75,7 +79,7 @@ impl Core {
         let mut at = 0;
         let mut copied = 0;
         // Ends: a round that copies no row has met a full page, and the next round has an empty
-        // one.
+        // page.
         while at < rows.len() {
             let full = self.move_group(pass, &rows, &mut at, page, start, &mut copied);
             if let Err(full) = full {
@@ -108,14 +112,15 @@ impl Core {
         pass.rows.clear();
         pass.dead.clear();
         pass.chained.clear();
-        // A page that a checkpoint ended early could be filled further. A page that is too full for
-        // the longest row could not.
+        // If the longest record still fits after the used part, a checkpoint ended the page early.
+        // Then only the used part counts. Otherwise the whole page counts, because the free end is
+        // too short for a record.
         let room = page.len() - used;
         let taken = if room < self.longest_record() { page.len() } else { used };
         let records = used as u64 - PAGE_HEADER_BYTES;
         pass.fill = Turn { records, pages: taken as u64 };
         let mut offset = PAGE_HEADER_BYTES as usize;
-        // Ends: each record takes at least the length of its header.
+        // Ends: each record is at least as long as its header.
         while offset + HEADER_BYTES <= used {
             let image = RecordImage::new(&page[offset..]);
             let table = image.shape().table();
@@ -128,8 +133,8 @@ impl Core {
             if !image.link().is_invalid() && table.0 != 0 {
                 let hash = self.key_hash.of(table, image.key());
                 let row = Row { offset: offset as u32, hash };
-                // A table that this bank does not know was made after its checkpoint, so no entry
-                // leads to its records.
+                // A table that this bank does not know was dropped, or was made after the
+                // checkpoint at which the bank was opened. Its records are dead.
                 let gone = self.table_of(table).is_none();
                 let list = if gone || image.link().is_tombstone() {
                     &mut pass.dead
@@ -143,7 +148,8 @@ impl Core {
         Ok(())
     }
 
-    /// Copies rows from `at` on under one pin; leaves `at` where it stopped.
+    /// Copies a group of rows from `at` on under one pin. Leaves in `at` the first row that was not
+    /// handled.
     fn move_group(
         &self,
         pass: &mut Pass,
@@ -154,7 +160,7 @@ impl Core {
         copied: &mut u64,
     ) -> std::result::Result<(), PageFull> {
         let end = rows.len().min(*at + GROUP_ROWS);
-        // Pinned, and a checkpoint's pause waits for the pin.
+        // A checkpoint's pause waits for this pin, so the index does not change during the pause.
         let guard = self.gate.enter();
         let view = self.log.view();
         let outline = self.index.outline();
@@ -164,14 +170,15 @@ impl Core {
         for row in &rows[*at..end] {
             let address = Address::new(start + u64::from(row.offset));
             let image = RecordImage::new(&page[row.offset as usize..]);
-            // The table may have been dropped since the page was listed. After this look, a drop
-            // waits for the pin before another table gets the number (`engine::numbers`).
+            // Another thread may have dropped the table since the page was listed. If the table
+            // still exists here, no other table gets its number before this pin is released
+            // (`engine::numbers`).
             if self.table_of(image.shape().table()).is_none() {
                 pass.dead.push(*row);
                 *at += 1;
                 continue;
             }
-            // Ends: each further round means that another thread changed the row's entry.
+            // Ends: a round repeats only if another thread has changed the row's entry.
             loop {
                 match self.verdict(&mut pass.candidates, row.hash, address) {
                     Verdict::Dead => {}
@@ -209,7 +216,8 @@ impl Core {
         verdict
     }
 
-    /// Copies a row to the tail and exchanges its entry. False if the entry has changed.
+    /// Copies a row to the tail and makes its index entry lead to the copy. Returns false if
+    /// another thread has changed the entry.
     fn copy(
         &self,
         view: View<'_>,
@@ -221,7 +229,8 @@ impl Core {
         let value_bytes = value.len() - image.unused_bytes();
         let new = self.begin_record(view, image.shape().table(), image.key(), value_bytes)?;
         self.counters.records_appended.add(1);
-        // SAFETY: this thread's own unpublished record, of the same length as the image.
+        // SAFETY: the duty is that no other thread uses the value, and that it lies in the record.
+        // This thread has not published the record, and the record is as long as the image.
         unsafe { new.value_mut(value.len()) }.copy_from_slice(value);
         let word = self.word_on_disk(image, address);
         let uses = self.inherited_uses(word, address, new.address());
@@ -233,12 +242,12 @@ impl Core {
         Ok(published)
     }
 
-    /// Copies those rows of the page that a walk of their chain ends at.
+    /// Copies the rows of the page that are current according to a walk of their chain.
     fn move_chained(&self, pass: &mut Pass) -> Result<u64> {
         let mut copied = 0;
         for (&number, (keys, addresses)) in &pass.chained {
-            // The table may have been dropped; then its rows are dead. No other table has the
-            // number, because this page has records of it.
+            // If the table was dropped, its rows are dead. No other table has the number, because
+            // this page still has records with it.
             let Some(table) = self.table_of(number) else { continue };
             copied += self.move_chained_of(table, keys, addresses, &mut pass.scratch)?;
         }
@@ -260,18 +269,19 @@ impl Core {
         self.counters.disk_reads.add(tally.disk_reads);
         self.counters.disk_read_bytes.add(tally.disk_read_bytes);
         match result {
-            // The table may have been dropped; then the rows that were moved are dead too.
+            // If the table was dropped meanwhile, the rows that were moved are dead too.
             Err(Error::NoSuchTable(_)) => Ok(tally.moved_bytes),
             done => done.map(|()| tally.moved_bytes),
         }
     }
 
-    /// Removes entries that lead nowhere, because every row below `end` has been moved. These are
-    /// the entries of the page's tombstones and of dropped tables, and those that a sweep over the
-    /// index finds.
+    /// Removes index entries that lead nowhere, because every row below `end` has been moved. These
+    /// are entries of the page's tombstones, entries of dropped tables, and entries that a sweep
+    /// over the index finds.
     fn clear_entries(&self, pass: &mut Pass, start: u64, end: u64) {
         for group in pass.dead.chunks(GROUP_ROWS) {
-            // The pin lets a checkpoint's pause keep the index still.
+            // A checkpoint's pause waits for this pin, so the index does not change during the
+            // pause.
             let guard = self.gate.enter();
             for row in group {
                 self.index.candidates(row.hash, &mut pass.candidates);
@@ -282,7 +292,7 @@ impl Core {
             drop(guard);
             self.index.wait_for_image();
         }
-        // The sweep goes once through the index while compaction goes once through the log.
+        // The sweep passes the whole index in the time in which compaction passes the whole log.
         let pages = (self.log.tail_address() - start) / self.log.page_bytes() + 1;
         let mut left = self.index.bucket_count() / pages + 1;
         while left > 0 {
@@ -315,8 +325,9 @@ mod tests {
         }
     }
 
-    /// The batch copied records of a table that was dropped after the page was listed. They lie
-    /// behind the place where the log has the last record of a dropped table.
+    /// Shows that compaction does not copy rows of a table that was dropped after the page was
+    /// listed. Earlier it did. The copies lay behind `records_end`, the address below which all
+    /// records of a dropped table must lie.
     #[test]
     fn rows_of_a_table_that_is_dropped_meanwhile_are_not_copied() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,17 +1,21 @@
-//! When compaction begins, and when writers wait for it: the log's target, the disk quota, a full
-//! disk.
+//! When compaction begins, and when writers wait for it. This depends on the log's target length,
+//! on the disk quota and on the room on the disk.
 //!
-//! The log's length is compared with its *footprint*: the pages that its current rows would fill by
-//! themselves, table by table, times the *packing*. The packing says how much more pages the rows
-//! needed in the last turn of compaction, because long and short rows side by side may fill pages
-//! badly. Compaction begins at the target (1.4). Writers wait at the next page turn if the log is a
-//! little above the target. They wait until compaction has passed some pages, more pages the
-//! further they are ahead ([`pages_to_await`]). So the log stays near its target at any rate of
-//! writing, and no writer stands still until compaction has passed everything that a checkpoint has
-//! settled.
+//! The log's length is compared with the size that its current rows need. That size is their
+//! *footprint* times the *packing*. The footprint is the size of the pages that the rows of each
+//! table would fill by themselves. The packing is the ratio of the pages that the rows needed in
+//! the last turn of compaction to the footprint. It exceeds 1 because long and short rows in one
+//! page may leave gaps.
 //!
-//! Space that kept checkpoints hold comes on top. Compaction does not make up for it: until the
-//! next checkpoint every copy makes the log longer, and the old place is still held.
+//! Compaction begins at 1.4 times that size (the target). A writer waits at its next page turn if
+//! the log is a little above the target. The writer waits until compaction has passed some pages:
+//! more pages the further the log is above the target ([`pages_to_await`]). So the log stays near
+//! its target at any rate of writing. No writer waits until compaction has passed everything that a
+//! checkpoint has settled.
+//!
+//! Space that kept checkpoints hold is added to the target. Compaction cannot make up for this
+//! space: until the next checkpoint every copy makes the log longer, and the old record's space is
+//! still held.
 
 use crate::engine::signal::CompactorState;
 use std::time::{Duration, Instant};
@@ -24,47 +28,48 @@ use crate::operation::Width;
 use crate::process::interrupt::Checks;
 use crate::sync::{MutexGuard, Ordering};
 
-/// Pages by which the log may exceed its target: pages that are filling, being written, or being
-/// compacted.
+/// Number of pages by which the log may exceed its target. This allows for pages that are being
+/// filled, written or compacted.
 const SLACK_PAGES: u64 = 2;
-/// Writers wait when the log exceeds its target by this factor and another `SLACK_PAGES`.
+/// Writers wait if the log exceeds this multiple of its target by more than `2 * SLACK_PAGES`
+/// pages.
 const BEHIND: f64 = 1.03;
-/// A writer waits for one more page of compaction for each part in this many by which the log
-/// exceeds the length at which writers begin to wait.
+/// A writer waits for one more page of compaction for each hundredth by which the log exceeds the
+/// longest log without waits.
 const PAGES_PER_EXCESS: f64 = 100.0;
-/// Fewest and most pages of compaction that a writer waits for. With two pages, a log of evenly
-/// spread rewrites keeps its length.
+/// Smallest and largest number of compacted pages that a writer waits for. With two pages, a log
+/// with evenly spread rewrites keeps its length.
 const AWAITED_PAGES: (f64, f64) = (2.0, 16.0);
-/// Deadline of a wait that has no deadline of its own.
+/// Longest wait for the signal before the waiting thread checks its condition again.
 const FAR_OFF: Duration = Duration::from_secs(3600);
-/// Fewest pages of room on the disk that writers leave for compaction. Compaction copies rows into
-/// that room until the next checkpoint gives space back.
+/// Smallest number of pages of disk room that writers leave for compaction. Compaction copies rows
+/// into that room until the next checkpoint frees space.
 const WORKING_PAGES: u64 = 8;
-/// Writers leave one part in `WORKING_BUDGET_PART` of the memory budget for compaction, if that is
-/// more than `WORKING_PAGES`. With more room, compaction needs fewer checkpoints on its way.
+/// Writers leave at least one part in `WORKING_BUDGET_PART` of the memory budget as disk room for
+/// compaction. With more room, compaction needs fewer checkpoints.
 const WORKING_BUDGET_PART: u64 = 16;
-/// Pages below the quota that only compaction and deletions use.
+/// Number of pages below the quota that only compaction and deletions may use.
 const QUOTA_RESERVE_PAGES: u64 = 4;
 
-/// Pages that stay free below the quota: those of compaction, and those that batches take whose
-/// reads are on their way.
+/// Returns the bytes below the quota that a batch must leave free: the pages for compaction, and
+/// the pages for rows that other batches are reading.
 pub(crate) fn quota_reserve_bytes(page_bytes: u64, budget_bytes: u64) -> u64 {
     QUOTA_RESERVE_PAGES * page_bytes + Budget::read_buffer_bytes_for(budget_bytes)
 }
 
-/// Why the log may not take another page.
+/// The reason why the log may not take another page.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Lack {
-    /// It has reached its quota.
+    /// The log has reached its quota.
     Quota {
-        /// The quota.
+        /// The quota in bytes.
         bytes: u64,
     },
-    /// The next checkpoint would find no room on the disk.
+    /// After another page, the next checkpoint might find no room on the disk.
     Disk {
         /// Bytes that are free in the file system.
         room_bytes: u64,
-        /// Bytes that a checkpoint and compaction need at most.
+        /// Largest number of bytes that a checkpoint and compaction need.
         needed_bytes: u64,
     },
 }
@@ -73,9 +78,9 @@ pub(super) enum Lack {
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Live {
     pub(crate) rows: u64,
-    /// Bytes of their records.
+    /// Total size in bytes of the records of these rows.
     pub(crate) bytes: u64,
-    /// Bytes of the pages that the records would fill by themselves.
+    /// Bytes of the pages that the records of each table would fill by themselves.
     footprint: u64,
 }
 
@@ -85,21 +90,22 @@ impl Live {
     }
 }
 
-/// How many pages compaction passes before a writer may take another page, if the log is `length`
-/// times as long as the longest log without waits.
+/// Returns how many pages compaction must pass before a waiting writer may take another page.
+/// `length` is the log's length divided by the largest length without waits.
 fn pages_to_await(length: f64) -> u64 {
     let (least, most) = AWAITED_PAGES;
     (least + (length - 1.0) * PAGES_PER_EXCESS).clamp(least, most) as u64
 }
 
 impl Core {
-    /// The current rows of all tables. Exact while batches are paused, otherwise a few operations
-    /// old.
+    /// Returns the counts of the current rows of all tables. They are exact while batches are
+    /// paused. Otherwise they may miss a few operations.
     pub(crate) fn live(&self) -> Live {
         let page_bytes = self.log.page_bytes();
         let mut live = Live::default();
         for table in self.tables.read().iter().filter(|table| !table.entry.dropped) {
-            // A deletion of one thread may be counted before the insertion of another.
+            // A thread's deletion may be counted before another thread's insertion of the row. So
+            // the sum may be negative.
             let rows = table.rows.load(Ordering::Relaxed).cast_signed().max(0).cast_unsigned();
             if rows == 0 {
                 continue;
@@ -111,23 +117,23 @@ impl Core {
             live.bytes += bytes;
             live.footprint += match table.entry.width() {
                 Width::Fixed => rows * page_bytes / (room / record),
-                // A page ends with less room than the next record takes, and of two neighbouring
-                // pages one is half full. If this estimate were too low, writers would wait for
-                // compaction for ever.
+                // A page's unused end is shorter than the next record. Of two neighbouring pages,
+                // at least one is half full. The estimate must not be too low, because writers
+                // would then wait for compaction forever.
                 Width::Variable => bytes * page_bytes / (room - record).max(room / 2),
             };
         }
         live
     }
 
-    /// Bytes of the longest record that a table holds.
+    /// Returns the largest length in bytes of a record of any table.
     pub(super) fn longest_record(&self) -> usize {
         let tables = self.tables.read();
         let lengths = tables.iter().filter(|table| !table.entry.dropped);
         lengths.map(|table| table.record_bytes_max() as usize).max().unwrap_or(0)
     }
 
-    /// Bytes of the pages that the current rows need, as far as compaction knows.
+    /// Returns the bytes of the pages that the current rows need: the footprint times the packing.
     fn needed_bytes(&self, state: &CompactorState) -> f64 {
         self.live().footprint as f64 * state.packing.max(1.0)
     }
@@ -136,20 +142,21 @@ impl Core {
         self.log.tail_address() - self.log.begin()
     }
 
-    /// Bytes of log that the device holds.
+    /// Returns the number of bytes of log that are on the device.
     pub(crate) fn disk_bytes(&self) -> u64 {
         self.log.flushed().saturating_sub(self.space.freed())
     }
 
-    /// Space goes back in steps, because a system call for each small page would cost more than it
-    /// gains.
+    /// Returns the smallest number of bytes that is given back at once. A system call for each
+    /// small page would cost more than it gains.
     pub(super) fn free_stride(&self) -> u64 {
         let page_bytes = self.log.page_bytes();
         let urgent = self.space.quota_bytes.is_some() || self.was_short_of_room();
         if urgent { 0 } else { (self.live().footprint / 64).min(1 << 20).max(page_bytes) }
     }
 
-    /// `can_make_room` must not promise what this function refuses, or a writer waits for ever.
+    /// True if the compaction thread should compact a page. If this is false, `can_make_room` must
+    /// be false too, or a writer waits forever.
     pub(super) fn compaction_wanted(&self, state: &CompactorState) -> bool {
         if state.stopped.is_some() || self.log.check_poison().is_err() {
             return false;
@@ -157,8 +164,8 @@ impl Core {
         if state.urgent && self.has_unneeded() {
             return true;
         }
-        // Without room every copy makes the log longer, and space that a checkpoint holds does not
-        // come back.
+        // True if compaction cannot free space: there is no room, so copies make the log longer,
+        // and a checkpoint holds the old space.
         let in_vain = || self.pinned().is_some() && self.lacks_room().is_some();
         self.has_cold_page()
             && (state.urgent && self.has_dead_space(state)
@@ -166,7 +173,7 @@ impl Core {
             && !in_vain()
     }
 
-    /// Length in bytes that the log should have at most.
+    /// Returns the length in bytes above which compaction begins.
     fn target_bytes(&self, state: &CompactorState) -> f64 {
         self.needed_bytes(state) * self.space.options.space_amplification_target
     }
@@ -193,12 +200,12 @@ impl Core {
             && self.log_bytes() as f64 > self.bytes_before_waiting(state)
     }
 
-    /// Longest log in bytes for which no writer waits.
+    /// Returns the largest length in bytes of a log for which no writer waits.
     fn bytes_before_waiting(&self, state: &CompactorState) -> f64 {
         self.target_bytes(state) * BEHIND + (2 * SLACK_PAGES * self.log.page_bytes()) as f64
     }
 
-    /// The address that compaction must reach before a writer that is ahead of it continues.
+    /// Returns the address that `begin` must reach before a waiting writer continues.
     fn awaited_begin(&self, state: &CompactorState) -> u64 {
         let length = self.log_bytes() as f64 / self.bytes_before_waiting(state);
         self.log.begin() + pages_to_await(length) * self.log.page_bytes()
@@ -209,7 +216,7 @@ impl Core {
         self.has_no_room() || self.behind(&self.space.signal.state.lock())
     }
 
-    /// True if `await_space` may wait or fail. Does not ask the file system.
+    /// True if `await_space` may wait or fail. Makes no call to the file system.
     pub(crate) fn may_await_space(&self) -> bool {
         self.was_short_of_room() || self.behind(&self.space.signal.state.lock())
     }
@@ -219,20 +226,20 @@ impl Core {
         self.lacks_room().is_some()
     }
 
-    /// True if a batch has met a lack of room that may still exist. A batch asks before it changes
-    /// its first row.
+    /// True if a batch has met a lack of room that may still exist. A batch checks this before it
+    /// changes its first row.
     pub(crate) fn was_short_of_room(&self) -> bool {
-        // Relaxed: a hint, after which the caller looks closely.
+        // Relaxed: this is only a hint, and the caller then checks the room itself.
         self.space.short.load(Ordering::Relaxed) || self.log.is_disk_full()
     }
 
     /// # Errors
-    /// `QuotaExceeded` or `DiskFull` if the log may not take another page.
+    /// Returns `QuotaExceeded` or `DiskFull` if the log may not take another page.
     pub(crate) fn check_room(&self) -> Result<()> {
         self.lacks_room().map_or(Ok(()), |lack| Err(self.no_room(lack)))
     }
 
-    /// The reason why the log may not take another page.
+    /// Returns the reason why the log may not take another page. `None` if it may.
     fn lacks_room(&self) -> Option<Lack> {
         let over_quota = self.over_quota().map(|bytes| Lack::Quota { bytes });
         let lack = over_quota.or_else(|| self.lacks_disk());
@@ -247,19 +254,20 @@ impl Core {
         (next - self.space.freed() > quota).then_some(quota)
     }
 
-    /// True if the disk has less room than another page of the log, the next checkpoint and
-    /// compaction need together. That room is kept, so that a bank that has filled its disk can
-    /// compact and take checkpoints by turns.
+    /// Returns a reason if the disk has less room than another page of the log, the next checkpoint
+    /// and compaction need together. With that room, a bank on a full disk can still compact and
+    /// take checkpoints in turn.
     ///
-    /// The system is asked once for each page of the log, and on every call while room is lacking.
+    /// The file system is asked once for each page of the log, and on every call while there is no
+    /// room.
     fn lacks_disk(&self) -> Option<Lack> {
         let page = self.log.tail_address() / self.log.page_bytes();
-        // Relaxed: two threads that meet on one page may both ask.
+        // Relaxed: if two threads check for the same page, both may ask the file system.
         if self.space.page_with_room.load(Ordering::Relaxed) == page {
             return None;
         }
-        // At least the size of the index: the first checkpoint with a whole image leaves as much
-        // room as the next one needs.
+        // At least the size of the index. So after the first checkpoint with a whole image of the
+        // index, there is still room for the next one.
         let working_bytes = (WORKING_PAGES * self.log.page_bytes())
             .max(self.budget.total_bytes() / WORKING_BUDGET_PART)
             .max(self.budget.index_bytes());
@@ -270,8 +278,8 @@ impl Core {
         lack
     }
 
-    /// Whether the disk has less room than the next checkpoint needs with another page of log, and
-    /// `more_bytes`.
+    /// Returns a reason if the disk has less room than the next checkpoint, another page of the log
+    /// and `more_bytes` need together.
     pub(super) fn disk_lacks(&self, more_bytes: u64) -> Option<Lack> {
         let room_bytes = self.log.device.room_bytes()?;
         let unwritten_bytes = self.log.tail_address().saturating_sub(self.log.flushed());
@@ -282,12 +290,13 @@ impl Core {
         (room_bytes < needed_bytes).then_some(Lack::Disk { room_bytes, needed_bytes })
     }
 
-    /// Waits for compaction to pass some pages if it is behind, or until it has made room below the
-    /// quota or on the disk. A batch calls this before it takes another page of the log, unpinned,
-    /// without a read buffer and without a stream.
+    /// Waits in two cases: compaction is behind, or the quota or the disk leaves no room. A batch
+    /// calls this before it takes another page of the log. Must be called while not pinned, without
+    /// a read buffer and without a stream of reads.
     ///
     /// # Errors
-    /// `QuotaExceeded` or `DiskFull` where it can't; `Interrupted`; `Poisoned`.
+    /// `QuotaExceeded` or `DiskFull` if compaction cannot make room. `Interrupted` if the program
+    /// ends the wait. `Poisoned` if the log cannot be written.
     #[cold]
     pub(crate) fn await_space(&self) -> Result<()> {
         self.log.check_poison()?;
@@ -296,15 +305,17 @@ impl Core {
         let mut waiting: Option<(Instant, u64)> = None;
         let mut checks = Checks::new();
         // Ends: compaction makes room, has no work left, or stops, and each of these raises the
-        // signal. Or the program ends the wait.
+        // signal. The program can also end the wait.
         let done = loop {
-            // Without the lock, because the writer takes it after an attempt.
+            // The lock is released during this attempt, because the writer thread takes the lock
+            // after an attempt.
             let written = match self.log.is_disk_full() {
                 true => MutexGuard::unlocked(&mut state, || self.log.try_to_write()),
                 false => Ok(()),
             };
             if written.is_err() {
-                // A user's quota may have refused the write; the file system does not report that.
+                // A user's disk quota may have refused the write. The file system does not report
+                // such a quota as lack of room.
                 self.space.page_with_room.store(u64::MAX, Ordering::Relaxed);
             }
             let lack = match written {
@@ -322,8 +333,9 @@ impl Core {
                 None | Some(_) => {}
             }
             waiting.get_or_insert_with(|| (Instant::now(), self.awaited_begin(&state)));
-            // The thread may sleep, because the log has grown since it looked. This thread wakes it
-            // once; otherwise each would wake the other for ever.
+            // The compaction thread may sleep, because the log has grown since it last checked.
+            // This thread wakes it only once. Otherwise the two threads would wake each other
+            // forever.
             let becomes_urgent = is_short && !std::mem::replace(&mut state.urgent, true);
             if is_first || becomes_urgent {
                 signal.changed.notify_all();
@@ -341,18 +353,18 @@ impl Core {
         done
     }
 
-    /// True if compaction may make room, so that a writer without room waits. Must be false if
-    /// `compaction_wanted` is false, or the writer waits for ever.
+    /// True if compaction may make room, so that a writer without room should wait. Must be false
+    /// if `compaction_wanted` is false, or the writer waits forever.
     fn can_make_room(&self, state: &CompactorState) -> bool {
         self.space.options.background
             && state.stopped.is_none()
             && !state.shutdown
             && self.log.check_poison().is_ok()
             && (self.has_unneeded()
-                // A checkpoint that is being taken lets go of older ones at its end. It waits for
-                // the log's writer alone.
+                // At its end, the checkpoint that is being taken releases older checkpoints, and so
+                // frees space. It waits only for the log's writer.
                 || self.is_taking_checkpoint()
-                // Space that a checkpoint holds stays, however many rows are copied out of it.
+                // Copying rows frees no space while a checkpoint holds the old records.
                 || self.has_dead_space(state)
                     && self.pinned().is_none()
                     && (self.has_cold_page() || !self.log.is_disk_full() && self.log.settle_oldest()))

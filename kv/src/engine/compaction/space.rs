@@ -1,4 +1,4 @@
-//! What a store knows about its space, for `engine::core`.
+//! The state of a store's disk space: limits, pins and freed addresses. Part of `engine::core`.
 
 use crate::checkpoint::Checkpoints;
 use crate::device::AlignedBuffer;
@@ -16,28 +16,29 @@ use crate::sync::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a store knows about its space.
+/// The state of a store's disk space.
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(crate) options: CompactionOptions,
     pub(crate) quota_bytes: Option<u64>,
     pub(crate) signal: Arc<Signal>,
-    /// Held by the thread that compacts, page by page.
+    /// The thread that compacts holds this lock while it compacts a page.
     pub(crate) pass: Mutex<Pass>,
     pub(crate) pins: Mutex<Pins>,
-    /// Names the processes that read a checkpoint, and the files that could not be removed. `None`
-    /// in a store that is open to read only, which holds no log.
+    /// Gives the processes that read a checkpoint, and the files that could not be removed. `None`
+    /// in a read-only store, which holds no log.
     pub(crate) checkpoints: Option<Checkpoints>,
-    /// All space below this address has been given back.
+    /// The address below which all space has been given back.
     pub(crate) freed: AtomicU64,
-    /// All space below this address has been given back, or can only be given back together with
-    /// more.
+    /// The address below which the device was asked to give back all space. Some of it, such as
+    /// part of a segment, may only go together with later space.
     pub(crate) tried: AtomicU64,
-    /// Held by the thread that gives space back.
+    /// The thread that gives space back holds this lock.
     pub(crate) freeing: Mutex<()>,
-    /// The page of the tail at which the disk had room last; `u64::MAX` before the first look.
+    /// The page number of the log's tail when the disk last had room. `u64::MAX` before the first
+    /// check.
     pub(crate) page_with_room: AtomicU64,
-    /// True if the log could not take another page when a batch looked last.
+    /// True if the log could not take another page when a batch last checked.
     pub(crate) short: AtomicBool,
 }
 
@@ -64,7 +65,8 @@ impl Space {
         }
     }
 
-    /// Space below was given back earlier, or is not this store's to give back.
+    /// Notes that no space below `begin` is to be given back. It was given back earlier, or it
+    /// belongs to another store.
     pub(crate) fn leave_below(&self, begin: u64) {
         self.freed.store(begin, Ordering::Relaxed);
         self.tried.store(begin, Ordering::Relaxed);
@@ -78,12 +80,12 @@ impl Space {
         &self.signal
     }
 
-    /// True if all space of the log below has been given back.
+    /// Returns the address below which all space has been given back.
     pub(crate) fn freed(&self) -> u64 {
         self.freed.load(Ordering::Relaxed)
     }
 
-    /// Why compaction stopped.
+    /// Returns the reason why compaction stopped. `None` if it has not stopped.
     pub(crate) fn stopped(&self) -> Option<String> {
         self.signal.state.lock().stopped.clone()
     }
@@ -94,18 +96,18 @@ impl Space {
     }
 }
 
-/// What compaction keeps from one page to the next.
+/// Memory and state that compaction keeps from one page to the next.
 #[derive(Default)]
 pub(crate) struct Pass {
     pub(crate) buffer: Option<AlignedBuffer>,
     pub(crate) rows: Vec<Row>,
-    /// Records without a row: tombstones, and records of dropped tables.
+    /// Records without a current row: tombstones, and records of dropped tables.
     pub(crate) dead: Vec<Row>,
-    /// Rows that may be in chains.
+    /// Keys and addresses of rows that may be in chains, by table.
     pub(crate) chained: BTreeMap<TableNumber, (Vec<u64>, Vec<Address>)>,
     pub(crate) candidates: Candidates,
     pub(crate) scratch: Box<Scratch>,
-    /// How full the page is.
+    /// Counts that say how full the page is.
     pub(crate) fill: Turn,
     /// The bucket at which the sweep of the index continues.
     pub(crate) sweep: u64,
@@ -117,7 +119,7 @@ impl std::fmt::Debug for Pass {
     }
 }
 
-/// A record of the page, by its place in it.
+/// A record of the page, identified by its offset in the page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Row {
     pub(crate) offset: u32,
@@ -127,11 +129,12 @@ pub(crate) struct Row {
 /// The holders of the log, and the addresses from which they need it.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
-    /// Checkpoints that are on disk or about to be: their numbers, and where their log begins.
+    /// The checkpoints that are on disk or being taken. Each has its number and the address at
+    /// which its log begins.
     pub(crate) checkpoints: Vec<(u64, u64)>,
-    /// Scans: where the log that they read begins.
+    /// For each scan, the address at which its log begins.
     pub(crate) scans: Vec<u64>,
-    /// True while a checkpoint is being taken, after which older ones may give up space.
+    /// True while a checkpoint is being taken. At its end, older checkpoints may release space.
     pub(crate) taking: bool,
 }
 

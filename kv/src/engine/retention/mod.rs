@@ -1,41 +1,42 @@
 //! Retention: rows that are used often stay in memory when their page is evicted.
 //!
 //! **Problem.** The log evicts its oldest page, whatever rows are in it. A row that is used while
-//! its page is in the read-only region goes to the tail and stays in memory. A row that is used
-//! often, but not during that time, leaves memory together with the rows that were used once. It is
-//! soon read from disk again.
+//! its page is in the read-only region goes to the tail and stays in memory. Another row may be
+//! used often, but not during that time. It leaves memory together with the rows that were used
+//! once, and is soon read from disk again.
 //!
-//! **Approach.** The rows of a page that will be evicted next are at their *last call*: retention
-//! copies the most used of them to the tail. The clock word of a record counts its uses (changes of
-//! its value, and Gets that await a change). A copy inherits the count of its record, also when the
-//! row comes from disk. The count loses half of its weight after the log has grown by
-//! [`HALF_LIFE_ROUNDS`] times the most memory that rows can have. So it is a frequency that is
-//! known for rows that left memory long ago, and it takes no extra byte. The row cache does not
-//! keep the count, so a row from there inherits the mean of the recently evicted rows. A new row
-//! begins at 0.
+//! **Approach.** The rows of the page that will be evicted next are at their *last call*: retention
+//! copies the most used of these rows to the tail. The clock word of a record counts its uses
+//! (changes of its value, and Gets that await a change). A copy inherits the count of its record,
+//! also when the row comes from disk. The count loses half of its weight after the log has grown by
+//! [`HALF_LIFE_ROUNDS`] times the most memory that rows can have. So the count is a frequency of
+//! use. It is known even for rows that left memory long ago, and it takes no extra byte. The row
+//! cache does not keep the count, so a row from there gets the mean count of the recently evicted
+//! rows. A new row begins at 0.
 //!
-//! **Limits.** Of the rows at their last call, at most one in [`RETAINED_SHARE`] is retained, which
-//! bounds the extra bytes written. No row is retained if the counts vary about as much as they
-//! would by chance: then all rows are alike, and keeping some of them gains nothing.
+//! **Limits.** At most one in [`RETAINED_SHARE`] of the rows at their last call is retained. This
+//! bounds the extra bytes written. No row is retained if the counts vary only as much as they would
+//! by chance. Then all rows are alike, and retention gains nothing.
 //!
-//! **Which threads run it.** The batches that append records. After each chunk, a batch inspects 4
-//! of the log's oldest records for each record that it appended, and copies the rows to retain to
-//! the tail. Before a batch turns a page, it inspects the rest of the page that will be evicted.
-//! The cost is proportional to the bytes written, and no thread waits for another. One batch
-//! inspects at a time. A batch that finds the lock taken skips the inspection, and tries again at
-//! its next chunk or page. The inspecting batch may be in the middle of its reads. The only wait of
-//! its copies is for a frame when they turn a page, and the log's writer frees that frame.
-//! Retention does not wait for space on disk: at the quota it retains nothing, and where compaction
-//! is behind, the batch around it waits.
+//! **Which threads run it.** The batches that append records run retention. After each chunk, a
+//! batch inspects 4 of the log's oldest records for each record that it appended, and copies the
+//! rows to retain to the tail. Before a batch turns a page, it inspects the rest of the page that
+//! will be evicted. The cost is proportional to the bytes written, and no thread waits for another.
+//! One batch inspects at a time. A batch that finds the lock taken skips the inspection, and tries
+//! again at its next chunk or page.
 //!
-//! A page can be evicted without a last call in two cases: the log grows faster than pages settle,
-//! or memory has fewer than 12 pages, so that there is no read-only region worth the name.
+//! The inspecting batch may be in the middle of its reads. Its copies wait only for a memory frame
+//! when they turn a page, and the log's writer frees that frame. Retention does not wait for space
+//! on disk. At the quota it retains nothing. If compaction is behind, the batch that runs retention
+//! waits afterwards.
+//!
+//! A page can be evicted without a last call in two cases. The log may grow faster than pages
+//! settle. Or memory has fewer than 12 pages, so the read-only region is too small.
 //!
 //! **Why it is safe.** The inspection is pinned and reads settled pages, whose records are complete
-//! (`log`, invariants 2 and 3). Between inspection and copy, the row may be used, moved or deleted,
-//! and its page may be evicted. An address is never used twice. So the copy, which is a batch like
-//! any other, either finds the row at the address where the inspection saw it, or leaves the row
-//! alone.
+//! (`log`, invariants 2 and 3). Between inspection and copy, another thread may use, move or delete
+//! the row, and its page may be evicted. An address is never used twice. So the copy, which is a
+//! batch like any other, either finds the row at the inspected address or leaves the row alone.
 
 pub(crate) mod state;
 
@@ -52,15 +53,15 @@ use crate::record::layout::RecordRef;
 use crate::sync::Ordering;
 use crate::testing::mechanisms::{Mechanism, is_on};
 
-/// Records inspected for each record that was appended: few are left for the batch that turns the
-/// page.
+/// Number of records inspected for each appended record. With this number, few records are left for
+/// the inspection before a page turn.
 const RECORDS_PER_APPENDED: u64 = 4;
-/// Fewest records of one inspection.
+/// Smallest number of records of one inspection.
 const RECORDS_MIN: u64 = 64;
-/// Records inspected under one pin.
+/// Largest number of records inspected under one pin.
 const RECORDS_AT_ONCE_MAX: u64 = 1024;
-/// Most records inspected before a page is turned. Rows behind them may be evicted without a last
-/// call.
+/// Largest number of records inspected before a page is turned. The remaining rows of the page may
+/// be evicted without a last call.
 const RECORDS_BEFORE_TURN_MAX: u64 = 16 * RECORDS_AT_ONCE_MAX;
 
 impl Core {
@@ -74,7 +75,7 @@ impl Core {
         self.retention.mean_uses.load(Ordering::Relaxed) as u32
     }
 
-    /// The uses that a row's copy inherits from its record.
+    /// Returns the use count that the copy of a row inherits from its record.
     pub(crate) fn inherited_uses(&self, record: ClockWord, from: Address, to: Address) -> u32 {
         self.age(to.raw().saturating_sub(from.raw())).of(record.uses(), dice(to))
     }
@@ -84,13 +85,13 @@ impl Core {
         self.retain_some(appended.saturating_mul(RECORDS_PER_APPENDED).max(RECORDS_MIN));
     }
 
-    /// Inspects the rest of the page that will be evicted. A batch calls it, unpinned, before it
-    /// turns a page: one chunk may have filled that page.
+    /// Inspects the rest of the page that will be evicted. A batch calls this before it turns a
+    /// page, because one chunk may have filled that page. Must be called while not pinned.
     pub(crate) fn retain_before_turn(&self) {
         self.retain_some(RECORDS_BEFORE_TURN_MAX);
     }
 
-    /// Inspects at most `records` records that have their last call.
+    /// Inspects at most `records` records that are at their last call.
     fn retain_some(&self, records: u64) {
         if !is_on(Mechanism::Retention) {
             return;
@@ -101,7 +102,8 @@ impl Core {
         }
         let Some(mut state) = self.retention.state.try_lock() else { return };
         let mut left = records;
-        // The copies may turn pages themselves. Later batches pay for what those pages evict.
+        // The copies may turn pages themselves. Later batches inspect the pages that are then
+        // evicted.
         let end = self.log.last_call();
         // Ends: each round has fewer records to inspect.
         while left > 0 && !self.has_no_room() {
@@ -114,8 +116,8 @@ impl Core {
         }
     }
 
-    /// Inspects at most `records` records before `end`, and lists the rows to retain. Returns
-    /// how many records it inspected.
+    /// Inspects at most `records` records before `end`, and lists the rows to retain. Returns the
+    /// number of records that it inspected.
     fn find_retained(
         &self,
         RetentionState { uses, found, .. }: &mut RetentionState,
@@ -139,8 +141,9 @@ impl Core {
                 }
                 looked_at < records
             };
-            // SAFETY: pinned, not below the view's head, and below a last call; a record or a page
-            // begins there.
+            // SAFETY: the duty is to pass the address of a settled record or page in memory. The
+            // thread is pinned, `next` is not below the view's head and is below a last call, and a
+            // record or page begins there.
             next = unsafe { self.log.visit_settled(view, next, visit) };
         }
         self.retention.next.store(next, Ordering::Relaxed);
@@ -170,14 +173,14 @@ impl Core {
         addresses: &[Address],
         scratch: &mut Scratch,
     ) {
-        // `None` if the table was dropped. If the number belongs to another table by now, that
-        // table has no row at these addresses.
+        // `None` if the table was dropped. If another table has the number now, that table has no
+        // row at these addresses.
         let Some(table) = self.table_of(number) else { return };
         let mut outcome = Outcome::default();
         let mut tally = Tally::default();
         let memory = BatchMemory { scratch, outcome: &mut outcome, tally: &mut tally };
-        // Either a failure has poisoned the log, or there is no space; the next batch that writes
-        // reports it. The row leaves memory, and it is on disk already.
+        // The job fails if the log is poisoned or if there is no space. The next batch that writes
+        // reports that error. The rows then leave memory, but they are on disk already.
         let _ = self.run_job(table, keys, &mut Retain(addresses), memory);
         self.counters.records_appended.add(tally.appended);
         self.counters.retained.add(tally.moved);

@@ -1,5 +1,5 @@
-//! The state of retention: how far the oldest pages are inspected, and how often the rows at their
-//! last call were used.
+//! The state of retention: the address up to which the oldest pages are inspected, and a histogram
+//! of the use counts of rows at their last call.
 
 use crate::engine::batch::scratch::Scratch;
 use crate::record::address::Address;
@@ -7,39 +7,41 @@ use crate::record::address::TableNumber;
 use crate::sync::AtomicU64;
 use crate::sync::Mutex;
 
-/// A use loses half of its weight after the log has grown by this many times the most memory that
+/// A use loses half of its weight after the log has grown by this multiple of the most memory that
 /// rows can have. In simulations, 8 and 32 gave the same result.
 pub(crate) const HALF_LIFE_ROUNDS: u64 = 16;
 /// Largest use count that the histogram tells apart; larger counts are recorded as this one.
 pub(crate) const USES_MAX: usize = 255;
 /// A row with fewer uses than this is never retained.
 pub(crate) const USES_MIN: usize = 3;
-/// At most one row in this many at their last call is retained.
+/// At most one in `RETAINED_SHARE` of the rows at their last call is retained. This bounds the
+/// extra bytes written.
 pub(crate) const RETAINED_SHARE: u64 = 4;
-/// The limit of uses is set again after this many rows at their last call.
+/// Number of rows at their last call after which the limit of uses is set again.
 pub(crate) const JUDGED_ROWS: u64 = 1024;
-/// When the limit is set, one part in this many of the histogram is forgotten, so it shows the
-/// last few thousand rows.
+/// Each time the limit is set, the histogram loses one part in `FORGOTTEN_SHARE` of its weight. So
+/// it shows the last few thousand rows.
 pub(crate) const FORGOTTEN_SHARE: u64 = 8;
-/// Weight of a row in the histogram: large enough that rounding does not forget rare counts first.
+/// Weight of one row in the histogram. It is large enough that rounding does not remove rare counts
+/// first.
 pub(crate) const ROW: u64 = 64;
-/// No row is retained if the variance of the counts over their mean is below this fraction. By
-/// chance the ratio is 1.
+/// Smallest ratio of the variance of the use counts to their mean, as a fraction, at which rows are
+/// retained. The ratio is 1 if the uses fall on rows by chance.
 pub(crate) const DISPERSION_MIN: (u64, u64) = (5, 4);
 
-/// How far the oldest pages are inspected.
+/// The inspection of the oldest pages: its position, and the values that all batches read.
 pub(crate) struct Retention {
     /// The next record to inspect. Changes only while `state` is locked.
     pub(crate) next: AtomicU64,
     pub(crate) state: Mutex<RetentionState>,
-    /// Mean uses of rows at their last call.
+    /// Mean use count of the rows at their last call.
     pub(crate) mean_uses: AtomicU64,
-    /// A use loses half of its weight after this many bytes of log.
+    /// Growth of the log in bytes after which a use has lost half of its weight.
     pub(crate) half_life_bytes: u64,
 }
 
 impl Retention {
-    /// The state for rows that have at most `memory_bytes` of memory.
+    /// Makes the state for a store whose rows have at most `memory_bytes` of memory.
     pub(crate) fn new(memory_bytes: u64) -> Self {
         let half_life_bytes = (memory_bytes * HALF_LIFE_ROUNDS).max(1);
         Retention {
@@ -60,7 +62,8 @@ impl std::fmt::Debug for Retention {
 #[derive(Default)]
 pub(crate) struct RetentionState {
     pub(crate) uses: Uses,
-    /// The scratch of the copies. The thread's own scratch belongs to the batch around them.
+    /// Scratch memory for the batches that copy rows. The thread's own scratch memory belongs to
+    /// the batch that runs retention.
     pub(crate) scratch: Scratch,
     /// The rows to retain, and the addresses at which the inspection saw them.
     pub(crate) found: Vec<(TableNumber, u64, Address)>,
@@ -68,7 +71,7 @@ pub(crate) struct RetentionState {
     pub(crate) addresses: Vec<Address>,
 }
 
-/// What a use is worth after some time; 1 now.
+/// The weight that a use has after some growth of the log. It is 1 at first.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Age(f64);
 
@@ -77,32 +80,34 @@ impl Age {
         Age((-(bytes as f64) / half_life_bytes as f64).exp2())
     }
 
-    /// What `uses` uses are worth now. `dice` decides whether the fraction is rounded up, as often
-    /// as the fraction says. Rounding always down would lose the counts of rows that are copied
-    /// often, and rounding always up would never let them age.
+    /// Returns the weight of `uses` uses, as a whole number. `dice` decides if the fraction is
+    /// rounded up. The probability of rounding up equals the fraction. Always rounding down would
+    /// lose the counts of rows that are copied often. Always rounding up would keep counts from
+    /// aging.
     pub(crate) fn of(self, uses: u32, dice: u16) -> u32 {
         let exact = f64::from(uses.min(USES_MAX as u32)) * self.0;
         (exact + f64::from(dice) / 65536.0) as u32
     }
 }
 
-/// Bits that follow from an address and look random.
+/// Returns pseudo-random bits that are derived from an address.
 pub(crate) fn dice(address: Address) -> u16 {
     (address.raw().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as u16
 }
 
-/// A histogram of the uses of rows at their last call, and the limit above which rows are retained.
+/// A histogram of the use counts of rows at their last call, and the limit from which rows are
+/// retained.
 #[derive(Debug)]
 pub(crate) struct Uses {
-    /// The weight of rows by their uses, in units of `ROW`.
+    /// The weight of the rows with each use count, in units of `ROW`.
     pub(crate) rows: [u64; USES_MAX + 1],
-    /// Rows since the limit was last set.
+    /// Number of rows recorded since the limit was last set.
     pub(crate) noted: u64,
-    /// Rows with this many uses or more are retained.
+    /// The limit: a row with this many uses or more is retained. `None` if no row is retained.
     pub(crate) at_least: Option<u32>,
-    /// Mean uses when the limit was last set.
+    /// Mean use count when the limit was last set.
     pub(crate) mean: u64,
-    /// Allowance: each row at its last call adds 1, and each row that is retained takes
+    /// Allowance for retained rows. Each row at its last call adds 1, and each retained row takes
     /// `RETAINED_SHARE`. So the share holds even for pages whose rows are all used often.
     pub(crate) credit: u64,
 }
@@ -114,7 +119,7 @@ impl Default for Uses {
 }
 
 impl Uses {
-    /// Records a row at its last call. True if it is to be retained.
+    /// Records a row at its last call. Returns true if the row is to be retained.
     pub(crate) fn note(&mut self, uses: u32) -> bool {
         self.rows[(uses as usize).min(USES_MAX)] += ROW;
         self.noted += 1;
@@ -140,7 +145,7 @@ impl Uses {
             squares += n * n * count;
         }
         self.mean = (uses + rows / 2) / rows.max(1);
-        // The variance and the mean, both times the square of `rows`.
+        // The variance and the mean, both multiplied by the square of `rows`.
         let variance = squares * rows - uses * uses;
         let mean = uses * rows;
         if variance * DISPERSION_MIN.1 < mean * DISPERSION_MIN.0 {
@@ -160,7 +165,8 @@ impl Uses {
 mod tests {
     use super::*;
 
-    /// The mean of the uses after `halvings` half-lives, over many dice.
+    /// Returns the mean weight of `uses` uses after `halvings` half-lives, over many values of the
+    /// dice.
     fn mean(uses: u32, halvings: f64) -> f64 {
         let age = Age::new((halvings * 4096.0) as u64, 4096);
         let of = |n: u64| f64::from(age.of(uses, dice(Address::new(n * 8))));
@@ -182,7 +188,7 @@ mod tests {
         assert_eq!(Age::new(0, 1).of(u32::MAX, u16::MAX), USES_MAX as u32);
     }
 
-    /// Sixteen small steps age a count as much as one large step does.
+    /// Shows that sixteen small steps age a count as much as one large step.
     #[test]
     fn steps_of_any_size_come_to_the_same() {
         let age = Age::new(1 << 8, 1 << 12);
@@ -194,7 +200,8 @@ mod tests {
         assert!((seen - 25.0).abs() < 2.0, "{seen}");
     }
 
-    /// The rows with these uses that are retained once the limit has been set.
+    /// Returns the number of rows with these use counts that are retained after the limit has been
+    /// set, and the number of all rows.
     fn staying(uses: impl Iterator<Item = u32> + Clone) -> (u64, u64) {
         let mut judged = Uses::default();
         let mut uses = uses.cycle();
@@ -212,14 +219,14 @@ mod tests {
         // One row in ten is used often.
         let (stay, seen) = staying((0..10).map(|n| if n == 3 { 40 } else { n % 3 }));
         assert!(stay.abs_diff(seen / 10) < 10, "{stay} of {seen}");
-        // One row in two is used often. That is more than the share allows, so the most used of
-        // them are retained.
+        // One row in two is used often. The share allows fewer rows, so only the most used of them
+        // are retained.
         let (stay, seen) = staying((0..100).map(|n| if n < 50 { 20 + n } else { 1 }));
         assert!(stay.abs_diff(seen / RETAINED_SHARE) < seen / 50, "{stay} of {seen}");
     }
 
-    /// The share holds for any pages: for some whose rows are all used often, and for rows with
-    /// counts of their own.
+    /// Shows that the share holds for pages whose rows are all used often, and for rows whose
+    /// counts all differ.
     #[test]
     fn never_more_than_a_share_stays() {
         let mut judged = Uses::default();
@@ -241,12 +248,12 @@ mod tests {
 
     #[test]
     fn none_stay_where_all_are_alike() {
-        // Counts as they come by chance: of 16 cases 1, 4, 6, 4 and 1.
+        // Use counts as they occur by chance: the counts 0 to 4 occur 1, 4, 6, 4 and 1 times in 16.
         let chance = [0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 4];
         assert_eq!(staying(chance.into_iter()).0, 0);
         assert_eq!(staying([0].into_iter()).0, 0);
         assert_eq!(staying([USES_MAX as u32 + 9].into_iter()).0, 0);
-        // Some rows are used more often, but not enough to be told apart from chance.
+        // Some rows are used more often than others, but the difference could be chance.
         assert_eq!(staying([0, 0, 0, 0, 2].into_iter()).0, 0);
     }
 }
