@@ -17,8 +17,8 @@ pub(crate) struct LeasedRows {
     cell: Arc<BankCell>,
     id: LeaseId,
     rows: Py<PyArray2<f32>>,
-    /// The number of rows and `dim`. Kept here, because the user may change the shape of the array
-    /// `rows`.
+    /// The number of rows and `dim`. Stored here, because the user may change the shape of the
+    /// array `rows`.
     shape: [usize; 2],
     table: Arc<str>,
 }
@@ -97,7 +97,7 @@ impl LeasedRows {
 
 impl Drop for LeasedRows {
     fn drop(&mut self) {
-        // No error is lost: the store counts failures of this release.
+        // This release returns no error, because the store counts its failures.
         self.cell.forget(self.id);
     }
 }

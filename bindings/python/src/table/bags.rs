@@ -24,7 +24,7 @@ impl GivenBags {
     /// Reads the arguments of a call with `keys` keys.
     ///
     /// # Errors
-    /// `TypeError` and `ValueError` for arrays of another dtype or shape and for another `pooling`.
+    /// `TypeError` or `ValueError` for an array of another dtype or shape, or an unknown `pooling`.
     /// The store checks later whether the offsets fit the keys.
     pub(crate) fn new(
         keys: usize,
@@ -149,7 +149,7 @@ struct Request<'py> {
     table: Bound<'py, PyTable>,
     keys: Keys<'py>,
     bags: GivenBags,
-    /// The request's place among all requests.
+    /// The request's index among all requests.
     place: usize,
 }
 

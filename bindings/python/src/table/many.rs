@@ -21,7 +21,7 @@ struct Request<'py> {
     keys: Keys<'py>,
     /// Keys that this training step has got before.
     earlier: Option<Keys<'py>>,
-    /// The request's place among all requests.
+    /// The request's index among all requests.
     place: usize,
 }
 
