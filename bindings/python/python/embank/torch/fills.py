@@ -40,7 +40,8 @@ class Change(NamedTuple):
 
 
 def training(bank: Bank) -> Optional[Change]:
-    """Returns what has used rows of a bank since it was opened, except fills. None for no use."""
+    """Returns the call that has used rows of a bank since it was opened, except fills. None for no
+    use."""
     return _cause([table for table in _tables(bank) if not _is_prepared(table)], made_rows=True)
 
 
@@ -88,8 +89,7 @@ def _key(table: Table) -> tuple[str, str]:
 
 
 def _uses(table: Table) -> int:
-    """A count that grows whenever rows are made, changed or deleted. It grows with each lease too,
-    because a lease may make a row.
-    """
+    """Returns a count that grows whenever rows are made, changed or deleted. It grows with each
+    lease too, because a lease may make a row."""
     stats = table.stats()
     return stats["get_rows"] + stats["put_rows"] + stats["apply_rows"] + stats["deleted_rows"]

@@ -242,7 +242,7 @@ def _load_module(part: str, module: nn.Module, state: Any, found: Differences) -
     )
     missing = [name for key in result.missing_keys for name in _named(key, module)]
     unexpected = [name for key in result.unexpected_keys for name in _named(key, state.get(key))]
-    # The feature has another table.
+    # The feature is known, but has another table.
     changed |= {name for name in missing if name in unexpected}
     found.added.extend(f"{part}.{name}" for name in missing if name not in changed)
     found.removed.extend(f"{part}.{name}" for name in unexpected if name not in changed)
