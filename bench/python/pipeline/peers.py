@@ -156,7 +156,7 @@ class Ways:
         return first == count
 
     def rate(self, name: str) -> float:
-        """Rows/s of one run."""
+        """Returns the rows/s of one run."""
         if "Meta" in name:
             for _ in self.named[name]():
                 return self.dlrm.rows / self.dlrm.seconds
@@ -186,7 +186,7 @@ class Ways:
                 yield batch["label"], batch["dense"], batch["sparse"]
 
     def scanned(self) -> Any:
-        """Labels, logarithms and remainders, lazily."""
+        """Returns labels, logarithms and remainders as a lazy query."""
         import polars as pl
 
         schema = {

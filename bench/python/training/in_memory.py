@@ -118,7 +118,7 @@ class Contender(Protocol):
     name: str
 
     def lookup(self, batch: Batch) -> torch.Tensor:
-        """The outputs of a batch, with a graph."""
+        """Looks up a batch and returns the outputs, through which autograd can go backward."""
 
     def update(self) -> None:
         """Applies the gradients of the backward pass, unless the backward pass has applied them."""
@@ -152,7 +152,7 @@ class EmbankTable:
         return looked_up(self.module, batch, self.pooled)
 
     def update(self) -> None:
-        """Nothing: the backward pass has done it."""
+        """Does nothing, because the backward pass has applied the gradients."""
 
     def rows(self, first: int, end: int) -> torch.Tensor:
         return torch.from_numpy(self.table.peek(np.arange(first, end)))
@@ -223,7 +223,7 @@ class FbgemmTable:
         return self.tables(batch.keys, batch.offsets)
 
     def update(self) -> None:
-        """Nothing: the backward pass has done it."""
+        """Does nothing, because the backward pass has applied the gradients."""
 
     def rows(self, first: int, end: int) -> torch.Tensor:
         return self.weight.detach()[first:end]

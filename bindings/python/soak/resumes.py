@@ -379,7 +379,7 @@ class Soak:
             self._fail(case, error)
 
     def flush(self) -> None:
-        """Resumes the cases that wait for another process."""
+        """Resumes the collected cases in another process."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []

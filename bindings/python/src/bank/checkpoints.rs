@@ -93,7 +93,7 @@ impl PyBank {
     /// checkpoint removes it.
     ///
     /// Raises:
-    ///     ValueError, ReadOnly: As in `pin`.
+    ///     ValueError, ReadOnly: See `pin`.
     fn unpin(&self, py: Python<'_>, checkpoint: &Bound<'_, PyAny>) -> PyResult<()> {
         let checkpoint = scalars::unsigned("checkpoint", checkpoint, u64::MAX)?;
         self.cell.with_bank(py, |bank| bank.unpin(checkpoint))

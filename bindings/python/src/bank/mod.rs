@@ -104,8 +104,8 @@ struct Position {
 }
 
 impl PyBank {
-    /// Closes the bank, and warns of changes that are lost. The outer result is the error of
-    /// closing, the inner one the error that Python makes of the warning.
+    /// Closes the bank, and warns of changes that are lost. The outer `Result` is an error of
+    /// closing. The inner `Result` is the error that Python makes of the warning.
     fn close_and_warn(&self, py: Python<'_>) -> PyResult<PyResult<()>> {
         let unsaved = self.cell.close()?;
         Ok(unsaved.map_or(Ok(()), |unsaved| errors::warn_unsaved(py, self.cell.path(), unsaved)))

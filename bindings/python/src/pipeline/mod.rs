@@ -296,9 +296,9 @@ impl PyPipeline {
     /// checkpoint.
     ///
     /// Args:
-    ///     inputs: As for `feed`.
+    ///     inputs: See `feed`.
     ///     threads: The number of threads of this run. Default: the pipeline's.
-    ///     learn: As for `feed`. A run with `learn=False` only checks the inputs.
+    ///     learn: See `feed`. A run with `learn=False` only checks the inputs.
     #[pyo3(signature = (inputs, *, threads=None, learn=None))]
     fn run(
         &self,
@@ -322,7 +322,7 @@ impl PyPipeline {
     /// of the rows are counted: go back to a checkpoint.
     ///
     /// Args:
-    ///     inputs: As for `feed`.
+    ///     inputs: See `feed`.
     ///     threads: The number of threads of this run. Default: the pipeline's.
     ///
     /// >>> from embank.pipeline import Column, Field, Output, Pipeline, Spec, VocabularySpec, modulus, vocabulary

@@ -75,7 +75,7 @@ impl PyTable {
     ///     A `BagLease` with `rows`, float32 `(bags, dim)`. The lease counts once on a row whose
     ///         key occurs several times.
     ///
-    /// Raises: as `get`; `ValueError` for offsets or weights that do not fit the keys.
+    /// Raises: the errors of `get`; `ValueError` for offsets or weights that do not fit the keys.
     #[pyo3(signature = (keys, offsets, *, pooling = "sum", weights = None, out = None, timeout = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn get_bags<'py>(
@@ -105,7 +105,7 @@ impl PyTable {
     /// nothing and never waits for a bound. A key without a row counts with its initial value.
     ///
     /// Args:
-    ///     keys, offsets, pooling, weights, out: As for `get_bags`.
+    ///     keys, offsets, pooling, weights, out: See `get_bags`.
     ///
     /// Returns:
     ///     float32 `(bags, dim)`.
@@ -165,7 +165,7 @@ struct Request<'py> {
 /// Returns:
 ///     A list of `BagLease`, one for each request.
 ///
-/// Raises: as `get_many`.
+/// Raises: the errors of `get_many`.
 ///
 /// >>> import embank
 /// >>> bank = embank.Bank("many_bags.bank", memory_budget="16MiB")

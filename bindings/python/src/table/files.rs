@@ -97,7 +97,7 @@ impl PyTable {
     /// After an error, the batches before it are in the table.
     ///
     /// Args:
-    ///     path: As for `export`; also a directory, which means its files sorted by name, or a list
+    ///     path: See `export`; also a directory, which means its files sorted by name, or a list
     ///         of paths. If a file holds only a matrix of f16, bf16, f32 or f64, row i is the row
     ///         of key i.
     ///     format: "safetensors", "npy" or "parquet". Default: the one of the suffix.

@@ -1,4 +1,4 @@
-//! Rows of several tables in one call.
+//! Functions that get rows of several tables in one call, and apply their gradients.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 if TYPE_CHECKING:
     from embank import Bank, Table
 
-# By the id of an open bank and the name of a table: the table's counters after a fill. Each opening
-# of a bank has a random id that is never used again.
+# The sum of a table's counters after a fill. The key is the id of an open bank and the table's
+# name. Each opening of a bank has a random id that is never used again.
 _filled: dict[tuple[str, str], int] = {}
 
 
@@ -60,13 +60,13 @@ def _cause(tables: list[Table], made_rows: bool) -> Optional[Change]:
         if counter == "get_rows" and not made_rows:
             continue
         for table in tables:
-            # By name: a counter is a key of the statistics' TypedDict.
+            # Reads a counter by its name, which is a key of the statistics' TypedDict.
             if dict(table.stats())[counter]:
                 return Change(table.name, cause)
     return None
 
 
-# By counter of a table: the calls that increase it. Gets come last, because a get that makes no row
+# The calls that increase each counter of a table. Gets come last, because a get that makes no row
 # changes nothing.
 _CAUSES = {
     "apply_rows": "a backward pass, or a call that applies gradients, changed them",

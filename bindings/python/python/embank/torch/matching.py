@@ -278,7 +278,7 @@ def _schedule_state(part: Any, state: Any, places: Places) -> Any:
         saved, own = state.get(key), getattr(part, key, None)
         if not isinstance(saved, list) or not isinstance(own, (list, tuple)) or len(own) != len(places):
             continue
-        # States of functions: None leaves a function as it is.
+        # The states of the functions of a schedule. None leaves a function unchanged.
         fresh: Any = [None] * len(places) if key == "lr_lambdas" else own
         found[key] = [
             fresh[at] if place is None or place >= len(saved) else saved[place]
