@@ -93,7 +93,7 @@ fn gradients((table, keys, values): (&Table, &[u64], &mut [f32])) {
 
 type Operation = fn((&Table, &[u64], &mut [f32]));
 
-/// Every operation over row lengths and value types.
+/// Measures every operation over row lengths and value types.
 fn value_types(criterion: &mut Criterion) {
     let operations: [(&str, Operation); 4] = [
         ("peek", peek),
@@ -118,7 +118,7 @@ fn value_types(criterion: &mut Criterion) {
     }
 }
 
-/// Gradients with every optimizer, whose kernels and states differ.
+/// Measures gradients with every optimizer, whose kernels and states differ.
 fn optimizers(criterion: &mut Criterion) {
     for dim in DIMS {
         for optimizer in [

@@ -1,10 +1,9 @@
-//! Gives libembank_c.so its name for the dynamic linker. Programs that were linked with it ask for
-//! that name, so a library with a break of the ABI, which has another one, can be installed beside
-//! it.
+//! Sets the SONAME of libembank_c.so, the name by which linked programs load it. A version that
+//! breaks the ABI has another SONAME, so both versions can be installed side by side.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    // Before 1.0 a minor version may break the ABI.
+    // Before 1.0 a minor version may break the ABI, so the SONAME has the minor version too.
     let (major, minor) = (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"));
     let version = if major == "0" { format!("{major}.{minor}") } else { major.to_owned() };
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libembank_c.so.{version}");

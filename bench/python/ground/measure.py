@@ -1,4 +1,4 @@
-"""What the measurements share: the demo's modules, the figures, and what is printed with them."""
+"""Code that the measurements share: the demo's modules, the figures and the report's lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCRATCH = REPOSITORY / "target" / "bench"
 
 @dataclass(frozen=True)
 class Measured:
-    """A figure with the spread of its runs: the largest less the smallest, in the figure's unit.
+    """A figure and the spread of its runs: the largest value minus the smallest, in its unit.
 
     `passed` is True if the figure meets its target, and None without a target. `invalid` marks a
     figure that says nothing because a condition of its measurement did not hold.
@@ -41,8 +41,8 @@ class Measured:
 
 
 def parser(about: str, thread_counts: Sequence[int] = ()) -> argparse.ArgumentParser:
-    """The options of every measurement. With `thread_counts`, `--threads` takes several numbers,
-    and these are the default."""
+    """Makes a parser with the options of every measurement. With `thread_counts`, `--threads` takes
+    several numbers, whose default is `thread_counts`."""
     options = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -64,7 +64,7 @@ def report(
 ) -> int:
     """Prints the table, writes the JSON, and returns the exit status: 1 if anything failed.
 
-    `more` has conditions of the run besides command, commit and machine.
+    `more` has further conditions of the run, which the JSON holds with command, commit and machine.
     """
     circumstances = {
         "command": command(), "commit": COMMIT, "machine": machine(), **(more or {})
@@ -103,7 +103,7 @@ def each_alone(script: str, models: Sequence[str], given: argparse.Namespace) ->
 
 
 def without(arguments: Sequence[str], *options: str) -> list[str]:
-    """The arguments without these options and their values."""
+    """Returns the arguments without these options and their values."""
     kept: list[str] = []
     skipping = False
     for argument in arguments:
@@ -143,12 +143,12 @@ def number(value: float) -> str:
 
 
 def median_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """The median, and the largest less the smallest."""
+    """Returns the median, and the largest value minus the smallest."""
     return statistics.median(values), max(values) - min(values)
 
 
 def median_and_quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """The median, and the distance between the quartiles."""
+    """Returns the median, and the distance between the quartiles."""
     first, middle, third = statistics.quantiles(values, n=4, method="inclusive")
     return middle, third - first
 

@@ -50,7 +50,7 @@ def sweep(
     path: Path, title: str, x: str, y: str, places: Sequence[str],
     lines: dict[str, Sequence[float]], quality: tuple[str, Sequence[float], float] | None = None,
 ) -> None:
-    """Draws lines over named places. `quality` is a second axis: its name, values, and reference.
+    """Draws lines over named x positions. `quality` is a second axis: name, values and reference.
     """
     made, axes = figure(title, x, y)
     at = range(len(places))

@@ -88,7 +88,7 @@ def trained(
 
 @contextmanager
 def served(given: argparse.Namespace, scratch: Path, text: Path) -> Iterator[str]:
-    """Starts `embank serve` over the text, and gives its address."""
+    """Starts `embank serve` over the text, and yields its address."""
     server = subprocess.Popen(
         [str(SERVER), "serve", str(scratch / "criteo.json"), str(text), "--batch-rows",
          str(given.batch_size), "--threads", "1"],
@@ -104,7 +104,7 @@ def served(given: argparse.Namespace, scratch: Path, text: Path) -> Iterator[str
 
 
 def forget(text: Path) -> None:
-    """Takes a file out of the page cache."""
+    """Removes a file from the page cache."""
     with open(text, "rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 

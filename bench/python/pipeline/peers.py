@@ -10,8 +10,8 @@ memory (`--memory`), on the same cores, and run all operators of `embank.pipelin
 - Meta's script: the user's own clone of facebookresearch/dlrm (`--dlrm`), see `dlrm_script.py`. It
   runs on fewer rows, because its time for a row does not depend on their number.
 
-Ways that make batches give them back, or keep all of them ("all kept"). Ways that make whole
-columns keep all. Polars and the script may leave their ids in columns.
+Ways that make batches give each batch back, or keep all batches ("all kept"). Ways that make whole
+columns keep all columns. Polars and the script may leave their ids in columns.
 
 A first round compares every row of each way with Embank's: ids and labels must be equal, logarithms
 equal within 4e-7 of their value. Meta's ids are in order of first appearance too, so they can be
@@ -156,7 +156,7 @@ class Ways:
         return first == count
 
     def rate(self, name: str) -> float:
-        """Rows/s of one run."""
+        """Returns the rows/s of one run."""
         if "Meta" in name:
             for _ in self.named[name]():
                 return self.dlrm.rows / self.dlrm.seconds
@@ -186,7 +186,7 @@ class Ways:
                 yield batch["label"], batch["dense"], batch["sparse"]
 
     def scanned(self) -> Any:
-        """Labels, logarithms and remainders, lazily."""
+        """Returns labels, logarithms and remainders as a lazy query."""
         import polars as pl
 
         schema = {
@@ -266,7 +266,7 @@ class Ways:
 
 
 class Dlrm:
-    """Meta's script, in a process of its own, on rows of its own number."""
+    """Meta's script, in a separate process, on its own number of rows."""
 
     def __init__(self, given: Any, text: Path) -> None:
         self.clone = given.dlrm
@@ -314,7 +314,7 @@ def processor_seconds() -> float:
 def judged(
     rates: dict[str, list[float]], wrong: set[str], quick: bool, unit: str = "rows/s"
 ) -> list[Measured]:
-    """The figures: each rate, and its ratio to the best peer of its kind.
+    """Makes the figures: each rate, and its ratio to the best peer of its kind.
 
     A quick run has too few rows for the targets, so it fails only if rows are wrong.
     """
@@ -346,7 +346,7 @@ def judged(
 
 
 def generated(rows: int, file: Path) -> Path:
-    """Makes a file of generated rows, in the page cache. A longer file begins with equal rows."""
+    """Makes a file of generated rows in the page cache. All files begin with equal rows."""
     subprocess.run(
         [
             os.environ.get("CARGO", "cargo"), "run", "--quiet", "--release", "--package",

@@ -3,8 +3,8 @@
     python3 reference.py text|packed MODULUS INPUT OUTPUT
 
 compares `OUTPUT` with the rows of `INPUT`. `OUTPUT` has rows of forty little-endian numbers of 32
-bits, as `Spec::criteo(MODULUS)` makes them. `cargo xtask bench pipeline utf8` and `binary` run it
-on the first of their rows. It exits with status 1 if a row differs, and prints which row and how.
+bits, as `Spec::criteo(MODULUS)` makes them. `cargo xtask bench pipeline utf8` and `binary` run this
+program on their first rows. It exits with status 1 if a row differs, and prints the row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RELATIVE_ERROR = 2.5e-7
 
 
 def text_fields(text: bytes) -> Iterator[list[int]]:
-    """The forty numbers of each line. A missing number is 0."""
+    """Yields the forty numbers of each line. A missing number is 0."""
     for line in text.decode("ascii").splitlines():
         fields = line.split("\t")
         assert len(fields) == 40, f"{len(fields)} fields: {line!r}"
@@ -34,7 +34,7 @@ def text_fields(text: bytes) -> Iterator[list[int]]:
 
 
 def packed_fields(packed: bytes) -> Iterator[list[int]]:
-    """The forty numbers of each row of 160 bytes: label and integers signed, categories not."""
+    """Yields the forty numbers of each row of 160 bytes. Only label and integers are signed."""
     assert len(packed) % 160 == 0, f"{len(packed)} bytes are no whole rows"
     for row in struct.iter_unpack("<14i26I", packed):
         yield list(row)

@@ -1,9 +1,9 @@
 """Checks that a training process stays within its memory budget.
 
-Trains in a process of its own, and reads the largest resident memory (VmHWM) from the kernel. A
-second process, with constant tensors in place of the embedding rows, never loads Embank; it shows
-the memory of torch and the model. The difference must stay within 1.1 times the budget, at tables
-of 1, 4 and 16 times the budget.
+Trains in a separate process, and reads the largest resident memory (VmHWM) from the kernel. A
+second process trains on constant tensors instead of embedding rows and never loads Embank, so it
+shows the memory of torch and the model. The difference between the two must stay within 1.1 times
+the budget, with tables of 1, 4 and 16 times the budget.
 """
 
 from __future__ import annotations

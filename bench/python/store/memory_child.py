@@ -103,7 +103,7 @@ def batches(steps: int, rows: int) -> Iterator[Batch]:
 
 
 def zipf(rng: np.random.Generator, rows: int) -> NDArray[np.int64]:
-    """A key for each row of the batch. Popular keys lie anywhere in the table."""
+    """Draws a key for each row of the batch. Popular keys lie anywhere in the table."""
     power = 1.0 - SKEW
     uniform = rng.random(BATCH_ROWS)
     ranks = (1.0 + uniform * ((rows + 1.0) ** power - 1.0)) ** (1.0 / power) - 1.0

@@ -84,7 +84,7 @@ COUNTS = "get, a new array"
 def one_run(
     binary: Path, folder: Path, rows: int, seed: int, rounds: int, calls: int
 ) -> list[tuple[str, list[tuple[float, float]]]]:
-    """For each way to call: microseconds in Python and in Rust, a pair for each round."""
+    """Returns, for each way to call, the microseconds in Python and in Rust of each round."""
     command = [
         str(binary), "batch-get", "--rows", str(rows), "--dim", str(ROW_COLUMNS),
         "--batch", str(BATCH), "--batches", str(BATCHES), "--seed", str(seed),
@@ -141,7 +141,7 @@ def keys_of(seed: int, first: int, count: int, rows: int) -> Any:
 
 
 def built() -> Path:
-    """The Rust program, built if it is not up to date."""
+    """Builds the Rust program if it is not up to date, and returns its path."""
     command = ["cargo", "build", "--release", "--package", "embank-bench", "--message-format=json"]
     done = subprocess.run(
         command, cwd=measure.REPOSITORY, stdout=subprocess.PIPE, text=True, check=False

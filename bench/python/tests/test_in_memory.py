@@ -1,5 +1,5 @@
-"""Tests `bench training in-memory` on small tables: its figures, and a wrong answer that it must
-find."""
+"""Tests `bench training in-memory` on small tables: it makes figures, and it detects a wrong
+answer."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def packed(text: bytes) -> bytes:
 
 
 def side_by_side(modulus: int) -> Spec:
-    """The specification of `Spec::criteo` in Rust: the forty values of a row, each as 32 bits."""
+    """Makes the specification of `Spec::criteo` in Rust: rows of forty values of 32 bits."""
     spec = criteo(modulus)
     names = [column.name for column in spec.columns]
     return dataclasses.replace(spec, outputs=[Output("row", names, "bits32")])
@@ -60,7 +60,7 @@ def check(text: bytes, modulus: int, threads: int) -> None:
         bits = b"".join(batch["row"].tobytes() for batch in raw.feed(rows, batch_rows=1000))
         others = struct.iter_unpack("<i13f26I", bits)
         for batch in pipeline.feed(rows, batch_rows=777):
-            # From here on, all values are Python's own numbers.
+            # The code below has only Python's own numbers.
             matrices = [batch[name].tolist() for name in ("label", "dense", "sparse")]
             for label, dense, sparse in zip(*matrices):
                 wanted = next(expected)
@@ -101,5 +101,5 @@ def test_the_reference_on_rows_worked_out_by_hand() -> None:
     text = "".join("\t".join(line) + "\n" for line in lines).encode()
     first, second = reference.expected(reference.text_fields(text), 10)
     assert first == [1, 0.0, 0.0, pytest.approx(0.6931471805599453), *[0.0] * 10, *[0] * 26]
-    # Modulo 10, 11 and 1 are both 1, and a missing number and 10 are both 0.
+    # Modulo 10, the values 11 and 1 get the same id, and so do a missing number and 10.
     assert second == [0, pytest.approx(1.3862943611198906), *[0.0] * 12, 0, 0, *[1] * 24]

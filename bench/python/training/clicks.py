@@ -8,13 +8,13 @@ Rows have the Criteo format, and tables have at least 4 times the budget, in two
           from filling the disk's queue, so the disk is the bottleneck. Lookahead, which reads
           for many batches at once, must reach 1.3 times the run without it.
 
-The variants train by turns. A turn is an interval of some batches, and each interval is compared
-with those of the other variants on the same batches. They lie seconds apart, so a change of the
-machine's speed affects all variants alike. A turn ends when all announced rows have been read. The
-figures are medians over all intervals but the first fifth of a run, with the distance between their
-quartiles. All banks must end with equal AUC at any budget. In-memory torch rounds in another order,
-so its AUC must be nearly equal. --quick takes a third of the rows, once, and has no targets for the
-ratios: small tables in a small budget leave no room to look ahead.
+The variants train by turns. A turn is an interval of some batches. Each interval is compared with
+the other variants' intervals on the same batches. These intervals are seconds apart, so a change of
+the machine's speed affects all variants alike. A turn ends when all announced rows have been read.
+A figure is the median over all intervals except the first fifth of a run, with the distance between
+the quartiles. All banks must end with equal AUC at any budget. In-memory torch rounds in another
+order, so its AUC must be nearly equal. --quick takes a third of the rows, once, and has no targets
+for the ratios: small tables in a small budget leave no room to look ahead.
 
 The output has the device of the banks and its notes, for example that the kernel's cache may answer
 reads. With notes, the gain of the disk configuration is marked invalid and fails.
@@ -75,7 +75,7 @@ class Turns:
         self._changed = threading.Condition()
 
     def run(self, number: int, work: Callable[[Callable[[], None]], Outcome]) -> Outcome:
-        """Does `work` while it is this thread's turn. `work` gets a function that ends the turn."""
+        """Runs `work` in this thread's turn. `work` gets a function that ends the turn."""
         try:
             self._await(number)
             return work(lambda: self._end(number))
@@ -159,8 +159,8 @@ def in_turns(experiment: Experiment, variants: Sequence[Variant]) -> list[Outcom
 
 
 def interval_rates(outcome: Outcome) -> list[float]:
-    """The samples/s of each whole interval after the warm-up, without the last one, which may be
-    shorter."""
+    """Returns the samples/s of each interval after the warm-up. The last interval is left out,
+    because it may be shorter."""
     history = outcome.history[:-1]
     ends = [int(sample["samples"]) for sample in history]
     counts = [end - begin for begin, end in zip([0, *ends], ends)]
@@ -169,13 +169,13 @@ def interval_rates(outcome: Outcome) -> list[float]:
 
 
 def compared(rates: Rates, against: Rates) -> tuple[float, float]:
-    """The median of the intervals' ratios, and the distance between their quartiles."""
+    """Returns the median of the intervals' ratios, and the distance between their quartiles."""
     pairs = zip(rates.samples_per_second, against.samples_per_second)
     return median_and_quartiles([one / other for one, other in pairs])
 
 
 def judge(name: str, measured: dict[str, Rates], asked: bool) -> list[Measured]:
-    """The rows of one configuration. Its target, if `asked`, depends on the configuration."""
+    """Makes the rows of one configuration. With `asked`, they have the configuration's target."""
     medians = {variant: median_and_quartiles(seen.samples_per_second)
                for variant, seen in measured.items()}
     torch_rate = next(iter(medians.values()))[0]

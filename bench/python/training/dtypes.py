@@ -38,7 +38,7 @@ SEEDS = 3
 
 
 def expected_bytes(dtype: str, dim: int, row_wise: bool) -> int:
-    """Bytes of a record: header, vector, scale, sum, count, rounded up to 8 bytes (docs/format.md).
+    """Returns the bytes of a record, rounded up to 8: header, vector, scale, sum and count.
     """
     vector = -(-dim * VALUE_BYTES[dtype] // 4) * 4
     extra = (8 if dtype == "int8" else 0) + (4 if row_wise else 0)
@@ -46,7 +46,7 @@ def expected_bytes(dtype: str, dim: int, row_wise: bool) -> int:
 
 
 def measured_bytes(dtype: Dtype, dim: int, row_wise: bool, rows: int, given: Any) -> tuple[float, float]:
-    """Bytes of a row on disk, and bytes of a read."""
+    """Returns the bytes of a row on disk, and the bytes of a read."""
     random = np.random.default_rng(given.seed)
     measure.SCRATCH.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=measure.SCRATCH) as folder:
@@ -62,8 +62,8 @@ def measured_bytes(dtype: Dtype, dim: int, row_wise: bool, rows: int, given: Any
             on_disk = space["live_bytes"] / space["live_rows"]
         with embank.Bank(folder, **options) as bank:
             table = bank.open_table("rows")
-            # Reads a few rows at a time, so that two rows of a call rarely lie near enough for one
-            # read.
+            # Peeks at 4 rows at a time. Two rows of a call then rarely lie near enough for the
+            # store to join their reads.
             for _ in range(1280):
                 table.peek(random.integers(0, rows, 4))
             disk = bank.stats()["disk"]
@@ -75,7 +75,7 @@ def bytes_rows(given: Any) -> list[Measured]:
     for dim in DIMS if not given.quick else (64, 128):
         for row_wise in (False, True):
             name = f"dim {dim}{', row-wise Adagrad' if row_wise else ''}"
-            # The f32 rows take several times the budget, so that reads go to the drive.
+            # The f32 rows take 2 or 8 times the budget, so reads go to the drive.
             count = (2 if given.quick else 8) * BUDGET_BYTES // (dim * 4)
             base = (0.0, 0.0)
             for dtype in DTYPES:

@@ -105,7 +105,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Batch:
-    """Keys, and for each output the place of its first key. One more offset is the number of keys.
+    """Keys, and the index of each output's first key. The last offset is the number of keys.
     """
 
     keys: torch.Tensor
@@ -118,13 +118,13 @@ class Contender(Protocol):
     name: str
 
     def lookup(self, batch: Batch) -> torch.Tensor:
-        """The outputs of a batch, with a graph."""
+        """Looks up a batch and returns the outputs, through which autograd can go backward."""
 
     def update(self) -> None:
-        """Applies the gradients of the backward pass, unless that has applied them."""
+        """Applies the gradients of the backward pass, unless the backward pass has applied them."""
 
     def rows(self, first: int, end: int) -> torch.Tensor:
-        """The rows of the keys from `first` to before `end`."""
+        """Returns the rows of the keys from `first` to `end - 1`."""
 
 
 class EmbankTable:
@@ -152,7 +152,7 @@ class EmbankTable:
         return looked_up(self.module, batch, self.pooled)
 
     def update(self) -> None:
-        """Nothing: the backward pass has done it."""
+        """Does nothing, because the backward pass has applied the gradients."""
 
     def rows(self, first: int, end: int) -> torch.Tensor:
         return torch.from_numpy(self.table.peek(np.arange(first, end)))
@@ -223,7 +223,7 @@ class FbgemmTable:
         return self.tables(batch.keys, batch.offsets)
 
     def update(self) -> None:
-        """Nothing: the backward pass has done it."""
+        """Does nothing, because the backward pass has applied the gradients."""
 
     def rows(self, first: int, end: int) -> torch.Tensor:
         return self.weight.detach()[first:end]
@@ -362,7 +362,7 @@ def of_case(
 def in_turns(
     case: Case, contenders: Sequence[Contender], formula: Formula, rounds: int, seed: int
 ) -> dict[str, list[float]]:
-    """Keys a second of each contender's turns, after a warm-up that does not count."""
+    """Returns the keys a second of each contender's turns, after an unmeasured warm-up."""
     keys = Keys(case, seed)
     order = random.Random(seed)
     seeded = torch.Generator().manual_seed(seed + 1)
@@ -380,7 +380,7 @@ def in_turns(
 
 
 def seconds_of(contender: Contender, batches: Sequence[Batch], gradient: torch.Tensor) -> float:
-    """Trains for one turn."""
+    """Trains for one turn and returns its seconds."""
     started = time.perf_counter()
     for batch in batches:
         contender.lookup(batch).backward(gradient)
@@ -389,7 +389,7 @@ def seconds_of(contender: Contender, batches: Sequence[Batch], gradient: torch.T
 
 
 def rows_apart(one: Contender, other: Contender, rows: int) -> float:
-    """The largest difference of a value in any row."""
+    """Returns the largest difference of a value in any row."""
     ends = range(0, rows, CHUNK_ROWS)
     return max(
         float((one.rows(first, end) - other.rows(first, end)).abs().max())
@@ -398,12 +398,12 @@ def rows_apart(one: Contender, other: Contender, rows: int) -> float:
 
 
 def outputs_apart(one: Contender, other: Contender, batch: Batch) -> float:
-    """The largest difference of a value that a lookup returns."""
+    """Returns the largest difference of a value that a lookup returns."""
     return float((one.lookup(batch) - other.lookup(batch)).detach().abs().max())
 
 
 def judged(case: str, rates: dict[str, list[float]], apart: dict[str, float]) -> list[Measured]:
-    """The figures of a case: rates, ratios of the turns, and the largest differences of the
+    """Makes the figures of a case: rates, ratios of the turns, and the largest differences of the
     answers."""
     measured = []
     for name, found in rates.items():

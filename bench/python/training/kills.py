@@ -100,7 +100,8 @@ def killed_and_resumed(
             raise RuntimeError(
                 f"the training process failed with status {child.returncode} before its kill"
             )
-        # The machine is faster now than it was in the undisturbed run.
+        # The run ended before its kill, so the machine is faster than in the undisturbed run. The
+        # next kill comes earlier.
         latest = moment
     raise RuntimeError(f"{ATTEMPTS_MAX} runs in a row ended before their kill")
 
@@ -113,8 +114,8 @@ def outcome_file(folder: Path) -> Path:
 def start(given: argparse.Namespace, folder: Path) -> subprocess.Popen[str]:
     """Starts (or resumes) a run in `folder` and waits until its data are loaded.
 
-    Kills fall into what follows: warming torch up, opening and recovering the bank, training,
-    checkpoints, the last evaluation.
+    A later kill can hit the warming up of torch, the opening and recovery of the bank, training, a
+    checkpoint, or the last evaluation.
     """
     child = subprocess.Popen(
         [sys.executable, __file__, "--child", str(folder), "--threads", str(given.threads),

@@ -38,7 +38,7 @@ Rows = NDArray[np.float64]
 
 
 class TorchRows:
-    """A parameter for each row, with torch's optimizer."""
+    """The peer of most optimizers: a parameter for each row, with torch's optimizer."""
 
     def __init__(self, start: NDArray[np.float32],
                  make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]) -> None:
@@ -193,7 +193,7 @@ def main() -> int:
             largest_difference(case, steps, seed, given.device)
             for seed in range(given.seed, given.seed + seeds)
         ]
-        # In units of 1e-9, so that a table with six decimals shows differences.
+        # The unit is 1e-9, so that a table with six decimals shows differences.
         figure = Figure(f"{name}, largest difference", max(found) * 1e9, "e-9", case.against)
         spread = (max(found) - min(found)) * 1e9
         rows.append(Measured(figure, spread, max(found) <= DIFFERENCE_MAX))

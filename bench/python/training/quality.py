@@ -1,7 +1,8 @@
 """Checks that training out of core learns as well as training in memory.
 
-The six models of the examples run on real data with three seeds each. The test metric with the rows
-in a bank of a quarter of their bytes is compared with that of the model in memory, for equal seeds.
+The six models of the examples run on real data with three seeds each. For equal seeds, the test
+metric of two runs is compared: with all rows in memory, and with the rows in a bank that has a
+quarter of their bytes as its budget.
 
   dlrm, dcn             MovieLens-100K     AUC        within 0.002 of memory, with every seed
   distmult, complex     WN18RR             MRR        within 0.005, and at least 0.40
@@ -112,7 +113,7 @@ def scratch() -> Path:
 def judge(
     model: str, seeds: list[int], runs: list[tuple[dict[str, Any], dict[str, Any]]], reach: bool
 ) -> list[Measured]:
-    """A row for each seed, and the means with their targets."""
+    """Makes a row for each seed, and the means with their targets."""
     asked = MODELS[model]
     memory = [pair[0]["metric"] for pair in runs]
     bank = [pair[1]["metric"] for pair in runs]

@@ -1,4 +1,4 @@
-"""RocksDB behind the calls that training makes of a bank, so that the same loop runs on it.
+"""RocksDB behind the methods of a bank that training calls, so that the same loop runs on it.
 
 A value is a row and its Adagrad sums. A key is the table's number and the row's key, so all tables
 are in one key space. RocksDB gets its best interface: before a step one MultiGet for the sorted
@@ -41,8 +41,7 @@ NAME_BYTES = 9
 
 
 class RocksBank:
-    """Takes the place of `embank.Bank` for training. The batches of the steps come from
-    `read_first`."""
+    """Replaces `embank.Bank` for training. The batches of the steps come from `read_first`."""
 
     def __init__(self, path: Path, memory_budget: int) -> None:
         path.mkdir(parents=True)
@@ -75,14 +74,14 @@ class RocksBank:
             yield batch
 
     def take(self, table: RocksTable, distinct: Keys) -> Found:
-        """Takes the rows of a table that `read_first` has read. Each can be taken once."""
+        """Returns the rows of a table that `read_first` has read. They can be taken once."""
         found = self._ready.pop(table, None)
         if found is None or not np.array_equal(found.keys, distinct):
             raise KeyError(f"{table.name}: the step asks for rows that read_first did not read")
         return found
 
     def change(self, found: Found) -> None:
-        """Takes the new values of a table. The last table of a step writes the values of all."""
+        """Collects the new values of a table. The last table of a step writes all values."""
         self._changed.append(found)
         if len(self._changed) == self._leases:
             self.write(self._changed)
@@ -96,7 +95,7 @@ class RocksBank:
             parts = max(1, min(READERS, len(whole) // READER_KEYS_MIN))
             size = -(-len(whole) // parts)
             split = [whole[at : at + size] for at in range(0, len(whole), size)]
-        # From here the time is RocksDB's, and that of its package, which makes a list of bytes.
+        # The time from here on is spent in RocksDB and its package, which makes a list of bytes.
         if parts == 1:
             values = self.database.get(whole) if whole else []
         else:
@@ -137,7 +136,7 @@ class RocksBank:
             time.sleep(0.01)
 
     def warm(self) -> None:
-        """Reads everything once, because flushed and compacted blocks are not in the cache yet."""
+        """Reads every row once, because flushed and compacted blocks are not in the cache yet."""
         for _ in self.database.values():
             pass
 
@@ -157,7 +156,7 @@ class Found:
 
 
 class RocksTable:
-    """Takes the place of `embank.Table`."""
+    """Replaces `embank.Table`."""
 
     def __init__(self, bank: RocksBank, number: int, initial: embank.Table) -> None:
         self.bank, self._number, self._initial = bank, number, initial
@@ -204,7 +203,7 @@ def pieces(rows: NDArray[Any]) -> list[bytes]:
 
 
 class RocksLease:
-    """Takes the place of `embank.DistinctLease`."""
+    """Replaces `embank.DistinctLease`."""
 
     def __init__(self, table: RocksTable, found: Found, inverse: NDArray[np.int64]) -> None:
         self._table, self._found, self.inverse = table, found, inverse
@@ -227,8 +226,8 @@ class RocksLease:
 
 
 def _in_place_of(name: str, replacement: Any) -> None:
-    """Replaces a function of `embank` that takes parts of several tables: parts of RocksDB's tables
-    go to `replacement`."""
+    """Replaces a function of `embank` that takes parts of several tables. Parts whose tables are
+    RocksDB's go to `replacement`."""
     original = getattr(embank, name)
 
     def call(parts: Any, **options: Any) -> Any:
@@ -251,8 +250,8 @@ _in_place_of("apply_many", _apply_many)
 
 
 def options(budget: int) -> rocksdict.Options:
-    """Options with all memory in one cache of `budget` bytes, of which memtables take a quarter at
-    most."""
+    """Makes options with all memory in one cache of `budget` bytes. Memtables take at most a
+    quarter of it."""
     cache = rocksdict.Cache.new_hyper_clock_cache(budget, 0)
     blocks = rocksdict.BlockBasedOptions()
     blocks.set_block_cache(cache)

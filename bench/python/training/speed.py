@@ -73,10 +73,10 @@ together."""
 
 @dataclass
 class Turns:
-    """The results of a run: samples/s of every turn by torch's threads, its losses, and those of
-    its first steps.
+    """The results of a run: samples/s of every turn by number of torch's threads, the losses of all
+    steps, and the losses of the first steps.
 
-    `shim_shares_with` has the part of each turn that went into Python around RocksDB.
+    `shim_shares_with` has the fraction of each turn that Python's code around RocksDB took.
     """
 
     run: Run
@@ -87,7 +87,7 @@ class Turns:
     shim_shares_with: dict[int, list[float]] = field(default_factory=dict)
 
     def take(self, steps: int, batch: int, threads: int) -> None:
-        """Trains for some steps and waits for the announced rows. All of that time counts."""
+        """Trains for some steps and waits for the announced rows. The wait counts as time."""
         torch.set_num_threads(threads)
         started = time.perf_counter()
         self.losses += [next(self.run.steps) for _ in range(steps)]
@@ -105,7 +105,7 @@ class Turns:
 
     @property
     def rates(self) -> list[float]:
-        """The samples/s with that number of threads."""
+        """The samples/s with the number of threads that is fastest."""
         return self.rates_with[self.threads]
 
     def first_apart(self, other: Turns) -> float:
@@ -159,7 +159,7 @@ def measured(name: str, given: argparse.Namespace) -> list[Measured]:
 
 
 def pooled(runs: list[list[Turns]]) -> list[Turns]:
-    """The turns of each variant over all runs."""
+    """Joins the turns of all runs, by variant."""
     return [
         Turns(parts[0].run,
               steady(part.rates_with for part in parts),
@@ -172,7 +172,7 @@ def pooled(runs: list[list[Turns]]) -> list[Turns]:
 
 
 def steady(parts: Iterable[dict[int, list[float]]]) -> dict[int, list[float]]:
-    """The values of all turns but the first ones of each part, by torch's threads."""
+    """Returns the values of all turns but the first ones of each part, by torch's threads."""
     seen: dict[int, list[float]] = {}
     for part in parts:
         for threads, values in part.items():
@@ -207,7 +207,8 @@ def in_turns(
         one.rates_with.clear()
         one.shim_shares_with.clear()
     for turn in range(turns):
-        # The order of the numbers of threads changes, so neither always comes first.
+        # The order of the numbers of threads changes from round to round, so that none always comes
+        # first.
         for count in threads if turn % 2 == 0 else threads[::-1]:
             for one in seen:
                 one.take(steps, work.batch, count)

@@ -10,9 +10,9 @@ were applied between a batch's get and its own apply.
 Batches are small, so that a trainer waits for its rows for a large part of the time. A bound above
 0 saves this time.
 
-The bound is that of the entities. Relations have no bound. A data set has few relations (WN18RR
-22), so every batch has all of them. With a bound of 0 on relations no two batches could overlap,
-and any other bound would be faster. --bound-relations gives relations the bound of the entities.
+The bound holds for entities. Relations have no bound. A data set has few relations (WN18RR has 22),
+so every batch uses all of them. With a bound of 0 on relations no two batches could overlap, and
+any other bound would be faster. --bound-relations gives relations the bound of the entities.
 
 Target: some bound above 0 is faster than 0, and within 0.005 MRR of the better of bound 0 and one
 trainer alone. --plot FILE draws the sweep. --quick takes bounds 0, 4 and none, and a third of an
@@ -152,7 +152,7 @@ def run(
 
 
 class Batches:
-    """The batches of all trainers, in one order, and the count of applied updates."""
+    """The batches in the order in which trainers take them, and the count of applied updates."""
 
     def __init__(self, graph: Any, given: argparse.Namespace, seed: int, steps: int) -> None:
         everything: Iterator[Any] = itertools.chain.from_iterable(
@@ -169,7 +169,7 @@ class Batches:
             return next(self._batches, None)
 
     def updated(self) -> int:
-        """Counts an update. Returns the count before it."""
+        """Counts an update. Returns the number of earlier updates."""
         with self._lock:
             self.updates += 1
             return self.updates - 1
@@ -206,7 +206,7 @@ class Trainer:
             while (leased := self.ready.get()) is not None:
                 parts = [torch.from_numpy(lease.rows).requires_grad_() for lease in leased.leases]
                 inverse = torch.from_numpy(leased.leases[1].inverse)
-                # get_distinct may order the keys as it likes.
+                # get_distinct promises no order of its keys.
                 order = torch.from_numpy(leased.leases[0].inverse)
                 loss = self.training.model.loss(parts[0][order], parts[1][inverse], leased.batch)
                 loss.backward()

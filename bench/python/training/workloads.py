@@ -51,12 +51,12 @@ class Run:
 
     @property
     def notes(self) -> list[str]:
-        """Why io_uring or direct I/O is not in use."""
+        """Returns the reasons why io_uring or direct I/O is not in use."""
         return list(self.bank.stats()["device_notes"]) if self.rows.kind == "embank" else []
 
     @property
     def drive(self) -> list[str]:
-        """How the store reads its drive."""
+        """Returns in words how the store reads its drive."""
         if self.rows.kind != "embank":
             return []
         return [f"device {self.bank.stats()['device']}", *self.notes]
@@ -67,7 +67,7 @@ class Run:
             raise TimeoutError("what was announced has not come in within a minute")
 
     def rest(self) -> None:
-        """Waits for a store's background work, outside of the time of a turn."""
+        """Waits until a store's background work has ended. The wait is outside of a turn's time."""
         if self.rows.kind == "rocksdb":
             self.bank.settle()
 
@@ -77,7 +77,7 @@ class Run:
             self.bank.warm()
 
     def take_shim_seconds(self) -> float:
-        """Seconds that Python took around a store that is not Embank, since the last call."""
+        """Returns the seconds that Python's code around RocksDB took since the last call."""
         if self.rows.kind != "rocksdb":
             return 0.0
         seconds, self.bank.shim_seconds = float(self.bank.shim_seconds), 0.0
@@ -183,8 +183,9 @@ class Clicks(Workload):
 class Triples(Workload):
     """Knowledge graph embeddings over 300,000 entities, some far more frequent than others.
 
-    The tails of a batch are the negatives of its other triples. So the work grows with the square
-    of the batch, and the reads do not: `disk` is a small batch.
+    The tails of a batch are the negatives of its other triples. The work therefore grows with the
+    square of the batch, and the reads grow in proportion to it. `disk` has small batches, whose
+    reads outweigh the work.
     """
 
     ENTITIES, RELATIONS, TRIPLES, DIM = 300_000, 20, 1_000_000, 128
@@ -283,8 +284,8 @@ NAMES = tuple(model + size for model in FAMILY for size in ("", "-disk"))
 
 
 def workload(name: str, given: Any) -> Workload:
-    """The workload of a model. With "-disk" behind the name, little is computed for each row that
-    is read."""
+    """Returns the workload of a model. A name that ends in "-disk" means little computing for each
+    row that is read."""
     model, _, disk = name.partition("-")
     makers: dict[str, Callable[[], Workload]] = {
         "dlrm": lambda: Clicks(given, model, bool(disk)),

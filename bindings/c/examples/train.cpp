@@ -38,8 +38,8 @@ using Table = std::unique_ptr<embank_table, Freed<embank_table_free>>;
 using Lease = std::unique_ptr<embank_lease, Freed<embank_lease_free>>;
 using Bytes = std::unique_ptr<embank_bytes, Freed<embank_bytes_free>>;
 
-// 2. A bank, with a budget that covers all memory that it takes. It opens at its newest checkpoint,
-//    or empty.
+// 2. A bank. Its budget covers all memory that it uses. The bank opens at its newest checkpoint, or
+//    empty if it has none.
 
 constexpr uint32_t dim = 16;
 

@@ -1,5 +1,5 @@
-//! Tests that `include/embank.h` is what cbindgen makes of the sources, and that `src/counters.rs`
-//! has the library's counters.
+//! Tests that `include/embank.h` equals cbindgen's output for the sources, and that
+//! `src/counters.rs` has the library's counters.
 
 use std::path::Path;
 use std::{env, fs};

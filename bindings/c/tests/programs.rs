@@ -1,8 +1,8 @@
 //! Tests that programs in C and C++ work with the header and the libraries. `c/abi.c` tests the
 //! ABI, linked statically. `../examples/train.cpp` is the tutorial, linked dynamically.
 //!
-//! They are built with `cc` and `c++`, or the commands in `CC` and `CXX`. Without a C++ compiler
-//! the tutorial is left out.
+//! The tests build the programs with `cc` and `c++`, or with the commands in `CC` and `CXX`.
+//! Without a C++ compiler the tutorial is left out.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -14,7 +14,7 @@ use std::process::{Command, Output};
 use embank_kv::{Store, StoreOptions};
 use tempfile::TempDir;
 
-// Named here so that Cargo builds the library before this test.
+// This line makes Cargo build the library before this test.
 use embank_c as _;
 
 const SOURCES: &str = env!("CARGO_MANIFEST_DIR");
@@ -24,12 +24,12 @@ const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lr
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
-/// The folder with libembank_c.a and libembank_c.so.
+/// Returns the folder with libembank_c.a and libembank_c.so.
 fn libraries() -> PathBuf {
     env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
-/// The command in the variable, which may have arguments, or `usual`.
+/// Returns the command in the environment variable, which may have arguments, or else `usual`.
 fn compiler(variable: &str, usual: &str) -> Command {
     let named = env::var(variable).unwrap_or_default();
     let mut words = named.split_whitespace();
@@ -55,7 +55,7 @@ fn include_and_source(command: &mut Command, source: &str, to: &Path) {
     command.arg(Path::new(SOURCES).join(source)).arg("-o").arg(to);
 }
 
-/// Makes a bank with a table that was made by the store without the crate `embank`.
+/// Makes a bank whose table was made by the crate `embank-kv`, without a descriptor of `embank`.
 fn foreign_bank(folder: &TempDir) -> PathBuf {
     let path = folder.path().join("foreign");
     let store = Store::open(&path, &StoreOptions::default()).unwrap();

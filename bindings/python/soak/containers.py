@@ -1,4 +1,5 @@
-"""Trains small banks under the restrictions of containers, and prints a result for each.
+"""Trains small banks under the restrictions of containers, and prints a result for each
+restriction.
 
 Each line is a process under one restriction. It must train and return every row, or end with a
 clear error before training begins. The script needs root, control groups and mount namespaces. It
@@ -33,9 +34,8 @@ NOBODY = 65_534
 
 
 def train(directory: str, budget: Optional[str], ballast: Optional[str]) -> None:
-    """Trains a bank in `directory`. Half way a file `ballast` fills the disk, and is then
-    removed.
-    """
+    """Trains a bank in `directory`. Halfway, the file `ballast` fills the disk and is then
+    removed."""
     import numpy as np
 
     import embank
@@ -78,7 +78,7 @@ def train(directory: str, budget: Optional[str], ballast: Optional[str]) -> None
 
 
 def check(table, expected) -> None:
-    """Checks that each row is the number of its gradients."""
+    """Checks that each row equals the number of its gradients."""
     import numpy as np
 
     keys = np.flatnonzero(expected).astype(np.uint64)
@@ -103,7 +103,8 @@ def fill(path: str) -> None:
 
 
 def deny_io_uring() -> None:
-    """A seccomp filter, as Docker's default one: io_uring_setup fails with EPERM."""
+    """Installs a seccomp filter that makes io_uring_setup fail with EPERM, as Docker's default
+    filter does."""
     setup, allow, refuse = 425, 0x7FFF0000, 0x00050000 | 1
 
     def instruction(code: int, true: int, false: int, value: int) -> bytes:
@@ -119,7 +120,7 @@ def deny_io_uring() -> None:
 
 
 def join_group(controller: str, **limits: str) -> Callable[[], None]:
-    """A control group of version 1 with these limits."""
+    """Joins a new control group of version 1 with these limits."""
     group = Path("/sys/fs/cgroup") / controller / f"embank-trial-{os.getpid()}"
     group.mkdir(exist_ok=True)
     for name, value in limits.items():
@@ -136,7 +137,7 @@ def limit(which: int, most: int) -> Callable[[], None]:
 
 
 def close_standard_streams() -> None:
-    """The report goes through a descriptor of its own."""
+    """Closes the standard streams. The report is written to another descriptor."""
     os.dup2(1, 9)
     for descriptor in (0, 1, 2):
         os.close(descriptor)
@@ -173,9 +174,8 @@ RESTRICTIONS: dict[str, Callable[[], None]] = {
 
 
 def run(title: str, directory: Path, restrictions: list[str], **options: Optional[str]) -> bool:
-    """Trains in a process with these restrictions. Returns True if it trained, or ended at once
-    with a clear error.
-    """
+    """Trains in a process with these restrictions. Returns True if it trained, or failed at once
+    with a clear error."""
     command = [sys.executable, __file__, "--train", str(directory), "--restrict", ",".join(restrictions)]
     for name, value in options.items():
         command += [] if value is None else [f"--{name}", value]
@@ -276,9 +276,8 @@ def main() -> int:
 
 
 def again(directory: str, budget: Optional[str]) -> None:
-    """Trains an existing bank on: checkpoints come and go, and files that can't be removed are
-    reported.
-    """
+    """Opens an existing bank and trains it further. Checkpoints are made and removed, and files
+    that can't be removed are reported."""
     import numpy as np
 
     import embank

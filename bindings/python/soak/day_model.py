@@ -1,5 +1,5 @@
-"""The model of `thirty_days.py`: tables as dictionaries, by the rules of docs/life.md, one get
-after the other.
+"""The model of `thirty_days.py`: tables as dictionaries that follow the rules of docs/life.md, one
+get after the other.
 
 It shares the settings and the stream with the trainer, and the initial values with the store. It
 computes everything else itself: which keys get a row, their uses, the rows, the rows that an
@@ -53,7 +53,7 @@ class TableModel:
         self.initial: dict[int, Row] = {}
 
     def get(self, keys: list[int], earlier: Iterable[int] = ()) -> None:
-        """A get for training. `earlier` has the keys that this loss has got before."""
+        """Gets rows for training. `earlier` has the keys that this loss has got before."""
         decided = set(earlier)
         open_keys = [key for key in keys if key not in self.rows and key not in decided]
         if open_keys:
@@ -73,13 +73,12 @@ class TableModel:
         return self.probability is None or _draw(days.TABLE_SEED, key, number) < self.probability
 
     def row(self, key: int) -> Row:
-        """The rows that a read returns."""
+        """Returns the row that a read of this key returns."""
         return self.rows.get(key, self.initial[key])
 
     def shorten(self, keys: list[int]) -> dict[int, Row]:
-        """The rows that a forward pass with `max_norm` returns. It shortens rows that exist,
-        which does not count as a use.
-        """
+        """Returns the rows of a forward pass with `max_norm`. It shortens existing rows, which does
+        not count as a use."""
         shown = torch.from_numpy(np.stack([self.row(key) for key in keys]))
         norms = torch.linalg.vector_norm(shown, 2.0, dim=1)
         long = norms > days.MAX_NORM
@@ -91,7 +90,7 @@ class TableModel:
         return found
 
     def apply(self, gradients: dict[int, Row]) -> None:
-        """A step of SGD. The gradient of a key without a row is dropped."""
+        """Takes a step of SGD. The gradient of a key without a row is dropped."""
         for key, gradient in gradients.items():
             if key in self.rows:
                 self.rows[key] = self.rows[key] - np.float32(days.LEARNING_RATE) * gradient
@@ -112,7 +111,8 @@ class TableModel:
         )
 
     def old_counts(self, eviction: days.Eviction) -> list[int]:
-        """The keys without rows whose counts an eviction forgets: by age alone."""
+        """Returns the keys without rows whose counts of gets an eviction forgets because of their
+        age."""
         if eviction.unused_for is None:
             return []
         return [key for key, at in self.counted.items() if self.time - at >= eviction.unused_for]
@@ -131,9 +131,8 @@ class TableModel:
 
 
 def _draw(seed: int, key: int, number: int) -> float:
-    """The number from 0 to 1 that decides admission by probability
-    (embedding/src/table/admission.rs).
-    """
+    """Returns the number from 0 to 1 that decides admission by probability
+    (embedding/src/table/admission.rs)."""
     mixed = seed
     for word in (key, number):
         mixed = ((mixed ^ word) + 0x9E37_79B9_7F4A_7C15) & _64_BITS
@@ -144,7 +143,8 @@ def _draw(seed: int, key: int, number: int) -> float:
 
 
 class Model:
-    """The whole run, never interrupted. Draws from torch's global generator, as the run does."""
+    """The whole run without interruptions. It draws from torch's global generator, as the run
+    does."""
 
     def __init__(self, settings: days.Settings, scratch: Any) -> None:
         self.settings = settings

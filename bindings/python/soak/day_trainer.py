@@ -169,7 +169,8 @@ class Trainer:
 def dense_loss(
     top: torch.nn.Linear, rows: torch.Tensor, data: dict[str, Any], at: Any
 ) -> torch.Tensor:
-    """The target of the dense part, made from rows that get no gradient from it."""
+    """Computes the loss of the dense part. Its target is made from rows that get no gradient from
+    it."""
     target = torch.from_numpy(data["user parts"][at][:, :1])
     loss: torch.Tensor = (top(rows) - target).square().mean()
     return loss

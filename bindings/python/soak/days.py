@@ -56,11 +56,11 @@ class Settings:
         return cls(**json.loads(text))
 
     def tables(self, day: int) -> list[str]:
-        """The tables that are trained on a day, in the order of their forward passes."""
+        """Returns the tables that are trained on a day, in the order of their forward passes."""
         return ["user", "item", "word"] + (["tag"] if day >= self.feature_day else [])
 
     def time_step(self, day: int) -> int:
-        """The step before which the day sets the time."""
+        """Returns the step before which the day sets the time."""
         return self.steps // 2 if self.late_time and day % 4 == 3 else 0
 
 
@@ -80,7 +80,7 @@ PROBES = [
 
 
 def evictions(settings: Settings, day: int) -> list[Eviction]:
-    """The evictions at the end of a day, for each table."""
+    """Returns the evictions at the end of a day, for each table."""
     if day % settings.evict_every_days != 0:
         return []
     return [Eviction(2 * settings.evict_every_days, None), Eviction(1, 2)]
@@ -105,12 +105,12 @@ def open_table(bank: embank.Bank, name: str) -> embank.Table:
 
 
 def pool(settings: Settings, day: int) -> int:
-    """The number of keys that have appeared by the end of a day, in each table."""
+    """Returns the number of keys that have appeared by the end of a day, in each table."""
     return int(settings.keys * GROWTH ** (day - 1))
 
 
 def keys_of(ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Keys that are spread over 64 bits as hashes are. Distinct for distinct ids."""
+    """Spreads ids over 64 bits as hashes are spread. Distinct ids get distinct keys."""
     return (ids.astype(np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)).view(np.int64)
 
 
@@ -119,7 +119,8 @@ COLUMNS = {"user": 2, "again": 2, "item": 2, "word": 3, "tag": 1}
 
 
 def day_of(settings: Settings, day: int) -> dict[str, NDArray[Any]]:
-    """The samples of a day: keys `(samples, columns)`, and the gradient's factor for each key.
+    """Draws the samples of a day: keys `(samples, columns)`, and the gradient's factor for each
+    key.
 
     A twentieth of the day's keys are new; each comes one to four times. The others are old, by
     Zipf's law over fixed ranks, so most old keys are rare.

@@ -30,7 +30,7 @@ CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 
 
 def frame() -> dict[str, list[Any]]:
-    """A column of each kind, as Python values."""
+    """Makes a column of each kind, as Python values."""
     at = range(ROWS)
     return {
         "int": [n * 7919 - 500 for n in at],
@@ -46,7 +46,8 @@ def frame() -> dict[str, list[Any]]:
 
 
 def fields(text: bool) -> dict[str, Field]:
-    """The field of each column. Text files write whole floats, and dates as words."""
+    """Returns the field of each column. Text files write floats as whole numbers, and dates as
+    words."""
     when: Any = "bytes" if text else "int64"
     return {
         "int": Field("int", "int64"),
@@ -62,7 +63,7 @@ def fields(text: bool) -> dict[str, Field]:
 
 
 def read(path: Path, field: Field) -> np.ndarray[Any, Any]:
-    """A column of a file as numbers; the hash of each value for text."""
+    """Reads a column of a file as numbers. Text gives the hash of each value."""
     if field.kind == "bytes":
         column, dtype = Column(field.name, fill_missing(""), hash_(), modulus(1 << 30)), "i64"
     elif field.kind == "float32":
@@ -75,7 +76,7 @@ def read(path: Path, field: Field) -> np.ndarray[Any, Any]:
 
 
 def hashes(words: list[str]) -> np.ndarray[Any, Any]:
-    """The values that a pipeline makes of words in plain quoted text."""
+    """Returns the values that a pipeline makes of words in plain quoted text."""
     quoted = "".join('"' + word.replace('"', '""') + '",0\n' for word in words)
     column = Column("w", fill_missing(""), hash_(), modulus(1 << 30))
     spec = Spec([Field("w", "bytes"), Field("_", "skip")], [column], [Output("x", ["w"], "i64")])
@@ -84,7 +85,8 @@ def hashes(words: list[str]) -> np.ndarray[Any, Any]:
 
 
 def expected(kind: str, values: list[Any], words: Optional[list[str]]) -> np.ndarray[Any, Any]:
-    """The writer's values. `words` are the words of the file for columns that are text in it."""
+    """Returns the writer's values. For columns that are text in the file, `words` has the file's
+    words."""
     if words is not None:
         return hashes(words)
     if kind in ("text", "category"):
@@ -99,7 +101,7 @@ def expected(kind: str, values: list[Any], words: Optional[list[str]]) -> np.nda
 
 
 def csv_words(path: Path) -> dict[str, list[str]]:
-    """The words of a CSV file, read by Python's csv module."""
+    """Reads the words of a CSV file with Python's csv module."""
     import csv
 
     with path.open(newline="") as file:
@@ -189,9 +191,8 @@ def spark_files(table: dict[str, list[Any]], folder: Path) -> Iterator[Path]:
 
 
 def refuses_spark_defaults(path: Path) -> None:
-    """Checks that a directory without a header is an error, and not a table without its first
-    row.
-    """
+    """Checks that a directory of files without a header raises an error, and does not lose its
+    first row."""
     try:
         read(path, fields(True)["int"])
     except (embank.PipelineError, ValueError) as error:
@@ -201,7 +202,7 @@ def refuses_spark_defaults(path: Path) -> None:
 
 
 def check(path: Path, name: str, values: list[Any], words: Optional[list[str]]) -> str:
-    """The result of reading a column of a file: `=`, or the error that names column and cure."""
+    """Reads a column of a file. Returns `=`, or the error that names column and cure."""
     is_text = words is not None
     field = fields(is_text)[name]
     if is_text and name in ("int", "nullable", "float", "decimal"):

@@ -116,7 +116,7 @@ class Drawn:
 
 
 def streamed(samples: Iterable[int], below: Callable[[int], int]) -> Iterator[int]:
-    """The samples through a shuffling buffer, with one draw for each."""
+    """Yields the samples through a shuffling buffer, with one draw for each sample."""
     buffer: list[int] = []
     for sample in samples:
         buffer.append(sample)
@@ -201,7 +201,8 @@ class Numbers(Dataset[int]):
 
 
 class Augmented(Numbers):
-    """Sample i is i. Reading it draws a number by Python's `random` in the worker that reads it."""
+    """Sample i is i. Reading a sample draws a number by Python's `random` in the worker that reads
+    it."""
 
     def __getitem__(self, at: Any) -> Any:
         random.random()
@@ -281,14 +282,14 @@ def _weights(samples: int) -> list[float]:
 
 
 def _unnamed(shape: Shape, **options: Any) -> DataLoader[int]:
-    """A loader whose order comes from a generator that `ResumableLoader` finds at the sampler."""
+    """Makes a loader whose order comes from a generator that `ResumableLoader` finds at the sampler."""
     return loader_of(
         shape, sampler=RandomSampler(range(shape.samples), generator=generator()), **options
     )
 
 
 def _iterated_before(shape: Shape) -> DataLoader[int]:
-    """A loader whose workers have made a pass before `ResumableLoader` gets it."""
+    """Makes a loader whose workers have made a pass before `ResumableLoader` gets it."""
     loader = _unnamed(shape, num_workers=shape.workers, persistent_workers=True)
     for _ in loader:
         pass

@@ -131,7 +131,7 @@ def case_of(seed: int, names: list[str]) -> Case:
 
 @dataclasses.dataclass
 class Record:
-    """The batches that a run has handed out, and the numbers drawn after each, by pass."""
+    """The batches that a run has handed out, and the numbers drawn after each batch, by pass."""
 
     batches: list[list[list[int]]]
     drawn: list[list[list[float]]]
@@ -184,7 +184,7 @@ def loader_of(
 
 
 def numbers(batch: Any) -> list[int]:
-    """The samples of a batch of any form."""
+    """Returns the samples of a batch of any form."""
     items = batch.tolist() if isinstance(batch, torch.Tensor) else list(batch)
     return [int(str(item).rsplit(" ", 1)[-1]) for item in items]
 
@@ -307,7 +307,7 @@ def run_broken(case: Case, bank_path: Optional[Path]) -> Record:
 
 
 def resume_from_bank(case: Case, bank_path: Path, record: Record) -> None:
-    """The last part of a case, in another process."""
+    """Runs the last part of a case, in another process."""
     begin_process(case.seed + 999)
     with bank_at(bank_path) as bank:
         table = bank.table("sample", dim=2)
@@ -340,7 +340,7 @@ def check(case: Case, wanted: Record, found: Record) -> None:
 
 
 def run_in_child(cases: Path) -> None:
-    """The part that runs in another process: resumes cases, and prints the result of each."""
+    """The work of the other process: resumes cases, and prints the result of each case."""
     names = list(KINDS)
     for line in cases.read_text().splitlines():
         given = json.loads(line)
@@ -387,7 +387,7 @@ class Soak:
             self._fail(case, error)
 
     def flush(self) -> None:
-        """Resumes the cases that wait for another process."""
+        """Resumes the collected cases in another process."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []

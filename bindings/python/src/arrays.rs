@@ -1,7 +1,7 @@
 //! NumPy arrays in and out.
 //!
-//! Arguments: a C-contiguous, aligned array of the right dtype is borrowed as a slice; any other is
-//! converted once. Results: see [`Rows`].
+//! An argument that is a C-contiguous, aligned array of the right dtype is borrowed as a slice. Any
+//! other argument is converted once. Results are arrays that [`Rows`] makes.
 
 use embank::UniqueKeys;
 use numpy::{
@@ -26,7 +26,7 @@ impl<'py> Keys<'py> {
     /// Reads `object` as a batch of keys.
     ///
     /// # Errors
-    /// `TypeError` unless it holds integers, `ValueError` unless it is 1-D.
+    /// `TypeError` unless `object` holds integers, `ValueError` unless it is 1-D.
     pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
         Self::named("keys", object)
     }
@@ -142,7 +142,7 @@ impl<'py> Rows<'py> {
     /// The rows of `out`, or a fresh array without `out`.
     ///
     /// # Errors
-    /// Those of [`given`](Self::given); `MemoryError` if a fresh array can't be allocated.
+    /// The errors of [`given`](Self::given), and `MemoryError` if a fresh array can't be allocated.
     pub(crate) fn new(
         py: Python<'py>,
         out: Option<&Bound<'py, PyAny>>,
@@ -182,8 +182,8 @@ impl<'py> Rows<'py> {
     /// The caller's array, if the store can write rows of `dim` values directly into it.
     ///
     /// # Errors
-    /// `TypeError` unless it is a NumPy array of float32, `ValueError` unless it is C-contiguous
-    /// and has rows of `dim`.
+    /// `TypeError` unless `out` is a NumPy array of float32. `ValueError` unless it is C-contiguous
+    /// and has rows of `dim` values.
     fn given(out: &Bound<'py, PyAny>, dim: usize) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let array = out.cast::<PyUntypedArray>().map_err(|_| {
             PyTypeError::new_err(format!(

@@ -1,4 +1,4 @@
-//! Functions on the kept checkpoints of a bank that need not be open.
+//! Functions on the kept checkpoints of a bank. The bank need not be open.
 
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;

@@ -17,8 +17,8 @@ pub(crate) struct LeasedRows {
     cell: Arc<BankCell>,
     id: LeaseId,
     rows: Py<PyArray2<f32>>,
-    /// The number of rows and `dim`. Kept here, because the user may change the shape of the array
-    /// `rows`.
+    /// The number of rows and `dim`. Stored here, because the user may change the shape of the
+    /// array `rows`.
     shape: [usize; 2],
     table: Arc<str>,
 }
@@ -97,7 +97,7 @@ impl LeasedRows {
 
 impl Drop for LeasedRows {
     fn drop(&mut self) {
-        // No error is lost: the store counts failures of this release.
+        // This release returns no error, because the store counts its failures.
         self.cell.forget(self.id);
     }
 }
@@ -312,7 +312,7 @@ impl PyDistinctLease {
     /// Args:
     ///     grads: float32 `(u, dim)`, one row for each distinct key.
     ///
-    /// Raises: as `Lease.apply`.
+    /// Raises: the errors of `Lease.apply`.
     fn apply(&self, grads: &Bound<'_, PyAny>) -> PyResult<()> {
         self.leased.consume("grads", grads, |lease, grads| lease.apply_distinct(grads))
     }
@@ -322,7 +322,7 @@ impl PyDistinctLease {
     /// Args:
     ///     rows: float32 `(u, dim)`, one row for each distinct key.
     ///
-    /// Raises: as `Lease.put`.
+    /// Raises: the errors of `Lease.put`.
     fn put(&self, rows: &Bound<'_, PyAny>) -> PyResult<()> {
         self.leased.consume("rows", rows, |lease, rows| lease.put_distinct(rows))
     }
@@ -488,7 +488,7 @@ impl PyBagLease {
     ///     grads: float32 `(bags, dim)`, one row for each bag. A row that occurs in several places
     ///         of the batch sums their gradients in order, and takes one step.
     ///
-    /// Raises: as `Lease.apply`.
+    /// Raises: the errors of `Lease.apply`.
     fn apply(&self, grads: &Bound<'_, PyAny>) -> PyResult<()> {
         let bags = self.bags.as_bags();
         self.leased.consume("grads", grads, |lease, grads| lease.apply_bags(bags, grads))

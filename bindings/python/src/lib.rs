@@ -1,8 +1,9 @@
 //! The extension module `embank._embank`: Embank's banks, tables and pipelines for Python.
 //!
 //! This crate turns Python objects into arguments of the crates `embank` and `embank-pipeline`, and
-//! their results into Python objects. It adds two rules that Python needs: a bank can be closed
-//! while its tables and leases are alive (`cell`), and a forked child is refused its parent's bank.
+//! their results into Python objects. It adds two rules that Python needs. A bank can be closed
+//! while its tables and leases are alive (`cell`). Calls in a forked child on its parent's bank
+//! fail.
 //!
 //! # Arrays and the GIL
 //!

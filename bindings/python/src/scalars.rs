@@ -10,7 +10,7 @@ use pyo3::types::{PyBool, PyString};
 /// `OverflowError` about C types.
 ///
 /// # Errors
-/// `ValueError` if it is not in `0..=max`, `TypeError` if it is no integer.
+/// `ValueError` if the value is not in `0..=max`, `TypeError` if it is no integer.
 pub(crate) fn unsigned(what: &str, value: &Bound<'_, PyAny>, max: u64) -> PyResult<u64> {
     let refuse = || PyValueError::new_err(format!("{what} must be from 0 to {max}, not {value}"));
     if value.is_instance_of::<PyBool>() {
@@ -67,7 +67,7 @@ const UNITS: [(&str, u64); 11] = [
 /// A size in bytes: an integer, or text such as "64MiB" or "1.5 GiB".
 ///
 /// # Errors
-/// `ValueError` for text that is no size and for negative numbers; `TypeError` for other objects.
+/// `ValueError` for a negative number or for text that is no size, `TypeError` for other objects.
 pub(crate) fn size_bytes(what: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
     let Ok(text) = value.cast::<PyString>() else {
         return unsigned(what, value, u64::MAX).map_err(|error| {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 
-/// A call that waits for a pipeline checks for pending signals this often.
+/// Interval at which a call that waits for a pipeline checks for pending signals.
 pub(crate) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 thread_local! {
@@ -40,7 +40,7 @@ pub(crate) fn has_raised() -> bool {
     RAISED.with_borrow(Option::is_some)
 }
 
-/// Takes the exception that a handler raised during a wait of a call that has succeeded since.
+/// Takes the exception that a handler raised while a call waited, after the call has succeeded.
 pub(crate) fn raised_in_passing() -> Option<PyErr> {
     RAISED.take()
 }

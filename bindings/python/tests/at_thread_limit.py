@@ -1,4 +1,4 @@
-"""The process of test_thread_limit.py, which gets no further thread.
+"""The process that test_thread_limit.py starts. The system refuses it every further thread.
 
 It prints "passed", or "no other user". The superuser has no limit of threads, so the process
 becomes another user first.
@@ -35,7 +35,8 @@ def become_another_user() -> bool:
 
 
 def allow_threads(more: int | None) -> None:
-    """Sets the limit to the present number of threads and `more`, or to the system's limit."""
+    """Sets the limit of threads to their present number plus `more`, but not above the system's
+    limit."""
     now = len(os.listdir("/proc/self/task"))
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     resource.setrlimit(resource.RLIMIT_NPROC, (hard if more is None else now + more, hard))
@@ -50,7 +51,8 @@ def threads_named(begin: str) -> int:
 
 
 def await_no_thread_named(begin: str) -> None:
-    """The system may list a thread for a moment after it has been joined."""
+    """Waits until no thread has this name. The system may list a thread for a moment after its
+    join."""
     deadline = time.monotonic() + 60
     while threads_named(begin) > 0:
         assert time.monotonic() < deadline, begin

@@ -24,7 +24,8 @@ def bank(tmp_path: Path) -> Iterator[embank.Bank]:
 
 @pytest.fixture
 def table(bank: embank.Bank) -> embank.Table:
-    """Four columns of ones, SGD with a rate of 0.5, no staleness bound."""
+    """A table of four columns, whose rows begin as ones: SGD with a rate of 0.5, no staleness
+    bound."""
     return bank.table(
         "item", dim=4, optimizer=embank.SGD(lr=0.5), initializer=embank.Constant(1.0)
     )

@@ -38,7 +38,7 @@ def spec() -> Spec:
 
 
 def loads(bank: embank.Bank) -> dict[str, list[Step]]:
-    """The loads by name. A thread repeats the function of its load."""
+    """Returns the loads by name: each is a function that a thread repeats."""
     table = bank.table("rows", dim=DIM, optimizer=embank.Adagrad(lr=0.1), staleness_bound=4)
     random = np.random.default_rng(7)
 

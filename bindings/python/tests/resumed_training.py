@@ -1,4 +1,4 @@
-"""A training run that `test_training_state.py` starts in processes of its own.
+"""A training run that `test_training_state.py` starts in separate processes.
 
 `python resumed_training.py BANK END` trains, saves after every second step, and at step `END` ends
 as a crash would. A run that ends by itself prints a digest of everything that it learnt.

@@ -247,7 +247,7 @@ def test_settings_print_and_compare() -> None:
 
 
 def test_messages_name_what_python_has(tmp_path: Path) -> None:
-    """Messages once named Rust's functions."""
+    """Shows that messages name Python's functions. Earlier versions named Rust's."""
     told = []
     with embank.Bank(tmp_path / "bank", memory_budget="16MiB") as bank:
         words = bank.vocabulary("word", "bytes")

@@ -1,6 +1,5 @@
-"""Bags that the store pools: `get_bags`, `peek_bags` and `get_bags_many`, and the modules that
-stand on them.
-"""
+"""Tests bags that the store pools: `get_bags`, `peek_bags`, `get_bags_many`, and the torch modules
+that use them."""
 
 from __future__ import annotations
 

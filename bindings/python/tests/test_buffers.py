@@ -67,7 +67,7 @@ def test_a_buffer_over_the_keys_is_refused(table: embank.Table) -> None:
 
 
 class OnlyDLPack:
-    """An array of another library, which has DLPack and no NumPy."""
+    """An array of another library, with `__dlpack__` and without `__array__`."""
 
     def __init__(self, array: Any) -> None:
         self._array = array

@@ -21,9 +21,8 @@ RATES = {"user": 0.5, "item": 0.25, "shop": 0.125, "time": 0.0625}
 
 
 class Model(nn.Module):
-    """Features, each with a tower of its own. The towers have one shape, so that a mix-up raises
-    no error.
-    """
+    """Features, each with its own tower of dense layers. The towers have one shape, so a mix-up
+    raises no error."""
 
     def __init__(self, bank: embank.Bank, names: str) -> None:
         super().__init__()
@@ -74,7 +73,7 @@ class Run:
         return {group["table"]: float(group["lr"]) for group in self.tables.param_groups}
 
     def end(self) -> dict[str, Any]:
-        """Everything that training has changed in it."""
+        """Returns everything that training has changed in the model."""
         found = {name: of.tolist() for name, of in sorted(self.model.state_dict().items()) if "extra" not in name}
         for table in sorted(self.model.rows.tables(), key=lambda table: table.name):
             found[table.name] = table.peek([0, 1, 2, 3]).tolist()
@@ -88,7 +87,8 @@ def opened(path: Path) -> Iterator[embank.Bank]:
 
 
 def saved_run(path: Path, names: str, schedule: Any = None) -> tuple[dict[str, Any], dict[str, float]]:
-    """The momenta and the learning rates at the time of the save."""
+    """Trains and saves a run, and returns the momenta and the learning rates at the time of the
+    save."""
     with opened(path) as bank:
         run = Run(bank, names, schedule)
         run.train()
@@ -130,9 +130,8 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_a_reordered_model_goes_on_as_it_was(tmp_path: Path, schedule: Any) -> None:
-    """`resume` once refused this. Without the refusal each tower had the momentum of another,
-    and each table another's learning rate.
-    """
+    """Shows that `resume` gives each tower its own momentum and each table its own learning rate
+    after the features changed places."""
     ends = []
     for at, names in enumerate(("user item shop", "shop user item", "item shop user")):
         path = tmp_path / str(at)
@@ -143,7 +142,7 @@ def test_a_reordered_model_goes_on_as_it_was(tmp_path: Path, schedule: Any) -> N
 
 
 def test_only_the_order_of_parameters_may_have_changed(tmp_path: Path) -> None:
-    """Without a collection nothing once was refused: the momenta went to other parameters."""
+    """Shows that parameters in another order keep their own momenta and learning rates."""
     with opened(tmp_path / "bank") as bank:
         model = nn.ModuleDict({name: nn.Linear(2, 1) for name in "ab"})
         dense = torch.optim.Adam([{"params": model["a"].parameters(), "lr": 0.5}, {"params": model["b"].parameters()}])
@@ -204,7 +203,8 @@ def test_features_that_both_have_are_resumed(tmp_path: Path, names: str) -> None
 
 
 def test_a_parameter_of_another_shape_begins_anew(tmp_path: Path) -> None:
-    """An example is the layer behind the features, when a feature is added."""
+    """Shows that a parameter with a new shape begins without state, such as the layer behind the
+    features after a feature was added."""
 
     class Top(nn.Module):
         def __init__(self, bank: embank.Bank, names: str) -> None:
@@ -236,7 +236,8 @@ def test_a_parameter_of_another_shape_begins_anew(tmp_path: Path) -> None:
 
 
 def test_a_part_may_be_resumed_alone(tmp_path: Path) -> None:
-    """Only the model is resumed, to evaluate it. Once every part had to be made for that."""
+    """Shows that the model can be resumed without the other saved parts, for example to evaluate
+    it."""
     saved_run(tmp_path / "bank", "user item")
     with opened(tmp_path / "bank") as bank:
         model = Model(bank, "item user")
@@ -246,7 +247,7 @@ def test_a_part_may_be_resumed_alone(tmp_path: Path) -> None:
 
 
 def test_a_feature_of_another_table_is_told(tmp_path: Path) -> None:
-    """Two features that had exchanged tables once were taken for unchanged."""
+    """Shows that `resume` refuses two features that have exchanged their tables."""
 
     def collection(bank: embank.Bank, a: str, b: str) -> Any:
         tables = {name: bank.table(name, dim=2, optimizer=embank.SGD(lr=1.0)) for name in (a, b)}
@@ -276,7 +277,8 @@ def test_modules_of_tables_that_come_and_go_are_named_by_their_tables(tmp_path: 
 
 
 def test_a_checkpoint_without_names_is_resumed_by_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint of a version that noted no names."""
+    """Shows that a checkpoint of a version that stored no names of parameters is resumed by their
+    numbers."""
     monkeypatch.setattr(embank.torch.training_state, "parameter_names", lambda parts: {})
     momenta, _ = saved_run(tmp_path / "bank", "user item")
     with opened(tmp_path / "bank") as bank:

@@ -1,4 +1,4 @@
-"""Tests keys, rows and gradients on a CUDA device: the steps are those of the CPU."""
+"""Tests keys, rows and gradients on a CUDA device: each step equals the step on the CPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def table_of(bank: embank.Bank, name: str) -> embank.Table:
 
 
 def trained(bank: embank.Bank, name: str, device: str, sparse: bool, streams: bool) -> Any:
-    """The rows after some steps of a bag with weights, on the given device."""
+    """Returns the rows after some steps of a bag with weights on the given device."""
     torch.manual_seed(3)
     table = table_of(bank, name)
     table.put(np.arange(ROWS), table_of(bank, "common").initial(np.arange(ROWS)))

@@ -1,6 +1,5 @@
-"""Tests that a bank keeps the directory that it opened: chdir, links and moved directories never
-lead it to another one.
-"""
+"""Tests that a bank keeps the directory that it opened, whatever happens to the working directory,
+to links, or to the directory's name."""
 
 import subprocess
 import sys
@@ -26,7 +25,8 @@ def holds(path, value):
 
 
 def test_chdir_takes_a_bank_nowhere(tmp_path):
-    """Runs in a process of its own, because the working directory belongs to the process."""
+    """Shows that a bank ignores `chdir`. The test runs in a separate process, because the working
+    directory belongs to the process."""
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     make(tmp_path / "there/clicks.bank", 7.0)

@@ -45,7 +45,7 @@ EXPECTED = [[value + 1] * 2 if value < 50 else [0, 0] for value in range(40, 60)
 
 
 def test_evaluation_teaches_the_vocabulary_nothing(bank: embank.Bank) -> None:
-    """An evaluation once inserted unknown values: 502 values became 590."""
+    """Shows that an evaluation inserts no value. In an earlier version, 502 values became 590."""
     pipeline = Pipeline(spec(), bank=bank)
     pipeline.run(TRAIN)
     state = bank.state_id
@@ -105,7 +105,8 @@ def test_feeds_in_threads_beside_one_that_learns(bank: embank.Bank) -> None:
 
 @pytest.mark.parametrize("learn", [None, False])
 def test_a_bank_to_read_is_only_looked_up_in(tmp_path: Path, learn: Optional[bool]) -> None:
-    """An unknown value once raised `ReadOnly`, which named the bank."""
+    """Shows that feeds and runs on a read-only bank look values up by default, and raise `ReadOnly`
+    with `learn=True`."""
     with embank.Bank(tmp_path / "bank", memory_budget="16MiB") as bank:
         pipeline = Pipeline(spec(), bank=bank)
         pipeline.run(TRAIN)

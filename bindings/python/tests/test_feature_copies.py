@@ -36,13 +36,15 @@ def pickled(store: FeatureStore) -> FeatureStore:
 
 
 def fetch(store: FeatureStore, nodes: list[int]) -> Any:
-    """The work of a loader's workers. At module level, because they import it."""
+    """The work of a loader's workers. The function is at module level, because workers import
+    it."""
     return store.get_tensor("paper", "x", torch.tensor(nodes))
 
 
 @pytest.mark.parametrize(("method", "read_only"), [("spawn", False), ("forkserver", True)])
 def test_workers_of_loaders_fetch_features(tmp_path: Path, method: str, read_only: bool) -> None:
-    """A store's bank once could not be pickled, so no such loader started."""
+    """Shows that a loader's workers get a copy of the store. Earlier versions could not pickle the
+    store's bank."""
     with embank.Bank(tmp_path / "own", memory_budget="16MiB") as bank:
         FeatureStore(bank, "own features")["paper", "x", None] = VALUES
         bank.checkpoint()
@@ -148,7 +150,8 @@ CHANGES = [put_more, put_again, put_less, put_another, embed, remove, remove_row
 def test_a_copy_refuses_what_no_checkpoint_has(
     bank: embank.Bank, store: FeatureStore, change: Callable[[FeatureStore], None]
 ) -> None:
-    """A worker would train with the features of the last checkpoint, without notice."""
+    """Shows that a copy raises an error for features that no checkpoint holds. A worker would
+    otherwise train with older features."""
     store["paper", "x", None] = VALUES
     bank.checkpoint()
     change(store)
@@ -191,7 +194,7 @@ def test_training_does_not_keep_copies_from_opening(bank: embank.Bank, store: Fe
 
 @pytest.fixture
 def numbered(tmp_path: Path) -> Iterator[tuple[embank.Bank, FeatureStore]]:
-    """A bank whose checkpoint n holds n in every row."""
+    """Makes a bank whose checkpoint n holds n in every row."""
     with embank.Bank(tmp_path / "own", memory_budget="16MiB", checkpoints_kept=3) as bank:
         store = FeatureStore(bank)
         for number in (1, 2):

@@ -1,4 +1,4 @@
-"""Tests which rows an index of a feature store names, and the sizes that follow."""
+"""Tests which rows an index of a feature store names, and the size of the attribute afterwards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ NEW = [
 def test_a_new_attribute_takes_every_index(
     store: FeatureStore, index: Any, rows: list[int], size: int
 ) -> None:
-    """A slice once failed, and a mask with False at its end gave a size below its length."""
+    """Shows that a new attribute takes every kind of index. A slice once failed, and a mask with
+    False at its end made the size smaller than its length."""
     values = torch.arange(8.0).view(4, 2)
     store["paper", "x", index] = values
     assert store.get_tensor_size("paper", "x") == (size, 2)
@@ -76,7 +77,8 @@ LONGER = [
 def test_a_slice_writes_the_rows_that_it_names(
     store: FeatureStore, index: slice, rows: list[int], size: int
 ) -> None:
-    """Slices once were cut to the size, so `slice(4, 8)` wrote two rows, and the size stayed."""
+    """Shows that a slice may reach beyond the size. Earlier versions cut `slice(4, 8)` to two rows
+    and kept the size."""
     store["paper", "x", None] = torch.full((6, 2), -1.0)
     values = torch.arange(8.0).view(4, 2)
     store["paper", "x", index] = values
@@ -126,7 +128,8 @@ def test_nothing_counts_from_the_end_of_a_new_attribute(store: FeatureStore, ind
     "index", [True, torch.tensor(True), torch.tensor(2.7), np.array(2.7), np.float32(1)], ids=repr
 )
 def test_a_bool_or_float_names_no_row(store: FeatureStore, index: Any) -> None:
-    """2.7 once read row 2, and True row 1."""
+    """Shows that a float or bool is refused as an index. Earlier versions read row 2 for 2.7 and
+    row 1 for True."""
     store["paper", "x", None] = torch.zeros(4, 2)
     with pytest.raises((IndexError, TypeError), match="of attribute 'x' of 'paper'"):
         store["paper", "x", index]
@@ -183,9 +186,8 @@ def test_a_size_is_packed_exactly(rows: int, trained: bool) -> None:
 
 @pytest.mark.parametrize("rows", [*SMALL_SIZES, *LARGE_SIZES])
 def test_an_attribute_of_large_ids_is_read(store: FeatureStore, rows: int) -> None:
-    """Sizes above 2^46 once were rounded to float32, so the last row was outside of its
-    attribute.
-    """
+    """Shows that sizes above 2^46 are exact. Earlier versions rounded them to float32, so the last
+    row was outside of its attribute."""
     store["paper", "x", torch.tensor([0, rows - 1])] = torch.ones(2, 2)
     assert store.get_tensor_size("paper", "x") == (rows, 2)
     assert store["paper", "x", torch.tensor([rows - 1])].tolist() == [[1.0, 1.0]]
@@ -214,7 +216,8 @@ def test_embeddings_may_have_large_ids(store: FeatureStore) -> None:
 def test_sizes_of_older_versions_are_read(
     bank: embank.Bank, store: FeatureStore, row: list[float], shape: Any
 ) -> None:
-    """In an older version a size had two digits, and its fourth number was 0 or 1."""
+    """Shows that sizes of an older version are read. They had two digits, and their fourth number
+    was 0 or 1."""
     store["paper", "x", None] = torch.zeros(1, 2)
     name = store.table("paper", "x").name
     bank.open_table("features sizes").put([_digest(name)], [row])
@@ -232,7 +235,7 @@ def test_sizes_that_older_versions_read_are_written_as_they_did(
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 def test_the_default_dtype_changes_nothing(store: FeatureStore, dtype: Any) -> None:
-    """Rows once were read into a tensor of the default dtype, which a table can't fill."""
+    """Shows that rows are float32 whatever torch's default dtype is."""
     values = torch.randn(5, 3, dtype=torch.float32)
     torch.set_default_dtype(dtype)
     try:

@@ -1,4 +1,4 @@
-"""Tests attributes of a feature store that are replaced, shortened, trained and made longer."""
+"""Tests attributes of a feature store that are replaced, shortened, trained and lengthened."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def store(bank: embank.Bank) -> FeatureStore:
 
 
 class Watched:
-    """A table that counts the keys that it is asked to delete."""
+    """A table that counts the keys that the store asks it to delete."""
 
     deleted = 0
 
@@ -52,7 +52,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
 def test_putting_all_takes_no_time_for_numbers_that_are_gone(
     store: FeatureStore, watched: type[Watched], largest: int
 ) -> None:
-    """A put once deleted each number up to the largest, which took minutes for 10^9."""
+    """Shows that a put deletes only existing rows. Earlier versions deleted each number up to the
+    largest, which took minutes for 10^9."""
     store["paper", "x", largest] = torch.zeros(2)
     store["paper", "x", 1] = torch.zeros(2)
     for rows in (2, 3):
@@ -94,7 +95,8 @@ def test_a_trained_attribute_is_not_shortened_key_by_key(store: FeatureStore) ->
 
 @pytest.mark.parametrize("rows", [0, 1, 9])
 def test_embeddings_do_not_shrink(store: FeatureStore, rows: int) -> None:
-    """A put of fewer rows once made the attribute shorter, and its last rows could not be read."""
+    """Shows that `add_embedding` refuses fewer rows than the attribute has. Earlier versions made
+    the last rows unreadable."""
     store.add_embedding("paper", "z", 10, 2, initializer=embank.Constant(1.0))
     with pytest.raises(ValueError, match=f"'z' of 'paper' has 10 rows.*num_rows={rows}.*10 or more"):
         store.add_embedding("paper", "z", rows, 2, initializer=embank.Constant(1.0))
@@ -110,7 +112,8 @@ def test_embeddings_do_not_shrink(store: FeatureStore, rows: int) -> None:
     "index", [None, torch.tensor([0, 3]), torch.tensor([True, False, True]), slice(2, 4)], ids=str
 )
 def test_embeddings_do_not_take_over_features(store: FeatureStore, index: Any) -> None:
-    """If an embedding took over features, missing rows of features would read as initial values."""
+    """Shows that an attribute of features can't become embeddings: its missing rows would read as
+    initial values."""
     store["paper", "x", index] = torch.ones(2, 2)
     size = store.get_tensor_size("paper", "x")
     with pytest.raises(ValueError, match="'x' of 'paper' holds features that were put.*remove it"):

@@ -1,4 +1,4 @@
-"""Tests features of PyTorch Geometric in tables, beside its own feature store in memory."""
+"""Compares features in tables with PyTorch Geometric's own feature store in memory."""
 
 from __future__ import annotations
 
@@ -130,7 +130,8 @@ def test_one_row_comes_without_a_dimension(store: FeatureStore, number: Any) -> 
 
 
 def test_an_index_outside_writes_and_removes_nothing(store: FeatureStore) -> None:
-    """The index -1 once wrote the row of key 2^64 - 1."""
+    """Shows that an index outside of the attribute changes nothing. The index -1 once wrote the row
+    of key 2^64 - 1."""
     store["paper", "x", None] = torch.zeros(4, 2)
     for index in (-1, torch.tensor([0, -3])):
         rows = torch.ones(2) if isinstance(index, int) else torch.ones(2, 2)
@@ -148,7 +149,7 @@ def test_an_index_outside_writes_and_removes_nothing(store: FeatureStore) -> Non
 
 
 def test_putting_all_replaces_all(store: FeatureStore) -> None:
-    """Rows behind the new tensor once stayed, and the old size too."""
+    """Shows that a put without an index removes the rows after the new tensor's last row."""
     store["paper", "x", None] = torch.zeros(5, 2)
     store["paper", "x", None] = torch.ones(3, 2)
     assert store.get_tensor_size("paper", "x") == (3, 2)
@@ -175,7 +176,7 @@ def test_embeddings_without_an_optimizer_read_as_initial(store: FeatureStore) ->
 
 
 def test_a_run_with_embeddings_is_resumed(tmp_path: Path) -> None:
-    """The size once was written again, which is a change that must not happen before `resume`."""
+    """Shows that `add_embedding` with an unchanged size changes nothing before `resume`."""
     for run in range(2):
         with embank.Bank(tmp_path / "own", memory_budget="16MiB") as bank:
             module = FeatureStore(bank).add_embedding(
@@ -208,7 +209,8 @@ def test_what_does_not_fit_is_named(store: FeatureStore) -> None:
 
 
 def test_loaders_build_batches_from_it(store: FeatureStore) -> None:
-    """The call of PyTorch Geometric's node loaders with the nodes that they sampled."""
+    """Shows that the store answers the call that PyTorch Geometric's node loaders make for the
+    nodes that they sampled."""
     x, z = torch.randn(6, 3), torch.randn(6, 2)
     store[None, "x", None] = x
     store[None, "z", None] = z
@@ -240,9 +242,8 @@ EDGES: list[Any] = [
 
 @pytest.mark.parametrize(("group", "name"), EDGES, ids=str)
 def test_batches_have_no_edge_attributes_of_nodes(store: FeatureStore, group: Any, name: str) -> None:
-    """A batch of a homogeneous graph once had rows with its nodes' numbers as attributes of its
-    edges.
-    """
+    """Shows that a batch of a homogeneous graph has no edge attribute with the rows of its
+    nodes."""
     x, edges = torch.randn(6, 3), torch.randn(8, 2)
     store[None, "x", None] = x
     store[group, name, None] = edges

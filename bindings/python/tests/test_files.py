@@ -1,4 +1,4 @@
-"""Tests export and import: other programs open the files, and find the rows that peek shows."""
+"""Tests export and import: other programs open the files, and find the rows that `peek` returns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def filled(bank: embank.Bank) -> tuple[embank.Table, Any]:
 
 
 def opened(suffix: str, path: Path) -> tuple[Any, Any]:
-    """The keys and rows of an export, read without Embank."""
+    """Reads the keys and rows of an export without Embank."""
     if suffix == "safetensors":
         from safetensors.numpy import load_file
 
@@ -215,7 +215,7 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
 
 
 def taken(bank: embank.Bank, path: Any, **options: Any) -> dict[int, list[float]]:
-    """The rows that an import puts into an empty table of dim 3, for keys below 1,000."""
+    """Imports a file into an empty table of dim 3, and returns its rows for keys below 1,000."""
     bank.drop_table("t") if "t" in bank.tables() else None
     table = bank.table("t", dim=3)
     table.import_from(path, **options)
@@ -230,7 +230,8 @@ RIGHT = {int(key): [float(key)] * 3 for key in KEYS}
 
 @pytest.mark.parametrize("kind", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])
 def test_small_integers_are_keys(tmp_path: Path, kind: str) -> None:
-    """Keys of 16 bits once were ignored, and key 0 had the row of key 70."""
+    """Shows that keys of 16 bits are read as keys. Earlier versions ignored them and gave key 0 the
+    row of key 70."""
     from safetensors.numpy import save_file
 
     save_file({"keys": KEYS.astype(kind), "rows": VALUES}, tmp_path / "x.safetensors")
@@ -305,7 +306,7 @@ table.export(sys.argv[2], progress=lambda done, total: os.kill(os.getpid(), int(
 
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_an_export_that_a_signal_ends_leaves_nothing(tmp_path: Path, suffix: str) -> None:
-    """The hidden files of an interrupted export once stayed for ever."""
+    """Shows that an interrupted export removes its hidden files."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         out = tmp_path / f"out-{number}"
         out.mkdir()

@@ -1,6 +1,5 @@
-"""Tests state dicts in files that Embank does not write: those of torch, safetensors, Lightning
-and accelerate.
-"""
+"""Tests state dicts in files that other libraries write: torch, safetensors, Lightning and
+accelerate."""
 
 from __future__ import annotations
 
@@ -54,7 +53,8 @@ def of_file(file: bytes) -> Any:
 
 
 def test_a_state_dict_without_a_checkpoint_warns_at_the_line_that_asks(tmp_path: Path) -> None:
-    """The state dict once was made without a warning, and could never be loaded."""
+    """Shows that a state dict without a checkpoint, which can never be loaded, warns at the
+    caller's line."""
     with opened(tmp_path / "bank") as (bank, model):
         train(model)
         for wrapped in (model, nn.Sequential(nn.ModuleList([model]))):
@@ -80,7 +80,8 @@ def test_what_goes_into_a_checkpoint_does_not_warn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("checkpoints", [0, 1, 2])
 def test_a_state_of_the_same_rows_is_taken_while_the_bank_is_open(tmp_path: Path, checkpoints: int) -> None:
-    """It once was refused unless a checkpoint had been taken before it."""
+    """Shows that a state dict loads while its bank is open and unchanged, also without a
+    checkpoint."""
     with opened(tmp_path / "bank") as (bank, model):
         train(model)
         state = quiet(model)
@@ -95,7 +96,8 @@ def test_a_state_of_the_same_rows_is_taken_while_the_bank_is_open(tmp_path: Path
 
 
 def test_a_save_right_after_a_state_dict_belongs_to_it(tmp_path: Path) -> None:
-    """It loads in a later process, read-only too, after a roll back, and in a copy."""
+    """Shows that a checkpoint right after a state dict holds its rows. The state dict loads in a
+    later process, read-only, after a roll back, and in a copy."""
     path = tmp_path / "bank"
     with opened(path) as (bank, model):
         train(model)
@@ -118,9 +120,8 @@ def test_a_save_right_after_a_state_dict_belongs_to_it(tmp_path: Path) -> None:
 
 
 def test_a_plain_checkpoint_right_after_a_state_dict_belongs_to_it(tmp_path: Path) -> None:
-    """A later process once refused the file: only `embank.torch.save` noted which state dicts
-    belong to a checkpoint.
-    """
+    """Shows that `Bank.checkpoint` right after a state dict holds its rows. Earlier versions needed
+    `embank.torch.save`."""
     path = tmp_path / "bank"
     with opened(path) as (bank, model):
         train(model)
@@ -155,7 +156,8 @@ def test_a_plain_checkpoint_after_a_row_changed_does_not(tmp_path: Path) -> None
 
 
 def test_a_reader_that_moved_on_refuses_the_state_of_before(tmp_path: Path) -> None:
-    """The reader's `state_id` stays when it moves on, because a reader changes no row."""
+    """Shows that a reader refuses an earlier state after `refresh`, although `state_id` stays,
+    because a reader changes no row."""
     with opened(tmp_path / "bank") as (bank, model):
         train(model)
         bank.checkpoint()
@@ -171,7 +173,8 @@ def test_a_reader_that_moved_on_refuses_the_state_of_before(tmp_path: Path) -> N
 
 
 def test_a_state_dict_holds_tensors_alone(tmp_path: Path) -> None:
-    """safetensors, and so accelerate, once failed at the dictionary in a state dict."""
+    """Shows that a state dict holds only tensors. safetensors and accelerate fail if it holds a
+    dictionary."""
     with opened(tmp_path / "bank") as (bank, model):
         train(model)
         bank.checkpoint()
@@ -186,9 +189,8 @@ def test_a_state_dict_holds_tensors_alone(tmp_path: Path) -> None:
 
 
 def test_a_state_dict_of_before_is_read(tmp_path: Path) -> None:
-    """In an older version the state of a table was a dictionary, without the features of
-    collections.
-    """
+    """Shows that state dicts of an older version load. There, the state of a table was a
+    dictionary, without the features of collections."""
     with opened(tmp_path / "bank") as (bank, model):
         number = bank.checkpoint()
         (of,) = embank.list_checkpoints(bank.path)

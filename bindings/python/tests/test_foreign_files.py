@@ -1,6 +1,5 @@
-"""Tests files of other programs, from Python: headers, formats by name, encodings, settings of
-fields.
-"""
+"""Tests that pipelines read files of other programs: headers, formats by name, encodings, settings
+of fields."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from embank.pipeline import Column, Field, Output, Pipeline, Spec, fill_missing,
 
 
 def spec(*fields: Field, **settings: Any) -> Spec:
-    """Columns of whole numbers; missing values are filled with 0."""
+    """Makes a spec with columns of whole numbers, whose missing values are filled with 0."""
     names = [one.name for one in fields]
     wide = [one.kind == "uint64" for one in fields]
     columns = [
@@ -36,7 +35,7 @@ def rows(pipeline: Pipeline, inputs: Any, **how: Any) -> list[list[int]]:
 
 
 def test_columns_are_found_by_name(tmp_path: Path) -> None:
-    """The second file's columns once came out swapped, and the third's first row was lost."""
+    """Shows that columns are found by the names in each file's header, in any order."""
     files = {"a.csv": "user,item\n1,100\n", "b.csv": "item,user\n300,3\n", "c.csv": "5,500\n6,600\n"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -149,9 +148,8 @@ def test_float_columns_with_missing_values() -> None:
 
 
 def test_times_of_spark_do_not_wrap(tmp_path: Path) -> None:
-    """Timestamps of 96 bits. The last day of the year 9999, which many tables use for "never",
-    once became another date.
-    """
+    """Shows that Spark's timestamps of 96 bits keep late dates, such as the last day of the year
+    9999 for "never"."""
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     days = ["1500-01-01", "1969-12-31", "2026-11-25", "9999-12-31"]
     times = np.array(days, "datetime64[us]")

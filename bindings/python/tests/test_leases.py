@@ -1,4 +1,4 @@
-"""Tests leases: what they hold, and every way to end them."""
+"""Tests the content of leases, and every way to end a lease."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ def test_of_many_threads_one_consumes_the_lease(table: embank.Table) -> None:
 def test_a_bound_holds_a_get_back_until_the_lease_returns(
     bank: embank.Bank, table: embank.Table
 ) -> None:
-    """This thread runs only because the waiting get has released the GIL."""
+    """Shows that a get waits at the bound without the GIL: this thread runs only because the
+    waiting get has released it."""
     table.staleness_bound = 0
     lease = table.get([1, 2])
     steps: list[str] = []
@@ -153,9 +154,8 @@ def test_a_get_that_waits_too_long_says_for_what(tmp_path: Path) -> None:
 
 
 def test_a_thread_does_not_wait_for_itself(table: embank.Table) -> None:
-    """The get fails at once. If it waited for the bank's `wait_timeout` of 20 s, it would raise
-    another error.
-    """
+    """Shows that a get blocked by its own thread's lease fails at once, before the bank's
+    `wait_timeout` of 20 s."""
     table.staleness_bound = 0
     for get in (table.get, table.get_distinct):
         lease = get([1, 7])
@@ -252,9 +252,8 @@ def test_the_histogram_counts_rows_by_the_clock_they_had(table: embank.Table) ->
 def test_trainer_threads_share_a_table_within_the_bound(
     bank: embank.Bank, table: embank.Table, bound: int
 ) -> None:
-    """Every update arrives, no get sees more than `bound` other leases, and threads run at the
-    same time.
-    """
+    """Shows that every update arrives, that no get sees more than `bound` other leases, and that
+    threads run at the same time."""
     table.staleness_bound = bound
     threads, rounds = 4, 60
     failures: list[BaseException] = []
@@ -287,7 +286,8 @@ def test_trainer_threads_share_a_table_within_the_bound(
 
 
 def until(condition: Any) -> None:
-    """Polls, because no test hook says when another thread has begun to wait in the store."""
+    """Polls until `condition` holds, because no hook tells that another thread waits in the
+    store."""
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline, "the condition never came true"
@@ -347,9 +347,8 @@ def test_leases_that_do_not_belong_together_are_refused(bank: embank.Bank) -> No
 
 
 def test_the_shape_is_the_leases_whatever_becomes_of_the_rows(table: embank.Table) -> None:
-    """The user may replace the shape of `rows`. `apply` once panicked then, or took gradients of
-    the new shape.
-    """
+    """Shows that the user may change the shape of `rows`. `apply` once panicked then, or took
+    gradients of the new shape."""
     for take in (table.get, table.get_distinct):
         for shape in ((8,), (4, 2)):
             lease: Any = take([1, 2])

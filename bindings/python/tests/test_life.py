@@ -191,7 +191,7 @@ def test_a_forked_child_is_told_and_harms_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_killed_trainers_bank_opens_while_its_workers_live(tmp_path: Path) -> None:
-    """The bank once stayed locked until the last forked worker had ended."""
+    """Shows that a killed process's bank can be opened while its forked workers live."""
     script = (
         "import os, sys, embank\n"
         "bank = embank.Bank(sys.argv[1], memory_budget='16MiB')\n"
@@ -329,9 +329,8 @@ def test_checkpoints_are_listed_copied_sent_and_gone_back_to(tmp_path: Path) -> 
 def test_close_in_a_progress_function_raises(
     tmp_path: Path, call: str, checkpoint: bytes | None
 ) -> None:
-    """`close` once waited for the call that it was made in, or took its checkpoint before it was
-    refused.
-    """
+    """Shows that `close` inside a call on the bank raises an error at once, and takes no
+    checkpoint."""
     bank = open_bank(tmp_path / "bank")
     table = bank.table("t", dim=2)
     table.put([1, 2], [[1.0, 2.0], [3.0, 4.0]])

@@ -23,7 +23,7 @@ from embank.torch import LookaheadLoader  # noqa: E402
 
 
 class Announcements:
-    """A stand-in for a table that records what is announced."""
+    """Takes the place of a table, and records the announced keys."""
 
     def __init__(self) -> None:
         self.keys: list[list[int]] = []
@@ -215,7 +215,8 @@ def test_a_depth_that_changes_leaves_no_batch_unannounced(monkeypatch: Any) -> N
 
 
 def test_a_data_loader_with_workers(bank: embank.Bank, table: embank.Table) -> None:
-    """Workers are forked while the bank is open. They make keys and never touch the bank."""
+    """Shows that workers can be forked while the bank is open. They make keys and never touch the
+    bank."""
     data = torch.utils.data.TensorDataset(torch.arange(40))
     loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=2)
     ahead = LookaheadLoader(loader, lambda batch: {table: batch[0]}, depth=3)
@@ -246,9 +247,8 @@ def test_what_was_announced_and_not_handed_out_is_cancelled(stop: str) -> None:
 
 
 def test_a_pass_that_is_given_up_frees_its_source_at_once() -> None:
-    """A stored failure refers to frames that refer to the source, and must not keep the source
-    alive.
-    """
+    """Shows that a pass that ends early frees its source, although a stored failure refers to
+    frames that refer to it."""
 
     class Source:
         def __iter__(self) -> Iterator[int]:

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that stands for a control group with a limit of 64 MiB."""
+    """Makes a folder that looks like a control group with a limit of 64 MiB."""
     files = {
         "proc/self/cgroup": "0::/box\n",
         "proc/self/mountinfo": "35 24 0:30 / /groups rw - cgroup2 cgroup2 rw\n",

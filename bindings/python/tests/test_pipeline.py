@@ -326,9 +326,8 @@ def test_an_interrupt_ends_the_wait_for_a_pipe(silent_pipe: str) -> None:
 
 
 def test_a_feed_of_a_silent_pipe_can_be_closed_and_dropped(silent_pipe: str) -> None:
-    """A run once waited for a named pipe with the GIL held, while the pipe's writer in another
-    thread wanted the GIL.
-    """
+    """Shows that a run that waits for a named pipe does not hold the GIL, which the pipe's writer
+    needs."""
     pipeline = Pipeline(numbers())
     feed = pipeline.feed(silent_pipe)
     feed.close()
@@ -339,7 +338,8 @@ def test_a_feed_of_a_silent_pipe_can_be_closed_and_dropped(silent_pipe: str) -> 
 
 
 def test_an_interrupt_in_a_stream_of_arrow_arrives(silent_pipe: str) -> None:
-    """Ctrl-C once was only a failure of the stream."""
+    """Shows that Ctrl-C in a stream of Arrow raises `KeyboardInterrupt`, and not only the stream's
+    error."""
     pyarrow = pytest.importorskip("pyarrow")
     stream = pyarrow.RecordBatchReader.from_stream(Pipeline(numbers()).feed(silent_pipe))
     timer = threading.Timer(0.05, _thread.interrupt_main)

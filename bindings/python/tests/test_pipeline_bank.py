@@ -30,7 +30,7 @@ BUDGET = "16MiB"
 
 
 def spec(**settings: Any) -> Spec:
-    """Columns with a number of known range, a number of any range, and text."""
+    """Makes a spec with a number of known range, a number of any range, and text."""
     return Spec(
         fields=[Field("n", "int32", required=True), Field("w", "bytes", required=True)],
         columns=[
@@ -46,7 +46,7 @@ def spec(**settings: Any) -> Spec:
 
 
 def text(rows: int) -> bytes:
-    """Rows of which row `n` has a value that no earlier row has."""
+    """Makes rows, each with a value that no earlier row has."""
     return "".join(f"{n * 7 % 65536}\tw{n}\n" for n in range(rows)).encode()
 
 

@@ -1,4 +1,4 @@
-"""Tests prefetches: rows that are read in the background into a buffer."""
+"""Tests prefetches, which read rows into a buffer in the background."""
 
 from __future__ import annotations
 

@@ -36,9 +36,8 @@ def test_random_resumes_repeat_the_order_or_are_refused() -> None:
 def test_an_order_that_is_not_compared_is_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A planted fault must be found: the resumed pass compares nothing, as before it kept a
-    digest of its order.
-    """
+    """Shows that the soak finds a planted fault: the resumed pass does not compare its order with
+    the saved digest."""
     note = Order.note
 
     def unchecked(order: Order, drawn: object) -> None:

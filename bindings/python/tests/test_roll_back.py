@@ -1,6 +1,5 @@
-"""Tests pinned checkpoints, and going back to one with the bank open: the best epoch, early
-stopping.
-"""
+"""Tests pinned checkpoints, and the return of an open bank to one, for example to the best
+epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests rows in and out of a table, with NumPy arrays."""
+"""Tests that rows go in and out of a table as NumPy arrays."""
 
 from __future__ import annotations
 

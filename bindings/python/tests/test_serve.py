@@ -63,7 +63,7 @@ def text(rows: int) -> bytes:
 
 @contextmanager
 def serving(folder: Path, rows: bytes, *options: str, bad_rows: Any = "fail") -> Iterator[str]:
-    """The address of a server that serves these rows."""
+    """Serves these rows, and yields the server's address."""
     (folder / "spec.json").write_text(numbers(bad_rows).to_json())
     (folder / "rows.tsv").write_bytes(rows)
     arguments = [command(), "serve", "spec.json", "rows.tsv", *options]
@@ -98,9 +98,8 @@ def test_batches_are_those_of_a_feed_in_this_process(tmp_path: Path) -> None:
 
 
 def test_an_epoch_teaches_the_servers_vocabulary_only_if_it_may(tmp_path: Path) -> None:
-    """The server's vocabulary has no `unknown_id`, so an evaluation fails at a new value and
-    names it.
-    """
+    """Shows that an epoch with `learn=False` inserts nothing. The vocabulary has no `unknown_id`,
+    so the epoch fails at a new value and names it."""
     with serving(tmp_path, text(20), "--batch-rows", "5") as address:
         with pytest.raises(embank.PipelineError, match='column "[a-z]+" has value .* learns nothing in this run'):
             list(connect(address, learn=False))
@@ -196,14 +195,15 @@ def test_a_feed_that_nobody_has_any_more_ends(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_feed_is_no_finished_one(tmp_path: Path) -> None:
-    """A failed feed once kept the server, and looked as if it had ended."""
+    """Shows that an interrupted feed raises an error at every further call, and frees the
+    server."""
     with serving(tmp_path, text(200_000), "--batch-rows", "64", "--wait", "60") as address:
         feed = connect(address)
         next(feed)
         reader: Any = feed._reader
 
         class Interrupted:
-            """Stands for Ctrl-C while a batch is awaited: it is raised when the batch arrives."""
+            """Imitates Ctrl-C during the wait for a batch: raises it when the batch arrives."""
 
             cancel = reader.cancel
 
@@ -228,9 +228,8 @@ def test_an_interrupted_feed_is_no_finished_one(tmp_path: Path) -> None:
 def test_a_batch_that_nobody_got_is_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch that was interrupted when it had arrived once was lost, and the feed continued
-    behind it.
-    """
+    """Shows that `position` does not count a batch whose arrival was interrupted, so the next feed
+    hands it out."""
     with serving(tmp_path, text(200_000), "--batch-rows", "64", "--wait", "60") as address:
         feed = connect(address)
         next(feed)
@@ -249,15 +248,14 @@ def test_a_batch_that_nobody_got_is_not_counted(
 
 
 def test_a_signals_handler_may_close_a_feed(tmp_path: Path) -> None:
-    """`close` once waited for the lock that its own thread held."""
+    """Shows that `close` in a signal handler does not wait for a lock that its own thread holds."""
     with serving(tmp_path, text(200_000), "--batch-rows", "64", "--wait", "60") as address:
         feed = connect(address)
         reader: Any = feed._reader
 
         class Signalled:
-            """Stands for a signal while a batch is awaited: its handler runs when the batch
-            arrives.
-            """
+            """Imitates a signal during the wait for a batch: runs its handler when the batch
+            arrives."""
 
             cancel = reader.cancel
 
@@ -283,7 +281,7 @@ def test_an_epoch_whose_rows_have_come_does_not_fail_at_its_report(
             body = answer
 
         class Other:
-            """A server that has ended, or is of another version."""
+            """Imitates a server that has ended, or that is of another version."""
 
             def do_action(self, action: str, options: Any) -> Any:
                 # Such a server never answers.
@@ -310,9 +308,8 @@ def test_an_epoch_whose_rows_have_come_does_not_fail_at_its_report(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_is_kept_off(tmp_path: Path) -> None:
-    """A forked child once got rows of its parent's epoch, or both hung. A program of its own, so
-    that the child ends as a child does.
-    """
+    """Shows that a forked child can't take its parent's batches. The test is a separate program, so
+    that the child ends as a child does."""
     script = """
 import gc, os, sys
 import pyarrow
@@ -352,7 +349,8 @@ assert sum(len(batch["f"]) for batch in other) == 20_000 - 64
 
 
 def test_a_pipe_is_not_served(tmp_path: Path) -> None:
-    """The first of several clients once got a part of the epoch, and the next ones empty epochs."""
+    """Shows that the server refuses a pipe. The first of several clients would get a part of the
+    epoch, and the next ones nothing."""
     (tmp_path / "spec.json").write_text(numbers().to_json())
     os.mkfifo(tmp_path / "rows.tsv")
     arguments = [command(), "serve", "spec.json", "rows.tsv"]
@@ -432,7 +430,7 @@ def test_arrays_of_your_own_go_to_arrow_too() -> None:
 
 
 def test_an_array_that_lies_askew_is_refused() -> None:
-    """This once was a panic."""
+    """Shows that `ArrowBatch` refuses an unaligned array. Earlier versions panicked."""
     askew = np.zeros(64, np.uint8)[1:49].view(np.int64).reshape(3, 2)
     assert not askew.flags.aligned
     with pytest.raises(TypeError, match='"w" is not aligned in memory: np.require'):

@@ -21,7 +21,7 @@ import embank
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[embank.Table]:
-    """Rows that another thread holds at the bound, so that a get waits for ten minutes."""
+    """A table with rows that another thread's lease blocks, so that a get waits for ten minutes."""
     with embank.Bank(tmp_path / "bank", memory_budget="16MiB", wait_timeout=600.0) as bank:
         table = bank.table("t", dim=2, optimizer=embank.SGD(lr=1.0), staleness_bound=0)
         held: list[Any] = []
@@ -50,7 +50,8 @@ def signalled_once_it_waits(table: embank.Table) -> threading.Thread:
 
 
 def test_ctrl_c_ends_a_wait(table: embank.Table) -> None:
-    """Ctrl-C once took effect only after the bank's wait_timeout."""
+    """Shows that Ctrl-C ends a waiting get at once. In earlier versions it waited for the bank's
+    `wait_timeout`."""
     for keys in (np.array([1]), np.arange(100)):
         sender = signalled_once_it_waits(table)
         with pytest.raises(KeyboardInterrupt):

@@ -1,6 +1,5 @@
-"""Tests `SparseOptimizer` beside `torch.optim` over parameters: accumulation, clipping,
-schedules, scaling.
-"""
+"""Compares `SparseOptimizer` with `torch.optim` over parameters: accumulation, clipping, schedules,
+scaling."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ ROWS = 30
 
 
 def rows_of(out: Any) -> Any:
-    """The sum of a module's output: a tensor, or the tensors of a collection."""
+    """Sums a module's output, which is a tensor or the tensors of a collection."""
     return sum(each.sum() for each in out.values()) if isinstance(out, dict) else out.sum()
 
 
@@ -35,7 +34,7 @@ MODULES: dict[str, Any] = {
 
 
 def looked_up(module: Any, keys: list[list[int]]) -> Any:
-    """The module's forward pass over `keys`, in the form that the module takes."""
+    """Calls the module with `keys` in the form that the module takes."""
     batch = torch.tensor(keys)
     return rows_of(module({"f": batch} if hasattr(module, "features") else batch))
 
@@ -54,9 +53,8 @@ class Model(torch.nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 def twins(bank: embank.Bank, kind: str, lr: float) -> tuple[Any, Any, Any, Any, Any]:
-    """Both models with equal weights, the optimizers of our tables and dense part, and torch's
-    optimizer.
-    """
+    """Makes two models with equal weights, the optimizers of the tables and the dense part, and
+    torch's optimizer."""
     optimizer = {"SGD": embank.SGD(lr=lr), "Adagrad": embank.Adagrad(lr=lr)}[kind]
     torch_optimizer = {"SGD": torch.optim.SGD, "Adagrad": torch.optim.Adagrad}[kind]
     tables = [bank.table(name, dim=dim, optimizer=optimizer) for name, dim in (("w", 4), ("t", 3))]
@@ -221,7 +219,8 @@ def test_leases_count_for_the_bound_until_the_step(module: Any) -> None:
 
 
 def test_forwards_before_the_first_backward_count_for_the_bound(module: Any) -> None:
-    """The second forward pass once waited for the first until its timeout."""
+    """Shows that a forward pass blocked by an earlier one without a backward pass fails at once. It
+    once waited until its timeout."""
     tables = embank.torch.SparseOptimizer(module)
     module.table.staleness_bound = 0
     loss = module(torch.tensor([1, 2])).sum()
@@ -234,7 +233,8 @@ def test_forwards_before_the_first_backward_count_for_the_bound(module: Any) -> 
 
 
 def test_a_row_deleted_before_a_merged_step_stays_deleted(module: Any) -> None:
-    """The step of several leases must do what the step of one does. It once made the row again."""
+    """Shows that the step of several leases does not make a deleted row again, as the step of one
+    lease does not."""
     tables = embank.torch.SparseOptimizer(module)
     for _ in range(2):
         module(torch.tensor([1, 2])).sum().backward()
@@ -331,9 +331,8 @@ def test_a_gradient_that_was_taken_away_is_told(module: Any) -> None:
 def test_every_module_over_a_table_waits_for_its_optimizer(
     bank: embank.Bank, module: Any, kind: str, handle: str, later: bool
 ) -> None:
-    """A module that was not passed to the optimizer once stepped by itself, so its rows took two
-    steps.
-    """
+    """Shows that a module that the optimizer did not get takes no step by itself, so rows take one
+    step."""
     table = {
         "same": lambda: module.table,
         "table again": lambda: bank.table(
@@ -380,7 +379,8 @@ def test_a_feature_store_that_trains_is_taken_over(bank: embank.Bank) -> None:
 
 
 def test_a_second_optimizer_over_a_table_is_refused(bank: embank.Bank, module: Any) -> None:
-    """Two optimizers once were accepted, and each step set the learning rate of the last one."""
+    """Shows that a second optimizer over a table is refused. Each step would set the learning rate
+    of the last one."""
     free = bank.table("free", dim=1, optimizer=embank.SGD(lr=1.0))
     tables = embank.torch.SparseOptimizer(module, lr=0.25)
     other = torch.nn.ModuleList(
@@ -399,9 +399,8 @@ def test_a_second_optimizer_over_a_table_is_refused(bank: embank.Bank, module: A
 
 
 def test_a_discarded_optimizer_with_a_schedule_makes_room(module: Any) -> None:
-    """A schedule and its optimizer refer to each other, so only the cyclic garbage collector
-    frees them.
-    """
+    """Shows that a table is free after its optimizer is dropped. A schedule and its optimizer refer
+    to each other, so only the garbage collector frees them."""
     gc.disable()
     try:
         tables: Any = embank.torch.SparseOptimizer(module, lr=0.25)
@@ -416,9 +415,8 @@ def test_a_discarded_optimizer_with_a_schedule_makes_room(module: Any) -> None:
 
 
 def test_the_optimizer_of_the_backward_pass_gets_the_gradient(module: Any) -> None:
-    """The gradient once went to the optimizer of the forward pass: the row stepped at once, or
-    its step was lost.
-    """
+    """Shows that the gradient goes to the optimizer that exists at the backward pass. It once went
+    to the optimizer of the forward pass."""
     before = module(torch.tensor([1])).sum()
     tables = embank.torch.SparseOptimizer(module)
     before.backward()

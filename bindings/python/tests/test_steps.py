@@ -1,4 +1,5 @@
-"""Tests a step of several tables: all or none, finite rows, and keys that two modules share."""
+"""Tests steps of several tables: all or none apply, rows stay finite, and two modules may share
+keys."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def nothing_moved(of: dict[str, embank.Table]) -> None:
 
 
 def bad_loss(parts: list[Any]) -> Any:
-    """A loss whose gradient is NaN for the second part: the square root of zero."""
+    """Makes a loss whose gradient is NaN for the second part: the square root of zero."""
     first, second, third = parts
     return first.sum() + second.pow(2).sum().sqrt() + third.sum()
 

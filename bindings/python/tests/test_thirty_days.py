@@ -38,9 +38,8 @@ def test_two_days_end_as_the_model_says() -> None:
 def test_a_wrong_rule_of_admission_is_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A planted fault must be found: the model admits a key with its second get, the table with
-    its third.
-    """
+    """Shows that the soak finds a planted fault: the model admits a key with its second get, the
+    table with its third."""
     monkeypatch.setattr(days, "ADMIT_AFTER_GETS", 2)
     assert thirty_days.main([*SMALL, "--days", "1", "--directory", str(tmp_path)]) == 1
     assert "FAILED with seed 1: day 1" in capsys.readouterr().out

@@ -1,6 +1,5 @@
 """Tests that an open bank works at a limit of threads, and that a call that needs a thread names
-the limit to raise.
-"""
+the limit to raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests `embank.torch` beside `torch.nn`: the numbers are equal, with the table in the store."""
+"""Compares `embank.torch` with `torch.nn`: the numbers are equal, with the table in the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS, DIM = 50, 6
 
 
 def twin(bank: embank.Bank, optimizer: Any, mode: Any, **options: Any) -> tuple[Any, Any]:
-    """A table's module and torch's own, with equal initial weights."""
+    """Makes a table's module and torch's own, with equal initial weights."""
     table = bank.table(f"twin {mode}", dim=DIM, optimizer=optimizer, seed=3)
     weights = torch.from_numpy(table.initial(np.arange(ROWS)))
     ours = embank.torch.EmbeddingBag(table, mode=mode, **options)
@@ -145,7 +145,7 @@ def test_an_embedding_equals_torch(bank: embank.Bank) -> None:
 
 @pytest.fixture
 def bag(table: embank.Table) -> Any:
-    """A module that sums rows of a table of ones, whose learning rate is 0.5."""
+    """Makes a module that sums rows of a table of ones, whose learning rate is 0.5."""
     return embank.torch.EmbeddingBag(table, mode="sum")
 
 
@@ -195,7 +195,7 @@ def test_several_forwards_before_the_backward(bag: Any) -> None:
 
 
 def two_towers(left: Any, right: Any) -> Any:
-    """A loss over two forward passes of one table, whose keys overlap."""
+    """Makes a loss over two forward passes of one table, whose keys overlap."""
     first, second = left(torch.tensor([[3, 1], [1, 2]])), right(torch.tensor([[2, 2], [5, 1]]))
     return (first * second).sum() + first.square().sum()
 
@@ -204,7 +204,8 @@ def two_towers(left: Any, right: Any) -> Any:
 def test_forwards_of_one_backward_are_one_step(
     bank: embank.Bank, optimizer: Any, torch_optimizer: Callable[..., Any]
 ) -> None:
-    """Each forward pass once was a step of its own, which SGD alone can't tell from one step."""
+    """Shows that forward passes under one backward pass are one step. SGD alone can't tell one step
+    from two."""
     ours, theirs = twin(bank, optimizer, "sum")
     other = embank.torch.Embedding(ours.table)  # another module over the same table
     dense = torch_optimizer(theirs.parameters())
@@ -219,7 +220,7 @@ def test_forwards_of_one_backward_are_one_step(
 
 
 def test_threads_do_not_share_a_step(bank: embank.Bank) -> None:
-    """Each backward pass gathers gradients for itself, also while another one runs."""
+    """Shows that each backward pass gathers only its own gradients, also while another one runs."""
     table = bank.table("adagrad", dim=1, optimizer=embank.Adagrad(lr=1.0), initializer=embank.Zeros())
     module = embank.torch.Embedding(table)
     together = threading.Barrier(2)
@@ -238,7 +239,7 @@ def test_threads_do_not_share_a_step(bank: embank.Bank) -> None:
 
 
 class Fails(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
-    """Raises in its backward pass, which runs last."""
+    """A function that raises in its backward pass, which runs last."""
 
     @staticmethod
     def forward(context: Any, value: Any) -> Any:
@@ -250,7 +251,7 @@ class Fails(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
 
 
 def test_a_backward_that_fails_changes_nothing(bag: Any) -> None:
-    """The gradients that were gathered before the error are dropped."""
+    """Shows that gradients gathered before an error are dropped."""
     early = Fails.apply(torch.ones(1, requires_grad=True))
     loss = early.sum() + bag(torch.tensor(KEYS)).sum() + bag(torch.tensor([[1]])).sum()
     with pytest.raises(RuntimeError, match="of ours"):
@@ -271,9 +272,8 @@ def test_a_nan_of_one_forward_refuses_the_step_of_all(bag: Any) -> None:
 
 
 def test_a_backward_inside_another_is_a_step_of_its_own(bank: embank.Bank) -> None:
-    """Reentrant checkpointing looks rows up again in the backward pass, which has a pass of its
-    own for them.
-    """
+    """Shows that a nested backward pass is a separate step. Reentrant checkpointing looks rows up
+    again inside the backward pass."""
     table = bank.table("adagrad", dim=1, optimizer=embank.Adagrad(lr=1.0), initializer=embank.Zeros())
     module = embank.torch.Embedding(table)
     scale = torch.ones(1, requires_grad=True)
@@ -344,7 +344,8 @@ def test_a_frozen_module_peeks_until_it_thaws(bag: Any) -> None:
 
 
 def test_a_copied_model_shares_its_tables(bag: Any) -> None:
-    """Averages of weights begin with a deep copy. A table once could not be copied."""
+    """Shows that a deep copy of a model, which averages of weights begin with, shares its
+    tables."""
     tables = embank.torch.SparseOptimizer(bag)
     copied = copy.deepcopy(torch.nn.Sequential(bag, torch.nn.Linear(4, 1)))
     assert copied[0].table is bag.table and copied[0].mode == "sum"
@@ -355,9 +356,8 @@ def test_a_copied_model_shares_its_tables(bag: Any) -> None:
 
 
 def test_a_dense_part_learns_beside_the_table(bank: embank.Bank) -> None:
-    """A model with one parameter of torch and one table. Both change in training, and only the
-    first is a parameter.
-    """
+    """Shows that a torch parameter and a table both learn. Only the first is a parameter of the
+    model."""
     torch.manual_seed(1)
     table = bank.table("u", dim=DIM, optimizer=embank.Adagrad(lr=0.1))
     model = torch.nn.Sequential(embank.torch.EmbeddingBag(table), torch.nn.Linear(DIM, 1))
@@ -406,9 +406,8 @@ def test_wrong_inputs(bag: Any, arguments: Any, error: type[Exception], message:
 
 @pytest.mark.parametrize("offsets", [[0, 9], [1, 2], [0, 2, 1]])
 def test_offsets_are_checked_with_padding_too(table: embank.Table, offsets: list[int]) -> None:
-    """Offsets are checked before the padding keys are removed. Once an offset behind a padded
-    first key was accepted.
-    """
+    """Shows that offsets are checked before padding keys are removed. An offset behind a padded
+    first key was once accepted."""
     bag = embank.torch.EmbeddingBag(table, padding_idx=7)
     with pytest.raises(ValueError, match="offsets must begin with 0"):
         bag(torch.tensor([7, 2]), torch.tensor(offsets))

@@ -1,4 +1,4 @@
-"""Tests several tables in one module: one call for all, one step for each."""
+"""Tests modules over several tables: one call gets all rows, and each table takes one step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import embank.torch  # noqa: E402
 
 @pytest.fixture
 def tables(bank: embank.Bank) -> list[embank.Table]:
-    """Tables "a" of 2 columns and "b" of 3, all ones, SGD with a rate of 0.5."""
+    """Tables "a" of 2 columns and "b" of 3. All rows begin as ones, and SGD has a rate of 0.5."""
     options: Any = {"optimizer": embank.SGD(lr=0.5), "initializer": embank.Constant(1.0)}
     return [bank.table("a", dim=2, **options), bank.table("b", dim=3, **options)]
 
@@ -123,7 +123,8 @@ def test_wrong_features_are_named(tables: list[embank.Table]) -> None:
 
 
 def test_outputs_change_in_place_as_torchs_do(tables: list[embank.Table]) -> None:
-    """An output was once a view of the bags of all features, and autograd refused to change it."""
+    """Shows that an output may be changed in place. Autograd refused it while outputs were views of
+    one tensor."""
     a, b = tables
     model = embank.torch.EmbeddingBagCollection({"one": a, "two": a, "b": b})
     keys = {"one": torch.tensor([[1, 2]]), "two": torch.tensor([[3]]), "b": torch.tensor([[4]])}
@@ -153,7 +154,7 @@ def test_a_feature_that_the_loss_leaves_out_learns_nothing(tables: list[embank.T
 def test_a_bad_gradient_of_an_empty_bag_is_dropped_in_several_banks(
     tmp_path: Path, tables: list[embank.Table]
 ) -> None:
-    """The gradient of a bag without keys reaches no row, so it stops no step."""
+    """Shows that a NaN gradient of an empty bag stops no step, because it reaches no row."""
     a, _ = tables
     with embank.Bank(tmp_path / "other", memory_budget="16MiB") as bank:
         other = bank.table("a", dim=2, optimizer=embank.SGD(lr=0.5),

@@ -28,7 +28,7 @@ def table(bank: embank.Bank, name: str = "t", **options: Any) -> embank.Table:
 
 
 def kinds(rows: embank.Table) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
-    """A module of each kind, and a call that returns one tensor."""
+    """Makes a module of each kind, and a call of it that returns one tensor."""
 
     def alone(module: Any) -> Any:
         return module(KEYS)
@@ -54,7 +54,7 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_attribution_has_the_gradient_at_the_output(bank: embank.Bank, kind: str) -> None:
-    """`autograd.grad` once raised, because the output of a module in eval mode had no graph."""
+    """Shows that `autograd.grad` gives the gradient at the output of a module in eval mode."""
     module, call = kinds(table(bank))[kind]
     module.eval()
     out = call(module)
@@ -66,9 +66,8 @@ def test_attribution_has_the_gradient_at_the_output(bank: embank.Bank, kind: str
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_in_eval_mode_is_told(bank: embank.Bank, kind: str) -> None:
-    """A model with a frozen batch norm, for example: the rows once did not learn, without a
-    warning.
-    """
+    """Shows that a backward pass in eval mode warns, for example of a model with a frozen batch
+    norm."""
     rows = table(bank, optimizer=embank.SGD(lr=1.0))
     module, call = kinds(rows)[kind]
     model = nn.Linear(4, 1).eval()
@@ -82,9 +81,8 @@ def test_training_in_eval_mode_is_told(bank: embank.Bank, kind: str) -> None:
 
 
 def test_what_is_not_to_learn_has_no_graph(bank: embank.Bank) -> None:
-    """Outputs have no graph under no_grad, in inference mode, and of frozen modules, as in
-    torch.
-    """
+    """Shows that outputs have no graph under no_grad, in inference mode, and of frozen modules, as
+    in torch."""
     module = embank.torch.Embedding(table(bank)).eval()
     with torch.no_grad():
         assert not module(KEYS).requires_grad
@@ -149,9 +147,8 @@ CAUSES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 @pytest.mark.parametrize("recovered", [False, True])
 @pytest.mark.parametrize("how", CAUSES)
 def test_what_changed_rows_before_resume_is_named(tmp_path: Path, how: str, recovered: bool) -> None:
-    """A forward pass in training mode, for example to make lazy modules, makes rows. The refusal
-    once did not name it.
-    """
+    """Shows that `resume` refuses a bank with changed rows and names the call that changed them,
+    for example a forward pass in training mode."""
     act, cause = CAUSES[how]
     if not recovered and how in ("fill", "delete"):
         pytest.skip("a fill prepares a new run, and a new bank has nothing to delete")

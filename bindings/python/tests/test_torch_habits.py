@@ -38,7 +38,7 @@ KEYS = torch.tensor([[1, 2], [3, 1]])
 
 
 def modules(bank: embank.Bank) -> list[tuple[Any, Any]]:
-    """A module of each kind, and its argument."""
+    """Makes a module of each kind, and its argument."""
     rows = table(bank)
     return [
         (embank.torch.Embedding(rows), KEYS),
@@ -50,7 +50,7 @@ def modules(bank: embank.Bank) -> list[tuple[Any, Any]]:
 
 
 class Alone(nn.Module):
-    """A model whose argument is a tensor, which recorders need."""
+    """A model whose argument is one tensor, which recorders such as `torch.jit.trace` need."""
 
     def __init__(self, module: Any, argument: Any) -> None:
         super().__init__()
@@ -80,7 +80,8 @@ RECORDERS: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("record", RECORDERS.values(), ids=RECORDERS)
 def test_what_records_a_call_is_refused(bank: embank.Bank, record: Any, train: bool) -> None:
-    """A traced model once returned the rows of its example for any keys."""
+    """Shows that tracing is refused. A traced model would return the rows of its example for any
+    keys."""
     for module, argument in modules(bank):
         model = Alone(module, argument).train(train)
         with pytest.raises(Exception, match="record the part of the model behind the tables"):
@@ -89,7 +90,7 @@ def test_what_records_a_call_is_refused(bank: embank.Bank, record: Any, train: b
 
 
 def test_a_compiled_model_still_trains(bank: embank.Bank) -> None:
-    """`torch.compile` records no rows: it leaves the lookup to Python."""
+    """Shows that `torch.compile` records no rows: it leaves the lookup to Python."""
     rows = table(bank)
     model = torch.compile(Alone(embank.torch.Embedding(rows), KEYS), backend="eager")
     for keys in (KEYS, KEYS + 10):
@@ -101,7 +102,8 @@ def test_a_compiled_model_still_trains(bank: embank.Bank) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_a_cast_module_gives_that_dtype(bank: embank.Bank, dtype: Any) -> None:
-    """`half()` and the other casts once did nothing, so the next layer failed."""
+    """Shows that `half()` and the other casts change the dtype of the output, so the next layer
+    accepts it."""
     for module, argument in modules(bank):
         model = Alone(module, argument)
         assert model(KEYS).dtype == torch.float32
@@ -118,7 +120,8 @@ def test_a_cast_module_gives_that_dtype(bank: embank.Bank, dtype: Any) -> None:
 
 
 def test_defaults_of_torch_change_nothing(bank: embank.Bank) -> None:
-    """Rows once went to the default device before they were put."""
+    """Shows that pretrained rows are put and read correctly whatever torch's default device and
+    dtype are."""
     matrix = torch.arange(8.0).reshape(2, 4)
     torch.set_default_device("meta")
     torch.set_default_dtype(torch.float64)
@@ -141,7 +144,8 @@ def test_a_module_tells_its_dim(bank: embank.Bank) -> None:
 
 
 def test_an_optimizer_of_tables_is_not_copied(bank: embank.Bank) -> None:
-    """The copy once shared the tables, and failed at its first step."""
+    """Shows that a copy of the optimizer is refused. A copy would share the tables and fail at its
+    first step."""
     optimizer = embank.torch.SparseOptimizer(embank.torch.Embedding(table(bank)))
     with pytest.raises(TypeError, match=r"can't be copied.*state_dict\(\)"):
         copy.deepcopy(optimizer)

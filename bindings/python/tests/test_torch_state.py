@@ -78,7 +78,7 @@ def test_rows_that_went_on_are_told_with_the_way_back(tmp_path: Path) -> None:
 
 
 def unsaved() -> Any:
-    """A state dict that no checkpoint holds warns."""
+    """Expects the warning of a state dict that no checkpoint holds."""
     return pytest.warns(UserWarning, match=r"no checkpoint of .* holds the rows of table 't'.*call bank\.checkpoint\(\)")
 
 
@@ -130,9 +130,8 @@ def test_a_state_dict_in_the_blob_belongs_to_the_checkpoint(tmp_path: Path) -> N
 
 
 def test_an_older_state_dict_in_the_blob_is_refused(tmp_path: Path) -> None:
-    """A state dict that is kept in a later checkpoint, for example of the best epoch. It once
-    loaded over the later rows.
-    """
+    """Shows that a state dict of an earlier checkpoint, kept in a later one's blob, does not load
+    over the later rows."""
     with opened(tmp_path / "bank") as (bank, model):
         train(model)
         with unsaved():

@@ -1,4 +1,4 @@
-"""Tests random modules, calls and gradients, each beside its twin in `torch.nn` with `torch.optim`.
+"""Compares random modules, calls and gradients with their twins in `torch.nn` and `torch.optim`.
 
 Each seed draws a module with its options and trains both for some steps. The outputs, the gradients
 of weights of single keys, and the final rows must agree.
@@ -47,7 +47,7 @@ def common_options(random: random.Random) -> dict[str, Any]:
 def twins(
     bank: embank.Bank, random: random.Random, ours: Any, theirs: Any, options: dict[str, Any]
 ) -> tuple[Any, Any, Any]:
-    """A table's module, torch's own with equal weights, and the optimizer of torch's."""
+    """Makes a table's module, torch's own with equal weights, and torch's optimizer."""
     dim = random.choice([1, 3, 8])
     optimizer, torch_optimizer = optimizers(random)
     table = bank.table("twin", dim=dim, optimizer=optimizer, seed=random.randrange(1000))
@@ -107,7 +107,7 @@ def test_an_embedding(bank: embank.Bank, seed: int) -> None:
 
 
 def call(choose: random.Random, mode: str, include_last_offset: bool) -> tuple[Any, Any, bool]:
-    """Keys, offsets or None, and whether there are weights."""
+    """Draws keys, offsets or None, and whether there are weights."""
     weighted = mode == "sum" and choose.random() < 0.5
     if choose.random() < 0.4 and not include_last_offset:
         return some_keys(choose, (choose.randrange(6), choose.randrange(1, 5))), None, weighted
@@ -155,7 +155,8 @@ def test_a_bag(bank: embank.Bank, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(15))
 def test_a_collection_of_bags(bank: embank.Bank, seed: int) -> None:
-    """Features that share tables take one step of each table, with the sum of their gradients."""
+    """Shows that features that share a table take one step of it, with the sum of their
+    gradients."""
     choose = random.Random(seed)
     torch.manual_seed(seed)
     optimizer, torch_optimizer = optimizers(choose)

@@ -1,4 +1,5 @@
-"""Tests that a run that is saved in one process and resumed in another ends as an unbroken one."""
+"""Tests that a run that is saved in one process and resumed in another ends like an unbroken
+run."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def run(path: Path, end: int) -> str:
 
 
 def test_runs_in_several_processes_end_bit_for_bit_as_one(tmp_path: Path) -> None:
-    """The run is stopped in the middle of a pass, at its last batch, and between two saves."""
+    """Shows that a run ends with equal bits if it is stopped in the middle of a pass, at its last
+    batch, and between two saves."""
     whole = run(tmp_path / "whole", 0)
     assert len(whole) == 64
     for ends in ((4, 12), (6, 9), (17,)):
@@ -94,7 +96,7 @@ def test_a_bank_that_went_on_is_not_resumed(tmp_path: Path) -> None:
 
 
 def test_a_model_over_two_banks_is_not_saved(tmp_path: Path) -> None:
-    """Such a model once was saved, and could not be resumed."""
+    """Shows that `save` refuses a model over two banks, which could not be resumed."""
     with opened(tmp_path / "one") as bank, opened(tmp_path / "two") as other:
         model = torch.nn.ModuleList(
             embank.torch.Embedding(of.table("t", dim=1, optimizer=embank.SGD(lr=1.0)))
@@ -106,7 +108,7 @@ def test_a_model_over_two_banks_is_not_saved(tmp_path: Path) -> None:
 
 
 def test_pretrained_rows_are_not_put_again(tmp_path: Path) -> None:
-    """Pretrained rows once were put over trained rows, and the run could not be resumed."""
+    """Shows that pretrained rows are not put over trained rows, so the run can be resumed."""
     matrix = torch.zeros(4, 2)
 
     def model_of(bank: embank.Bank) -> Any:
@@ -138,7 +140,8 @@ def test_names_must_be_those_that_were_saved(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["get", "put", "backward"])
 def test_changed_rows_without_a_checkpoint_are_not_resumed(tmp_path: Path, how: str) -> None:
-    """`resume` once returned None, as for a bank without changes, and the run trained on."""
+    """Shows that `resume` refuses a bank with changed rows and no checkpoint, and does not begin a
+    new run."""
     with opened(tmp_path / "bank") as bank:
         table = bank.table("t", dim=1, optimizer=embank.SGD(lr=1.0))
         assert embank.torch.resume(bank) is None, "a table without rows changes nothing"
@@ -155,7 +158,8 @@ def test_changed_rows_without_a_checkpoint_are_not_resumed(tmp_path: Path, how: 
 
 
 def test_what_prepares_a_new_run_is_no_change(tmp_path: Path) -> None:
-    """A run fills pretrained rows, features and vocabularies before it can call `resume`."""
+    """Shows that a run may fill pretrained rows, features and vocabularies before it calls
+    `resume`."""
     pytest.importorskip("torch_geometric")
     from embank.pipeline import Column, Field, Output, Pipeline, Spec, vocabulary
     from embank.torch.geometric import FeatureStore
@@ -186,7 +190,8 @@ def test_what_prepares_a_new_run_is_no_change(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trains", [False, True])
 def test_a_save_is_not_resumed_by_the_process_that_took_it(tmp_path: Path, trains: bool) -> None:
-    """`resume` once returned None, as for a new run, though there was a checkpoint."""
+    """Shows that `resume` refuses a checkpoint that the same process took, and does not begin a new
+    run."""
     with opened(tmp_path / "bank") as bank:
         table = bank.table("t", dim=1, optimizer=embank.SGD(lr=1.0))
         number = embank.torch.save(bank, step=1)
@@ -272,7 +277,8 @@ def archive(state: Any) -> bytes:
     ids=["empty", "text", "another dict", "a list", "another format", "cut short"],
 )
 def test_a_blob_of_somebody_else_is_told(tmp_path: Path, blob: bytes, reason: str) -> None:
-    """The reason once was empty for an empty blob, which `bank.checkpoint()` writes."""
+    """Shows that the error gives a reason for a foreign blob, also for the empty blob of
+    `bank.checkpoint()`."""
     with opened(tmp_path / "bank") as bank:
         bank.checkpoint(blob)
     with opened(tmp_path / "bank") as bank:
@@ -291,7 +297,7 @@ def test_what_could_not_be_read_back_is_not_saved(tmp_path: Path) -> None:
 
 
 def loaders(seed: int) -> list[Any]:
-    """Loaders that draw their order in different ways, with the generator of each."""
+    """Makes loaders that draw their order in different ways, with the generator of each."""
     data = torch.arange(20)
     own = torch.Generator().manual_seed(seed)
     chosen = torch.utils.data.RandomSampler(range(20), replacement=True, num_samples=40)
@@ -332,9 +338,8 @@ def test_a_loader_goes_on_where_it_was(which: int, stop: int) -> None:
 
 
 def test_own_draws_are_repeated_however_far_a_loader_is_read_ahead() -> None:
-    """A loader that draws random numbers for every batch. The depth of lookahead differs before
-    and after the resume.
-    """
+    """Shows that a resumed loader repeats the random numbers that it draws for every batch, also
+    with another depth of lookahead."""
 
     class Drawing:
         def __init__(self, generator: Any, ahead: int) -> None:
@@ -362,7 +367,7 @@ def test_own_draws_are_repeated_however_far_a_loader_is_read_ahead() -> None:
 
 
 def test_a_pass_that_is_left_early_has_ended() -> None:
-    """A resumed run once continued the pass that the unbroken run had ended."""
+    """Shows that a resumed run does not continue a pass that the unbroken run has ended early."""
     first = embank.torch.ResumableLoader([[0, 1], [2, 3], [4, 5], [6, 7]])
     for _ in range(2):
         for batch in first:
@@ -490,9 +495,8 @@ def shuffled_by_python(order: list[int]) -> list[int]:
 
 
 class Stream:
-    """The samples of a shuffling buffer, which draws once for each, while the training loop
-    draws too.
-    """
+    """The samples of a shuffling buffer. It draws once for each sample, and the training loop draws
+    too."""
 
     def __init__(self, draw: Any, length: int) -> None:
         self.draw, self.length = draw, length
@@ -508,9 +512,8 @@ class Stream:
 
 
 def resumed_anywhere(make: Any, stop: int, ahead: int, model: Any) -> list[Any]:
-    """The batches of a pass that one process begins and another ends. Each process has seeds of
-    its own.
-    """
+    """Returns the batches of a pass that one process begins and another ends. Each process has its
+    own seeds."""
 
     def loader_of() -> Any:
         loader = make()
@@ -570,9 +573,7 @@ REPEATED = {
 @pytest.mark.parametrize("ahead", [0, 3])
 @pytest.mark.parametrize("make", REPEATED.values(), ids=REPEATED)
 def test_a_resumed_pass_hands_out_every_sample_once(make: Any, ahead: int) -> None:
-    """A shuffle by Python or NumPy once was not repeated: some samples came twice and others
-    never.
-    """
+    """Shows that a shuffle by Python or NumPy is repeated: each sample comes once."""
     for stop in range(1, 10):
         seen = resumed_anywhere(make, stop, ahead, lambda: torch.rand(3))
         assert flat(seen) == list(range(40)), f"stopped after {stop} batches"
@@ -580,9 +581,8 @@ def test_a_resumed_pass_hands_out_every_sample_once(make: Any, ahead: int) -> No
 
 @pytest.mark.parametrize("ahead", [0, 3])
 def test_an_order_that_cannot_be_repeated_is_told(ahead: int) -> None:
-    """For a sampler with a generator of its own, and for a stream whose draws come between those
-    of the model.
-    """
+    """Shows the refusal for a sampler with its own generator, and for a stream whose draws mix with
+    the model's."""
 
     def of_its_own() -> Any:
         # Another process is at another place of its random sequence, or begins it again.
@@ -608,7 +608,7 @@ def test_an_order_that_cannot_be_repeated_is_told(ahead: int) -> None:
 
 
 def test_the_digest_of_an_order_tells_values_apart() -> None:
-    """Each of these batches differs from the others, in each form of a batch."""
+    """Shows that the digests of different batches differ, in each form of a batch."""
 
     @dataclasses.dataclass
     class Pair:
@@ -633,7 +633,7 @@ def test_the_digest_of_an_order_tells_values_apart() -> None:
 
 
 def test_a_state_without_an_order_is_taken() -> None:
-    """A state of a version that remembered torch's generator only."""
+    """Shows that the state of a version that stored only torch's generator is accepted."""
     torch.manual_seed(1)
     loader = DataLoader(torch.arange(12), batch_size=3, shuffle=True)
     began_with = torch.get_rng_state()
@@ -644,9 +644,7 @@ def test_a_state_without_an_order_is_taken() -> None:
 
 
 def test_an_iteration_outside_of_a_pass_is_not_noted() -> None:
-    """The digest once continued that of the pass before, so it could raise for an order of no
-    pass.
-    """
+    """Shows that an iteration outside of a pass does not change the digest of the pass before."""
     data = DataLoader(torch.arange(12), batch_size=3, shuffle=True)
     loader = embank.torch.ResumableLoader(data)
     batches = iter(loader)
@@ -666,7 +664,7 @@ def test_a_sampler_that_is_noted_stays_what_it_is() -> None:
 
 
 class Stretch:
-    """Shuffles with a generator that `ResumableLoader` does not get."""
+    """A sampler that shuffles with a generator that `ResumableLoader` does not get."""
 
     def __init__(self) -> None:
         self.own = torch.Generator()

@@ -63,9 +63,9 @@ def _with_body(stub: str, node: ast.ClassDef, body: list[str]) -> str:
 
 
 def _with_keys(stub: str, name: str, found: Mapping[str, object]) -> str:
-    """The stub with the keys of a dictionary in the `TypedDict` of this name. Keys that it has
-    keep their place and type. New keys come at the end, with the type of their value.
-    """
+    """Returns the stub with the keys of a dictionary in the `TypedDict` of this name. Keys that the
+    stub has keep their position and type. New keys come at the end, with the type of their
+    value."""
     node = _classes(stub)[name]
     fields = {
         field.target.id: ast.unparse(field.annotation)
@@ -80,7 +80,7 @@ def _with_keys(stub: str, name: str, found: Mapping[str, object]) -> str:
 
 
 def _with_statistics(stub: str, stats: Mapping[str, object], table: Mapping[str, object]) -> str:
-    """The stub with all numbers of the statistics."""
+    """Returns the stub with all numbers of the statistics."""
     groups = {
         field.target.id: field.annotation.id
         for field in _classes(stub)["_BankStats"].body
@@ -102,9 +102,8 @@ def _with_alias(stub: str, name: str, value: str) -> str:
 
 
 def _optimizer_body(cls: type) -> list[str]:
-    """The stub's lines for an optimizer, made from the signature of its class and the settings
-    of an object.
-    """
+    """Returns the stub's lines for an optimizer, made from its class's signature and an object's
+    settings."""
     source = f"def new{cls.__text_signature__}: ..."
     signature = ast.parse(source).body[0]
     assert isinstance(signature, ast.FunctionDef)
@@ -128,7 +127,7 @@ def _optimizer_body(cls: type) -> list[str]:
 
 
 def _with_optimizers(stub: str) -> str:
-    """The stub with the optimizers: the classes whose first argument is a learning rate."""
+    """Returns the stub with the optimizers: the classes whose first argument is a learning rate."""
     optimizers = {
         name: value
         for name, value in vars(_embank).items()
@@ -147,7 +146,7 @@ def _with_optimizers(stub: str) -> str:
 
 
 def _with_dtypes(stub: str, bank: embank.Bank) -> str:
-    """The stub with the dtypes: the names in the refusal of another name."""
+    """Returns the stub with the dtypes, which the error for an unknown name lists."""
     with pytest.raises(ValueError) as refusal:
         bank.table("of no dtype", dim=1, dtype="none")
     names = re.findall('"[^"]+"', str(refusal.value))

@@ -1,4 +1,4 @@
-"""Tests that a closed bank says which changes are lost, and that they can be saved."""
+"""Tests that closing a bank warns of the changes that are lost, and that they can be saved."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_checkpoint_that_fails_leaves_the_bank_open(tmp_path: Path) -> None:
 
 
 def site_spec() -> Spec:
-    """A column of numbers of a known range, whose ids the pipeline gives."""
+    """Makes a spec with a column of numbers of a known range, whose ids the pipeline assigns."""
     return Spec(
         fields=[Field("site", "int32", required=True)],
         columns=[Column("site", modulus(100), vocabulary("site"))],

@@ -1,4 +1,5 @@
-//! The rows of each checkpoint, as a pure function of the batches that were trained before it.
+//! The expected rows of each checkpoint: a pure function of the batches that were trained before
+//! it.
 //!
 //! The writer trains batches of keys from a seeded stream, and each update changes a row from one
 //! known content to the next. A checkpoint's blob holds the number of batches before it. A reader

@@ -1,4 +1,4 @@
-//! The process that trains: the same program, started again, with the bank.
+//! The process that trains the bank: this program, started a second time.
 //!
 //! The writer is a process of its own, because a served bank shares only the machine and the files
 //! with its training. The process reads its task and then its orders from standard input, one in

@@ -199,9 +199,8 @@ mod tests {
         }
     }
 
-    /// Shows that the longest growth step is short for any number of rows. A thread's processor
-    /// time includes some interrupts, so a step counts as slow only if it is slow in each of three
-    /// runs.
+    /// Shows that growth steps take less than 10 ms with either budget. A thread's processor time
+    /// includes some interrupts, so the test fails only if each of three runs has a slow step.
     #[test]
     fn a_small_run_inserts_every_row_in_either_budget() {
         let quick = (0..3).any(|_| {

@@ -38,7 +38,7 @@
 
 static char folder[512];
 
-/* A path in the test's folder. Valid until the fourth call after this one. */
+/* Returns a path in the test's folder. The text is valid until the fourth call after this one. */
 static const char *in_folder(const char *name) {
     static char paths[4][1024];
     static int next;
@@ -132,7 +132,7 @@ static void rows_and_leases(void) {
     GOOD(embank_table_outstanding(table, 7, &outstanding));
     CHECK(outstanding == 0);
 
-    /* Calls without leases. */
+    /* Calls that need no lease. */
     const float row[2] = {8, 9};
     const uint64_t other = 3;
     uint8_t present[3];
@@ -294,7 +294,7 @@ static void checkpoints(void) {
     GOOD(embank_apply_delta(in_folder("copy"), in_folder("delta"), 2));
     BAD(EMBANK_STATUS_DELTA_MISMATCH, "delta", embank_apply_delta(in_folder("copy"), in_folder("delta"), 2));
 
-    /* Going back, which is refused while the bank is open. */
+    /* Rolling back is refused while the bank is open. */
     BAD(EMBANK_STATUS_LOCKED, "is open for writing in this process", embank_roll_back(in_folder("checkpoints"), 1));
     embank_bank_close(bank);
     embank_table_free(table); /* this closes the bank */
@@ -346,7 +346,7 @@ static void tables_and_lookahead(void) {
     embank_lease_free(lease);
     embank_table_free(item);
 
-    /* Many more rows than memory holds. Lookahead brings the first ones back before their use. */
+    /* Puts more rows than memory holds. Lookahead brings the first rows back before their use. */
     enum { ROWS = 200000, BATCH = 1000 };
     static uint64_t keys[BATCH];
     static float values[BATCH * 2];
@@ -524,7 +524,7 @@ static void files(void) {
     BAD(invalid, "checkpoint", embank_table_export(table, in_folder("early.npy"), NULL, NULL, 0));
     GOOD(embank_bank_checkpoint(bank, NULL, 0, NULL));
 
-    /* Each format. */
+    /* Each format exports and imports the table. */
     const char *names[3] = {"user.safetensors", "user.npy", "user.parquet"};
     for (int i = 0; i < (WITH_PARQUET ? 3 : 2); i++) {
         GOOD(embank_bank_table(bank, names[i], &settings, &into));
@@ -669,7 +669,7 @@ static void bad_arguments(void) {
     BAD(invalid, "embank_optimizer_kind 77", embank_bank_table(bank, "new", &settings, &none));
     CHECK(none == NULL);
 
-    /* NULL can be freed, and is empty. */
+    /* Freeing NULL does nothing, and NULL counts as empty. */
     embank_lease_free(NULL);
     embank_scan_free(NULL);
     embank_bytes_free(NULL);
@@ -870,7 +870,7 @@ static void training_errors(void) {
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, get_in_another_thread, table) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
-    /* The message belongs to the other thread. */
+    /* Each thread has its own message, so the other thread's failure left this one unchanged. */
     CHECK(strstr(embank_last_error_message(), "bound") == NULL);
     embank_lease *again = lease;
     BAD(EMBANK_STATUS_SELF_BLOCKED, "own thread", embank_table_get(table, &key, 1, row, 2, &again));
@@ -879,7 +879,7 @@ static void training_errors(void) {
     BAD(EMBANK_STATUS_STALENESS_TIMEOUT, "bound", embank_table_get(table, &key, 1, row, 2, &again));
     BAD(EMBANK_STATUS_NON_FINITE_GRADIENT, "column 1", embank_lease_apply(lease, nan, 2));
     embank_lease_free(lease);
-    GOOD(embank_table_get(table, &key, 1, row, 2, &lease)); /* its count was given back */
+    GOOD(embank_table_get(table, &key, 1, row, 2, &lease)); /* the free gave the count back */
     embank_lease_free(lease);
 
     settings.optimizer.kind = EMBANK_OPTIMIZER_KIND_NONE;
@@ -948,7 +948,7 @@ static void training_errors(void) {
     int state;
     CHECK(waitpid(child, &state, 0) == child && WIFEXITED(state) && WEXITSTATUS(state) == 0);
     GOOD(embank_lease_apply(lease, row, 2));
-    embank_bank_close(bank); /* in any order */
+    embank_bank_close(bank); /* handles may be freed in any order */
     embank_table_free(table);
     embank_lease_free(lease);
 }
@@ -1004,7 +1004,7 @@ static void disk_errors(const char *foreign) {
     CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
     row[0] = 3;
     GOOD(embank_table_put(table, &key, 1, row, 2));
-    /* Index and log are written side by side: the first error may be the index's. */
+    /* Index and log are written at the same time, so the first error may come from either. */
     status = EMBANK_STATUS_IO;
     for (int tries = 0; status == EMBANK_STATUS_IO && tries < 1000; tries++) {
         status = embank_bank_checkpoint(bank, NULL, 0, NULL);
@@ -1044,7 +1044,7 @@ static void vocabularies(void) {
     GOOD(embank_vocabulary_get_settings(words, &found, sizeof found));
     CHECK(memcmp(&found, &settings, sizeof found) == 0);
 
-    /* "red", "", "blue", "red" */
+    /* The values are "red", "", "blue" and "red". */
     const uint64_t offsets[5] = {0, 3, 3, 7, 10};
     uint64_t ids[4], len, next_id;
     GOOD(embank_vocabulary_ids_of_bytes(words, offsets, 4, "redbluered", 10, EMBANK_UNKNOWN_VALUES_MARK, ids));
@@ -1076,7 +1076,7 @@ static void vocabularies(void) {
     CHECK(back[0] == 900 && back[1] == 800);
     GOOD(embank_vocabulary_ids_of_numbers(numbers, NULL, 0, EMBANK_UNKNOWN_VALUES_INSERT, NULL));
 
-    /* Arguments that do not fit. */
+    /* Arguments that do not fit the vocabulary are refused. */
     const uint64_t wrong_offsets[2] = {0, 11}, no_id = 7;
     BAD(EMBANK_STATUS_INVALID_ARGUMENT, "offset",
         embank_vocabulary_ids_of_bytes(words, wrong_offsets, 1, "redbluered", 10, EMBANK_UNKNOWN_VALUES_MARK, ids));

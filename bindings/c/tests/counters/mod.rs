@@ -9,11 +9,11 @@ use embank::{BankStats, TableStats};
 struct CField {
     name: String,
     docs: Vec<String>,
-    /// The Rust expression that reads it from `now`, the snapshot.
+    /// The Rust expression that reads the field from `now`, the snapshot.
     value: String,
 }
 
-/// The text of the file. `found` is its present text.
+/// Returns the new text of the file. `found` is its present text.
 pub(crate) fn source(found: &str) -> String {
     let bank = Struct {
         name: "embank_bank_stats",
@@ -46,7 +46,7 @@ fn bank_fields() -> Vec<CField> {
         docs: vec![" Gauge: what is taken of the memory budget, in bytes.".to_owned()],
         value: "now.memory_used_bytes()".to_owned(),
     }];
-    // Counters without a place are only for monitoring.
+    // Counters without a place are only for monitoring, so C structs do not have them.
     for (prefix, path, numbers) in [
         ("", "now.store", stats.store.fields()),
         ("lookahead_", "now.lookahead", stats.lookahead.fields()),
@@ -76,7 +76,7 @@ fn table_fields() -> Vec<CField> {
     numbers.iter().map(field).collect()
 }
 
-/// A line of documentation without links to Rust items, and with the C names of functions.
+/// Removes links to Rust items from a line of documentation, and gives functions their C names.
 fn without_links(line: &str) -> String {
     let mut text = String::new();
     let mut rest = line;
@@ -126,7 +126,7 @@ impl Struct {
         )
     }
 
-    /// The fields of the file in its order, then new ones.
+    /// Returns the fields of the present file in its order, then the new fields.
     fn in_order(&self, found: &str) -> Vec<&CField> {
         let declaration = format!("pub struct {} {{", self.name);
         let body = found.split_once(&declaration).map_or("", |(_, body)| body);

@@ -182,7 +182,7 @@ class RemoteFeed:
                 if self._reader is None and failed:  # another thread has closed the feed
                     raise StopIteration from None
                 if not failed:
-                    # A batch may have arrived that no caller got.
+                    # A batch may have arrived and not reached a caller.
                     self._interrupted, self._position = True, position
                 self._reader = None
                 # Cancels the call: the server keeps the epoch until the call is cancelled, and
@@ -202,7 +202,7 @@ class RemoteFeed:
             options = import_module("pyarrow.flight").FlightCallOptions(timeout=_REPORT_SECONDS_MAX)
             answer = next(iter(self._client.do_action("report", options=options)))
             told = json.loads(bytes(answer.body))
-            # A later version of the server may send more fields.
+            # Ignores other fields: a later version of the server may send more.
             return RemoteReport(**{one.name: told[one.name] for one in fields(RemoteReport)})
         except Exception:
             return None
@@ -279,13 +279,14 @@ class _Memory:
 
 
 def _batch_of(data: Any) -> Batch:
-    """A batch of pyarrow as a `Batch`."""
+    """Returns a batch of pyarrow as a `Batch`."""
     columns = zip(data.schema.names, data.columns)
     return Batch({name: _matrix(column) for name, column in columns})
 
 
 def _matrix(column: Any) -> NDArray[Any]:
-    """A column of lists as a matrix. It is copied only if the message is not aligned in memory."""
+    """Returns a column of lists as a matrix. The matrix is copied only if the message is not
+    aligned in memory."""
     values = column.flatten()
     dtype = np.dtype(values.type.to_pandas_dtype())
     shape = (len(column), column.type.list_size)
@@ -296,9 +297,8 @@ def _matrix(column: Any) -> NDArray[Any]:
 
 
 def _is_of_arrow(error: BaseException) -> bool:
-    """True if the server or the connection failed. Otherwise a signal handler has raised, for
-    example for Ctrl-C.
-    """
+    """True if the server or the connection failed. False if a signal handler raised the error, for
+    example for Ctrl-C."""
     pyarrow: Any = import_module("pyarrow")
     flight: Any = import_module("pyarrow.flight")
     return isinstance(error, (pyarrow.ArrowException, flight.FlightError))

@@ -93,7 +93,7 @@ impl PyBank {
     /// checkpoint removes it.
     ///
     /// Raises:
-    ///     ValueError, ReadOnly: As in `pin`.
+    ///     ValueError, ReadOnly: See `pin`.
     fn unpin(&self, py: Python<'_>, checkpoint: &Bound<'_, PyAny>) -> PyResult<()> {
         let checkpoint = scalars::unsigned("checkpoint", checkpoint, u64::MAX)?;
         self.cell.with_bank(py, |bank| bank.unpin(checkpoint))
@@ -203,8 +203,8 @@ impl PyBank {
     #[pyo3(signature = (blob = None))]
     pub(crate) fn checkpoint(&self, py: Python<'_>, blob: Option<&[u8]>) -> PyResult<u64> {
         let blob = blob.unwrap_or_default();
-        // Read before the checkpoint begins: a change that another thread makes during the
-        // checkpoint may not be in it.
+        // The count is read before the checkpoint begins, because a change that another thread
+        // makes during the checkpoint may not be in it.
         let changed = self.changed(py)?;
         let number = self.cell.with_bank(py, |bank| bank.checkpoint(blob))?;
         *self.position.lock() = Position { checkpoint: Some(number), changed };

@@ -1,6 +1,7 @@
 //! `Bank`: a directory of tables.
 //!
-//! The class and how it closes are here, its other methods in the files of this folder.
+//! This file has the class and how it closes. The other files of this folder have its other
+//! methods.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -103,8 +104,8 @@ struct Position {
 }
 
 impl PyBank {
-    /// Closes the bank, and warns of changes that are lost. The outer result is the error of
-    /// closing, the inner one the error that Python makes of the warning.
+    /// Closes the bank, and warns of changes that are lost. The outer `Result` is an error of
+    /// closing. The inner `Result` is the error that Python makes of the warning.
     fn close_and_warn(&self, py: Python<'_>) -> PyResult<PyResult<()>> {
         let unsaved = self.cell.close()?;
         Ok(unsaved.map_or(Ok(()), |unsaved| errors::warn_unsaved(py, self.cell.path(), unsaved)))
@@ -165,7 +166,7 @@ impl PyBank {
             self.close_and_warn(py)??;
             return Ok(None);
         };
-        // Checked before the checkpoint, so that a refused call takes none.
+        // The check comes before the checkpoint, so that a refused call takes no checkpoint.
         self.cell.check_closable()?;
         self.cell.save_dependents(py)?;
         let number = self.checkpoint(py, Some(blob))?;

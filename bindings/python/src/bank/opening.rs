@@ -74,7 +74,7 @@ impl PyBank {
                 "checkpoint goes with read_only=True: for writing, a bank opens at its newest checkpoint",
             ));
         }
-        // Before the bank is created: Python may turn the warning into an error.
+        // The warning comes before the bank is created, because Python may turn it into an error.
         if let Some(warning) = embank::memory_budget_warning(options.memory_budget_bytes) {
             errors::warn_user(py, &warning)?;
         }

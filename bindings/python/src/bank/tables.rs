@@ -1,4 +1,4 @@
-//! The bank's tables: made, opened, dropped.
+//! Methods that make, open and drop the bank's tables.
 
 use std::path::PathBuf;
 

@@ -8,7 +8,8 @@ use pyo3::types::{IntoPyDict, PyDict};
 use super::PyBank;
 use crate::scalars;
 
-/// A call that waits for lookahead checks this often for pending signals, so that Ctrl-C ends it.
+/// Interval at which a call that waits for lookahead checks for pending signals, so that Ctrl-C
+/// ends the call.
 const LOOKAHEAD_SLICE: Duration = Duration::from_millis(100);
 
 #[pymethods]
@@ -65,7 +66,7 @@ impl PyBank {
     fn wait_lookahead(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let timeout = scalars::seconds("timeout", timeout)?;
         let began = Instant::now();
-        // Ends: with the timeout, or when a signal handler raises.
+        // The loop ends with the timeout, or when a signal handler raises.
         loop {
             let left = timeout.saturating_sub(began.elapsed());
             let slice = left.min(LOOKAHEAD_SLICE);

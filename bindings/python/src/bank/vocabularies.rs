@@ -1,4 +1,4 @@
-//! The bank's vocabularies: made, opened, dropped.
+//! Methods that make, open and drop the bank's vocabularies.
 
 use pyo3::prelude::*;
 

@@ -1,5 +1,5 @@
-//! The cell itself: how calls get the bank, how a thread knows the banks that it is in a call of,
-//! and how the bank closes.
+//! The cell itself: how calls get the bank, how a thread records the banks that it is calling, and
+//! how the bank closes.
 
 use std::cell::RefCell;
 use std::mem;
@@ -16,8 +16,8 @@ use crate::{errors, signals};
 
 /// A bank's handles while it is open; empty after the bank is closed.
 ///
-/// Its methods stand in this folder: those for handles of every kind in `handles`, those for
-/// tables, leases, dependents and going back to a checkpoint in the files of these names.
+/// The files of this folder have its methods: `handles` for handles of every kind, `tables`,
+/// `leases` and `dependents` for these objects, and `roll_back` for the return to a checkpoint.
 #[derive(Debug)]
 pub(crate) struct BankCell {
     path: PathBuf,
@@ -68,8 +68,8 @@ impl BankCell {
         self.run(py, move || call(&bank))
     }
 
-    /// Calls `call`, which checks for signals. A signal handler may call [`close`](Self::close),
-    /// which would wait for this thread's call; it gets an error instead.
+    /// Calls `call`, which checks for signals. A signal handler that calls [`close`](Self::close)
+    /// gets an error, because `close` would wait for this thread's call.
     pub(crate) fn as_call_of_this_thread<R>(&self, call: impl FnOnce() -> R) -> R {
         let _call = CallOfThisThread::on(self.address());
         call()
@@ -88,7 +88,7 @@ impl BankCell {
     /// that were lost. `None` if no change was lost, or if another call has closed the bank.
     ///
     /// # Errors
-    /// Those of [`check_closable`](Self::check_closable).
+    /// The errors of [`check_closable`](Self::check_closable).
     pub(crate) fn close(&self) -> PyResult<Option<Unsaved>> {
         if !self.is_own_process() {
             return Ok(None);
@@ -111,15 +111,16 @@ impl BankCell {
         Ok(unsaved)
     }
 
-    /// Takes all handles, and counts as a call in flight. A thread that closes the bank waits for
-    /// this call.
+    /// Takes all handles, and counts a call in flight, so that a thread that closes the bank waits
+    /// for it.
     pub(crate) fn take_open(&self) -> Option<OpenHandles> {
         let mut state = self.state.lock();
         state.in_flight += usize::from(state.open.is_some());
         state.open.take()
     }
 
-    /// Puts the handles back that `take_open` took. Returns them if the bank was closed in between.
+    /// Puts back the handles that `take_open` took. If the bank was closed in between, returns the
+    /// handles.
     pub(crate) fn put_open(&self, open: OpenHandles) -> Option<OpenHandles> {
         let mut state = self.state.lock();
         if state.closing {
@@ -167,7 +168,7 @@ impl BankCell {
     }
 
     /// Takes a handle if the registry has it, and counts a call in flight. The caller ends the call
-    /// with an [`InFlight`].
+    /// by dropping an [`InFlight`].
     pub(super) fn pick_if_there<H>(
         &self,
         take: impl FnOnce(&mut OpenHandles) -> Option<H>,
@@ -200,11 +201,11 @@ impl BankCell {
         call: impl FnOnce() -> embank::Result<R> + Send,
     ) -> PyResult<R> {
         let in_flight = InFlight(self);
-        // Clears an exception that the drop of a handle in this thread has left: a drop can't raise
-        // it.
+        // Clears an exception that the drop of a handle in this thread left, because a drop can't
+        // raise it.
         drop(signals::raised_in_passing());
-        // The store keeps its invariants through a panic, and this crate changes nothing before a
-        // call has returned.
+        // Catching the panic is sound: the store keeps its invariants through a panic, and this
+        // crate changes nothing before a call has returned.
         let outcome = py.detach(|| {
             let of_this_thread = CallOfThisThread::on(self.address());
             let outcome = catch_unwind(AssertUnwindSafe(call));
@@ -278,7 +279,7 @@ enum CallFailure {
 pub(crate) struct InFlight<'a>(&'a BankCell);
 
 impl<'a> InFlight<'a> {
-    /// For a call that `pick` or `take_open` has already counted.
+    /// Makes the guard of a call that `pick` or `take_open` has already counted.
     pub(crate) fn of(cell: &'a BankCell) -> Self {
         Self(cell)
     }
@@ -296,13 +297,14 @@ impl Drop for InFlight<'_> {
 }
 
 thread_local! {
-    /// The addresses of the cells that this thread is in a call of, the innermost call last. There
-    /// can be several: a call may call a progress function in Python, and that function may make
-    /// calls.
+    /// The addresses of the cells that this thread is calling, the innermost call last. There can
+    /// be several addresses: a call may call a progress function in Python, and that function may
+    /// call another cell.
     static CALLS_OF_THIS_THREAD: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// `None` in a thread that is ending, whose thread-local list is gone.
+/// Calls `work` on this thread's list. `None` in a thread that is ending, whose thread-local list
+/// is gone.
 fn calls_of_this_thread<R>(work: impl FnOnce(&mut Vec<usize>) -> R) -> Option<R> {
     CALLS_OF_THIS_THREAD.try_with(|calls| work(&mut calls.borrow_mut())).ok()
 }
@@ -328,8 +330,8 @@ fn is_in_call(cell_address: usize) -> bool {
     calls_of_this_thread(|cells| cells.contains(&cell_address)) == Some(true)
 }
 
-/// Runs `work` with the GIL released if this thread holds it. A drop calls this, which can happen
-/// at any time, also when the interpreter has ended.
+/// Runs `work`, with the GIL released if this thread holds it. Drops call this function, also when
+/// the interpreter has ended.
 pub(crate) fn detached(work: impl FnOnce() + Send) {
     let mut work = Some(work);
     let ran = Python::try_attach(|py| {

@@ -9,12 +9,12 @@ use super::bank_cell::{BankCell, InFlight};
 use super::handles::DependentId;
 use crate::errors;
 
-/// An object with handles of the bank that the cell does not own: a pipeline.
+/// An object, such as a pipeline, with handles of the bank that the cell does not own.
 pub(crate) trait EndsWithBank: std::fmt::Debug + Send + Sync {
-    /// Saves its new values in the bank, with the GIL released.
+    /// Saves the object's new values in the bank, with the GIL released.
     fn save(&self, py: Python<'_>) -> PyResult<()>;
 
-    /// Drops its handles of the bank for good. Is called without the GIL.
+    /// Drops the object's handles of the bank for good. The caller must not hold the GIL.
     fn close(&self);
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Attached<D> {
 
 impl BankCell {
     /// Makes a dependent with the GIL released, and keeps a share of it. The outer `Result` is an
-    /// error of the bank, the inner one an error of `call`.
+    /// error of the bank. The inner `Result` is an error of `call`.
     pub(crate) fn attach<D: EndsWithBank + 'static, E: Send>(
         &self,
         py: Python<'_>,

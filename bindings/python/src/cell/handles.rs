@@ -1,7 +1,7 @@
-//! The handles of an open bank, the ids that Python objects know them by, and calls on them.
+//! The handles of an open bank, their ids in Python objects, and calls on them.
 //!
-//! A Python object holds the id of a handle, not the handle. The handle lies in a [`Registry`] of
-//! the bank's cell, where closing the bank finds it.
+//! A Python object holds only the id of a handle. The handle is in a [`Registry`] of the bank's
+//! cell, where `close` finds it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -38,7 +38,8 @@ pub(crate) struct CellTableId {
     pub(crate) roll_backs: u32,
 }
 
-/// Every handle of the bank that no call uses now. They are dropped in the order of the fields.
+/// Every handle of the bank that no call uses now. The handles are dropped in the order of the
+/// fields.
 #[derive(Debug)]
 pub(crate) struct OpenHandles {
     pub(super) leases: Registry<Lease>,
@@ -46,7 +47,7 @@ pub(crate) struct OpenHandles {
     pub(super) scans: Registry<SharedScan>,
     pub(super) vocabularies: Registry<Vocabulary>,
     pub(super) dependents: Registry<Dependent>,
-    /// Dropped tables stay here too: their handles return the error.
+    /// Handles of dropped tables stay here too, because they return the error for a dropped table.
     pub(super) tables: Registry<Table, CellTableId>,
     pub(super) bank: Bank,
     /// The number of times that the cell's bank was taken back to a checkpoint.
@@ -71,8 +72,8 @@ impl OpenHandles {
         self.tables.get(&id).cloned().ok_or_else(errors::not_in_checkpoint)
     }
 
-    /// Closes the dependents, which have handles of their own. Must be called before the handles
-    /// here are dropped.
+    /// Closes the dependents, which hold further handles. Must be called before the handles here
+    /// are dropped.
     pub(super) fn close_dependents(&self) {
         self.dependents.handles().for_each(|dependent| dependent.0.close());
     }
@@ -122,7 +123,7 @@ impl Registered for Dependent {
     }
 }
 
-/// The calls that work for handles of every kind with a registry.
+/// The calls for handles of every kind that has a registry.
 impl BankCell {
     /// Makes a handle of the bank with the GIL released, and keeps it.
     pub(crate) fn keep_of_bank<H: Registered>(
@@ -274,7 +275,7 @@ impl<H, Id: Eq + Hash> Registry<H, Id> {
         self.handles.get(id)
     }
 
-    /// Takes a handle out.
+    /// Removes a handle and returns it.
     pub(crate) fn take(&mut self, id: &Id) -> Option<H> {
         self.handles.remove(id)
     }

@@ -1,4 +1,4 @@
-//! Leases: taken, looked at, and consumed.
+//! Methods that take, inspect and consume leases.
 
 use embank::{Lease, Table};
 use pyo3::exceptions::PyValueError;
@@ -61,7 +61,8 @@ impl BankCell {
         kept.ok_or_else(errors::bank_closed)
     }
 
-    /// Takes a lease and runs `call` on it with the GIL released. `call` consumes the lease.
+    /// Removes a lease from its registry and runs `call` on it with the GIL released. `call`
+    /// consumes the lease.
     pub(crate) fn consume_lease<R: Send>(
         &self,
         py: Python<'_>,

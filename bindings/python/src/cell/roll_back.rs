@@ -32,8 +32,8 @@ struct Kept {
 
 impl Kept {
     fn of(open: &OpenHandles) -> Self {
-        // A table that another one has replaced is left out: the new table with its name and number
-        // is not the object's.
+        // A table that was replaced is left out: the new table with its name and number is not the
+        // table of the Python object.
         let tables = open.tables.iter().filter(|(_, table)| table.has_its_number());
         let kept_table = |(&id, table): (&CellTableId, &Table)| KeptTable {
             id,
@@ -61,7 +61,8 @@ impl Kept {
             if !there {
                 continue;
             }
-            // A table that was opened without a check of its vocabulary is opened so again.
+            // A table that was opened without a check of its vocabulary is opened again without the
+            // check.
             let checked = open.bank.table(&name, config);
             let table = checked.or_else(|_| open.bank.open_table_unchecked(&name));
             if let Ok(table) = table {
@@ -83,8 +84,8 @@ impl BankCell {
     /// can't be opened.
     ///
     /// # Errors
-    /// Those of `Bank::roll_back` and `Bank::open`. Also if the bank is closed, or this thread is
-    /// inside a call on it.
+    /// The errors of `Bank::roll_back` and `Bank::open`. Also fails if the bank is closed, or if
+    /// this thread is inside a call on it.
     pub(crate) fn roll_back(
         &self,
         py: Python<'_>,
@@ -105,7 +106,7 @@ impl BankCell {
         options: &BankOptions,
         checkpoint: u64,
     ) -> embank::Result<Vec<u64>> {
-        // Checked before the bank is closed: a wrong number must lose no change.
+        // The check comes before the bank is closed, so that a wrong number loses no change.
         let there: Vec<u64> =
             Bank::checkpoints(self.path())?.into_iter().map(|of| of.number).collect();
         if !there.contains(&checkpoint) {
@@ -122,7 +123,7 @@ impl BankCell {
         open.close_dependents();
         open.end(|| self.wait_until_in_flight(1));
         let gone = Bank::roll_back(self.path(), checkpoint);
-        // Opened after an error too, at its newest checkpoint.
+        // The bank is opened again also after an error, at its newest checkpoint.
         let reopened = Bank::open(self.path(), options.clone()).map(|bank| {
             let mut open = OpenHandles::new(bank, roll_backs);
             kept.open_in(&mut open);

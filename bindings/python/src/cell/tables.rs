@@ -1,4 +1,4 @@
-//! Tables of a cell. Their ids stay valid through a roll back.
+//! Tables of a cell. A table's id stays valid through a roll back.
 
 use std::sync::Arc;
 
@@ -44,8 +44,8 @@ impl BankCell {
         kept.ok_or_else(errors::bank_closed)
     }
 
-    /// True if two table objects stand for one table. Tables with one number are different tables
-    /// if one of them was dropped.
+    /// True if two table objects stand for one table. Two objects with the same table number stand
+    /// for different tables if one of the tables was dropped.
     pub(crate) fn is_one_table(&self, one: CellTableId, other: CellTableId) -> PyResult<bool> {
         if one.id.number() != other.id.number() {
             return Ok(false);

@@ -10,8 +10,8 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::scalars;
 
-/// A spec as JSON. Text is taken as it is, an object with `to_json` by that method, and a dict by
-/// the module `json`.
+/// Returns a spec as JSON. Text is returned unchanged. An object with `to_json` is converted by
+/// that method, and a dict by the module `json`.
 pub(super) fn spec_json(spec: &Bound<'_, PyAny>) -> PyResult<String> {
     static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if let Ok(text) = spec.cast::<PyString>() {
@@ -90,7 +90,7 @@ pub(super) fn feed_inputs(given: &Bound<'_, PyAny>) -> PyResult<Vec<FeedInput>> 
         }
         let path: PathBuf = input.extract().map_err(|error: PyErr| {
             if !error.is_instance_of::<PyTypeError>(input.py()) {
-                // The input's `__fspath__` raised it.
+                // The input's `__fspath__` raised this error.
                 return error;
             }
             PyTypeError::new_err(format!(

@@ -4,9 +4,9 @@
 //! name buffers and a function that releases them. pyarrow, polars, DuckDB and others take such
 //! objects.
 //!
-//! The only `unsafe` block of this crate is here: NumPy's memory seen as Arrow's. It keeps the
-//! array alive until the last Arrow buffer of it is dropped. The array, its tensors and its Arrow
-//! buffers share the memory: a write through one of them shows in all.
+//! The only `unsafe` block of this crate is here: it makes an Arrow buffer of NumPy's memory. The
+//! buffer keeps the array alive until its last share is dropped. The array, its tensors and its
+//! Arrow buffers share the memory: a write through one of them shows in all.
 
 use std::panic::AssertUnwindSafe;
 use std::ptr::NonNull;
@@ -111,8 +111,8 @@ impl PyArrowBatch {
     }
 }
 
-/// A matrix as a column of lists. `None` if its values are of another type; the inner error says
-/// what is wrong with its memory layout.
+/// Returns a matrix as a column of lists. `None` if its values are of another type. The inner error
+/// names the problem of its memory layout.
 fn column<T: ArrowPrimitiveType>(array: &Bound<'_, PyAny>) -> Option<Result<ArrayRef, &'static str>>
 where
     T::Native: Element,
@@ -145,9 +145,9 @@ fn shared<T: Element + arrow_buffer::ArrowNativeType>(
     let data = NonNull::new(array.data()).unwrap_or(NonNull::dangling());
     let bytes = array.len() * size_of::<T>();
     let owner = Arc::new(AssertUnwindSafe(array.clone().unbind()));
-    // SAFETY: `column` has checked that the array is contiguous and aligned, so its values are the
-    // `bytes` bytes from `data` on. NumPy frees them with the array, and `owner` keeps the array
-    // until the buffer is dropped. `ScalarBuffer::new` would panic at unaligned memory.
+    // SAFETY: the `bytes` bytes from `data` on must be valid until the buffer is dropped. `column`
+    // has checked that the array is contiguous and aligned, so these bytes are its values. NumPy
+    // frees them with the array, and `owner` keeps the array until the buffer is dropped.
     let buffer = unsafe { Buffer::from_custom_allocation(data.cast(), bytes, owner) };
     ScalarBuffer::new(buffer, 0, array.len())
 }

@@ -90,7 +90,7 @@ impl PyFeed {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.slot.check_process()?;
-        // Ends: the run sends a batch or ends, or a signal handler raises.
+        // The loop ends when the run sends a batch or ends, or when a signal handler raises.
         loop {
             match py.detach(|| self.wait()).ok_or_else(errors::bank_closed)? {
                 Ok(Waited::Batch(batch)) => return arrays(py, batch).map(Some),
@@ -180,10 +180,10 @@ impl Iterator for Reader {
         if feed.process != process::id() {
             return external("a feed does not survive a fork".to_owned());
         }
-        // Ends: the run sends a batch or ends, or a signal handler raises.
+        // The loop ends when the run sends a batch or ends, or when a signal handler raises.
         loop {
-            // Releases the GIL if this thread holds it: the thread that writes what is read may
-            // need it.
+            // Releases the GIL if this thread holds it, because the thread that writes the input
+            // may need the GIL.
             let mut waited = None;
             detached(|| waited = feed.wait());
             let Some(waited) = waited else {
@@ -218,7 +218,8 @@ impl RecordBatchReader for Reader {
 impl Drop for PyFeed {
     fn drop(&mut self) {
         if self.process != process::id() {
-            // In a forked child the pipeline's threads do not exist, so a drop would wait for ever.
+            // Leaks the cell in a forked child. The pipeline's threads do not exist there, so a
+            // drop would wait for ever.
             std::mem::forget(Arc::clone(&self.cell));
             return;
         }

@@ -29,8 +29,8 @@ impl FeedCell {
         self.0.lock()
     }
 
-    /// Ends the run, and passes its pipeline to `put_back`; `None` if the pipeline is lost. Must be
-    /// called without the GIL, as [`lock`](Self::lock).
+    /// Ends the run, and passes its pipeline to `put_back`, or `None` if the pipeline is lost. Must
+    /// be called without the GIL, like [`lock`](Self::lock).
     pub(crate) fn end(&self, by_bank: bool, put_back: impl FnOnce(Option<Box<Pipeline>>)) {
         let mut state = self.0.lock();
         let FeedState::Open(feed) = &mut *state else { return };
@@ -41,8 +41,8 @@ impl FeedCell {
             by_bank,
         };
         if let FeedState::Open(feed) = std::mem::replace(&mut *state, closed) {
-            // Called under the lock, so that a call that sees the closed feed finds the pipeline in
-            // its slot.
+            // `put_back` is called under the lock, so that a call that sees the closed feed finds
+            // the pipeline in its slot.
             put_back(feed.into_pipeline().ok().map(Box::new));
         }
     }

@@ -1,7 +1,7 @@
 //! `Pipeline`: preprocessing, run as a whole or fed batch by batch.
 //!
-//! A Rust pipeline belongs to one run at a time. [`slot`] says how runs share it and how it ends
-//! with its bank.
+//! A Rust pipeline belongs to one run at a time. [`slot`] explains how runs share the pipeline and
+//! how it ends with its bank.
 
 use std::sync::Arc;
 
@@ -283,8 +283,8 @@ impl PyPipeline {
         let mut taken = slot.take()?;
         taken.pipeline().set_threads(threads);
         taken.pipeline().save_each_batch(save_each_batch);
-        // Without the GIL: making the feed waits for the vocabularies' locks, which a run of
-        // another thread may hold.
+        // The GIL is released, because making the feed waits for the vocabularies' locks, which a
+        // run of another thread may hold.
         let feed =
             py.detach(|| taken.feed(save_each_batch, |pipeline| pipeline.feed(inputs, &options)))?;
         let feed = feed.map_err(|error| errors::pipeline_to_python(py, &error))?;
@@ -296,9 +296,9 @@ impl PyPipeline {
     /// checkpoint.
     ///
     /// Args:
-    ///     inputs: As for `feed`.
+    ///     inputs: See `feed`.
     ///     threads: The number of threads of this run. Default: the pipeline's.
-    ///     learn: As for `feed`. A run with `learn=False` only checks the inputs.
+    ///     learn: See `feed`. A run with `learn=False` only checks the inputs.
     #[pyo3(signature = (inputs, *, threads=None, learn=None))]
     fn run(
         &self,
@@ -322,7 +322,7 @@ impl PyPipeline {
     /// of the rows are counted: go back to a checkpoint.
     ///
     /// Args:
-    ///     inputs: As for `feed`.
+    ///     inputs: See `feed`.
     ///     threads: The number of threads of this run. Default: the pipeline's.
     ///
     /// >>> from embank.pipeline import Column, Field, Output, Pipeline, Spec, VocabularySpec, modulus, vocabulary
@@ -461,7 +461,8 @@ impl PyPipeline {
         let call = |pipeline: &mut Pipeline| {
             let inputs: Vec<_> = inputs.iter().map(FeedInput::input).collect();
             let report = run(pipeline, &inputs);
-            // Saved after an error too: the values that got ids before it keep them.
+            // The pipeline saves also after an error, so that values that got ids before the error
+            // keep them.
             let saved = pipeline.save();
             let report = report?;
             saved.map(|()| report)

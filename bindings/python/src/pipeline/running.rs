@@ -12,8 +12,8 @@ use super::slot::Taken;
 use crate::errors;
 use crate::signals::SIGNAL_INTERVAL;
 
-/// Calls `call` in a thread, and checks for Ctrl-C until it ends. `None` if the thread panicked;
-/// the pipeline is lost then.
+/// Calls `call` in a thread, and checks for Ctrl-C until the thread ends. `None` if the thread
+/// panicked, which loses the pipeline.
 pub(super) fn run_interruptibly(
     py: Python<'_>,
     mut taken: Taken<'_>,

@@ -1,8 +1,9 @@
-//! The place of a pipeline while it does not run, and how it ends with its bank.
+//! The slot that holds a pipeline while no run has it, and how the pipeline ends with its bank.
 //!
-//! A Rust pipeline belongs to one run at a time. A run takes it out of its [`Slot`] and puts it
-//! back. Another call that needs the pipeline during the run raises an error. A run that learns
-//! nothing uses an evaluation pipeline, which the slot can make at any time ([`Slot::evaluation`]).
+//! A Rust pipeline belongs to one run at a time. A run takes the pipeline out of its [`Slot`] and
+//! puts it back. Another call that needs the pipeline during the run raises an error. A run that
+//! learns nothing uses an evaluation pipeline, which the slot can make at any time
+//! ([`Slot::evaluation`]).
 //!
 //! A pipeline on a bank has handles of that bank, so the bank's files stay open until the pipeline
 //! is dropped. The bank's cell shares the slot, and [`Slot::close`] empties it. If a run has the
@@ -26,28 +27,28 @@ use super::feed_cell::FeedCell;
 use crate::cell::{Attached, BankCell, DependentId, EndsWithBank};
 use crate::errors;
 
-/// The place of one pipeline.
+/// Holds one pipeline, or says which call has it.
 #[derive(Debug)]
 pub(crate) struct Slot {
     process: u32,
     /// False for an evaluation, which has nothing to save.
     learns: bool,
     state: Mutex<SlotState>,
-    /// Notified when the pipeline comes back, and when it is handed on to a feed.
+    /// Notified when the pipeline is put back, and when a feed gets it.
     changed: Condvar,
 }
 
 #[derive(Debug)]
 struct SlotState {
     place: Place,
-    /// Evaluations are made of this pipeline, also while a run has the other one. It has handles of
-    /// the bank too. `None` after the bank is closed.
+    /// The pipeline of which evaluations are made, also while a run has the other pipeline. It
+    /// holds handles of the bank. `None` after the bank is closed.
     evaluation: Option<Box<Pipeline>>,
     /// True when the bank begins to close.
     closing: bool,
 }
 
-/// Where the pipeline is.
+/// The state of the pipeline: in its slot, in use by a call or a feed, lost, or dropped.
 #[derive(Debug)]
 enum Place {
     Here(Box<Pipeline>),
@@ -214,8 +215,8 @@ impl EndsWithBank for Slot {
         state.closing = true;
         let evaluation = state.evaluation.take();
         MutexGuard::unlocked(&mut state, || drop(evaluation));
-        // Ends: a run ends at its next chunk, a feed is ended here, and `closing` lets no new run
-        // begin.
+        // The loop ends: a run ends at its next chunk, a feed is ended here, and `closing` refuses
+        // new runs.
         loop {
             match &state.place {
                 Place::Here(_) => {
@@ -280,8 +281,8 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// The share of a slot that Python objects have. When the last share is dropped, the bank's cell
-/// drops the pipeline.
+/// The share of a slot that Python objects hold. Dropping the last share makes the bank's cell drop
+/// the pipeline.
 #[derive(Debug)]
 pub(crate) struct SlotOwner {
     slot: Arc<Slot>,

@@ -13,7 +13,7 @@ pub(crate) use initializers::{
 pub(crate) use optimizers::{add_optimizers, optimizer, optimizer_object};
 pub(crate) use row_life::{admission, tracking};
 
-/// The names in a sentence: `a, b or c`.
+/// Joins the names for a message: `a, b or c`.
 fn one_of<S: std::borrow::Borrow<str>>(names: &[S]) -> String {
     let Some((last, others)) = names.split_last() else { return String::new() };
     format!("{} or {}", others.join(", "), last.borrow())

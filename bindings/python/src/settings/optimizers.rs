@@ -1,6 +1,6 @@
 //! Optimizers: how a table turns gradients into new values.
 //!
-//! The table below holds everything that the Python package says of an optimizer.
+//! The table below holds all facts of an optimizer that the Python package states.
 //! tests/test_typing.py makes the type stub's lines from the classes.
 
 use embank::{Adagrad, Adam, AdamW, Ftrl, Optimizer, RowWiseAdagrad, Sgd};
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use super::one_of;
 use crate::scalars;
 
-/// A setting of an optimizer as Python has it. `R` is its type in the library.
+/// A setting of an optimizer in its Python type. `R` is its type in the library.
 trait Setting<R> {
     fn to_rust(self) -> R;
     fn from_rust(value: R) -> Self;
@@ -61,7 +61,7 @@ impl Repr for bool {
 
 /// Makes the classes and their conversions. An entry has the class, its name in Python, the
 /// library's struct (which has the name of its `Optimizer` variant), and the settings in Python's
-/// order. A setting has its name, type, default, and the field of the struct.
+/// order. Each setting has a name, a type, a default, and a field of the struct.
 macro_rules! optimizers {
     ($(
         $(#[$docs:meta])*

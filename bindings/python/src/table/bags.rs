@@ -24,7 +24,7 @@ impl GivenBags {
     /// Reads the arguments of a call with `keys` keys.
     ///
     /// # Errors
-    /// `TypeError` and `ValueError` for arrays of another dtype or shape and for another `pooling`.
+    /// `TypeError` or `ValueError` for an array of another dtype or shape, or an unknown `pooling`.
     /// The store checks later whether the offsets fit the keys.
     pub(crate) fn new(
         keys: usize,
@@ -75,7 +75,7 @@ impl PyTable {
     ///     A `BagLease` with `rows`, float32 `(bags, dim)`. The lease counts once on a row whose
     ///         key occurs several times.
     ///
-    /// Raises: as `get`; `ValueError` for offsets or weights that do not fit the keys.
+    /// Raises: the errors of `get`; `ValueError` for offsets or weights that do not fit the keys.
     #[pyo3(signature = (keys, offsets, *, pooling = "sum", weights = None, out = None, timeout = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn get_bags<'py>(
@@ -105,7 +105,7 @@ impl PyTable {
     /// nothing and never waits for a bound. A key without a row counts with its initial value.
     ///
     /// Args:
-    ///     keys, offsets, pooling, weights, out: As for `get_bags`.
+    ///     keys, offsets, pooling, weights, out: See `get_bags`.
     ///
     /// Returns:
     ///     float32 `(bags, dim)`.
@@ -149,7 +149,7 @@ struct Request<'py> {
     table: Bound<'py, PyTable>,
     keys: Keys<'py>,
     bags: GivenBags,
-    /// The request's place among all requests.
+    /// The request's index among all requests.
     place: usize,
 }
 
@@ -165,7 +165,7 @@ struct Request<'py> {
 /// Returns:
 ///     A list of `BagLease`, one for each request.
 ///
-/// Raises: as `get_many`.
+/// Raises: the errors of `get_many`.
 ///
 /// >>> import embank
 /// >>> bank = embank.Bank("many_bags.bank", memory_budget="16MiB")

@@ -97,7 +97,7 @@ impl PyTable {
     /// After an error, the batches before it are in the table.
     ///
     /// Args:
-    ///     path: As for `export`; also a directory, which means its files sorted by name, or a list
+    ///     path: See `export`; also a directory, which means its files sorted by name, or a list
     ///         of paths. If a file holds only a matrix of f16, bf16, f32 or f64, row i is the row
     ///         of key i.
     ///     format: "safetensors", "npy" or "parquet". Default: the one of the suffix.
@@ -153,7 +153,7 @@ impl PyTable {
     }
 }
 
-/// The format with this name. `None` stands for the format of the file's suffix.
+/// Returns the format with this name. `None` stands for the format of the file's suffix.
 pub(crate) fn format_of(name: Option<&str>) -> PyResult<Option<FileFormat>> {
     Ok(Some(match name {
         None => return Ok(None),
@@ -168,7 +168,7 @@ pub(crate) fn format_of(name: Option<&str>) -> PyResult<Option<FileFormat>> {
     }))
 }
 
-/// One path, or several paths in a list or tuple.
+/// Reads one path, or several paths in a list or tuple.
 fn paths_of(paths: &Bound<'_, PyAny>) -> PyResult<Vec<PathBuf>> {
     match paths.is_instance_of::<PyList>() || paths.is_instance_of::<PyTuple>() {
         true => paths.extract(),

@@ -113,8 +113,8 @@ impl PyTable {
         Ok(found)
     }
 
-    /// Deletes the counts of gets before admission (`admit_after_gets`) of keys without a get in
-    /// the last `unused_for`.
+    /// Deletes the counts of gets that the table keeps for keys without a row (`admit_after_gets`),
+    /// if the last get of the key is at least `unused_for` ago.
     ///
     /// The call goes through the counts of the newest checkpoint. `evict(unused_for=...)` deletes
     /// these counts too. The deletion is durable with the next checkpoint.

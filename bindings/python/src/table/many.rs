@@ -1,4 +1,4 @@
-//! Rows of several tables in one call.
+//! Functions that get rows of several tables in one call, and apply their gradients.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ struct Request<'py> {
     keys: Keys<'py>,
     /// Keys that this training step has got before.
     earlier: Option<Keys<'py>>,
-    /// The request's place among all requests.
+    /// The request's index among all requests.
     place: usize,
 }
 

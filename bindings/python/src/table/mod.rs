@@ -1,8 +1,8 @@
 //! `Table`: rows by key.
 //!
-//! The class and its properties are here. Its other methods are in the files of this folder:
-//! `training` has the methods of a training step (`many` for several tables at once), `reading` the
-//! methods that change nothing, `files` export and import, `life` deletion and eviction.
+//! This file has the class and its properties. The other files of this folder have its other
+//! methods: `training` for a training step, `many` for several tables at once, `reading` for
+//! methods that change nothing, `files` for export and import, `life` for deletion and eviction.
 
 use std::sync::Arc;
 

@@ -10,7 +10,8 @@ impl PyTable {
     /// thread makes or deletes rows.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let rows = self.with(py, embank::Table::rows)?;
-        // Fits: each row has a record in the log, and the log's bytes have 64-bit addresses.
+        // The number fits, because each row has a record in the log, and the log has 64-bit
+        // addresses.
         Ok(usize::try_from(rows).unwrap_or(usize::MAX))
     }
 

@@ -102,7 +102,8 @@ impl PyScan {
         let dim = self.dim;
         let batch = self.cell.with_shared(py, self.id, |scan| {
             let mut scan = scan.lock();
-            // Bounded by the rows that are left: `batch_size` rows might not fit the memory.
+            // The size is at most the number of rows that are left, because `batch_size` rows might
+            // not fit in memory.
             let size = usize::try_from(scan.remaining())
                 .map_or(self.batch_size, |left| self.batch_size.min(left));
             let mut keys = vec![0; size];

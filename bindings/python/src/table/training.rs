@@ -94,13 +94,13 @@ impl PyTable {
     /// Works as `get`, but returns None if a row would make it wait. It reads rows from disk too.
     ///
     /// Args:
-    ///     keys, out: As for `get`.
+    ///     keys, out: See `get`.
     ///
     /// Returns:
     ///     A `Lease`, or None if a row is at the staleness bound or is reserved for a get that has
     ///         waited long. With None, the content of `out` is unspecified.
     ///
-    /// Raises: as `get`, except `StalenessTimeout` and `SelfBlocked`.
+    /// Raises: the errors of `get`, except `StalenessTimeout` and `SelfBlocked`.
     ///
     /// >>> import embank
     /// >>> with embank.Bank("try.bank", memory_budget="16MiB") as bank:
@@ -139,7 +139,7 @@ impl PyTable {
     /// Returns:
     ///     A `DistinctLease` with `rows`, float32 `(u, dim)`, `keys` and `inverse`.
     ///
-    /// Raises: as `get`.
+    /// Raises: the errors of `get`.
     #[pyo3(signature = (keys, *, out = None, earlier = None, timeout = None))]
     fn get_distinct<'py>(
         &self,

@@ -1,4 +1,4 @@
-//! `soak`: all operations at once for any time, checked against a model.
+//! `soak`: runs all operations at the same time for a given time, and checks them against a model.
 //!
 //! Two workers put, update, get, peek at and delete rows of a table several times larger than its
 //! budget, in batches of 1 to 4,096 keys, uniform and skewed. The number of keys in use grows over

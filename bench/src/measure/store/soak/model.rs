@@ -25,7 +25,7 @@ pub(super) const ROW_WORDS: usize = 8;
 /// Bytes of a row.
 pub(super) const ROW_BYTES: usize = ROW_WORDS * 8;
 
-/// A key's word at one moment.
+/// A copy of a key's word at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word(u32);
 
@@ -43,7 +43,7 @@ impl Word {
     }
 }
 
-/// The words of all keys.
+/// The word of each key, which holds the version of its row.
 #[derive(Debug)]
 pub(super) struct Model {
     words: Vec<AtomicU32>,

@@ -40,7 +40,7 @@ impl Kind {
     }
 }
 
-/// The results of a worker.
+/// The results of one worker thread: the latencies and counts of its operations.
 #[derive(Debug)]
 pub(super) struct Harvest {
     /// Latencies of single keys, in nanoseconds.
@@ -243,7 +243,7 @@ impl Worker<'_> {
     }
 }
 
-/// Reads every row of the model while no worker changes any.
+/// Reads every row of the model. Must be called while no worker changes a row.
 ///
 /// # Errors
 /// Fails if an answer is wrong or the store fails.

@@ -17,7 +17,7 @@ def warn_caller(text: str) -> None:
     """Issues a `UserWarning` at the innermost line outside of torch and this package."""
     level = 2
     frame = sys._getframe(1)
-    # Ends: every stack has a first frame.
+    # The loop ends because every stack has a first frame.
     while frame.f_back is not None and _is_inner(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
         level += 1

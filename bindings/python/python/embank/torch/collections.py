@@ -21,7 +21,7 @@ Jagged = Union[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 def _tensors(features: Mapping[str, Jagged]) -> Iterator[Tensor]:
-    """The keys of all features.
+    """Yields the keys of each feature.
 
     Raises:
         TypeError: `features` is a tensor or has no values.

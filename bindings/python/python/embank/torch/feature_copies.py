@@ -15,8 +15,8 @@ from typing import NamedTuple, Optional
 import embank
 from embank import Bank
 
-# By the id of an open bank and the name of a store: the newest checkpoint at the store's last
-# change of a feature. Each opening of a bank has a random id that is never used again.
+# The newest checkpoint at a store's last change of a feature. The key is the id of an open bank and
+# the store's name. Each opening of a bank has a random id that is never used again.
 _changed_after: dict[tuple[str, str], Optional[int]] = {}
 
 

@@ -98,7 +98,7 @@ def written_rows(index: Any, size: int, new: bool, count: int, attribute: str) -
 
 
 def _as_array(index: Any, attribute: str) -> Any:
-    """The index as an array of int64 or uint64 `(n,)`, or of bools of any shape."""
+    """Returns the index as an array of int64 or uint64 `(n,)`, or of bools of any shape."""
     if isinstance(index, Tensor) and not (index.is_floating_point() or index.is_complex()):
         index = index.detach().cpu().numpy()
     array = index if isinstance(index, Tensor) else np.asarray(index)

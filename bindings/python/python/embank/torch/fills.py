@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 if TYPE_CHECKING:
     from embank import Bank, Table
 
-# By the id of an open bank and the name of a table: the table's counters after a fill. Each opening
-# of a bank has a random id that is never used again.
+# The sum of a table's counters after a fill. The key is the id of an open bank and the table's
+# name. Each opening of a bank has a random id that is never used again.
 _filled: dict[tuple[str, str], int] = {}
 
 
@@ -40,7 +40,8 @@ class Change(NamedTuple):
 
 
 def training(bank: Bank) -> Optional[Change]:
-    """Returns what has used rows of a bank since it was opened, except fills. None for no use."""
+    """Returns the call that has used rows of a bank since it was opened, except fills. None for no
+    use."""
     return _cause([table for table in _tables(bank) if not _is_prepared(table)], made_rows=True)
 
 
@@ -59,13 +60,13 @@ def _cause(tables: list[Table], made_rows: bool) -> Optional[Change]:
         if counter == "get_rows" and not made_rows:
             continue
         for table in tables:
-            # By name: a counter is a key of the statistics' TypedDict.
+            # Reads a counter by its name, which is a key of the statistics' TypedDict.
             if dict(table.stats())[counter]:
                 return Change(table.name, cause)
     return None
 
 
-# By counter of a table: the calls that increase it. Gets come last, because a get that makes no row
+# The calls that increase each counter of a table. Gets come last, because a get that makes no row
 # changes nothing.
 _CAUSES = {
     "apply_rows": "a backward pass, or a call that applies gradients, changed them",
@@ -88,8 +89,7 @@ def _key(table: Table) -> tuple[str, str]:
 
 
 def _uses(table: Table) -> int:
-    """A count that grows whenever rows are made, changed or deleted. It grows with each lease too,
-    because a lease may make a row.
-    """
+    """Returns a count that grows whenever rows are made, changed or deleted. It grows with each
+    lease too, because a lease may make a row."""
     stats = table.stats()
     return stats["get_rows"] + stats["put_rows"] + stats["apply_rows"] + stats["deleted_rows"]

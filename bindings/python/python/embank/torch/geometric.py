@@ -377,7 +377,7 @@ class FeatureStore(geometric.FeatureStore):  # type: ignore[misc, unused-ignore]
             # The bank is open for reading only, so nothing has changed.
             raise
         except BaseException:
-            # Some rows may have changed.
+            # An error may have come after some rows had changed.
             note_change(self._bank, self._name)
             raise
         note_change(self._bank, self._name)

@@ -82,7 +82,7 @@ class Rows(NamedTuple):
 
 
 class OnGradient:
-    """Handles the leaf's gradient. It is an error if the lease has ended.
+    """Handles the leaf's gradient. Raises an error if the lease has ended.
 
     The hook looks the table's sink up in the backward pass, because an optimizer may be made or
     detached after the forward pass.
@@ -297,8 +297,8 @@ def leased_rows(
         if norm is not None:
             too_long = shorten(rows, norm).nonzero().flatten().numpy()
             if len(too_long) > 0:
-                # As in torch, where `max_norm` shortens the weight itself: the step starts from the
-                # short rows.
+                # The step starts from the shortened rows, because torch's `max_norm` shortens the
+                # weight itself.
                 lease.rewrite(too_long, lease.rows[too_long])
         leaf = to_device(rows, keys.device).requires_grad_()
         on_gradient = OnGradient(table, lease)

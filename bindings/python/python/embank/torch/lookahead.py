@@ -74,7 +74,7 @@ class _Ahead(Generic[Batch]):
                 by_table.setdefault((table, keys.dtype), []).append((keys, announced))
         for (table, _), parts in by_table.items():
             table.lookahead(np.concatenate([keys for keys, _ in parts]))
-            # Added only here: keys that could not be announced need no cancelling.
+            # Keys are added only after their announcement, because other keys need no cancelling.
             for keys, announced in parts:
                 announced.append((table, keys))
         return {table for table, _ in by_table}
@@ -218,7 +218,7 @@ class LookaheadLoader(Generic[Batch]):
         """The number of batches to announce ahead of the batch that is handed out next."""
         if not isinstance(self.depth, str):
             return self.depth
-        # The first batch tells the tables.
+        # Before the first batch the tables are unknown, and the depth is 1.
         return max((pace.step() for pace in self._paces.values()), default=1)
 
     def _announce(self, ahead: _Ahead[Batch]) -> None:

@@ -242,7 +242,7 @@ def _load_module(part: str, module: nn.Module, state: Any, found: Differences) -
     )
     missing = [name for key in result.missing_keys for name in _named(key, module)]
     unexpected = [name for key in result.unexpected_keys for name in _named(key, state.get(key))]
-    # The feature has another table.
+    # The feature is known, but has another table.
     changed |= {name for name in missing if name in unexpected}
     found.added.extend(f"{part}.{name}" for name in missing if name not in changed)
     found.removed.extend(f"{part}.{name}" for name in unexpected if name not in changed)
@@ -278,7 +278,7 @@ def _schedule_state(part: Any, state: Any, places: Places) -> Any:
         saved, own = state.get(key), getattr(part, key, None)
         if not isinstance(saved, list) or not isinstance(own, (list, tuple)) or len(own) != len(places):
             continue
-        # States of functions: None leaves a function as it is.
+        # The states of the functions of a schedule. None leaves a function unchanged.
         fresh: Any = [None] * len(places) if key == "lr_lambdas" else own
         found[key] = [
             fresh[at] if place is None or place >= len(saved) else saved[place]

@@ -503,7 +503,7 @@ class Bags:
                 lease = table.get_bags(keys, offsets, pooling=pooling, weights=weights)
             return leased_output(table, lease)
         if torch.is_grad_enabled() and not module.frozen:
-            # The graph begins at the rows.
+            # torch pools instead, so that the graph begins at the rows.
             return None
         return torch.from_numpy(table.peek_bags(keys, offsets, pooling=pooling, weights=weights))
 

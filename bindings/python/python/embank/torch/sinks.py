@@ -30,7 +30,7 @@ Identity = tuple[int, str]
 
 
 class Awaited(Protocol):
-    """The gradient of a lease's rows, which a later backward pass will bring."""
+    """Stands for the gradient of a lease's rows, which a later backward pass will provide."""
 
     lease: DistinctLease
 
