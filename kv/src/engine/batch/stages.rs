@@ -157,7 +157,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     }
 
     /// Works on each key whose index in the batch is in `places`. `entries` holds each key's first
-    /// matching entry at the time of its probe. Adds one to `at` for each completed key.
+    /// matching entry, as it was when the index was probed. Adds one to `at` for each completed
+    /// key.
     #[inline(never)]
     fn run_deferred_steps(
         &mut self,
