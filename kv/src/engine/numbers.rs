@@ -139,9 +139,9 @@ impl Core {
     }
 
     /// Returns the tables for the manifest of checkpoint `number`, whose log begins at `log_begin`
-    /// and ends at `log_end`. Must be called while batches are paused. Batches that started before
-    /// a drop find the table gone when they continue. The caller has held the lock of `tables`
-    /// since before it pinned the checkpoint.
+    /// and ends at `log_end`. Must be called while batches are paused. A batch that started before
+    /// a drop finds the table gone when it continues, so the log gets no further record of that
+    /// table. The caller has held the lock of `tables` since before it pinned the checkpoint.
     pub(crate) fn cut_tables(
         &self,
         tables: &mut [TableState],

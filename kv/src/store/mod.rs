@@ -41,8 +41,8 @@ use serving::{CallState, Serving};
 pub use state::StateId;
 pub use tables::TableInfo;
 
-/// Wakes the threads that wait for rows of this batch when it is dropped. A batch that ends with an
-/// error or a panic may also have released rows, so this is a drop guard.
+/// A drop guard that wakes the threads that wait for rows of this batch. A batch that ends with an
+/// error or a panic may also have released rows.
 struct Released<'a> {
     waiters: &'a Waiters,
     table: TableId,

@@ -1,5 +1,11 @@
 //! How the store runs a batch: one operation on many keys.
 //!
+//! **Words.** The *tail* is the end of the log, where new records are appended. The newest pages in
+//! memory are the *mutable region*, where rows change in place. The older pages in memory are the
+//! *read-only region*. A row's *clock* counts its outstanding Gets, which still await an update. A
+//! *promotion* brings a row to mutable memory before an operation needs it. A *tombstone* is the
+//! record of a deleted row.
+//!
 //! **Problem.** One access to memory takes as long as hundreds of instructions, and one read of the
 //! drive as long as a thousand accesses to memory. A store that handles one key after another waits
 //! for each of these accesses.

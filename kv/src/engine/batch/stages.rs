@@ -95,8 +95,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         Ok(())
     }
 
-    /// Works on the keys from `at` on. `entries` holds each key's first matching entry at the time
-    /// of its probe. Leaves in `at` the first key that was not completed.
+    /// Works on the keys from `at` on. `entries` holds each key's first matching entry, as it was
+    /// when the index was probed. Leaves in `at` the first key that was not completed.
     #[inline(never)]
     fn run_steps(
         &mut self,
@@ -157,7 +157,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     }
 
     /// Works on each key whose index in the batch is in `places`. `entries` holds each key's first
-    /// matching entry at the time of its probe. Adds one to `at` for each completed key.
+    /// matching entry, as it was when the index was probed. Adds one to `at` for each completed
+    /// key.
     #[inline(never)]
     fn run_deferred_steps(
         &mut self,

@@ -10,7 +10,7 @@ use crate::record::clock::ClockWord;
 pub(crate) enum Effect {
     /// The work looks only at the record's header, and only in memory.
     Locate,
-    /// The work reads the value where it lies.
+    /// The work reads the value and leaves the row in place.
     Peek,
     /// The work reads the value. Afterwards the row is in mutable memory.
     Get,

@@ -42,7 +42,7 @@ impl Core {
     /// bytes copied.
     ///
     /// # Errors
-    /// `Damaged`, `Truncated` or `Io` if the page cannot be read; the page then stays as it is.
+    /// `Damaged`, `Truncated` or `Io` if the page cannot be read. The page then stays as it is.
     /// `Poisoned` if the log cannot be written.
     pub(super) fn compact_page(&self, pass: &mut Pass) -> Result<u64> {
         let started = Instant::now();

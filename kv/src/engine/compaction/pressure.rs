@@ -13,9 +13,9 @@
 //! its target at any rate of writing. No writer waits until compaction has passed everything that a
 //! checkpoint has settled.
 //!
-//! Space that kept checkpoints hold is added to the target. Compaction cannot make up for this
-//! space: until the next checkpoint every copy makes the log longer, and the old record's space is
-//! still held.
+//! Kept checkpoints also hold log below `begin`. That log takes disk space, but it does not count
+//! in the log's length. Compaction cannot make up for it: until the next checkpoint every copy
+//! makes the log longer, and the old record's space is still held.
 
 use crate::engine::signal::CompactorState;
 use std::time::{Duration, Instant};
