@@ -282,7 +282,7 @@ def _weights(samples: int) -> list[float]:
 
 
 def _unnamed(shape: Shape, **options: Any) -> DataLoader[int]:
-    """Makes a loader whose order comes from a generator that `ResumableLoader` does not know."""
+    """A loader whose order comes from a generator that `ResumableLoader` does not know."""
     return loader_of(
         shape, sampler=RandomSampler(range(shape.samples), generator=generator()), **options
     )

@@ -39,8 +39,8 @@ import_exception!(embank.errors, UnknownValue);
 import_exception!(embank.errors, UnreadableFile);
 import_exception!(embank.errors, VocabularyMismatch);
 
-/// Rust names that occur in messages, each with the Python name that replaces it. A name that is a
-/// prefix of another name comes after that name.
+/// Names that messages of the Rust crates use, and the Python name of each. A name that begins
+/// another one comes after it.
 const RUST_NAMES: [(&str, &str); 11] = [
     ("Missing::Initial", "missing=\"initial\""),
     ("Vocabulary::set_frozen", "vocabulary.frozen = False"),

@@ -21,7 +21,7 @@ Jagged = Union[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 def _tensors(features: Mapping[str, Jagged]) -> Iterator[Tensor]:
-    """Yields the keys of each feature."""
+    """The keys of all features."""
     for given in features.values():
         yield given[0] if isinstance(given, tuple) else given
 
