@@ -1,4 +1,4 @@
-//! Options that measurements have in common. Each measurement flattens them into its own.
+//! Options that several measurements have in common. Each measurement includes them in its own.
 
 use std::path::PathBuf;
 
@@ -38,7 +38,7 @@ pub(crate) struct Threads {
 
 #[cfg(test)]
 impl Common {
-    /// Options of a test, with its files and `rows.json`, the figures, in `directory`.
+    /// Makes the options of a test. `directory` gets its files, and its figures as `rows.json`.
     pub(crate) fn of_test(seed: u64, directory: &std::path::Path) -> Self {
         let output = Output { json: Some(directory.join("rows.json")), ..Output::default() };
         Self { seed, directory: directory.to_owned(), output, quick: false }

@@ -282,7 +282,8 @@ def _weights(samples: int) -> list[float]:
 
 
 def _unnamed(shape: Shape, **options: Any) -> DataLoader[int]:
-    """Makes a loader whose order comes from a generator that `ResumableLoader` finds at its sampler.
+    """Makes a loader whose order comes from a generator that `ResumableLoader` finds at its
+    sampler.
     """
     return loader_of(
         shape, sampler=RandomSampler(range(shape.samples), generator=generator()), **options

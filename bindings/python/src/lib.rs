@@ -10,8 +10,8 @@
 //! Every call into the store runs with the GIL released, so that other Python threads run. Three
 //! rules keep that sound:
 //!
-//! - The store writes rows into an array that this crate has just allocated. No Python code sees
-//!   the array until the store is done.
+//! - The store writes rows into a fresh array, which no Python code sees until the call ends, or
+//!   into the caller's `out`, which rust-numpy has borrowed for writing.
 //! - Keys, rows and gradients are borrowed if the array is C-contiguous, aligned and of the right
 //!   dtype. Otherwise they are converted once. The borrow is registered with rust-numpy, so no
 //!   extension that uses it can borrow the memory for writing.

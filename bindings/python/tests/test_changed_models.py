@@ -36,7 +36,7 @@ class Model(nn.Module):
 
     def forward(self, keys: Any) -> Any:
         rows = self.rows(dict.fromkeys(self.towers, keys))
-        # A fixed order, because sums of floats depend on it.
+        # Sums in a fixed order, because a sum of floats depends on the order.
         return sum((self.towers[name](rows[name]) * len(name)).sum() for name in sorted(rows))
 
 

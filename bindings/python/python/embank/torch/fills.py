@@ -46,7 +46,7 @@ def training(bank: Bank) -> Optional[Change]:
 
 
 def change(bank: Bank) -> Optional[Change]:
-    """Returns what has changed rows of a bank since it was opened. None for no change."""
+    """Returns the call that has changed rows of a bank since it was opened. None for no change."""
     return _cause(_tables(bank), made_rows=bank.stats()["inserted"] > 0)
 
 
