@@ -39,7 +39,7 @@ impl Forker {
             .unwrap();
         let lives = process.stdin.take();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        // Ends: the process prints the line, or it ends and `lines` ends.
+        // The loop ends: the process prints the line, or it ends and `lines` ends.
         let forked = lines.any(|line| line.unwrap().ends_with("forked"));
         assert!(forked, "the process ended early");
         Forker { process, lives }

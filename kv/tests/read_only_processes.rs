@@ -47,7 +47,7 @@ impl Other {
     /// Returns the next answer of the other process: the text of a line after "answer:".
     fn answer(&mut self) -> String {
         let mut line = String::new();
-        // Ends: the process prints an answer, or it ends.
+        // The loop ends: the process prints an answer, or it ends.
         loop {
             line.clear();
             assert!(self.from.read_line(&mut line).unwrap() > 0, "the other process ended");

@@ -125,7 +125,7 @@ impl RowBatch {
         }
     }
 
-    /// Puts the rows in order of their keys.
+    /// Sorts the rows by key.
     pub(crate) fn sort(&mut self, parts: &[Part]) {
         if self.keys.is_sorted() {
             return;

@@ -21,7 +21,7 @@ use crate::vocabulary::shared::Published;
 /// See [`Table::export`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExportOptions {
-    /// Default: by the suffix ([`FileFormat::of_path`]).
+    /// The file's format. Default: that of the path's suffix ([`FileFormat::of_path`]).
     pub format: Option<FileFormat>,
     /// Also writes the optimizer's state, so that an import restores training exactly. For a table
     /// with [tracking](crate::Tracking), also writes each row's uses and last use. Default: no.
@@ -75,7 +75,7 @@ enum Place<'a> {
 
 enum Writer {
     Tensors(TensorWriter),
-    /// Several files for a path.
+    /// One path stands for several files.
     Npy(PathBuf, TensorWriter),
     #[cfg(feature = "parquet")]
     Parquet(Box<crate::files::parquet::ParquetWriter>),
@@ -250,7 +250,7 @@ impl Table {
         match dense {
             None => Ok((self.scan()?, None)),
             Some(DenseRows { rows: Some(rows), .. }) => Ok((self.scan()?, Some(rows))),
-            // Ends: when no checkpoint completes between two calls.
+            // The loop ends: it repeats only if a checkpoint completed between the two calls.
             Some(DenseRows { rows: None, .. }) => loop {
                 let mut first = self.scan()?;
                 let scan = self.scan()?;
@@ -341,7 +341,7 @@ impl Table {
         let batch_rows = rows_per_batch(row_bytes);
         let mut batch = RowBatch::new(parts);
         let mut done = 0;
-        // Ends: with the scan.
+        // The loop ends with the scan.
         loop {
             batch.clear();
             while batch.keys.len() < batch_rows

@@ -279,7 +279,7 @@ impl Table {
         let batch_rows = rows_per_batch(row_bytes + uses_bytes);
         let mut batch = ReadBatch::default();
         let mut done = 0;
-        // Ends: with the file's rows.
+        // The loop ends with the last row of the file.
         loop {
             batch.clear();
             file.read_batch(batch_rows, &mut batch)?;

@@ -120,7 +120,7 @@ pub(crate) fn open_to_read(path: &Path) -> Result<(File, u64)> {
     Ok((file, metadata.len()))
 }
 
-/// Parquet in a program that is built without it.
+/// Stands for Parquet in a program that is built without it.
 #[cfg(not(feature = "parquet"))]
 pub(crate) fn no_parquet() -> Error {
     let why =

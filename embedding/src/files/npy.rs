@@ -14,12 +14,12 @@ use super::{io_error, open_to_read, unreadable};
 use crate::error::Result;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
-/// The data begins at a multiple of this.
+/// The data begins at a multiple of this number of bytes, as NumPy writes it.
 const ALIGNMENT: usize = 64;
-/// A longer header counts as damage: it describes one plain array.
+/// Limit of a header in bytes. A longer one counts as damage, because it describes one plain array.
 const HEADER_BYTES_MAX: u64 = 1 << 16;
 
-/// The bytes before an array's.
+/// Returns the bytes of a file before those of its array.
 pub(crate) fn header(element: Element, shape: &str) -> Vec<u8> {
     // Vectors of bf16 are written to npy files as f32; see `parts_of`.
     let kind = element.npy().expect("every part of an npy file has a type of NumPy");
@@ -119,7 +119,7 @@ fn parse(text: &str) -> std::result::Result<Header, String> {
     let mut kind = None;
     let mut fortran_order = None;
     let mut shape = None;
-    // Ends: each turn takes an entry off the text.
+    // The loop ends: each turn takes an entry off the text.
     while !rest.starts_with('}') {
         let (name, after) = quoted(rest).ok_or_else(|| unexpected(rest))?;
         let value = after.trim_start().strip_prefix(':').ok_or_else(|| unexpected(after))?;

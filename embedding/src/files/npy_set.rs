@@ -32,7 +32,7 @@ use crate::error::{Error, Result};
 
 /// The files of a set; no file's name has a `/`.
 const FILES: &str = "embank.files";
-/// A longer list counts as damage.
+/// Limit of a list in bytes. A longer list counts as damage.
 const LIST_BYTES_MAX: u64 = 1 << 20;
 
 /// A file beside `path`: `x.rows.npy` for `x.npy`, `x.1.rows.npy` for `x.1`.
@@ -464,7 +464,7 @@ mod tests {
             bank.checkpoint(b"").unwrap();
             let dense = dense.then(DenseRows::default);
             let options = ExportOptions { state: true, dense, ..Default::default() };
-            // Ends: once a replacement completes.
+            // The loop ends once a replacement completes.
             for steps in 0.. {
                 let folder = tempfile::tempdir_in(dir.path()).unwrap();
                 let path = folder.path().join("t.npy");

@@ -314,7 +314,7 @@ fn first_width(lists: &ArrayRef) -> usize {
 impl ParquetRows {
     /// Reads the next batch, if the last one is used up. False at the end.
     fn fill(&mut self) -> Result<bool> {
-        // Ends: with the file's batches.
+        // The loop ends with the file's batches.
         loop {
             if self.pending.as_ref().is_some_and(|(batch, used)| *used < batch.num_rows()) {
                 return Ok(true);
@@ -523,7 +523,7 @@ mod tests {
         assert!((1..=rows_per_batch(8 * WIDTH)).contains(&first), "{first}");
         let mut batch = ReadBatch::default();
         let mut rows = 0;
-        // Ends: with the file.
+        // The loop ends with the file.
         loop {
             batch.clear();
             found.read_batch(1000, &mut batch).unwrap();

@@ -32,7 +32,7 @@ impl Table {
     fn give_back_owed(&self) {
         let leases = &self.shared.leases;
         let entered = leases.enter();
-        // Ends: each round takes one lease, and a lease that is owed again ends the loop.
+        // The loop ends: each round takes one lease, and a lease that is owed again ends the loop.
         for _ in 0..leases.owed_count() {
             let before = leases.owed_count();
             let Some(lease) = leases.take_owed() else { return };

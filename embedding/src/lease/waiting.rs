@@ -80,7 +80,7 @@ impl Table {
         wait: &mut Wait<'t>,
     ) -> Result<Entered<'t>> {
         let mut obstacle = first;
-        // Ends: each wait ends at the deadline.
+        // The loop ends: each wait ends at the deadline.
         loop {
             let is_gone = match &obstacle {
                 Obstacle::Row(key) => {
@@ -96,7 +96,7 @@ impl Table {
                 obstacle = Obstacle::Line(place);
                 continue;
             }
-            // Ends: at the deadline.
+            // The loop ends at the deadline.
             let turn = loop {
                 let until = wait.checks.until(wait.deadline);
                 if let Some(turn) = self.shared.retry_turn.take_until(until) {
@@ -144,7 +144,7 @@ impl Table {
         keys: &[u64],
         wait: &mut Wait<'t>,
     ) -> Result<bool> {
-        // Ends: `queues_until` is not after the deadline.
+        // The loop ends: `queues_until` is not after the deadline.
         loop {
             self.context().store.check_writable()?;
             self.reserve_if_due(keys, wait);

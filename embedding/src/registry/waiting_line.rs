@@ -97,7 +97,7 @@ impl WaitingLine {
     /// Waits until `place` has left the line; false if it has not by `until`.
     pub(crate) fn wait_left(&self, place: &Arc<Place>, until: Instant) -> bool {
         let mut line = self.places.lock();
-        // Ends: when the place has left, or at the deadline.
+        // The loop ends when the place has left, or at the deadline.
         while line.places.iter().any(|other| Arc::ptr_eq(other, place)) {
             if self.left.wait_until(&mut line, until).timed_out() {
                 return !line.places.iter().any(|other| Arc::ptr_eq(other, place));

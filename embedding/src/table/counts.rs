@@ -173,7 +173,7 @@ impl Table {
         let mut scan = store.scan_shared(generation)?;
         drop(begun);
         let mut keys = Vec::with_capacity(COUNTS_AT_ONCE);
-        // Ends: with the scan.
+        // The loop ends with the scan.
         loop {
             let row = scan.next_row()?;
             let ended = row.is_none();

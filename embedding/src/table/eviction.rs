@@ -224,7 +224,7 @@ impl Table {
         });
         let mut evicted = Evicted { checkpoint: scan.checkpoint(), ..Evicted::default() };
         let mut keys = Vec::with_capacity(BATCH_ROWS);
-        // Ends: with the scan.
+        // The loop ends with the scan.
         loop {
             keys.clear();
             let mut looked_at = 0;

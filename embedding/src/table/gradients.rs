@@ -105,7 +105,7 @@ impl<'b> Occurrences<'b> {
             return value;
         }
         room.iter_mut().zip(value).for_each(|(sum, &value)| *sum = scale * value);
-        // Ends: the places of a list ascend.
+        // The loop ends: the places of a list ascend.
         while place != NO_PLACE {
             let (value, scale) = self.at(place, values, dim);
             room.iter_mut().zip(value).for_each(|(sum, &value)| *sum += scale * value);

@@ -229,7 +229,7 @@ impl Prefetch {
         let started = Instant::now();
         let mut checks = Checks::new();
         let mut progress = progress.lock();
-        // Ends: the worker finishes or drops every job.
+        // The loop ends: the worker finishes or drops every job.
         while matches!(*progress, Progress::Reading) {
             ended.wait_until(&mut progress, checks.until(started + FAR_OFF));
             // Without the lock, because the program's check may run for long.

@@ -23,7 +23,7 @@ fn full_table(bound: Option<u32>) -> (TestBank, Table) {
     });
     let table = test.bank.table("t", TableConfig::new(DIM as u32).staleness_bound(bound)).unwrap();
     let rows = vec![1.0; 100 * DIM];
-    // Ends: each round takes a part of the quota.
+    // The loop ends: each round takes a part of the quota.
     for round in 0.. {
         let keys: Vec<u64> = (0..100).map(|i| (100 * round + i) % KEYS).collect();
         match table.put(&keys, &rows) {

@@ -313,7 +313,7 @@ fn a_full_quota_does_not_fail_the_next_announcement() {
     let options = BankOptions { disk_quota_bytes: Some(6 << 20), ..small_options() };
     let test = new_bank_with(options);
     let table = test.bank.table("t", TableConfig::new(64)).unwrap();
-    // Ends: each round takes a part of the quota.
+    // The loop ends: each round takes a part of the quota.
     for round in 0.. {
         let keys: Vec<u64> = (0..100).map(|i| (100 * round + i) % 4000).collect();
         let put = table.put(&keys, &vec![1.0; 100 * 64]);

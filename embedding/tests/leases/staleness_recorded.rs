@@ -77,7 +77,7 @@ fn train(
     let mut dice = Rng::with_seed(seed);
     let mut record = Vec::new();
     let mut rows = [0.0; BATCH];
-    // Ends: `enough` returns true at the deadline.
+    // The loop ends: `enough` returns true at the deadline.
     for round in 0_u64.. {
         if round >= ROUNDS_MIN && enough() {
             break;

@@ -81,7 +81,7 @@ fn a_row_that_is_reserved_is_not_taken() {
         // leases it waits for.
         let held = scope.spawn(|| table.get(&[1], &mut [0.0]).unwrap()).join().unwrap();
         let waiting = scope.spawn(|| table.get(&[1, 2], &mut [0.0; 2]).unwrap().release());
-        // Ends: the Get reserves its rows after it has waited for 50 ms.
+        // The loop ends: the Get reserves its rows after it has waited for 50 ms.
         while let Some(lease) = try_get(&table, &[2]) {
             lease.release().unwrap();
             thread::yield_now();
@@ -102,7 +102,7 @@ fn tasks_of_one_thread_take_turns() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let step = |table: Table| async move {
         let mut row = [0.0];
-        // Ends: each task ends its lease without waiting for another task.
+        // The loop ends: each task ends its lease without waiting for another task.
         let lease = loop {
             match table.try_get(&[9], &mut row).unwrap() {
                 Some(lease) => break lease,

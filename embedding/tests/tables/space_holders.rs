@@ -29,7 +29,7 @@ fn write_all(table: &Table) -> embank::Result<()> {
 
 /// Rewrites the rows until the quota is used up, and takes checkpoints that release older ones.
 fn fill(bank: &Bank, table: &Table) -> (Vec<SpaceHolder>, String) {
-    // Ends: the holder keeps every rewrite in the log, so the log reaches the quota.
+    // The loop ends: the holder keeps every rewrite in the log, so the log reaches the quota.
     for _ in 0..10_000 {
         match write_all(table) {
             Ok(()) => drop(bank.checkpoint(b"").unwrap()),

@@ -35,7 +35,7 @@ fn clear(bank: &Bank) {
 
 /// Makes a table, and waits until a number is free.
 fn make(bank: &Bank, name: &str, config: &TableConfig) -> Table {
-    // Ends: the dropped tables' numbers come back.
+    // The loop ends: the dropped tables' numbers come back.
     loop {
         match bank.table(name, config.clone()) {
             Ok(table) => return table,

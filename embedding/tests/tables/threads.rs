@@ -213,7 +213,7 @@ fn a_peek_shows_one_checkpoint_while_the_reader_is_refreshed() {
         let offsets: Vec<u64> = (0..=keys.len() as u64).collect();
         let bags = Bags { offsets: &offsets, pooling: Pooling::Sum, weights: None };
         let mut rows = vec![f32::NAN; keys.len() * DIM];
-        // Ends: the other thread stores its last round.
+        // The loop ends: the other thread stores its last round.
         while last.load(Ordering::Acquire) == 0 {
             read.peek(&keys, &mut rows, Missing::Error).unwrap();
             assert!(rows.iter().all(|&value| value == rows[0]), "a peek of two checkpoints");

@@ -153,8 +153,8 @@ fn shared(process: u32) -> &'static Shared {
         match SHARED.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: `made` was made above, and is never freed once it is stored.
             Ok(_) => return unsafe { &*made },
-            // Ends: only another thread of this process can have stored a value, and it belongs to
-            // this process.
+            // The loop ends: only another thread of this process can have stored a value, and it
+            // belongs to this process.
             Err(other) => {
                 // SAFETY: `made` was made above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(made) });

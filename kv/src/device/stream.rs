@@ -78,7 +78,7 @@ pub(crate) fn in_bursts(
     let mut first = 0;
     let mut deepest = 0;
     let mut asked = stream.next();
-    // Ends: each burst passes at least one read to the stream, and the stream ends.
+    // The loop ends: each burst passes at least one read to the stream, and the stream ends.
     while asked.is_some() {
         let mut reads = Vec::new();
         let mut rest = &mut memory[..];

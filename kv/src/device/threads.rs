@@ -277,8 +277,8 @@ impl Drop for Waiting<'_> {
         let never_claimed = self.burst.stop();
         self.burst.account(never_claimed, None);
         self.pool.retire(self.burst);
-        // Ends: each claimed read reads a regular file of this bank and ends. Dropping its claim
-        // accounts for it.
+        // The loop ends: each claimed read reads a regular file of this bank and ends. Dropping its
+        // claim accounts for it.
         let mut finished = self.burst.finished.lock();
         while finished.count < self.burst.buffers.len() {
             self.burst.changed.wait(&mut finished);

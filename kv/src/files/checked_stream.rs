@@ -341,7 +341,7 @@ pub(crate) fn survey(place: &Place, identity: StreamIdentity) -> Result<Vec<(u64
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut at = HEADER_BYTES as u64;
     let mut sequence = 0;
-    // Ends: each turn advances by at least the head of a chunk.
+    // The loop ends: each turn advances by at least the head of a chunk.
     loop {
         if at + 8 > file_bytes {
             faults.push((at, format!("it is cut short: its {file_bytes} bytes have no end mark")));

@@ -335,7 +335,7 @@ impl Place {
             return self.remove_file();
         }
         let mut removed = Ok(());
-        // Ends: each recursive call goes one directory level deeper.
+        // The loop ends: each recursive call goes one directory level deeper.
         for inner in names_of(Dir::new(open_in(dir, name, READ_DIR | OFlags::NOFOLLOW)?)?)? {
             let inner = self.join(inner);
             removed = removed.and(match inner.own_type() {

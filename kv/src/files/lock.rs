@@ -76,8 +76,8 @@ impl Entry {
         // Acquire, here and in the exchange below: pairs with the Release of another thread's
         // exchange. This thread then sees the fields of the entry that the other thread added.
         let mut first = ENTRIES.load(Ordering::Acquire);
-        // Ends: an exchange fails only if another thread has added an entry, and each thread adds
-        // one.
+        // The loop ends: an exchange fails only if another thread has added an entry, and each
+        // thread adds one.
         loop {
             // SAFETY: the pointer is null or leads to an entry, and entries are never freed.
             entry.next = unsafe { first.as_ref() };
@@ -192,7 +192,8 @@ impl FileLock {
 
     /// Takes a shared lock. Waits while another holder has an exclusive lock.
     pub(crate) fn shared(opened: LockableFile) -> io::Result<Self> {
-        // Ends: only a signal causes another turn, and signals do not arrive without pause.
+        // The loop ends: only a signal causes another turn, and signals do not arrive without
+        // pause.
         loop {
             match opened.file.lock_shared() {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}

@@ -134,7 +134,7 @@ impl LogFiles {
     pub(super) fn trust_headers(&mut self, from: u64, end: u64) {
         let mut page = PageRead::new();
         let mut next = from;
-        // Ends: each turn advances by at least one page.
+        // The loop ends: each turn advances by at least one page.
         while next < end {
             let start = self.next_there(next).min(end);
             next = start.saturating_add(self.page_bytes);
@@ -244,7 +244,7 @@ impl LogFiles {
         let room = (self.page_bytes - address % self.page_bytes) as usize;
         let mut record = std::mem::take(&mut self.record);
         let mut wanted = room.min(FIRST_BYTES);
-        // Ends: the second turn reads the whole length that the record's header gives.
+        // The loop ends: the second turn reads the whole length that the record's header gives.
         loop {
             record.resize(wanted, 0);
             let read = self.read(address, &mut record);
@@ -289,7 +289,7 @@ impl PageRead {
         mut visit: impl FnMut(usize, Looked<'_>) -> Result<()>,
     ) -> Result<()> {
         let mut at = PAGE_HEADER_BYTES as usize;
-        // Ends: each turn advances by at least 8 bytes.
+        // The loop ends: each turn advances by at least 8 bytes.
         while at + HEADER_BYTES <= self.used {
             if self.fault.is_some() {
                 let plausible = known(RecordImage::new(&self.bytes[at..]).shape());

@@ -360,7 +360,7 @@ impl Salvager<'_> {
         let source = &sources[0];
         let mut page = PageRead::new();
         let mut next = source.log_begin;
-        // Ends: each turn advances by at least one page.
+        // The loop ends: each turn advances by at least one page.
         while next < source.log_end {
             let there = log.next_there(next).min(source.log_end);
             if there > next {

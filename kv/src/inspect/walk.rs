@@ -271,7 +271,7 @@ fn follow<V: Visit>(
     let head = item.entry.address().raw();
     let mut chain = Chain { source, item, at: head, seen: Vec::new() };
     let mut stepped = chain.step(page.record((head - page.start) as usize), visit);
-    // Ends: each step goes to a lower address.
+    // The loop ends: each step goes to a lower address.
     loop {
         match stepped {
             Ok(more) => {

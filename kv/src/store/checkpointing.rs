@@ -382,7 +382,7 @@ mod tests {
             let warning = stats.log_address_warning.unwrap();
             assert!(warning.contains("export"), "{warning}");
             let mut rows = 0;
-            // Ends: three pages hold a limited number of rows.
+            // The loop ends: three pages hold a limited number of rows.
             let error = loop {
                 match store.execute(table, &[rows], crate::Clock::Keep, &mut PutZeros) {
                     Ok(_) => rows += 1,
@@ -441,7 +441,7 @@ mod tests {
         let core = store.core();
         let pin = core.pin_checkpoint(1);
         IS_STOPPED.set(true);
-        // Ends: the log grows until it reaches the quota.
+        // The loop ends: the log grows until it reaches the quota.
         let interrupted = (0..)
             .find_map(|key| put(&[key], crate::Clock::Keep).err())
             .expect("the keys do not end");

@@ -262,7 +262,7 @@ impl Scan<'_> {
     /// # Errors
     /// `Damaged`, `Truncated` or `Io` if a part of the checkpoint cannot be read.
     pub fn next_row(&mut self) -> Result<Option<ScannedRow<'_>>> {
-        // Ends: each round moves to the next record, the next page or the next window.
+        // The loop ends: each round moves to the next record, the next page or the next window.
         loop {
             if self.offset + HEADER_BYTES > self.used {
                 if !self.next_page()? {
@@ -358,8 +358,8 @@ impl Scan<'_> {
         }
         let core = Arc::clone(&self.core);
         let mut buffer = core.buffers.take();
-        // Ends: each round moves every chain that it reads to an older record, or reads more of the
-        // chain's record.
+        // The loop ends: each round moves every chain that it reads to an older record, or reads
+        // more of the chain's record.
         while !chains.is_empty() {
             chains.sort_unstable_by_key(|chain| chain.at);
             let places = self.read_chains(chains, &mut buffer)?;

@@ -112,7 +112,7 @@ impl Store {
             });
         }
         let mut settled = false;
-        // Ends: the second round returns.
+        // The loop ends: the second round returns.
         loop {
             let mut tables = core.tables.write();
             check_name_is_free(&tables, name)?;

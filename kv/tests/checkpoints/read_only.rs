@@ -266,7 +266,7 @@ fn batches_show_one_checkpoint_while_the_store_moves_on() {
             let mut random = random.stream(number);
             scope.spawn(move || {
                 let mut newest = 0;
-                // Ends: the writer stops after a fixed number of versions.
+                // The loop ends: the writer stops after a fixed number of versions.
                 while !done.load(Ordering::Relaxed) {
                     let some: Vec<u64> = (0..64).map(|_| random.below(3_000)).collect();
                     let rows = peek(reader, table, &some).unwrap();

@@ -336,7 +336,7 @@ fn a_bank_that_has_filled_its_disk_compacts_in_the_room_that_is_left() {
         if has_checkpoint {
             open.store.checkpoint(b"empty").unwrap();
         }
-        // Ends: each round writes about 1 MB to a disk of 8 MiB.
+        // The loop ends: each round writes about 1 MB to a disk of 8 MiB.
         let full = (1..100).find_map(|round| {
             keys.chunks(500).find_map(|keys| {
                 let done = try_put(&open, keys, round);
@@ -354,7 +354,7 @@ fn a_bank_that_has_filled_its_disk_compacts_in_the_room_that_is_left() {
         check(&open, &versions);
         let before = small.room_blocks();
         let mut rounds = 0;
-        // Ends: each round frees the log that the oldest checkpoint held.
+        // The loop ends: each round frees the log that the oldest checkpoint held.
         loop {
             rounds += 1;
             assert!(rounds < 10, "compaction does not come to its end");
@@ -454,7 +454,7 @@ fn compaction_in_the_background_goes_on_when_there_is_room() {
     let keys: Vec<u64> = (0..ROWS).collect();
     put(&open.store, open.table, &keys, 0, VALUE_BYTES);
     open.device.break_writes(ErrorKind::StorageFull);
-    // Ends: memory can hold only some of the rows.
+    // The loop ends: memory can hold only some of the rows.
     while try_put(&open, &keys, 1).is_ok() {}
     open.device.mend();
     for version in 2..8 {

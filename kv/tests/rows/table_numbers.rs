@@ -386,7 +386,7 @@ fn no_row_crosses_while_tables_come_and_go_under_load() {
     struct Now(TableId, u64);
     let make = |place: usize, version: u64| {
         let name = format!("{place}");
-        // Ends: compaction and checkpoints make a number free.
+        // The loop ends: compaction and checkpoints make a number free.
         loop {
             match store.create_table(&name, 32, b"") {
                 Ok(id) => return Now(id, version),

@@ -90,7 +90,7 @@ impl<R: Read + Seek> Ipc<R> {
 
     /// Returns the next record batch. `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>, String> {
-        // Ends: each round consumes a message.
+        // The loop ends: each round consumes a message.
         loop {
             let message =
                 if self.blocks.is_some() { self.next_block() } else { self.next_message() };
@@ -128,7 +128,7 @@ impl<R: Read + Seek> Ipc<R> {
     }
 
     fn next_message(&mut self) -> Result<Option<(Block, MutableBuffer)>, String> {
-        // Ends: each round consumes a message.
+        // The loop ends: each round consumes a message.
         loop {
             let begin = self.at;
             let Some(metadata) = read_metadata(&mut self.from, self.bytes, &mut self.at)? else {

@@ -156,7 +156,7 @@ impl<'a> ColumnStream<'a> {
 
     /// Returns the next rows. `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>, String> {
-        // Ends: each round reads a batch of the file.
+        // The loop ends: each round reads a batch of the file.
         while self.rest.as_ref().is_none_or(|rest| rest.num_rows() == 0) {
             match guarded(|| (self.batches)())? {
                 Some(batch) => self.rest = Some(batch),

@@ -57,7 +57,7 @@ struct Found {
 /// Returns the place of the next separator or line end, or the text's length.
 fn field_end(text: &[u8], from: usize, separator: Separator) -> usize {
     let mut at = from;
-    // Ends: each round moves beyond a byte.
+    // The loop ends: each round moves beyond a byte.
     while let Some(place) = memchr::memchr2(separator.first(), b'\n', &text[at..]) {
         at += place;
         if text[at] == b'\n' || text[at..].starts_with(separator.as_bytes()) {
@@ -84,7 +84,7 @@ fn find(text: &[u8], begin: usize, syntax: Syntax) -> Found {
     if let Some(quote) = quote.filter(|_| found.quoted) {
         found.begin = begin + 1;
         at = begin + 1;
-        // Ends: each round moves beyond a quote.
+        // The loop ends: each round moves beyond a quote.
         loop {
             let Some(place) = memchr::memchr(quote, &text[at..]) else {
                 // The field is never closed.
@@ -126,7 +126,7 @@ pub(crate) struct HeaderFields {
 
 pub(crate) fn header_fields(text: &[u8], syntax: Syntax) -> HeaderFields {
     let mut header = HeaderFields::default();
-    // Ends: each round moves beyond a field.
+    // The loop ends: each round moves beyond a field.
     loop {
         let found = find(text, header.bytes, syntax);
         header.bytes = found.next;
@@ -147,7 +147,7 @@ pub(crate) fn header_fields(text: &[u8], syntax: Syntax) -> HeaderFields {
 /// Appends the bytes of a field. With a `quote`, each pair of quotes becomes one.
 fn push_value(into: &mut Vec<u8>, mut value: &[u8], quote: Option<u8>) {
     if let Some(quote) = quote {
-        // Ends: each round moves beyond two quotes.
+        // The loop ends: each round moves beyond two quotes.
         while let Some(place) = memchr::memchr(quote, value) {
             into.extend_from_slice(&value[..=place]);
             value = &value[place + 2..];
@@ -173,7 +173,7 @@ impl Unquoted {
         self.ends.push(u32::MAX);
         let mut at = 0;
         let mut lines = 0;
-        // Ends: each round moves beyond a row.
+        // The loop ends: each round moves beyond a row.
         while at < text.len() {
             let begin = at;
             let kept_text = self.text.len();

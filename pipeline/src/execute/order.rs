@@ -57,7 +57,7 @@ impl<T> Order<T> {
     /// Waits until chunk `number` may begin. Returns false if the run has ended.
     pub(crate) fn begin(&self, number: u64) -> bool {
         let mut buffer = self.buffer.lock();
-        // Ends: the thread with the oldest chunk commits it, or ends the run.
+        // The loop ends: the thread with the oldest chunk commits it, or ends the run.
         while number >= buffer.next + self.window && !buffer.ended {
             buffer.nearest_asleep = buffer.nearest_asleep.min(number);
             self.changed.wait(&mut buffer);
@@ -88,8 +88,8 @@ impl<T> Order<T> {
             return;
         }
         buffer.committing = true;
-        // Ends: each round commits a chunk. The chunks run out, or the window stops threads from
-        // beginning more.
+        // The loop ends: each round commits a chunk. The chunks run out, or the window stops
+        // threads from beginning more.
         while let Some(work) = buffer.finished.front_mut().and_then(Option::take) {
             // Changed together, because indices in `finished` count from `next`.
             buffer.finished.pop_front();

@@ -73,7 +73,7 @@ impl Consumer for Feeder {
             Some(shuffle) => shuffle.push(batch, &mut self.cut)?,
             None => {
                 let mut row = self.cut.skipped(batch.rows);
-                // Ends: each round takes at least one row.
+                // The loop ends: each round takes at least one row.
                 while row < batch.rows {
                     let rows = self.cut.room().min(batch.rows - row);
                     self.cut.batch.append(batch, row..row + rows);

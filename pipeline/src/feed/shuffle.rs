@@ -92,7 +92,7 @@ impl Shuffle {
             order.swap(last, self.draws.below(last + 1) as usize);
         }
         let mut rest = &order[cut.skipped(order.len())..];
-        // Ends: each round takes at least one row.
+        // The loop ends: each round takes at least one row.
         while !rest.is_empty() {
             let (some, others) = rest.split_at(cut.room().min(rest.len()));
             cut.batch.gather(&self.held, some);

@@ -198,7 +198,7 @@ fn send_all(
     encoder: &mut Encoder,
     to: &mpsc::Sender<Message>,
 ) -> std::result::Result<(), Status> {
-    // Ends: the feed ends or fails, or the client disconnects.
+    // The loop ends: the feed ends or fails, or the client disconnects.
     while !to.is_closed() {
         let batch = match feed.wait(LOOK_INTERVAL).map_err(|error| status(&error))? {
             Waited::Batch(batch) => batch,

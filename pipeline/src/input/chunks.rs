@@ -189,7 +189,7 @@ impl<'a> Chunks<'a> {
     pub(crate) fn claim(&self, buffer: &mut Vec<u8>) -> Option<Claim<'a>> {
         let mut at = self.at.lock();
         let at = &mut *at;
-        // Ends: each round moves on to the next input.
+        // The loop ends: each round moves on to the next input.
         loop {
             self.inputs.get(at.input)?;
             let piece = match self.piece(at, buffer) {

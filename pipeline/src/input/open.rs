@@ -146,7 +146,7 @@ impl<'a> Open<'a> {
             OpenText::File(file, path) => {
                 let io = |source| Error::Io { doing: "read", path: path.clone(), source };
                 let mut text = Vec::new();
-                // Ends: each round doubles the bytes read, up to `most`.
+                // The loop ends: each round doubles the bytes read, up to `most`.
                 loop {
                     let read = text.len();
                     text.resize((read * 2).max(TAIL_BYTES).min(most), 0);
@@ -236,8 +236,8 @@ impl<'a> Open<'a> {
             return Ok(&[]);
         }
         let mut searched = last;
-        // Ends: each round doubles the bytes read, up to the file's end or beyond the limit of a
-        // line.
+        // The loop ends: each round doubles the bytes read, up to the file's end or beyond the
+        // limit of a line.
         while to < bytes && memchr::memchr(b'\n', &buffer[searched..]).is_none() {
             searched = buffer.len();
             if searched - last > LINE_BYTES_MAX {

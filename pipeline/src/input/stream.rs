@@ -107,7 +107,7 @@ impl Pipe {
 
 impl Read for Pipe {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // Ends: bytes arrive, all writers close the pipe, or the run is stopped.
+        // The loop ends: bytes arrive, all writers close the pipe, or the run is stopped.
         loop {
             // Relaxed: any later round may see it.
             if self.stop.load(Ordering::Relaxed) {
@@ -226,7 +226,7 @@ impl<'a> Stream<'a> {
         // field.
         let marks = self.offset == 0 && matches!(row_ends, RowEnds::Lines | RowEnds::Quoted { .. });
         let mut first = if marks { UTF8_MARK.len() } else { 0 };
-        // Ends: each round reads more, up to the text's end or the limit of a line.
+        // The loop ends: each round reads more, up to the text's end or the limit of a line.
         loop {
             self.fill(buffer, wanted.max(first)).map_err(Broken::Io)?;
             if first > 0 && buffer.starts_with(&UTF8_MARK) {
@@ -316,7 +316,7 @@ impl Scan {
     }
 
     fn quoted(&mut self, text: &[u8], separator: u8, quote: u8) {
-        // Ends: each round moves beyond a quote.
+        // The loop ends: each round moves beyond a quote.
         while let Some(found) = memchr::memchr(quote, &text[self.at..]) {
             let place = self.at + found;
             if !self.inside {
@@ -367,7 +367,7 @@ pub(crate) fn line_ends(
     let mut begin = begin;
     let mut from = from;
     let mut last = None;
-    // Ends: each round moves beyond a line end.
+    // The loop ends: each round moves beyond a line end.
     loop {
         // The last place where the line's end is allowed is the byte before `reach`.
         let reach = end.min(begin.saturating_add(LINE_BYTES_MAX + 1));

@@ -190,8 +190,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         demand: &mut Demand,
     ) -> Result<bool> {
         let cache = &self.core.cache;
-        // Ends: each round goes to a lower address of the chain, or to one of the finitely many
-        // other chains.
+        // The loop ends: each round goes to a lower address of the chain, or to one of the finitely
+        // many other chains.
         loop {
             let address = pending.address;
             demand.lookups += u64::from(W::EFFECT == Effect::Peek && W::FILLS_CACHE);

@@ -322,8 +322,8 @@ impl<'a, W: Work, const VARIABLE: bool> Batch<'a, W, VARIABLE> {
         if self.scratch.pending.is_empty() && self.scratch.redo.is_empty() {
             return Ok(());
         }
-        // Ends: a key is searched again only if another thread has changed its row or its chain. So
-        // some thread makes progress in each round.
+        // The loop ends: a key is searched again only if another thread has changed its row or its
+        // chain. So some thread makes progress in each round.
         while !(self.scratch.pending.is_empty() && self.scratch.redo.is_empty()) {
             self.read_pending()?;
             while let Some(i) = self.scratch.redo.pop() {

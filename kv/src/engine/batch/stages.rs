@@ -247,7 +247,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         mut view: View<'_>,
     ) -> std::result::Result<(), PageFull> {
         let hash = self.core.key_hash.of(self.table.number, self.keys[i]);
-        // Ends: a round repeats only if another thread moved this row or changed this chain.
+        // The loop ends: a round repeats only if another thread moved this row or changed this
+        // chain.
         loop {
             let mut candidates = std::mem::take(&mut self.scratch.candidates);
             self.core.index.candidates(hash, &mut candidates);
@@ -285,8 +286,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
         let mut rest = Vec::new();
         for entry in candidates.iter() {
             let mut address = entry.address();
-            // Ends: addresses fall along a chain, and a chain ends at `NONE` or below the log's
-            // beginning.
+            // The loop ends: addresses fall along a chain, and a chain ends at `NONE` or below the
+            // log's beginning.
             while address.raw() >= view.begin.max(1) {
                 if !view.in_memory(address) {
                     rest.extend(on_disk.replace((entry, address)));

@@ -94,7 +94,7 @@ impl Core {
         let mut done = Compacted::default();
         let mut pass = self.space.pass.lock();
         self.space.signal.state.lock().stopped = None;
-        // Ends: each round moves `begin` by one page towards `end`.
+        // The loop ends: each round moves `begin` by one page towards `end`.
         while self.log.begin() + self.log.page_bytes() <= end {
             // Copies free no space before the next checkpoint, and that checkpoint must find room
             // on the disk.
@@ -182,7 +182,7 @@ impl Core {
 
     fn wait_for_work(&self) -> bool {
         let mut state = self.space.signal.state.lock();
-        // Ends: when there is work, or at shutdown.
+        // The loop ends when there is work, or at shutdown.
         loop {
             if state.shutdown {
                 return false;
@@ -234,7 +234,7 @@ impl Core {
     fn sleep_for(&self, state: &mut MutexGuard<'_, CompactorState>, bytes: u64, throttle: u64) {
         let time = std::time::Duration::from_secs_f64(bytes as f64 / throttle as f64);
         let until = std::time::Instant::now() + time;
-        // Ends: at the end of that time, at shutdown, or when a writer waits for space.
+        // The loop ends at the end of that time, at shutdown, or when a writer waits for space.
         while !state.shutdown && !state.urgent {
             if self.space.signal.changed.wait_until(state, until).timed_out() {
                 return;

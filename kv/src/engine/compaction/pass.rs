@@ -78,8 +78,8 @@ impl Core {
         let rows = std::mem::take(&mut pass.rows);
         let mut at = 0;
         let mut copied = 0;
-        // Ends: a round that copies no row has met a full page, and the next round has an empty
-        // page.
+        // The loop ends: a round that copies no row has met a full page, and the next round has an
+        // empty page.
         while at < rows.len() {
             let full = self.move_group(pass, &rows, &mut at, page, start, &mut copied);
             if let Err(full) = full {
@@ -120,7 +120,7 @@ impl Core {
         let records = used as u64 - PAGE_HEADER_BYTES;
         pass.fill = Turn { records, pages: taken as u64 };
         let mut offset = PAGE_HEADER_BYTES as usize;
-        // Ends: each record is at least as long as its header.
+        // The loop ends: each record is at least as long as its header.
         while offset + HEADER_BYTES <= used {
             let image = RecordImage::new(&page[offset..]);
             let table = image.shape().table();
@@ -178,7 +178,7 @@ impl Core {
                 *at += 1;
                 continue;
             }
-            // Ends: a round repeats only if another thread has changed the row's entry.
+            // The loop ends: a round repeats only if another thread has changed the row's entry.
             loop {
                 match self.verdict(&mut pass.candidates, row.hash, address) {
                     Verdict::Dead => {}

@@ -304,8 +304,8 @@ impl Core {
         let mut state = signal.state.lock();
         let mut waiting: Option<(Instant, u64)> = None;
         let mut checks = Checks::new();
-        // Ends: compaction makes room, has no work left, or stops, and each of these raises the
-        // signal. The program can also end the wait.
+        // The loop ends: compaction makes room, has no work left, or stops, and each of these
+        // raises the signal. The program can also end the wait.
         let done = loop {
             // The lock is released during this attempt, because the writer thread takes the lock
             // after an attempt.

@@ -105,7 +105,7 @@ impl Core {
         // The copies may turn pages themselves. Later batches inspect the pages that are then
         // evicted.
         let end = self.log.last_call();
-        // Ends: each round has fewer records to inspect.
+        // The loop ends: each round has fewer records to inspect.
         while left > 0 && !self.has_no_room() {
             let looked_at = self.find_retained(&mut state, end, left.min(RECORDS_AT_ONCE_MAX));
             if looked_at == 0 {

@@ -124,7 +124,7 @@ impl Indexed {
 
     /// Appends a new record for the key, and makes the key's entry lead to it.
     fn move_to_tail(&self, key: u64) {
-        // Ends: an attempt fails only if another thread has changed the entry meanwhile.
+        // The loop ends: an attempt fails only if another thread has changed the entry meanwhile.
         loop {
             let place = self.places(key).0[0];
             assert_eq!(place.entry.address(), place.address, "the model moves heads only");
@@ -138,7 +138,7 @@ impl Indexed {
 
     /// Removes the key's entry. The entry's chain must have no other key.
     fn remove(&self, key: u64) {
-        // Ends: an attempt fails only if another thread has changed the entry meanwhile.
+        // The loop ends: an attempt fails only if another thread has changed the entry meanwhile.
         while !self.index.remove(hash(key), self.places(key).0[0].entry) {}
     }
 

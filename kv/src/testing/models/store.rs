@@ -344,8 +344,8 @@ fn training_while_pages_leave() {
     let trainers = [(); TRAINERS as usize].map(|()| {
         let having = Arc::clone(&having);
         spawn(&bank, move |bank| {
-            // Ends: the holder releases the row. The ticket is taken before the second try, so the
-            // wait sees a release after that try.
+            // The loop ends: the holder releases the row. The ticket is taken before the second
+            // try, so the wait sees a release after that try.
             while !bank.get(0, 0) {
                 let ticket = bank.store.release_ticket(bank.rows, 0);
                 if bank.get(0, 0) {
