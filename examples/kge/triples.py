@@ -50,7 +50,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class KnowledgeGraph:
-    """Each part is (n, 3): head, relation, tail; both directions."""
+    """The triples of a graph. `train`, `valid` and `test` have the shape (n, 3), with the columns
+    head, relation and tail. Each triple of a file is there twice: as it is, and with head and tail
+    exchanged and a relation of its own. `relations` counts both kinds of relations.
+    """
 
     entities: int
     relations: int

@@ -96,8 +96,9 @@ impl Table {
     /// As [`scan`](Self::scan); [`InvalidOption`](crate::Error::InvalidOption) for an unknown
     /// suffix; [`NotDense`](crate::Error::NotDense) for keys that do not fit a dense file, or a
     /// dense file that the disk has no room for; [`UnusableOutput`](crate::Error::UnusableOutput)
-    /// for a name that no file can have, and for a file that an npy export would mistake;
-    /// [`Io`](crate::Error::Io) for a failed write, also on a full disk.
+    /// for a name that no file can have, and for npy if an import would take another file beside
+    /// the output for a part of the export; [`Io`](crate::Error::Io) for a failed write, also on a
+    /// full disk.
     ///
     /// # Examples
     /// ```

@@ -275,8 +275,8 @@ impl Optimizer {
             | Optimizer::AdamW(AdamW { lr, weight_decay, .. }) => (lr, weight_decay, 0.0),
             Optimizer::Ftrl(Ftrl { lr, .. }) => return (1.0 / LR_MAX..=LR_MAX).contains(&lr),
         };
-        // Decay takes at most the value from a value. Momentum may be large, though this gradient
-        // is not.
+        // Weight decay shrinks a value at most to 0 if `lr * weight_decay` is at most 1. Momentum
+        // can make a step large although this gradient is small, because it sums earlier gradients.
         lr <= LR_MAX && weight_decay <= 1.0 && lr * weight_decay <= 1.0 && momentum == 0.0
     }
 

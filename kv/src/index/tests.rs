@@ -606,7 +606,8 @@ fn copies_that_splits_make_are_counted_and_do_not_make_the_index_grow() {
         indexed.index.grow(&indexed.budget, |_| Look::Unseen);
     }
     assert_eq!(indexed.index.bucket_count(), buckets, "splits gain nothing");
-    // Three times as many new rows treble the buckets, so nearly every old entry is copied.
+    // Adds three new rows for each old one. The index then has many more buckets, so nearly every
+    // old entry was in a bucket that was split, and was copied.
     for key in rows..4 * rows {
         let mut searched = Candidates::default();
         let address = indexed.records.append(key);

@@ -24,8 +24,8 @@ pub fn let_pass_what_is_caught() {
     let all = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         let foreign = |file: &str| file.contains("/arrow-") || file.contains("/parquet-");
-        // Panics in other files end the process. That includes a slice out of bounds in the
-        // standard library, even if one of these crates called it.
+        // A panic outside of the sources of arrow and parquet ends the process. So does a slice out
+        // of bounds in the standard library, even if arrow or parquet made the call.
         if !info.location().is_some_and(|place| foreign(place.file())) {
             all(info);
         }

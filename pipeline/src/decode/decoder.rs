@@ -17,7 +17,8 @@ pub(crate) struct Decoder {
     level: Level,
     structure: Structure,
     runs: Vec<Run>,
-    /// Index of the run that is being decoded.
+    /// Index in `runs` of the run from which the next block comes. A run that is decoded in part
+    /// stays here until its last row.
     next_run: usize,
     /// Rows of that run that are decoded.
     rows_done: usize,

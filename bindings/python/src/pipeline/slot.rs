@@ -241,7 +241,8 @@ impl EndsWithBank for Slot {
 /// A pipeline that was taken out of its slot. Its drop puts the pipeline back.
 #[derive(Debug)]
 pub(crate) struct Taken<'a> {
-    /// `None` after the pipeline went to a feed.
+    /// The slot that gets the pipeline back when this value is dropped. `None` once a feed owns the
+    /// pipeline.
     slot: Option<&'a Slot>,
     pipeline: Option<Box<Pipeline>>,
     /// Becomes true when the bank closes.

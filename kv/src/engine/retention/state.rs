@@ -119,7 +119,8 @@ impl Default for Uses {
 }
 
 impl Uses {
-    /// Records a row at its last call. Returns true if the row is to be retained.
+    /// Records the use count of a row whose page is evicted next. Returns true if the row is to be
+    /// retained: copied to the log's tail.
     pub(crate) fn note(&mut self, uses: u32) -> bool {
         self.rows[(uses as usize).min(USES_MAX)] += ROW;
         self.noted += 1;
