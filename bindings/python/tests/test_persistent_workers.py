@@ -76,6 +76,13 @@ class WrappingLoader(DataLoader[Any]):
         return WrappedIterator(super()._get_iterator())
 
 
+class LazyLoader(DataLoader[Any]):
+    """A loader whose pass begins with its first batch, as in accelerate."""
+
+    def __iter__(self) -> Any:
+        yield from super().__iter__()
+
+
 Kind = Callable[[torch.Generator, dict[str, Any]], tuple[Any, Optional[torch.Generator]]]
 
 KINDS: dict[str, Kind] = {
@@ -90,6 +97,10 @@ KINDS: dict[str, Kind] = {
     ),
     "worker_init_fn": lambda own, more: (
         DataLoader(Augmented(), shuffle=True, worker_init_fn=set_numpy_seed, **more),
+        None,
+    ),
+    "generator in place of an iterator": lambda own, more: (
+        LazyLoader(Augmented(), shuffle=True, **more),
         None,
     ),
     "wrapped iterator": lambda own, more: (

@@ -46,7 +46,7 @@ def test_a_lookahead_loader_takes_keys_by_table(keys: Any, told: str) -> None:
 
 def test_save_names_the_part_that_it_cannot_save(bank: embank.Bank) -> None:
     data: Any = DataLoader(range(4), batch_size=2)  # type: ignore[arg-type]
-    ahead: Any = embank.torch.LookaheadLoader(embank.torch.ResumableLoader(data), lambda batch: {})
+    ahead: Any = embank.torch.LookaheadLoader(data, lambda batch: {})
     for loader, kind in ((data, "DataLoader"), (ahead, "LookaheadLoader")):
         with pytest.raises(TypeError, match=f"part 'loader' is a {kind}.*ResumableLoader"):
             embank.torch.save(bank, step=1, loader=loader)
@@ -93,3 +93,10 @@ def test_a_table_is_not_pickled(bank: embank.Bank) -> None:
     for given in (model.table, model):
         with pytest.raises(TypeError, match=r'table "word" can\'t be pickled.*embank.torch.save'):
             pickle.dumps(given)
+
+
+def test_a_resumable_loader_does_not_go_into_a_lookahead_loader() -> None:
+    """The batches that were drawn ahead once counted as trained, so a resume left them out."""
+    data = DataLoader(torch.arange(8), batch_size=2)
+    with pytest.raises(TypeError, match=r"ResumableLoader\(LookaheadLoader\(loader, keys\)\)"):
+        embank.torch.LookaheadLoader(embank.torch.ResumableLoader(data), lambda batch: {})

@@ -760,3 +760,22 @@ def test_a_generator_that_is_not_named_comes_back(of: str) -> None:
         again.load_state_dict(state)
         assert torch.cat(head + list(again)).tolist() == unbroken[1]
         assert torch.cat(list(again)).tolist() == unbroken[2]
+
+
+def test_a_state_of_an_older_version_without_the_own_generator() -> None:
+    """Such a state began with the global generator. It once was written into the loader's own."""
+    data: Any = DataLoader(
+        torch.arange(8), batch_size=2, shuffle=True, generator=torch.Generator().manual_seed(7)
+    )
+    loader = embank.torch.ResumableLoader(data)
+    own = data.generator.get_state()
+    loader.load_state_dict(
+        {"epoch": 0, "handed_out": 1, "began_with": torch.get_rng_state(), "generator": None}
+    )
+    assert torch.equal(data.generator.get_state(), own)
+    expected = list(
+        DataLoader(
+            torch.arange(8), batch_size=2, shuffle=True, generator=torch.Generator().manual_seed(7)
+        )
+    )
+    assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in expected[1:]]

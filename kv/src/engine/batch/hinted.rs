@@ -76,7 +76,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
                 *at += 1;
             }
         }
-        Ok(())
+        // Keys are left only if the operation has given no hints since `has_hints`.
+        if *at < end { self.run_stages(at, end, view) } else { Ok(()) }
     }
 
     /// Prefetches the first line of the record of each key in the first group of `places`.

@@ -129,7 +129,7 @@ class LookaheadLoader(Generic[Batch]):
 
     Args:
         loader: Any iterable of batches: a `DataLoader`, also with workers, or a list. Each pass
-            iterates over it again.
+            iterates over it again. Not a `ResumableLoader`, which takes this loader in turn.
         keys: A function that returns the keys of a batch by table: tensors or arrays of integers,
             of any shape. It runs in this process.
         depth: The least number of batches to announce ahead; 0 announces nothing. Default: "auto".
@@ -157,6 +157,11 @@ class LookaheadLoader(Generic[Batch]):
                 raise ValueError(f'depth must be a number or "auto", not {depth!r}')
         elif depth < 0:
             raise ValueError(f"depth must be 0 or more, not {depth}")
+        if getattr(loader, "counts_batches", False):
+            raise TypeError(
+                "a LookaheadLoader draws batches ahead, and a ResumableLoader in it would count them as trained: nest "
+                "them as ResumableLoader(LookaheadLoader(loader, keys))"
+            )
         self.loader = loader
         self.keys = keys
         self.depth = depth

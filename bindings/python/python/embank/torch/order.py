@@ -128,7 +128,9 @@ def own_generator(loader: object) -> Optional[torch.Generator]:
     if not isinstance(loader, DataLoader):
         return None
     batch_sampler = loader.batch_sampler
-    holders = (loader, loader.sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
+    # The sampler's generator decides the order, and comes first. That of the loader may decide only
+    # the workers' seeds.
+    holders = (loader.sampler, getattr(batch_sampler, "sampler", None), batch_sampler, loader)
     for holder in holders:
         generator = getattr(holder, "generator", None)
         if isinstance(generator, torch.Generator):
@@ -149,7 +151,7 @@ def loader_sizes(loader: object) -> dict[str, int]:
         batch_size = getattr(loader.batch_sampler, "batch_size", None)
     samples = None
     if not isinstance(loader.dataset, IterableDataset):
-        with contextlib.suppress(TypeError, NotImplementedError):
+        with contextlib.suppress(Exception):
             samples = len(loader.dataset)  # type: ignore[arg-type]
     sizes = {"batch_size": batch_size, "samples": samples}
     return {name: size for name, size in sizes.items() if isinstance(size, int)}

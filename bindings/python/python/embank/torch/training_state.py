@@ -11,8 +11,10 @@ from __future__ import annotations
 import io
 import itertools
 import random
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sized
+from types import GeneratorType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -33,7 +35,14 @@ from .fills import change, training
 from .lookahead import LookaheadLoader
 from .matching import load, parameter_names
 from .modules import TableModule
-from .order import Order, check_sizes, loader_sizes, own_generator, recorded_sampler
+from .order import (
+    Order,
+    RecordedSampler,
+    check_sizes,
+    loader_sizes,
+    own_generator,
+    recorded_sampler,
+)
 from .reference import taken_at, taking_checkpoint
 from .workers import begin, check_repeatable
 
@@ -124,8 +133,12 @@ def save(bank: Bank, *, random_state: bool = True, **parts: Any) -> int:
     return bank.checkpoint(content)
 
 
-_read: set[tuple[str, int]] = set()
-"""Path and checkpoint of each bank that `resume` was called for."""
+_read: set[tuple[int, int]] = set()
+"""Number and checksum of each checkpoint that `resume` has restored."""
+
+
+def _mark(recovered: Any) -> tuple[int, int]:
+    return recovered.checkpoint, zlib.crc32(recovered.blob)
 
 
 def _warn_unread(bank: Bank) -> None:
@@ -137,7 +150,7 @@ def _warn_unread(bank: Bank) -> None:
     recovered = bank.recovered
     if recovered is None or bank.last_checkpoint != recovered.checkpoint:
         return
-    if (str(bank.path), recovered.checkpoint) in _read:
+    if _mark(recovered) in _read:
         return
     try:
         _decoded(recovered.blob)
@@ -146,7 +159,7 @@ def _warn_unread(bank: Bank) -> None:
     warn_caller(
         f"checkpoint {recovered.checkpoint} of {bank.path} was made by embank.torch.save, and this process saves "
         "without having resumed it: the rows go on from there, and the rest begins again. Call embank.torch.resume after "
-        "opening"
+        "opening, or embank.torch.resume(bank, strict=False, random_state=False) if that is meant"
     )
 
 
@@ -278,7 +291,6 @@ def resume(
     recovered = bank.recovered
     if recovered is None:
         return None
-    _read.add((str(bank.path), recovered.checkpoint))
     try:
         state = _decoded(recovered.blob)
     except ValueError as error:
@@ -299,6 +311,7 @@ def resume(
     found.removed.extend(name for name in states if name not in parts)
     if random_state and generators is not None:
         _set_random_state(generators)
+    _read.add(_mark(recovered))
     return Resumed(values, *found)
 
 
@@ -383,6 +396,21 @@ def _set_random_state(state: dict[str, Any]) -> None:
     random.setstate(state["python"])
 
 
+def _recorded(sampler: RecordedSampler, order: Order, batches: Iterator[Any]) -> Iterator[Any]:
+    """Yields the batches of a subclass whose `__iter__` is a generator: it asks its sampler only
+    with the first batch, so the order is recorded from there on.
+    """
+    sampler.order = order
+    try:
+        first = next(batches)
+    except StopIteration:
+        return
+    finally:
+        sampler.order = None
+    yield first
+    yield from batches
+
+
 class ResumableLoader(Generic[Batch]):
     """Iterates over `loader` and records its place, so that a resumed run gets the remaining
     batches.
@@ -419,8 +447,9 @@ class ResumableLoader(Generic[Batch]):
     Args:
         loader: Any iterable of batches. Each pass iterates over it again. The sampler of a
             `DataLoader` is wrapped to record its indices.
-        generator: The loader's own generator. Default: that of a `DataLoader` or of its sampler. If
-            they have none, the order comes from the global generators.
+        generator: The loader's own generator, from which the training loop must not draw. Default:
+            that of the sampler of a `DataLoader`, or of the loader. If they have none, the order
+            comes from the global generators.
 
     Raises:
         ValueError: A pass over the loader can't be repeated: it has `in_order=False`, or an
@@ -437,6 +466,9 @@ class ResumableLoader(Generic[Batch]):
     >>> [batch.tolist() for batch in again] == [batch.tolist() for batch in left]
     True
     """
+
+    counts_batches = True
+    """A loader that draws ahead must not draw from this one."""
 
     def __init__(
         self, loader: Iterable[Batch], generator: Optional[torch.Generator] = None
@@ -516,7 +548,7 @@ class ResumableLoader(Generic[Batch]):
         began_with = state["began_with"]
         if isinstance(began_with, Tensor):
             # A state of an older version, with one generator and no order.
-            began_with = {"torch" if self.generator is None else "own": began_with}
+            began_with = {"torch" if state["generator"] is None else "own": began_with}
         self._began_with = began_with
         self._resuming = None
         if began_with is not None:
@@ -572,6 +604,8 @@ class ResumableLoader(Generic[Batch]):
         finally:
             # An iteration outside of a pass records nothing.
             sampler.order = None
+        if isinstance(batches, GeneratorType):
+            batches = _recorded(sampler, order, batches)
         return self._counted(batches, None)
 
     def _innermost(self) -> Iterable[Batch]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from types import GeneratorType
 from typing import Any, Callable
 
 import numpy as np
@@ -51,13 +52,32 @@ def begin(loader: Any) -> Iterator[Any]:
             f"{type(kept).__name__}, can't seed its workers. Make it with persistent_workers=False"
         )
     base_seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
+    seed = _WorkerSeed(int(base_seed))
     # `iter` sends the shared seed to each worker before the pass. It belongs to an `IterDataPipe`,
     # which `check_repeatable` has refused.
-    kept._shared_seed = _WorkerSeed(int(base_seed))
+    kept._shared_seed = seed
     try:
-        return iter(loader)
+        batches = iter(loader)
     finally:
         kept._shared_seed = None
+    if not isinstance(batches, GeneratorType):
+        return batches
+    return _seeded(kept, seed, batches)
+
+
+def _seeded(kept: Any, seed: _WorkerSeed, batches: Iterator[Any]) -> Iterator[Any]:
+    """Yields the batches of a subclass whose `__iter__` is a generator: its pass begins with its
+    first batch, so the seed waits for that.
+    """
+    kept._shared_seed = seed
+    try:
+        first = next(batches)
+    except StopIteration:
+        return
+    finally:
+        kept._shared_seed = None
+    yield first
+    yield from batches
 
 
 def _start_workers(loader: DataLoader[Any]) -> None:
