@@ -173,7 +173,8 @@ pub trait Operation {
 
     /// Where the rows of the batch lay after an earlier batch over the same keys. The store asks
     /// for `Update`, `Put` and `Touch` in a table of fixed width. It looks up the keys whose hints
-    /// are out of date. Default: `None`, and it looks up all keys.
+    /// are out of date. The answer must stay equal during a batch. Default: `None`, and it looks up
+    /// all keys.
     fn hints(&self) -> Option<Hints<'_>> {
         None
     }

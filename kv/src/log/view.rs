@@ -53,7 +53,7 @@ impl<'a> View<'a> {
     /// # Safety
     /// The thread has stayed pinned since it took this view, and `address` is at or above its
     /// `head`. A record's header has been written there: the address came from the index, a
-    /// record's link, or `allocate`.
+    /// record's link, a hint, or `allocate`.
     #[inline]
     pub(crate) unsafe fn record(self, address: Address) -> RecordRef<'a> {
         // SAFETY: the contract says that the header is written. Invariant 2 of the log keeps the
