@@ -185,8 +185,8 @@ impl<'s> Probed<'s> {
     /// Returns the number of `key`. If the table lacks the key, adds it with number `next`.
     fn number_of(&mut self, key: u64, next: u32, keys: &[u64]) -> u32 {
         let mask = self.slots.len() - 1;
-        // These keys share the bits that the first table uses with other keys, so this table uses
-        // other bits.
+        // Keys come here because they share the hash bits of the first table with other keys. This
+        // table therefore uses other hash bits.
         let mut slot = (scatter(key) >> 32) as usize;
         loop {
             let entry = &mut self.slots[slot & mask];

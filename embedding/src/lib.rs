@@ -47,16 +47,16 @@
 //
 // keys        the distinct keys of a batch
 // pool        the threads that share the large batches of a bank
-// options     what a program sets when it opens a bank
-// dtype       how a value is stored, and rounded
-// stats       counters, and what lists and errors show
-// optimizer   one step of a row
-// error       what can go wrong
-// row         a table's settings, and how a row of it lies in the store
-// lookahead   rows that are read before they are asked for
-// context     what every handle of an open bank works with
+// options     the options for opening a bank
+// dtype       the stored types of values, and rounding
+// stats       counters, and the descriptions in lists and errors
+// optimizer   one optimizer step of a row
+// error       the errors
+// row         a table's settings, and the layout of its rows
+// lookahead   rows that are read in advance
+// context     the state that all handles of an open bank share
 // registry    the leases of a table, and how Gets queue
-// vocabulary  values to dense ids
+// vocabulary  maps values to dense ids
 // table       reads and updates of rows, admission, eviction
 // lease       Gets, their waits, and updates through leases
 // files       exports and imports

@@ -66,7 +66,7 @@ impl Seen {
         wasted.saturating_sub(unused)
     }
 
-    /// Returns the counts since `before`.
+    /// Returns the changes of the counters since `before`.
     fn report_since(&mut self, before: &Self, memory_bytes: u64) -> StepReport {
         let wasted = self.wasted_since(before);
         let then = before.lookahead;

@@ -31,9 +31,9 @@ use crate::stats::unsaved::Unsaved;
 use crate::stats::{BankStats, WaitCounters};
 use crate::vocabulary::registry::{Vocabularies, read_vocabularies};
 
-/// An open bank. Clones are cheap. The bank closes when its last handle is dropped, and the last
-/// handle of its tables, leases and scans. Closing writes no checkpoint; [`unsaved`](Bank::unsaved)
-/// shows the changes that closing would lose.
+/// An open bank. Clones are cheap. The bank closes once all of its handles, tables, leases and
+/// scans are dropped. Closing writes no checkpoint; [`unsaved`](Bank::unsaved) shows the changes
+/// that closing would lose.
 ///
 /// In the source, `bank/` has its methods: `tables.rs` for tables, `vocabularies.rs` for
 /// vocabularies, and `checkpoints.rs` for checkpoints, copies and deltas.

@@ -108,7 +108,7 @@ impl Bank {
     }
 
     /// Opens the table `name` with its present settings. Its learning rate, eps and staleness bound
-    /// are the ones of its creation, unless this process has set others.
+    /// have their values from its creation, unless this process has set others.
     ///
     /// # Errors
     /// [`NoSuchTable`](crate::Error::NoSuchTable). [`Error::OtherVocabulary`] if the table's keys

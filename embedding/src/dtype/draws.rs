@@ -29,7 +29,7 @@ impl Draws {
     }
 }
 
-/// Odd, so all places of a row have different draws.
+/// Multiplier of a place in the row. It is odd, so all places of a row have different draws.
 const STEP: u32 = 0x9E37_79B9;
 
 #[cfg(test)]

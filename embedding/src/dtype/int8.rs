@@ -21,7 +21,7 @@ pub(crate) fn decode(bytes: &[u8], scale: f32, to: &mut [f32]) {
 /// values of the row read as NaN and the loss is visible.
 #[inline(always)]
 pub(crate) fn encode(from: &[f32], bytes: &mut [u8], draws: Option<&Draws>) -> f32 {
-    // Magnitudes of floats have the same order as their bits, and NaN is the largest.
+    // The bits of magnitudes have the same order as the magnitudes. The bits of a NaN are larger.
     let largest = from.iter().fold(0, |most, value| most.max(value.to_bits() & (u32::MAX >> 1)));
     let largest = f32::from_bits(largest);
     let scale = (largest / LARGEST).min(SCALE_MAX);

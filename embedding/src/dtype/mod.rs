@@ -116,7 +116,8 @@ impl Dtype {
 pub(crate) struct Range {
     /// The largest finite value.
     pub(crate) largest: f32,
-    /// Bits of the smallest magnitude that becomes infinite. NaN and infinity lie above it.
+    /// Bits of the smallest magnitude that becomes infinite. Infinity and NaN have no smaller
+    /// bits.
     too_large_bits: u32,
 }
 

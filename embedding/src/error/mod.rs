@@ -127,7 +127,7 @@ pub enum Error {
         table: String,
         /// The differing settings that the caller asked for.
         expected: String,
-        /// The same settings as the bank has them.
+        /// The bank's values of these settings.
         found: String,
     },
     /// The table was dropped while the program had this handle or lease of it.
@@ -173,7 +173,7 @@ pub enum Error {
     BadBags {
         /// The table's name.
         table: String,
-        /// Describes what does not fit, and what would.
+        /// Describes the values that do not fit, and valid values.
         what: String,
     },
     /// The table has no optimizer, so it can't apply gradients.
@@ -364,7 +364,7 @@ pub enum Error {
         vocabulary: String,
         /// The differing settings that the caller asked for.
         expected: String,
-        /// The same settings as the bank has them.
+        /// The bank's values of these settings.
         found: String,
     },
     /// A setting of a vocabulary is out of range.
@@ -383,7 +383,7 @@ pub enum Error {
     DamagedVocabulary {
         /// The vocabulary's name.
         vocabulary: String,
-        /// Describes what is wrong.
+        /// Describes the contradiction or the unreadable part.
         what: String,
     },
     /// A table's keys are ids of a vocabulary that was dropped, replaced or renumbered since the
@@ -398,7 +398,7 @@ pub enum Error {
         table: String,
         /// Name of the vocabulary that the table was made for.
         vocabulary: String,
-        /// Describes what the bank has instead.
+        /// Says what the bank has in place of that vocabulary.
         found: String,
     },
     /// A file is readable, but its rows do not fit the table: they have another dim, state of
@@ -408,7 +408,7 @@ pub enum Error {
     FileMismatch {
         /// The file's path.
         path: PathBuf,
-        /// Describes what the file has, what the table needs, and what to do.
+        /// Says what the file has and what the table needs, and gives a remedy.
         what: String,
     },
     /// A file can't be read as a table. It is damaged, has values that are not finite, or does not
@@ -519,7 +519,7 @@ pub enum Error {
     DeltaMismatch {
         /// Path of the delta.
         path: PathBuf,
-        /// The checkpoint that the delta follows, and the bank's newest one.
+        /// Names the checkpoint that the delta follows, and the bank's newest checkpoint.
         what: String,
     },
     /// The memory budget is too small.
@@ -599,7 +599,7 @@ pub enum Error {
     NotABank {
         /// Path of the directory.
         path: PathBuf,
-        /// Describes what is in the directory, and what to do.
+        /// Describes the content of the directory, and a remedy.
         why: String,
     },
     /// The bank has no checkpoint with this number, or no checkpoint at all.
@@ -642,7 +642,7 @@ pub enum Error {
     UnusableOutput {
         /// The unusable path.
         path: PathBuf,
-        /// Describes what has this name, and what to do.
+        /// Says why the path can't be written, and gives a remedy.
         why: String,
     },
     /// The call does not apply to this kind of store or table.
@@ -650,19 +650,19 @@ pub enum Error {
     WrongKind {
         /// Name of the store or table.
         of: String,
-        /// Its kind, and the kind that the call needs.
+        /// Names the kind of the store or table, and the kind that the call needs.
         why: String,
     },
     /// A name, a descriptor or a value is too long.
     #[error("{what} of {bytes} bytes is longer than the {bytes_max} bytes that {limit}")]
     TooLong {
-        /// Says what is too long, and in which table.
+        /// Names the value that is too long, and its table.
         what: String,
         /// Length in bytes.
         bytes: usize,
         /// Largest allowed length in bytes.
         bytes_max: usize,
-        /// Names the limit, and says what to do.
+        /// Names the limit, and gives a remedy.
         limit: &'static str,
     },
     /// All numbers or addresses of a kind are in use.
@@ -687,7 +687,7 @@ pub enum Error {
     NotDense {
         /// The table's name.
         table: String,
-        /// The missing or too large keys, and what to do.
+        /// Names the missing or too large keys, and gives a remedy.
         why: String,
     },
     /// An argument is invalid, and no other variant describes it. Examples: a batch of 2^32 values,

@@ -196,7 +196,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Read only the vectors.
+    /// Asks for the vectors only.
     pub(crate) const NOTHING: Self = Self { state: false, uses: false };
 }
 

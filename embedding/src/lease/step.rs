@@ -186,8 +186,8 @@ impl Checked<'_> {
             rows.filter(|(key, _)| held_keys.contains(key)).unzip();
         let rows = gradients.rows(Some(&numbers));
         let mut apply = table.prepare_apply(&keys, rows, gradients.magnitudes, false);
-        // This step must not stop halfway: it claims the leases first, and other tables may already
-        // have taken their step.
+        // The step must not stop halfway: the leases are claimed before it, and other tables may
+        // already have taken their step.
         apply.shortage = Shortage::GoesOn;
         let release = |some: &[LeasedRows<'_>]| {
             some.iter().for_each(|held| table.release_held(held, &entered));

@@ -146,8 +146,8 @@ impl Lookahead {
         }
     }
 
-    /// Queues those of `keys` whose rows are on disk, or in the read-only region, which leaves
-    /// memory next. A row takes `row_bytes`.
+    /// Queues the keys whose rows are on disk or in the read-only region, which leaves memory next.
+    /// A row takes `row_bytes`.
     ///
     /// # Errors
     /// [`Error::LookaheadFailed`] if the worker failed since the last call. A failure is reported

@@ -98,8 +98,8 @@ impl PendingSet {
             if self.tables[slot] == 0 {
                 break;
             }
-            // An entry may fill the hole unless its home slot lies after the hole, on the way to
-            // the entry.
+            // An entry may move to the hole, unless its home slot comes after the hole in probe
+            // order.
             let home = self.home(self.tables[slot], self.keys[slot]);
             if (slot + slots - home) % slots >= (slot + slots - hole) % slots {
                 self.keys[hole] = self.keys[slot];

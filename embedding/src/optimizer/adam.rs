@@ -192,7 +192,7 @@ mod tests {
         for base in [0.0, 0.5, 0.9, 0.999, 0.999_999] {
             let powers = Powers::new(base);
             for step in [1, 2, 255, 256, 257, 1000, 10_000, 65_535, 65_536, 1 << 20, u32::MAX] {
-                // The formula uses 1 minus the power, so that is compared.
+                // Compares 1 minus the power, because the formula of Adam uses this difference.
                 let found = 1.0 - powers.at(step);
                 let exact = 1.0 - base.powf(f64::from(step));
                 let difference = (found - exact).abs();

@@ -342,7 +342,7 @@ pub(crate) fn info_of(table: &str, lease: &Leased<LeaseEntry>, now: Instant) -> 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// This thread as a taker of leases.
+    /// The current thread as a taker of leases.
     static ME: OnceCell<Arc<Taker>> = const { OnceCell::new() };
 }
 

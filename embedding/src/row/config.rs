@@ -53,7 +53,7 @@ pub struct TableConfig {
     pub initializer: Initializer,
     /// Seed of the initial values. Default: 0.
     pub seed: u64,
-    /// Which keys get a row at a Get. Default: all.
+    /// Selects the keys that get a row at a Get. Default: all.
     pub admission: Admission,
     /// Whether rows record their last use and number of uses. Default: no.
     pub tracking: Tracking,

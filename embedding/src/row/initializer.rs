@@ -277,8 +277,8 @@ impl RowSource {
 }
 
 const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
-/// Odd, so different keys start different streams. It differs from the golden ratio: otherwise the
-/// streams of consecutive keys would be shifts of each other.
+/// Multiplier of a key. It is odd, so different keys start different streams. It differs from the
+/// golden ratio: otherwise the streams of consecutive keys would be shifts of each other.
 const KEY_MULTIPLIER: u64 = 0xD1B5_4A32_D192_ED03;
 
 /// The finisher of SplitMix64. It maps 64-bit words one to one.

@@ -117,8 +117,8 @@ impl TableShared {
         self.ids.get_or_init(|| Arc::clone(vocabulary));
     }
 
-    /// Makes later calls accept every key. The caller knows that the table belongs to another
-    /// numbering.
+    /// Makes later calls accept every key. The caller knows that the vocabulary's numbering has
+    /// changed.
     pub(crate) fn take_every_key(&self) {
         // Relaxed: no other data depends on the flag, and this thread's later calls see it.
         self.takes_every_key.store(true, Ordering::Relaxed);

@@ -98,7 +98,7 @@ impl Table {
         let mut parts: Vec<_> =
             ranges.map(|range| (&values[range.start * dim..range.end * dim], 0.0)).collect();
         turn.run(&mut parts, |(values, largest)| *largest = largest_magnitude(values));
-        // Compared as bits, because the bits of a NaN are larger than those of any number.
+        // Compared as bits, because the bits of a NaN are larger than the bits of any number.
         let largest = parts.iter().map(|(_, largest)| largest.to_bits()).max();
         f32::from_bits(largest.unwrap_or(0))
     }

@@ -29,7 +29,7 @@ fn get(table: &Table, keys: &[u64]) -> Lease {
     try_get(table, keys).unwrap()
 }
 
-/// Ends the lease in another thread as soon as a Get waits.
+/// Lets another thread end the lease as soon as a Get waits.
 fn end_when_a_get_waits(table: &Table, lease: Lease) -> thread::JoinHandle<()> {
     let (table, waits) = (table.clone(), table.stats().waits);
     thread::spawn(move || {
