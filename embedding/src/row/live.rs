@@ -16,7 +16,7 @@ use crate::row::config::TableConfig;
 pub(crate) struct Live {
     pub(crate) optimizer: Optimizer,
     pub(crate) stepper: Stepper,
-    /// The result of [`Optimizer::is_ordinary`].
+    /// True if a step in f32 never makes a finite value infinite; see [`Optimizer::is_ordinary`].
     pub(crate) is_ordinary: bool,
     pub(crate) clip_row_norm: Option<f32>,
 }

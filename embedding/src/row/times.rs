@@ -6,7 +6,7 @@
 //!
 //! **Approach.** The largest time that was set for a table is stored as a row of 8 bytes in a
 //! separate table of the bank. Its key is the table's number. Every checkpoint, copy and delta
-//! contains it, and a rollback restores it. An open reads it. Lists of tables do not show the
+//! contains the row, and a rollback restores it. An open reads it. Lists of tables do not show the
 //! separate table.
 //!
 //! A new table may get the number of a dropped table, but must not get its time. A call that stores

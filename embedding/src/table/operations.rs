@@ -488,7 +488,7 @@ impl Divisible for ApplyGradients<'_> {
             sum: vec![0.0; self.layout.dim],
             insert_missing: self.insert_missing,
             careful: self.careful,
-            // Other parts may already have changed rows, so this one must not stop halfway.
+            // Other parts may already have changed rows, so this part must not stop halfway.
             shortage: Shortage::GoesOn,
             hints: self.hints.map(|hints| hints.part(range.clone())),
             reached: Reached::none_of(range.len()),
