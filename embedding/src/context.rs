@@ -1,4 +1,5 @@
-//! What all handles of an open bank share: the store, Lookahead, wait times, and counters of waits.
+//! The state that all handles of an open bank share: the store, lookahead, timeouts, and counters
+//! of waits.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -13,11 +14,11 @@ use crate::row::times::Times;
 use crate::stats::WaitCounters;
 use crate::stats::unsaved::Unsaved;
 
-/// Shared by all handles of a bank, of its tables and of its vocabularies. The bank is open while
-/// this exists.
+/// Shared by all handles of a bank, its tables and its vocabularies. The bank is open while this
+/// exists.
 #[derive(Debug)]
 pub(crate) struct Context {
-    // Declared before the store, so that its drop stops the worker before the store is dropped.
+    // Declared before `store`, so the worker stops before the store is dropped.
     pub(crate) lookahead: Lookahead,
     pub(crate) store: Arc<Store>,
     pub(crate) wait_timeout: Duration,
@@ -26,14 +27,14 @@ pub(crate) struct Context {
     /// True once a thread has ended a lease that another thread took.
     pub(crate) leases_change_hands: AtomicBool,
     pub(crate) times: Times,
-    /// Held while the side tables of admission are made or dropped, and while their main tables
-    /// are. A thread that takes both locks takes that of the bank's tables first.
+    /// Held while admission's separate tables, or their main tables, are made or dropped. A thread
+    /// that also needs the lock of the bank's tables must take that lock first.
     pub(crate) side_tables: Mutex<()>,
     pub(crate) budget: Budget,
     pub(crate) pool: BatchPool,
 }
 
-/// The memory of a bank, as its options gave it.
+/// The memory budget of a bank, from its options.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
     pub(crate) bytes: u64,
@@ -41,11 +42,12 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Translates an error about the store's part of the budget to one about the bank's budget.
+    /// Translates an error about the store's part of the budget into an error about the bank's
+    /// budget.
     pub(crate) fn in_terms_of_the_bank(self, error: embank_kv::Error) -> embank_kv::Error {
         match error {
             embank_kv::Error::BudgetTooSmall { needed_bytes, what, .. } => {
-                // The queue's share grows with the budget unless its size was given.
+                // Unless its size was set, the queue's share grows with the budget.
                 let needed_bytes = match self.lookahead_queue_keys {
                     Some(keys) => needed_bytes.saturating_add(lookahead::memory_bytes(keys)),
                     None => lookahead::budget_for(needed_bytes),
@@ -57,7 +59,7 @@ impl Budget {
     }
 }
 
-/// Warns of changes that no checkpoint has: they end with the bank.
+/// Logs a warning if changes are lost because no checkpoint has them.
 impl Drop for Context {
     fn drop(&mut self) {
         let unsaved = Unsaved::of(&self.store.stats());

@@ -1,36 +1,37 @@
-//! The distinct keys of a batch.
+//! Finds the distinct keys of a batch.
 //!
-//! Every Get and every update starts here, so this is part of the hot path. A hash table that is
-//! probed key by key has branches that no processor can predict. This one has no such branches:
+//! Every Get and every update begins here, so this code is hot. Probing a hash table key by key
+//! takes branches that a processor can't predict. The table in this module needs no such branches:
 //!
-//! 1. Backwards over the batch, each key writes its place to its slot. Nothing is compared, so the
-//!    first key of the batch with this slot is what stays. The slots need no clearing, because only
-//!    slots that were just written are read.
-//! 2. Forwards, each key looks at the place in its slot. Three cases are possible. The place is its
-//!    own: the key is new. The place is that of an equal key: the key is a duplicate, whose number
-//!    is known by now. These two cases are a choice of values without a branch. Or the place is
-//!    that of another key with this slot: the key goes to a small probed table. With 4 to 8 slots
-//!    for each key, some 10% of the keys go there, and each key always goes the same way.
+//! 1. Backwards over the batch, each key writes its place to its slot, without a comparison. In the
+//!    end, each slot holds the first place of the batch that maps to it. The slots need no
+//!    clearing, because only slots that were just written are read.
+//! 2. Forwards, each key reads the place in its slot. If it is the key's own place, the key is new.
+//!    If it is the place of an equal key, the key is a duplicate whose number is already known. The
+//!    code chooses between these two cases without a branch. If it is the place of another key, the
+//!    key goes to a small probed table. With 4 to 8 slots per key, about 10% of the keys go there,
+//!    and equal keys always take the same way.
 //!
-//! No key needs an allocation, and a sorted batch needs no table.
+//! No key needs an allocation. A sorted batch without duplicates needs no table.
 
 use std::cell::RefCell;
 
-/// Stands for a missing id. Never an id.
+/// Stands for the id of an unknown value. No value has this id.
 ///
 /// # Examples
 /// See [`Vocabulary::ids`](crate::Vocabulary::ids).
 pub const UNKNOWN_ID: u64 = u64::MAX;
 
-/// Largest scratch table, in slots, that a thread keeps for its next batch: 384 KiB, for batches of
-/// 16,384 keys.
+/// Largest scratch table, in slots, that a thread keeps for its next batch. 384 KiB serve batches
+/// of 16,384 keys.
 const SLOTS_KEPT_MAX: usize = 3 << 15;
 
 thread_local! {
     static SLOTS: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The distinct keys of a batch in order of first appearance, and each key's place among them.
+/// The distinct keys of a batch in order of first appearance, and for each batch key its index
+/// among them.
 ///
 /// # Examples
 /// ```
@@ -50,7 +51,7 @@ impl UniqueKeys {
     /// Finds the distinct keys of `batch`.
     ///
     /// # Panics
-    /// If the batch has `u32::MAX` keys (32 GiB of them) or more.
+    /// If the batch has `u32::MAX` or more keys (32 GiB).
     #[must_use]
     pub fn new(batch: &[u64]) -> Self {
         assert!(batch.len() < u32::MAX as usize, "a batch holds fewer than 2^32 - 1 keys");
@@ -65,7 +66,7 @@ impl UniqueKeys {
             }
             unique
         };
-        // A thread that is ending can't keep a table.
+        // A thread that is ending can't keep a scratch table.
         SLOTS.try_with(with_kept).unwrap_or_else(|_| Self::hashed(batch, &mut Vec::new()))
     }
 
@@ -87,7 +88,7 @@ impl UniqueKeys {
         for (place, &key) in batch.iter().enumerate() {
             let owner = owners[scatter(key) as usize & mask] as usize;
             if batch[owner] == key {
-                // An owner does not come after its keys, so its number is known.
+                // The owner's place is not later in the batch, so its number is already known.
                 let new = owner == place;
                 keys[distinct] = key;
                 inverse[place] = if new { distinct as u32 } else { inverse[owner] };
@@ -111,43 +112,43 @@ impl UniqueKeys {
         &self.keys
     }
 
-    /// For each key of the batch, its place in [`keys`](Self::keys).
+    /// For each key of the batch, its index in [`keys`](Self::keys).
     #[must_use]
     pub fn inverse(&self) -> &[u32] {
         &self.inverse
     }
 
-    /// The number of distinct keys.
+    /// Number of distinct keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// True if the batch has no key.
+    /// True if the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// The number of keys in the batch, with duplicates.
+    /// Number of keys in the batch, including duplicates.
     #[must_use]
     pub fn batch_len(&self) -> usize {
         self.inverse.len()
     }
 
-    /// True if no key appears twice. Then place `i` of the batch is place `i` of the distinct keys.
+    /// True if no key appears twice. Then the batch equals the distinct keys, in the same order.
     #[must_use]
     pub fn all_distinct(&self) -> bool {
         self.keys.len() == self.inverse.len()
     }
 
-    /// The distinct keys and the inverse, as two vectors.
+    /// Returns the distinct keys and the inverse as two vectors.
     #[must_use]
     pub fn into_parts(self) -> (Vec<u64>, Vec<u32>) {
         (self.keys, self.inverse)
     }
 
-    /// For each distinct key the place of its first appearance in the batch.
+    /// Returns, for each distinct key, the place of its first appearance in the batch.
     pub(crate) fn first_places(&self) -> Vec<u32> {
         let mut first = Vec::with_capacity(self.keys.len());
         for (place, &number) in self.inverse.iter().enumerate() {
@@ -158,7 +159,7 @@ impl UniqueKeys {
         first
     }
 
-    /// For each distinct key the place of its last appearance in the batch.
+    /// Returns, for each distinct key, the place of its last appearance in the batch.
     pub(crate) fn last_places(&self) -> Vec<u32> {
         let mut last = vec![0; self.keys.len()];
         for (place, &number) in self.inverse.iter().enumerate() {
@@ -168,10 +169,10 @@ impl UniqueKeys {
     }
 }
 
-/// A table of those keys whose slot belongs to another key, with linear probing.
+/// A hash table with linear probing, for keys whose slot belongs to another key.
 struct Probed<'s> {
-    /// A distinct key's number + 1, or 0. There are at least twice as many slots as keys in the
-    /// batch, so a probe always meets an empty one.
+    /// A distinct key's number + 1, or 0 if the slot is empty. There are at least twice as many
+    /// slots as keys in the batch, so every probe meets an empty slot.
     slots: &'s mut [u32],
 }
 
@@ -181,10 +182,11 @@ impl<'s> Probed<'s> {
         Self { slots }
     }
 
-    /// The number of `key`. It is `next` if the table did not have the key.
+    /// Returns the number of `key`. If the table lacks the key, adds it with number `next`.
     fn number_of(&mut self, key: u64, next: u32, keys: &[u64]) -> u32 {
         let mask = self.slots.len() - 1;
-        // Other bits than those of the first table, in which these keys agree with others.
+        // Keys come here because they share the hash bits of the first table with other keys. This
+        // table therefore uses other hash bits.
         let mut slot = (scatter(key) >> 32) as usize;
         loop {
             let entry = &mut self.slots[slot & mask];
@@ -200,8 +202,8 @@ impl<'s> Probed<'s> {
     }
 }
 
-/// Folds both halves of a 128-bit product, so that regular keys (runs, strides, powers of two)
-/// spread evenly over the bits.
+/// Hashes a key by folding both halves of a 128-bit product. Regular keys (runs, strides, powers of
+/// two) then spread evenly.
 #[inline]
 fn scatter(key: u64) -> u64 {
     let product = u128::from(key ^ 0x2545_F491_4F6C_DD1D) * 0x9E37_79B9_7F4A_7C15;

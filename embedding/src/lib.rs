@@ -3,7 +3,7 @@
 //! A [`Bank`] is a directory that holds many [`Table`]s under one memory budget. A table maps
 //! 64-bit keys to rows of f32. A training step gets a batch of rows, computes, and passes the
 //! gradients to the [`Lease`] that came with the batch. The table's [`Optimizer`] runs in the
-//! store. Rows that do not fit in memory lie on disk, and [`Table::lookahead`] reads them before
+//! store. Rows that do not fit in memory are on disk, and [`Table::lookahead`] reads them before
 //! they are needed. [`Bank::checkpoint`] makes all tables durable at once.
 //!
 //! ```
@@ -25,38 +25,38 @@
 //!
 //! # Staleness
 //!
-//! Every row has a clock: the number of Gets that no update has answered yet. With a staleness
-//! bound, a Get waits while a row's clock is above the bound. Bound 0 is bulk-synchronous, bound k
-//! is stale-synchronous, and no bound (the default) is asynchronous. [`Table::peek`] reads without
-//! touching clocks.
+//! Every row has a staleness clock: the number of its Gets whose update has not arrived. With a
+//! staleness bound, a Get waits while a row's clock is above the bound. Bound 0 is
+//! bulk-synchronous, bound k is stale-synchronous, and no bound (the default) is asynchronous.
+//! [`Table::peek`] does not change clocks.
 //!
 //! # Missing rows
 //!
-//! A row that was never written is missing, which is not a row of zeros. Its initial values are a
-//! pure function of the table's seed and name, the key and the column ([`Table::initial`]).
+//! A row that was never written is missing; it is not a row of zeros. Its initial values are a pure
+//! function of the table's seed and name, the key and the column ([`Table::initial`]).
 //!
 //! # Vocabularies
 //!
 //! A [`Vocabulary`] maps raw values, numbers or byte strings, to dense ids in order of first
-//! appearance, and back. It lies in the bank and in its checkpoints. A table can name the
-//! vocabulary whose ids are its keys ([`TableConfig::vocabulary`]).
+//! appearance, and back. The bank and its checkpoints contain it. A table can name the vocabulary
+//! whose ids are its keys ([`TableConfig::vocabulary`]).
 
 #![forbid(unsafe_code)]
 
-// Where to look. A folder imports only folders that stand above it in this list.
+// The folders of this crate. A folder imports only from folders above it in this list.
 //
 // keys        the distinct keys of a batch
 // pool        the threads that share the large batches of a bank
-// options     what a program sets when it opens a bank
-// dtype       how a value is stored, and rounded
-// stats       counters, and what lists and errors show
-// optimizer   one step of a row
-// error       what can go wrong
-// row         a table's settings, and how a row of it lies in the store
-// lookahead   rows that are read before they are asked for
-// context     what every handle of an open bank works with
+// options     the options for opening a bank
+// dtype       the stored types of values, and rounding
+// stats       counters, and the descriptions in lists and errors
+// optimizer   one optimizer step of a row
+// error       the errors
+// row         a table's settings, and the layout of its rows
+// lookahead   rows that are read in advance
+// context     the state that all handles of an open bank share
 // registry    the leases of a table, and how Gets queue
-// vocabulary  values to dense ids
+// vocabulary  maps values to dense ids
 // table       reads and updates of rows, admission, eviction
 // lease       Gets, their waits, and updates through leases
 // files       exports and imports

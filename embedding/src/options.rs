@@ -1,15 +1,15 @@
-//! The options with which a program opens a bank.
+//! The options for opening a bank.
 
 use std::time::Duration;
 
 use crate::pool::default_threads;
 use embank_kv::{CompactionOptions, DeviceChoice, default_memory_budget_bytes};
 
-/// Longest wait of a Get for a staleness bound: the default of [`BankOptions::wait_timeout`], and
-/// of the bindings.
+/// Longest wait of a Get for a staleness bound, by default. [`BankOptions::wait_timeout`] and the
+/// bindings use it.
 pub const WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 
-/// How to open a bank.
+/// Options for opening a bank.
 ///
 /// # Examples
 /// ```
@@ -20,50 +20,52 @@ pub const WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct BankOptions {
-    /// Memory in bytes for all that the bank keeps: rows, index, buffers and the lookahead queue.
-    /// The slices of callers are not part of it. Default: 1 GiB, or a quarter of the memory limit
-    /// of the process's control group if that is less. If the budget is above that limit, opening
-    /// the bank warns through the `log` crate and in
+    /// Memory in bytes for everything that the bank keeps: rows, index, buffers and the lookahead
+    /// queue. The callers' slices are not included. Default: 1 GiB, or a quarter of the memory
+    /// limit of the process's control group if that is less. If the budget exceeds that limit,
+    /// opening the bank warns through the `log` crate and in
     /// [`BankStats::memory_budget_warning`](crate::BankStats::memory_budget_warning).
     pub memory_budget_bytes: u64,
-    /// Whether [`Bank::open`](crate::Bank::open) makes a bank if there is none at the path.
-    /// Default: true. With false, a mistyped path, or a file system that is not mounted, is an
-    /// error; otherwise training would begin again without notice.
+    /// Whether [`Bank::open`](crate::Bank::open) makes a bank if none is at the path. Default:
+    /// true. With false, a mistyped path or a file system that is not mounted is an error. With
+    /// true, training would silently begin again.
     pub create: bool,
-    /// Default: `io_uring` if the system allows it, else a pool of threads.
+    /// How the bank reads and writes files. Default: `io_uring` if the system allows it, otherwise
+    /// a pool of threads.
     pub device: DeviceChoice,
-    /// Number of the newest checkpoints that are kept. Default: 2.
+    /// Number of newest checkpoints to keep. Default: 2.
     pub checkpoints_kept: usize,
-    /// Most keys that Lookahead may have pending; 0 turns it off. Default: `None`, the number for
-    /// which 1/32 of the budget has room (some 20,000 keys for each MiB of that share).
+    /// Largest number of pending lookahead keys; 0 turns lookahead off. Default: `None`, as many as
+    /// fit 1/32 of the budget (about 20,000 keys per MiB of that share).
     pub lookahead_queue_keys: Option<usize>,
     /// Longest wait of a Get for a staleness bound. Default: 60 s ([`WAIT_TIMEOUT_DEFAULT`]).
     pub wait_timeout: Duration,
-    /// Age at which a lease may expire, longer than zero. An older lease still counts, and can be
-    /// applied, until the next Get of its table, or a Get that waits for its rows, declares it
-    /// expired. Its counts are then given back, and later updates through it fail with
+    /// Age at which a lease may expire; must be above zero. An older lease stays valid until the
+    /// next Get of its table, or a Get that waits for its rows, expires it. Its counts are then
+    /// given back, and later updates through it fail with
     /// [`LeaseExpired`](crate::Error::LeaseExpired) and change nothing. Several times the slowest
-    /// step is a good value. Default: `None`, leases never expire: no slow step loses its update,
-    /// and a lease that is never ended blocks its rows.
+    /// step is a good value. Default: `None`, leases never expire. Then no slow step loses its
+    /// update, but a lease that never ends blocks its rows.
     pub lease_timeout: Option<Duration>,
-    /// How space on disk is given back. Default: only by [`Bank::compact`](crate::Bank::compact).
-    /// With `background` and no throttle, the log stays below 1.5 times its rows, without the space
-    /// that kept checkpoints hold. The copied rows pass through mutable memory and push out rows
-    /// that Lookahead brought. If the index leaves little memory for rows, training can run at half
-    /// its speed. Switch it on for runs whose log would outgrow the disk.
+    /// How disk space is freed. Default: only [`Bank::compact`](crate::Bank::compact) frees it.
+    /// With `background` and no throttle, the log stays below 1.5 times its rows, not counting
+    /// space that kept checkpoints hold. The rows that it copies pass through mutable memory and
+    /// displace rows that lookahead brought in. If the index leaves little memory for rows,
+    /// training may run at half speed. Turn it on for runs whose log would outgrow the disk.
     pub compaction: CompactionOptions,
-    /// Most bytes of the log on disk; at least 16 of the bank's pages. At the quota, calls that
-    /// write wait for compaction as far as it can help, then fail with
+    /// Largest size of the log on disk, in bytes; at least 16 of the bank's pages. At the quota,
+    /// calls that write wait for compaction as long as it can help. Then they fail with
     /// [`QuotaExceeded`](crate::Error::QuotaExceeded). Peeks, deletions, drops and checkpoints
-    /// still work. Leases can be applied, put or dropped, beyond the quota if need be. Default:
-    /// `None`, no quota.
+    /// still work. Leases can still be applied, put or dropped, beyond the quota if necessary.
+    /// Default: `None`, no quota.
     pub disk_quota_bytes: Option<u64>,
-    /// Threads that share a large batch of a Get, a put, a peek, gradients or bags, the calling
-    /// one among them. A batch of 2,048 keys or more is shared; smaller batches stay on the
-    /// calling thread, and so do those of other threads while a batch is shared. 1 shares
-    /// nothing. Rows, clocks and errors are those of one thread, bit for bit. Default: the
-    /// processors that the process may use, at most 16. At most 1,024. A batch that is called in a
-    /// thread of rayon is not shared, because that thread might run another batch while it waits.
+    /// Number of threads that share a large batch of a Get, a put, a peek, gradients or bags,
+    /// including the calling thread. Batches of 2,048 keys or more are shared. Smaller batches stay
+    /// on the calling thread. While one batch is shared, batches of other threads stay on their
+    /// threads too. A batch that a rayon thread calls is never shared, because that thread might
+    /// run another batch while it waits. 1 means that no batch is shared. Rows, clocks and errors
+    /// are the same as with one thread, bit for bit. Default: the processors that the process may
+    /// use, at most 16. At most 1,024.
     pub threads: usize,
 }
 

@@ -1,25 +1,26 @@
-//! The threads that share the large batches of a bank.
+//! The thread pool that shares the large batches of a bank.
 //!
-//! **Problem.** A training loop has one thread that calls a table. A batch of that thread works at
-//! the pace of one processor, whatever the machine has.
+//! **Problem.** A training loop calls a table from one thread. Without a pool, its batches run on
+//! only one processor of the machine.
 //!
-//! **Approach.** A batch with 1,024 keys or more for each part is cut into parts of neighbouring
-//! keys, one for each thread. The calling thread works on a part of its own and then waits for the
-//! other parts. Each part is what a batch of one thread is: it pins, reads and counts for itself.
-//! What the parts found is put together in their order, so the caller sees the rows, clocks,
-//! counters and errors of one batch.
+//! **Approach.** A batch is divided if each part has at least 1,024 keys. The parts are consecutive
+//! ranges of keys, one per thread. The calling thread works on one part and then waits for the
+//! others. Each part pins, reads and counts by itself, like a batch of its own. The results are
+//! joined in the order of the parts. The caller therefore sees the rows, clocks, counters and
+//! errors of one batch.
 //!
-//! **One batch at a time.** A batch that finds another one in the pool is not cut: several calling
-//! threads have the processors busy already, and a part never waits for the parts of another batch.
+//! **One batch at a time.** While one batch uses the pool, other batches are not divided. Several
+//! calling threads already keep the processors busy. A part never waits for the parts of another
+//! batch.
 //!
-//! **Callers that steal work.** A thread of a rayon pool that waits for parts runs other jobs of
-//! its own pool meanwhile. Such a job could ask for rows whose clocks the waiting batch holds, and
-//! would wait for its own thread. So a batch of a rayon thread is not cut.
+//! **Callers that steal work.** While a rayon thread waits for parts, it runs other jobs of its own
+//! pool. Such a job could need rows whose clocks the waiting batch holds, and would wait for its
+//! own thread. Therefore a batch of a rayon thread is not divided.
 //!
-//! **Life.** The first batch that is cut starts the threads, so they have the processors that its
-//! thread may use. The threads end when the bank is closed. A child made by `fork` can't use the
-//! bank of its parent, so it must not meet a pool without threads. The bindings refuse such calls;
-//! in Rust the program must not make them.
+//! **Life.** The first divided batch starts the threads, so they may use the same processors as its
+//! calling thread. The threads end when the bank is closed. After `fork`, the child has the pool
+//! but not its threads, and must not use the bank of its parent. The bindings refuse such calls; a
+//! Rust program must avoid them.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -30,26 +31,27 @@ use std::thread::{self, JoinHandle};
 use embank_kv::locks::Mutex;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// A batch is cut into as many parts as have this many keys each. The last part is smaller, because
-/// the others are rounded up. A smaller part takes less time than the wake-up of its thread.
+/// Least number of keys per part. Only the last part may be smaller, because the others are rounded
+/// up. A smaller part would take less time than waking its thread.
 const PART_KEYS_MIN: usize = 1024;
-/// Threads of a bank unless its options say otherwise. More gain little: the memory of a socket is
-/// busy by then.
+/// Default limit on a bank's threads. More threads gain little, because they saturate the memory of
+/// a socket.
 const THREADS_MAX_DEFAULT: usize = 16;
-/// Most threads of a bank. More of them are a mistake, such as a number of bytes.
+/// Largest number of threads of a bank. A larger number is a mistake, for example a number of
+/// bytes.
 pub(crate) const THREADS_MAX: usize = 1024;
-/// Parts begin at a multiple of this many keys, so that the bits of
-/// [`Reached`](crate::table::operations::Reached) of a part fill whole words.
+/// Parts begin at multiples of this many keys, so the bits of a part's
+/// [`Reached`](crate::table::operations::Reached) fill whole words.
 const PART_KEYS_STEP: usize = 64;
 
-/// The processors that this process may use, at most 16: the default of
+/// Returns the number of processors that this process may use, at most 16. This is the default of
 /// [`BankOptions::threads`](crate::BankOptions::threads).
 pub(crate) fn default_threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX_DEFAULT)
 }
 
-/// [`PART_KEYS_MIN`], or what the variable `EMBANK_TEST_PART_KEYS` says in a build for tests: with
-/// 64, whole test suites run with batches in parts.
+/// Returns [`PART_KEYS_MIN`]. In a build for tests, the variable `EMBANK_TEST_PART_KEYS` replaces
+/// it: with 64, whole test suites run with divided batches.
 fn part_keys_min() -> usize {
     #[cfg(feature = "testing")]
     {
@@ -62,20 +64,20 @@ fn part_keys_min() -> usize {
     PART_KEYS_MIN
 }
 
-/// The threads of a bank.
+/// The thread pool of a bank.
 #[derive(Debug)]
 pub(crate) struct BatchPool {
-    /// Parts of a batch at most, the calling thread's among them.
+    /// Largest number of parts of a batch, including the calling thread's part.
     threads: usize,
-    /// `None` inside if the system refused the threads.
+    /// Set when the first batch is divided. `None` inside if the system refused the threads.
     running: OnceLock<Option<Running>>,
-    /// A batch has the pool.
+    /// True while a batch uses the pool.
     busy: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Running {
-    /// `None` once the threads have been told to end.
+    /// `None` once the threads were told to end.
     pool: Option<ThreadPool>,
     handles: Vec<JoinHandle<()>>,
 }
@@ -113,25 +115,24 @@ impl Drop for Running {
 /// Waits for threads that were told to end.
 fn join(handles: Vec<JoinHandle<()>>) {
     for handle in handles {
-        // A panic of a part has reached the thread that called the batch.
+        // If a part panicked, the thread that called the batch has already received the panic.
         let _ = handle.join();
     }
 }
 
 impl BatchPool {
-    /// `threads`: parts of a batch at most; 0 counts as 1.
+    /// `threads` is the largest number of parts of a batch; 0 counts as 1.
     pub(crate) fn new(threads: usize) -> Self {
         Self { threads: threads.max(1), running: OnceLock::new(), busy: AtomicBool::new(false) }
     }
 
-    /// The pool for a batch of `keys` keys. `None` if the batch is not to be cut.
+    /// Reserves the pool for a batch of `keys` keys. `None` if the batch must not be divided.
     pub(crate) fn turn(&self, keys: usize) -> Option<Turn<'_>> {
         let parts = self.threads.min(keys / part_keys_min());
         if parts < 2 || u32::try_from(keys).is_err() || rayon::current_thread_index().is_some() {
             return None;
         }
-        // Acquire: pairs with the Release at the end of a turn. Only the order of turns depends on
-        // it.
+        // Acquire: pairs with the Release in `Turn::drop`. It only orders the turns.
         if self.busy.swap(true, Ordering::Acquire) {
             return None;
         }
@@ -141,7 +142,7 @@ impl BatchPool {
     }
 }
 
-/// The use of the pool by one batch.
+/// One batch's use of the pool.
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     pool: &'a BatchPool,
@@ -149,17 +150,16 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Cuts `places` places, of which each takes about as long.
+    /// Divides `places` places into ranges of about equal length.
     pub(crate) fn ranges(&self, places: usize) -> Vec<Range<usize>> {
         let each = places.div_ceil(self.parts).next_multiple_of(PART_KEYS_STEP);
         (0..places).step_by(each).map(|start| start..places.min(start + each)).collect()
     }
 
-    /// Runs `work` on each part, on as many threads at once as there are. Returns when all are
-    /// done.
+    /// Runs `work` on each part, each on its own thread. Returns when all parts are done.
     ///
     /// # Panics
-    /// If `work` does for a part. The other parts are done then.
+    /// If `work` panics for a part. The other parts still complete.
     pub(crate) fn run<T: Send>(&self, parts: &mut [T], work: impl Fn(&mut T) + Sync) {
         let Some((own, others)) = parts.split_first_mut() else { return };
         let running = self.pool.running.get().and_then(Option::as_ref);
@@ -238,7 +238,7 @@ mod tests {
         let meeting = std::sync::Barrier::new(3);
         let mut parts = [None; 3];
         turn.run(&mut parts, |part| {
-            // Returns only if the three parts run at once.
+            // The barrier opens only if all three parts run at the same time.
             meeting.wait();
             *part = Some(thread::current().id());
         });

@@ -1,8 +1,8 @@
 //! Tests the default memory budget, and the warning about a larger budget, in a control group with
 //! a memory limit.
 //!
-//! The process with the limit is this test binary, run again: its environment names a tree of such
-//! a group's files.
+//! The test runs its own binary again as the process with the limit. An environment variable gives
+//! that process a directory with the files of such a control group.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -32,7 +32,8 @@ fn set_limit(root: &Path, bytes: u64) {
     }
 }
 
-/// Runs in the process with the limit. In an ordinary run of the tests it returns at once.
+/// Checks default, budget and warning in the process with the limit. In an ordinary run of the
+/// tests it returns at once.
 #[test]
 fn limited() {
     let Ok(dir) = std::env::var(ROLE) else { return };
@@ -62,7 +63,8 @@ fn limited() {
     bank.checkpoint(b"").unwrap();
 }
 
-/// In an earlier version the default was 1 GiB, even under a smaller limit.
+/// Shows that a memory limit lowers the default budget, and that a larger budget causes a warning.
+/// In an earlier version the default was 1 GiB even under a smaller limit.
 #[test]
 fn a_limit_of_memory_makes_the_default_smaller_and_a_larger_budget_told_of() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Tests the warning about changes that a bank loses when it closes.
+//! Tests the warning about changes that are lost when a bank closes.
 
 mod common;
 #[path = "common/told.rs"]
@@ -10,7 +10,7 @@ use common::{new_bank, small_options};
 use embank::{Bank, BankOptions, TableConfig, VocabularyConfig};
 use kept::listen;
 
-/// The warnings about the bank in this directory.
+/// Returns the warnings about the bank in this directory.
 fn told(path: &Path) -> Vec<String> {
     let kept = kept::told();
     let of = format!("{path:?}");

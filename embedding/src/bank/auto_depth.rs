@@ -1,14 +1,14 @@
-//! The rule for the depth of Lookahead, which reads a bank's counters.
+//! The lookahead depth that follows from a bank's counters.
 
 use crate::bank::Bank;
 use crate::lookahead::depth::{DepthRule, StepReport};
 use crate::stats::LookaheadStats;
 
-/// Says how many batches to look ahead: 4, or fewer if the queue or a third of the row memory has
-/// no room for the rows of 4 batches.
+/// Chooses the number of batches to look ahead (the depth). It is 4, or less if the queue or a
+/// third of the row memory has no room for the rows of 4 batches.
 ///
-/// The depth is halved while more than 2% of the rows that were read leave memory unused or find
-/// the queue full. Use one `AutoDepth` for each loop that trains, on one bank.
+/// The depth is halved while more than 2% of the rows read were wasted: they left memory unused, or
+/// the queue was full. Use one `AutoDepth` per training loop, and only with one bank.
 ///
 /// # Examples
 /// ```
@@ -36,36 +36,37 @@ use crate::stats::LookaheadStats;
 pub struct AutoDepth {
     rule: DepthRule,
     last: Option<Seen>,
-    /// True until the first step of a pass.
+    /// True from the begin of a pass until its first step.
     begins: bool,
 }
 
-/// The counters at a step.
+/// The bank's counters at a step.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     lookahead: LookaheadStats,
     log_tail: u64,
     promoted: u64,
     cancelled_too_late: u64,
-    /// Of the rows that were cancelled too late, the number that may still leave memory unused.
+    /// Number of rows that were cancelled too late and may still leave memory unused.
     unused: u64,
 }
 
 impl Seen {
-    /// Rows that left memory unused since `before`. Rows that were cancelled when they may have
-    /// been moved do not count: a pass that ends early is no fault of the depth.
+    /// Returns the number of rows that left memory unused since `before`. Leaves out rows that were
+    /// cancelled after the worker may have taken them: if a pass ends early, the depth is not to
+    /// blame.
     fn wasted_since(&mut self, before: &Self) -> u64 {
         let cancelled = self.cancelled_too_late.saturating_sub(before.cancelled_too_late);
         let wasted = self.lookahead.wasted.saturating_sub(before.lookahead.wasted);
         let unused = before.unused.saturating_add(cancelled);
-        // At most as many as are or may come into memory. The others were used, or were never
-        // moved.
+        // The number is limited to rows that are in memory unused, or may still arrive. All other
+        // cancelled rows were used, or were never moved.
         let pending = self.lookahead.pending.max(before.lookahead.pending);
         self.unused = unused.saturating_sub(wasted).min(self.waiting() + pending);
         wasted.saturating_sub(unused)
     }
 
-    /// What happened since `before`.
+    /// Returns the changes of the counters since `before`.
     fn report_since(&mut self, before: &Self, memory_bytes: u64) -> StepReport {
         let wasted = self.wasted_since(before);
         let then = before.lookahead;
@@ -80,7 +81,8 @@ impl Seen {
         }
     }
 
-    /// Rows that were moved to memory or kept there, and that no operation has used since.
+    /// Number of rows that were brought into memory or kept there, and that no operation has used
+    /// since.
     fn waiting(&self) -> u64 {
         self.promoted.saturating_sub(self.lookahead.on_time + self.lookahead.wasted)
     }
@@ -93,37 +95,37 @@ impl Default for AutoDepth {
 }
 
 impl AutoDepth {
-    /// For a loop that announces its batches one by one.
+    /// Makes an `AutoDepth` for a loop that announces its batches one by one.
     #[must_use]
     pub fn new() -> Self {
         Self::announcing_together(1)
     }
 
-    /// For a loop that announces `batches` batches with one call if the depth is 2 or more. 0
-    /// counts as 1. Up to `batches - 1` more batches than the depth are then ahead, and queue and
-    /// memory must have room for them too.
+    /// Makes an `AutoDepth` for a loop that announces `batches` batches with one call if the depth
+    /// is 2 or more. 0 counts as 1. Up to `batches - 1` batches more than the depth are then ahead,
+    /// and queue and memory must have room for them too.
     #[must_use]
     pub fn announcing_together(batches: usize) -> Self {
         Self { rule: DepthRule::new(batches.max(1)), last: None, begins: true }
     }
 
-    /// The last result of [`step`](Self::step); 4 before the first step.
+    /// Returns the last result of [`step`](Self::step); 4 before the first step.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.rule.depth()
     }
 
-    /// Must be called when a pass over the data begins. The bank's work since the last step then
-    /// does not count.
+    /// Must be called when a pass over the data begins. The bank's work since the last step is then
+    /// ignored.
     pub fn begin_pass(&mut self) {
         self.begins = true;
     }
 
-    /// Returns the number of batches to have announced beside the current one, at least 1. Must be
-    /// called once a step.
+    /// Returns the number of batches that should be announced in addition to the current one, at
+    /// least 1. Must be called once per step.
     ///
     /// Reads the bank's counters and never waits. [`LookaheadStats::depth`] shows the last result.
-    /// Use the same bank at each step: a counter that has fallen since the last step counts as
+    /// Use the same bank at each step. If a counter has fallen since the last step, it counts as
     /// unchanged.
     pub fn step(&mut self, bank: &Bank) -> usize {
         let bank = bank.context();
@@ -143,7 +145,7 @@ impl AutoDepth {
                 if begins { self.depth() } else { self.rule.step(&report) }
             }
             None => {
-                // Rows that other loops cancelled before are no waste of this loop.
+                // Rows that other loops cancelled before do not count as this loop's waste.
                 now.unused = now.cancelled_too_late.min(now.waiting() + stats.pending);
                 self.depth()
             }
@@ -181,7 +183,7 @@ mod tests {
         assert_eq!((wasted(20, 11, 30), wasted(21, 11, 30)), (4, 1), "seven of them were left");
         assert_eq!((wasted(21, 5000, 30), wasted(40, 5000, 100)), (0, 10), "nine were there");
         assert_eq!(wasted(0, 0, 0), 0, "of another bank");
-        // Fewer rows were moved than kept. Rows under way count as neither.
+        // More rows were kept in memory than moved. Rows on their way count as neither.
         let pending = |mut seen: Seen, pending| {
             seen.lookahead.pending = pending;
             seen.lookahead.on_time = 50;
@@ -220,12 +222,12 @@ mod tests {
         let mut auto = AutoDepth::new();
         auto.step(&bank);
         for _ in 0..100 {
-            // The queue refuses all keys, which counts as waste in a pass.
+            // The queue refuses all keys. Within a pass, that would count as waste.
             table.lookahead(&[1, 2, 3]).unwrap();
             auto.begin_pass();
             assert_eq!(auto.step(&bank), 4);
         }
-        // A queue without places has room for no batch.
+        // A queue with capacity 0 has room for no batch.
         table.lookahead(&[1, 2, 3]).unwrap();
         assert_eq!(auto.step(&bank), 1);
     }
@@ -241,7 +243,8 @@ mod tests {
         let idle = open("idle");
         let table = busy.table("user", TableConfig::new(4)).unwrap();
         table.put(&[1, 2, 3], &[1.0; 12]).unwrap();
-        // After the checkpoint its rows are the next to leave memory, and the queue takes no key.
+        // After the checkpoint, the table's rows leave memory next, so they would be queued. The
+        // queue refuses them.
         busy.checkpoint(b"").unwrap();
         table.lookahead(&[1, 2, 3]).unwrap();
         assert_eq!(busy.stats().lookahead.dropped, 3);

@@ -1,5 +1,5 @@
-//! Kept checkpoints of a bank: listed, pinned, rolled back to, copied, and exported as deltas. The
-//! bank need not be open.
+//! Calls on kept checkpoints: list, pin, roll back, copy, and export as deltas. Most work on a bank
+//! that is not open.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use crate::bank::Bank;
 use crate::error::Result;
 
 impl Bank {
-    /// The kept checkpoints of the bank in `path` whose metadata can be read, oldest first. Changes
-    /// nothing and takes no lock, so it works beside a process that has the bank open.
+    /// Lists the kept checkpoints of the bank in `path` whose metadata can be read, oldest first.
+    /// Changes nothing and takes no lock, so another process may have the bank open.
     ///
     /// # Errors
-    /// [`NotABank`](crate::Error::NotABank); a failure to read.
+    /// [`NotABank`](crate::Error::NotABank), or a failed read.
     ///
     /// # Examples
     /// ```
@@ -33,13 +33,14 @@ impl Bank {
         Ok(inspect::summary(path.as_ref())?.checkpoints)
     }
 
-    /// Keeps a checkpoint beyond [`checkpoints_kept`](crate::BankOptions::checkpoints_kept) until
-    /// it is [unpinned](Self::unpin), also after a reopen. Pin the checkpoint of the best epoch,
-    /// for example. A pinned checkpoint holds the disk space of its rows.
+    /// Pins a checkpoint. It is then kept beyond
+    /// [`checkpoints_kept`](crate::BankOptions::checkpoints_kept) until it is
+    /// [unpinned](Self::unpin), also after a reopen. An example is the checkpoint of the best
+    /// epoch. A pinned checkpoint holds the disk space of its rows.
     ///
     /// # Errors
-    /// [`NoSuchCheckpoint`](crate::Error::NoSuchCheckpoint);
-    /// [`ReadOnly`](crate::Error::ReadOnly); a failure to write.
+    /// [`NoSuchCheckpoint`](crate::Error::NoSuchCheckpoint), [`ReadOnly`](crate::Error::ReadOnly),
+    /// or a failed write.
     ///
     /// # Examples
     /// ```
@@ -60,21 +61,21 @@ impl Bank {
         Ok(self.context().store.pin(checkpoint)?)
     }
 
-    /// Undoes a [pin](Self::pin). If the checkpoint is beyond `checkpoints_kept`, the next
-    /// checkpoint removes it.
+    /// Undoes a [pin](Self::pin). If the checkpoint is older than the newest `checkpoints_kept`,
+    /// the next checkpoint removes it.
     ///
     /// # Errors
-    /// As [`pin`](Self::pin).
+    /// The errors of [`pin`](Self::pin).
     pub fn unpin(&self, checkpoint: u64) -> Result<()> {
         Ok(self.context().store.unpin(checkpoint)?)
     }
 
-    /// Takes the bank in `path` back to an older checkpoint for good. No process may have the bank
-    /// open for writing. Returns the numbers of the newer checkpoints, which are removed.
+    /// Takes the bank in `path` back to an older checkpoint permanently. No process may have the
+    /// bank open for writing. Returns the numbers of the newer checkpoints, which are removed.
     ///
     /// # Errors
-    /// There is no such bank or checkpoint; the bank is open; a process reads a newer checkpoint;
-    /// or this checkpoint does not verify.
+    /// The bank or checkpoint does not exist, the bank is open, a process reads a newer checkpoint,
+    /// or the checkpoint is damaged.
     ///
     /// # Examples
     /// ```
@@ -93,12 +94,12 @@ impl Bank {
         Ok(Store::roll_back(path.as_ref(), checkpoint)?)
     }
 
-    /// Copies a checkpoint, or the newest one, of the bank in `path` to the directory `to`, which
-    /// becomes a bank of its own. Works beside a process that has the bank open. On one file
-    /// system, files that never change are shared.
+    /// Copies a checkpoint of the bank in `path` to the directory `to`, which becomes an
+    /// independent bank. `None` copies the newest checkpoint. Another process may have the bank
+    /// open. Within one file system, both banks share files that never change.
     ///
     /// # Errors
-    /// There is no such bank or checkpoint; `to` is not empty; a failure to read or write.
+    /// The bank or checkpoint does not exist, `to` is not empty, or a read or write failed.
     ///
     /// # Examples
     /// ```
@@ -121,13 +122,14 @@ impl Bank {
         Ok(Store::copy_checkpoint(path.as_ref(), checkpoint, to.as_ref())?)
     }
 
-    /// Writes the changes between checkpoints `from` and `to`, or the newest one, of the bank in
-    /// `path` to a file. A copy that is at `from` takes the file with
-    /// [`apply_delta`](Self::apply_delta). Works beside a process that has the bank open.
+    /// Writes the changes from checkpoint `from` to checkpoint `to` of the bank in `path` into a
+    /// file (a delta). `None` for `to` means the newest checkpoint. A copy that is at `from` can
+    /// take the file with [`apply_delta`](Self::apply_delta). Another process may have the bank
+    /// open.
     ///
     /// # Errors
-    /// There is no such bank or checkpoint; the file exists; data does not verify; a failure to
-    /// read or write.
+    /// The bank or checkpoint does not exist, the file already exists, data is damaged, or a read
+    /// or write failed.
     ///
     /// # Examples
     /// ```
@@ -153,17 +155,17 @@ impl Bank {
         Ok(Store::export_delta(path.as_ref(), from, to, file.as_ref(), &mut |_| ())?)
     }
 
-    /// Takes the bank in `path`, a copy that no process has open for writing, to the checkpoint
-    /// that the delta in `file` leads to. Keeps the newest `checkpoints_kept` checkpoints.
+    /// Brings a copy of a bank, in `path`, to the checkpoint that the delta in `file` leads to. No
+    /// process may have the copy open for writing. Keeps the newest `checkpoints_kept` checkpoints.
     ///
     /// # Errors
     /// [`DeltaMismatch`](crate::Error::DeltaMismatch) if the delta does not follow the bank's
-    /// newest checkpoint; the bank is open; the delta does not verify; a failure to read or write.
-    /// The bank then stays at its checkpoint. It may be at the new one if only the last sync
-    /// failed.
+    /// newest checkpoint. Also if the bank is open, the delta is damaged, or a read or write
+    /// failed. After an error the bank stays at its checkpoint. If only the last sync failed, it
+    /// may be at the new one.
     ///
     /// # Examples
-    /// As for [`export_delta`](Self::export_delta).
+    /// See [`export_delta`](Self::export_delta).
     pub fn apply_delta(
         path: impl AsRef<Path>,
         file: impl AsRef<Path>,

@@ -1,4 +1,4 @@
-//! Banks: a directory with many tables under one memory budget.
+//! Banks. A bank is a directory with many tables under one memory budget.
 
 pub(crate) mod auto_depth;
 pub(crate) mod checkpoints;
@@ -31,12 +31,12 @@ use crate::stats::unsaved::Unsaved;
 use crate::stats::{BankStats, WaitCounters};
 use crate::vocabulary::registry::{Vocabularies, read_vocabularies};
 
-/// An open bank. Cloning it is cheap. The bank closes when its last handle is gone, and the last
-/// handle of its tables, leases and scans. Closing writes no checkpoint; [`unsaved`](Bank::unsaved)
-/// says what closing would lose.
+/// An open bank. Clones are cheap. The bank closes once all of its handles, tables, leases and
+/// scans are dropped. Closing writes no checkpoint; [`unsaved`](Bank::unsaved) shows the changes
+/// that closing would lose.
 ///
-/// In the source, all its methods stand in `bank/`: those for tables in `tables.rs`, for
-/// vocabularies in `vocabularies.rs`, and for checkpoints, copies and deltas in `checkpoints.rs`.
+/// In the source, `bank/` has its methods: `tables.rs` for tables, `vocabularies.rs` for
+/// vocabularies, and `checkpoints.rs` for checkpoints, copies and deltas.
 ///
 /// # Examples
 /// ```
@@ -65,40 +65,40 @@ impl fmt::Debug for Bank {
     }
 }
 
-/// What all handles of a bank share.
+/// The state that all handles of a bank share.
 #[derive(Debug)]
 pub(crate) struct BankShared {
     pub(crate) vocabularies: Arc<Vocabularies>,
     pub(crate) tables: Arc<Tables>,
-    /// What dropped tables saw.
+    /// Staleness counts of tables that were dropped.
     pub(crate) staleness_of_dropped: Mutex<StalenessHistogram>,
     memory_budget_warning: Option<String>,
 }
 
 impl Bank {
-    /// Opens the bank in the directory `path`, or creates it there. An existing bank opens at its
-    /// newest completed checkpoint; later writes are gone.
+    /// Opens the bank in the directory `path`, or creates it. An existing bank opens at its newest
+    /// completed checkpoint; later writes are lost.
     ///
     /// # Errors
     /// Errors of the store: [`Locked`](crate::Error::Locked) if another process has the bank open
     /// for writing, [`BudgetTooSmall`](crate::Error::BudgetTooSmall),
-    /// [`Damaged`](crate::Error::Damaged), and [`Error::InvalidOption`] for an option out of its
+    /// [`Damaged`](crate::Error::Damaged), and [`Error::InvalidOption`] if an option is out of
     /// range. Also [`Error::NotABank`] and [`Error::UnreadableTable`].
     pub fn open(path: impl AsRef<Path>, options: BankOptions) -> Result<Self> {
         Self::open_by(options, |store_options| Store::open(path.as_ref(), store_options))
     }
 
-    /// Opens the bank in the directory `path` to read only, at checkpoint `checkpoint` or at the
-    /// newest one. Works with or without a process that writes the bank, and changes no file.
+    /// Opens the bank in the directory `path` read-only, at checkpoint `checkpoint`, or at the
+    /// newest one if it is `None`. Another process may write the bank meanwhile. Changes no file.
     /// Tables can be opened, peeked at and scanned. Calls that would write fail with
-    /// [`ReadOnly`](crate::Error::ReadOnly); a Get for training is one of them. Lookahead does
-    /// nothing. The call uses memory budget, device and threads of `options`.
+    /// [`ReadOnly`](crate::Error::ReadOnly), including a Get for training. Lookahead does nothing.
+    /// Of `options`, the memory budget, the device and the threads apply.
     ///
-    /// While this bank is at a checkpoint, the writer keeps the checkpoint and its disk space.
+    /// While this bank is at a checkpoint, the writing process keeps that checkpoint and its disk
+    /// space.
     ///
     /// # Errors
-    /// [`Error::NotABank`]; [`Error::NoSuchCheckpoint`]; else as
-    /// [`open`](Self::open).
+    /// [`Error::NotABank`], [`Error::NoSuchCheckpoint`], and the errors of [`open`](Self::open).
     ///
     /// # Examples
     /// ```
@@ -127,7 +127,7 @@ impl Bank {
         options: BankOptions,
         checkpoint: Option<u64>,
     ) -> Result<Self> {
-        // A read-only bank has no rows to bring to mutable memory.
+        // A read-only bank has no mutable memory to bring rows into.
         let options = BankOptions { lookahead_queue_keys: Some(0), ..options };
         Self::open_by(options, |store_options| {
             Store::open_read_only(path.as_ref(), store_options, checkpoint)
@@ -201,17 +201,16 @@ impl Bank {
         &self.shared.vocabularies.context
     }
 
-    /// Moves a bank that is open to read only to its newest checkpoint without a reopen. Returns
-    /// the number of the checkpoint that the bank is at then. Handles of tables show the new
-    /// checkpoint. Calls and scans that have begun show the old one to their end. Until they have
-    /// ended, both indexes are in memory.
+    /// Moves a read-only bank to its newest checkpoint without a reopen. Returns the number of that
+    /// checkpoint. Existing handles of tables then read the new checkpoint. Calls and scans that
+    /// have begun still read the old one. Until they end, both indexes are in memory.
     ///
     /// # Errors
-    /// [`Error::WrongKind`] if the bank is open for writing; else as
-    /// [`open_read_only`](Self::open_read_only). After an error, [`reading`](Self::reading) tells
-    /// the checkpoint. It is the old one, unless the new checkpoint's tables or vocabularies can't
-    /// be read: then it is the new one, with the handles and lists of the old one. Another refresh
-    /// tries again.
+    /// [`Error::WrongKind`] if the bank is open for writing. Also the errors of
+    /// [`open_read_only`](Self::open_read_only). After an error, [`reading`](Self::reading) shows
+    /// the bank's checkpoint. It is usually the old one. It is the new one if only the new
+    /// checkpoint's tables or vocabularies can't be read; handles and lists then stay old. Another
+    /// refresh tries again.
     pub fn refresh(&self) -> Result<u64> {
         let context = self.context();
         let store = &context.store;
@@ -222,7 +221,7 @@ impl Bank {
         let vocabularies = read_vocabularies(store)?;
         let mut tables = self.shared.tables.lock();
         for (name, shared) in &mut now {
-            // Handles that the program has stay valid.
+            // Handles that the program already has stay valid.
             if let Some(known) = tables.get(name).filter(|known| known.id == shared.id) {
                 known.take_counts_of(shared);
                 *shared = Arc::clone(known);
@@ -235,29 +234,29 @@ impl Bank {
         Ok(number)
     }
 
-    /// The checkpoint of a bank that is open to read only, with its blob. `None` if the bank is
-    /// open for writing.
+    /// Returns the checkpoint of a read-only bank, with its blob. `None` if the bank is open for
+    /// writing.
     #[must_use]
     pub fn reading(&self) -> Option<Arc<Recovered>> {
         self.context().store.reading()
     }
 
-    /// Makes the present state of all tables durable together with `blob`, and returns the
-    /// checkpoint's number. The blob holds what the caller needs beside the tables: the step
-    /// number, dense weights, the place in the data.
+    /// Makes the present state of all tables durable, together with `blob`. Returns the
+    /// checkpoint's number. The blob holds whatever else the caller needs: the step number, dense
+    /// weights, the position in the data.
     ///
-    /// When the call returns, the checkpoint is on stable storage: after a crash the bank opens at
-    /// this checkpoint or a newer one. Staleness counts are not part of a checkpoint.
+    /// When the call returns, the checkpoint is on stable storage. After a crash, the bank opens at
+    /// this checkpoint or a newer one. A checkpoint does not contain staleness clocks.
     ///
     /// # Errors
-    /// A failure of the store. The checkpoint before this one stays good.
+    /// A failure of the store. The previous checkpoint stays valid.
     pub fn checkpoint(&self, blob: &[u8]) -> Result<u64> {
         Ok(self.context().store.checkpoint(blob)?)
     }
 
-    /// Identifies the present state of the bank's rows. A program that writes a file of its own
-    /// beside the bank stores this id in the file. [`StateId::checkpoint_id`], taken before or
-    /// after, identifies the checkpoint that belongs to the file.
+    /// Identifies the present state of the bank's rows. A program that writes its own file in
+    /// addition to the bank can store this id in the file. [`StateId::checkpoint_id`], taken before
+    /// or after, then identifies the checkpoint that belongs to the file.
     ///
     /// # Examples
     /// ```
@@ -273,15 +272,15 @@ impl Bank {
         self.context().store.state_id()
     }
 
-    /// Compacts all of the log that is on disk now, whatever its space amplification is. Current
-    /// rows move to the end of the log. Space that no kept checkpoint holds comes back at once, and
-    /// other space with later checkpoints. Other calls can run meanwhile. Retries also if
-    /// background compaction had stopped
+    /// Compacts all of the log that is now on disk, whatever its space amplification. Current rows
+    /// move to the end of the log. Space that no kept checkpoint holds is freed at once; other
+    /// space is freed with later checkpoints. Other calls can run at the same time. This also
+    /// retries after background compaction has stopped
     /// ([`compaction_stopped`](crate::StoreStats::compaction_stopped)).
     ///
     /// # Errors
-    /// A failure of the store, such as a page that can't be read. No row is lost that could be read
-    /// before.
+    /// A failure of the store, such as a page that can't be read. A row that could be read before
+    /// is never lost.
     ///
     /// # Examples
     /// ```
@@ -299,21 +298,21 @@ impl Bank {
         Ok(self.context().store.compact()?)
     }
 
-    /// The checkpoint at which the bank was opened, with its blob; `None` for a bank without a
-    /// checkpoint. For a bank that is open to read only, see [`reading`](Self::reading).
+    /// Returns the checkpoint at which the bank was opened, with its blob. `None` if the bank had
+    /// no checkpoint. For a read-only bank, see [`reading`](Self::reading).
     #[must_use]
     pub fn recovered(&self) -> Option<&Recovered> {
         self.context().store.recovered()
     }
 
-    /// The bank's counters.
+    /// Returns the bank's counters.
     #[must_use]
     pub fn stats(&self) -> BankStats {
         let store = self.context().store.stats();
         let lookahead = self.context().lookahead.stats(&store);
         let waiting = &self.context().waiting;
         let staleness = {
-            // Comes first, so that a table that is dropped at the same time is counted once.
+            // Locked first: a table that is dropped at the same time is then counted exactly once.
             let tables = self.shared.tables.lock();
             let mut staleness = *self.shared.staleness_of_dropped.lock();
             for table in tables.values() {
@@ -335,8 +334,8 @@ impl Bank {
         }
     }
 
-    /// What keeps the log's space from being given back, the largest holder first: open scans, and
-    /// checkpoints with the processes that read them.
+    /// Lists what prevents the log's space from being freed: open scans, and checkpoints with the
+    /// processes that read them. The largest holder comes first.
     ///
     /// # Examples
     /// ```
@@ -354,12 +353,12 @@ impl Bank {
         self.context().store.space_holders()
     }
 
-    /// What closing the bank now would lose. `None` if its newest checkpoint has everything, and
-    /// for a bank that is open to read only. Dropped tables do not count: without a checkpoint they
-    /// come back.
+    /// Returns the changes that closing the bank now would lose. `None` if its newest checkpoint
+    /// has all changes, or if the bank is read-only. Dropped tables do not count: without a
+    /// checkpoint they come back at the next open.
     ///
-    /// If the last handle of a bank with unsaved changes is dropped, the bank warns through the
-    /// `log` crate. A program without a logger does not see the warning.
+    /// If the last handle of a bank with unsaved changes is dropped, the bank logs a warning
+    /// through the `log` crate. A program without a logger does not see it.
     ///
     /// # Examples
     /// See [`Unsaved`].
@@ -368,7 +367,7 @@ impl Bank {
         Unsaved::of(&self.context().store.stats())
     }
 
-    /// The leases of all tables that have not ended, the oldest first. Their counts can keep rows
+    /// Lists the leases of all tables that have not ended, oldest first. Their counts can keep rows
     /// above a staleness bound.
     #[must_use]
     pub fn outstanding_leases(&self) -> Vec<LeaseInfo> {
@@ -380,19 +379,18 @@ impl Bank {
         leases
     }
 
-    /// Forgets the lookahead keys that are queued and that no read has begun for. Returns their
-    /// number.
+    /// Cancels the queued lookahead keys whose read has not begun. Returns their number.
     pub fn cancel_lookahead(&self) -> usize {
         self.context().lookahead.cancel()
     }
 
-    /// Waits until the lookahead queue is empty and all its reads are done; false if `timeout`
-    /// passes first. For tests and measurements: training need not wait.
+    /// Waits until the lookahead queue is empty and all its reads are done. Returns false if
+    /// `timeout` passes first. This is for tests and measurements; training need not wait.
     pub fn wait_lookahead(&self, timeout: Duration) -> bool {
         self.context().lookahead.wait_idle(deadline_after(timeout))
     }
 
-    /// True if both are handles of one open bank.
+    /// True if both handles refer to the same open bank.
     ///
     /// # Examples
     /// ```

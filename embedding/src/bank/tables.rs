@@ -1,4 +1,4 @@
-//! The tables of a bank: made, opened, listed, dropped.
+//! The tables of a bank: makes, opens, lists and drops them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::vocabulary::{is_name_of_a_part, is_of_a_vocabulary};
 pub struct TableInfo {
     /// The table's name.
     pub name: String,
-    /// Its settings as they are now.
+    /// The table's present settings.
     pub config: TableConfig,
 }
 
@@ -37,11 +37,11 @@ pub(crate) type Tables = Mutex<BTreeMap<String, Arc<TableShared>>>;
 
 impl Bank {
     /// Opens the table `name`, or creates it. The learning rate, eps and staleness bound of
-    /// `config` hold for all handles of the table from now on. The other settings must equal those
-    /// of its creation. A new table is durable with the next checkpoint.
+    /// `config` apply to all handles of the table from now on. The other settings must equal the
+    /// settings of its creation. The next checkpoint makes a new table durable.
     ///
     /// Names that end with ` (vocabulary)`, or like ` (vocabulary, ids 0)`, are reserved for the
-    /// tables of vocabularies.
+    /// internal tables of vocabularies.
     ///
     /// # Errors
     /// [`Error::ConfigMismatch`]; [`Error::InvalidConfig`], also for a reserved name;
@@ -55,7 +55,7 @@ impl Bank {
                 self.shared.vocabularies.check(name, vocabulary)?;
             }
             shared.reopen(&config)?;
-            // The bound may have risen.
+            // The staleness bound may have risen, so waiting Gets check it again.
             self.context().store.wake_waiters();
             Arc::clone(shared)
         } else {
@@ -78,14 +78,15 @@ impl Bank {
             let counts = create_counts(store, name, config.admission)?;
             let made = store.create_table(name, config.value_bytes(), &config.to_descriptor());
             let id = made.inspect_err(|_| {
-                // If this fails, the next table of this name drops them.
+                // If this fails, making the next table of this name drops them.
                 let _ = counts.iter().try_for_each(|counts| store.drop_table(counts.newer));
             })?;
             let shared = Arc::new(TableShared::new(id, name, config, counts));
             if shared.set_tracker().is_some() {
                 let forgotten = context.times.forget(store, id.number());
                 forgotten.inspect_err(|_| {
-                    // No handle of it is left. If this fails too, the next open lists the table.
+                    // No handle of the new table exists. If this fails too, the next open lists the
+                    // table.
                     let _ = store.drop_table(id);
                 })?;
             }
@@ -106,12 +107,12 @@ impl Bank {
         }
     }
 
-    /// Opens the table `name` as it is. Its learning rate, eps and staleness bound are those of its
-    /// creation, unless this process has set others.
+    /// Opens the table `name` with its present settings. Its learning rate, eps and staleness bound
+    /// have their values from its creation, unless this process has set others.
     ///
     /// # Errors
-    /// [`NoSuchTable`](crate::Error::NoSuchTable); [`Error::OtherVocabulary`] if its keys are ids
-    /// of a vocabulary that is gone or was renumbered.
+    /// [`NoSuchTable`](crate::Error::NoSuchTable). [`Error::OtherVocabulary`] if the table's keys
+    /// are ids of a vocabulary that was dropped or renumbered.
     pub fn open_table(&self, name: &str) -> Result<Table> {
         let tables = self.shared.tables.lock();
         let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
@@ -129,12 +130,12 @@ impl Bank {
         }
     }
 
-    /// As [`open_table`](Self::open_table), also if the table's vocabulary was dropped, replaced or
-    /// renumbered: to look at the table or to export it. After a renumbering or replacement its
-    /// rows belong to the values of another numbering. The table then takes every key.
+    /// Opens a table like [`open_table`](Self::open_table), but also if its vocabulary was dropped,
+    /// replaced or renumbered. This serves inspection and export. After a renumbering or
+    /// replacement, the keys are ids of the old numbering. The table then accepts every key.
     ///
     /// # Errors
-    /// [`NoSuchTable`](crate::Error::NoSuchTable).
+    /// [`NoSuchTable`](crate::Error::NoSuchTable) if the bank has no such table.
     pub fn open_table_unchecked(&self, name: &str) -> Result<Table> {
         let tables = self.shared.tables.lock();
         let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
@@ -144,18 +145,18 @@ impl Bank {
         Ok(self.handle(shared))
     }
 
-    /// Drops the table `name`. Calls on its handles and leases that begin from now on fail with
-    /// [`Error::TableDropped`]. So do Gets that wait for one of its rows. Its keys in the lookahead
+    /// Drops the table `name`. Later calls on its handles and leases fail with
+    /// [`Error::TableDropped`], and so do Gets that wait for its rows. Its keys in the lookahead
     /// queue are cancelled. Batches of other threads that have begun may complete. Dropping or
     /// releasing a lease of the table is no error.
     ///
-    /// The drop is durable with the next checkpoint: a crash before that brings the whole table
-    /// back. Compaction gives its space back once no kept checkpoint holds it. [`Bank::table`] may
-    /// make a new table of this name at once, which is independent of the old one.
+    /// The next checkpoint makes the drop durable. A crash before that brings the whole table back.
+    /// Compaction frees its space once no kept checkpoint holds it. [`Bank::table`] can make a new,
+    /// independent table of this name at once.
     ///
     /// # Errors
-    /// [`NoSuchTable`](crate::Error::NoSuchTable), or
-    /// [`Poisoned`](crate::Error::Poisoned) after a failed write; then the table is still there.
+    /// [`NoSuchTable`](crate::Error::NoSuchTable), or [`Poisoned`](crate::Error::Poisoned) after a
+    /// failed write. In the second case the table still exists.
     ///
     /// # Examples
     /// ```
@@ -173,7 +174,7 @@ impl Bank {
     /// # Ok::<(), embank::Error>(())
     /// ```
     pub fn drop_table(&self, name: &str) -> Result<()> {
-        // Held throughout, so no other thread makes a table of this name in between.
+        // Held throughout, so no other thread makes a table of this name meanwhile.
         let mut tables = self.shared.tables.lock();
         let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
         let context = self.context();
@@ -183,7 +184,7 @@ impl Bank {
         let counts_dropped = beside.iter().try_for_each(|&counts| context.store.drop_table(counts));
         drop(side_tables);
         let time_forgotten = context.times.forget(&context.store, shared.id.number());
-        // After the drop in the store, so that a later lookahead learns that the table is gone.
+        // Called after the drop in the store: a later lookahead then sees that the table is gone.
         context.lookahead.forget(shared.id);
         self.shared.staleness_of_dropped.lock().add(&shared.counters.staleness());
         tables.remove(name);
@@ -191,15 +192,15 @@ impl Bank {
         time_forgotten
     }
 
-    /// For tests of a bank that has used all numbers of tables: limits the tables at one time to
-    /// `max`, with the tables of vocabularies and counts.
+    /// Test hook: limits the number of tables that exist at one time to `max`, including tables of
+    /// vocabularies and counts.
     #[cfg(any(test, feature = "testing"))]
     #[doc(hidden)]
     pub fn limit_table_numbers(&self, max: u16) {
         self.context().store.limit_table_numbers(max);
     }
 
-    /// The bank's tables, by name.
+    /// Lists the bank's tables, sorted by name.
     ///
     /// # Examples
     /// ```
@@ -220,8 +221,8 @@ impl Bank {
     }
 }
 
-/// Refuses the handles of tables that were made for another numbering. Called after vocabularies
-/// may have changed.
+/// Marks tables whose vocabulary has another numbering than they were made for. Calls on their
+/// handles then fail. Called after vocabularies may have changed.
 pub(crate) fn refuse_other_numberings(tables: &Tables, vocabularies: &Vocabularies) {
     for table in tables.lock().values() {
         if let Some(wanted) = table.vocabulary() {

@@ -1,4 +1,4 @@
-//! The vocabularies of a bank: made, opened, listed, dropped.
+//! The vocabularies of a bank: makes, opens, lists and drops them.
 
 use std::sync::Arc;
 
@@ -18,27 +18,28 @@ use crate::vocabulary::{Vocabulary, VocabularyShared};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VocabularyInfo {
-    /// Its name.
+    /// The vocabulary's name.
     pub name: String,
-    /// Its settings.
+    /// The vocabulary's settings.
     pub config: VocabularyConfig,
-    /// Which numbering it is.
+    /// Identifies the vocabulary's present numbering.
     pub identity: VocabularyIdentity,
-    /// How many values have ids.
+    /// Number of values that have ids.
     pub len: u64,
-    /// True if the vocabulary takes no new values.
+    /// True if the vocabulary accepts no new values.
     pub frozen: bool,
 }
 
 impl Bank {
     /// Opens the vocabulary `name`, or makes it. A vocabulary and a table may have the same name,
-    /// because the names of a vocabulary's own tables are reserved ([`Bank::table`]). A new
-    /// vocabulary is durable with the next checkpoint.
+    /// because a vocabulary's internal tables have reserved names ([`Bank::table`]). The next
+    /// checkpoint makes a new vocabulary durable.
     ///
     /// # Errors
-    /// [`Error::VocabularyMismatch`] if it has other settings, [`Error::InvalidVocabulary`], or a
-    /// failure of the store, such as [`TooLong`](crate::Error::TooLong) for strings that may
-    /// become too long for the bank's pages.
+    /// [`Error::VocabularyMismatch`] if the vocabulary exists with other settings, and
+    /// [`Error::InvalidVocabulary`]. Also a failure of the store, such as
+    /// [`TooLong`](crate::Error::TooLong) if its strings could become too long for the bank's
+    /// pages.
     ///
     /// # Examples
     /// See [`Vocabulary`].
@@ -66,10 +67,10 @@ impl Bank {
         Ok(Vocabulary { registry: Arc::clone(&self.shared.vocabularies), shared })
     }
 
-    /// Opens the vocabulary `name` as it is.
+    /// Opens the existing vocabulary `name`.
     ///
     /// # Errors
-    /// [`Error::NoSuchVocabulary`].
+    /// [`Error::NoSuchVocabulary`] if the bank has no such vocabulary.
     pub fn open_vocabulary(&self, name: &str) -> Result<Vocabulary> {
         match self.shared.vocabularies.lock().get(name) {
             Some(shared) => Ok(Vocabulary {
@@ -80,7 +81,7 @@ impl Bank {
         }
     }
 
-    /// The bank's vocabularies, by name.
+    /// Lists the bank's vocabularies, sorted by name.
     ///
     /// # Examples
     /// ```
@@ -113,9 +114,10 @@ impl Bank {
         vocabularies.values().map(info).collect()
     }
 
-    /// Drops the vocabulary `name`: handles of it fail with [`Error::VocabularyDropped`] from now
-    /// on. Tables that were made [for it](crate::TableConfig::vocabulary) stay, and can't be
-    /// opened. Durable with the next checkpoint; its space comes back by compaction.
+    /// Drops the vocabulary `name`. Later calls on its handles fail with
+    /// [`Error::VocabularyDropped`]. Tables that were made [for it](crate::TableConfig::vocabulary)
+    /// stay, but can't be opened. The next checkpoint makes the drop durable, and compaction frees
+    /// its space.
     ///
     /// # Errors
     /// [`Error::NoSuchVocabulary`], or [`Poisoned`](crate::Error::Poisoned) after a failed write.
@@ -140,12 +142,13 @@ impl Bank {
         }
         let shared = self.shared.vocabularies.get(name);
         let shared = shared.ok_or_else(gone)?;
-        // No other thread makes tables of the vocabulary while this is held. The lock of all
-        // vocabularies is not held, because this may take as long as a verification.
+        // While this lock is held, no other thread makes tables of the vocabulary. Waiting for it
+        // may take as long as a verification, so the lock of all vocabularies is not held
+        // meanwhile.
         let _writer = shared.writer.lock();
         let mut vocabularies = self.shared.vocabularies.lock();
         if !vocabularies.get(name).is_some_and(|now| Arc::ptr_eq(now, &shared)) {
-            // Another thread has dropped the vocabulary.
+            // Another thread has dropped the vocabulary meanwhile.
             return Err(gone());
         }
         store.drop_table(shared.header)?;

@@ -1,8 +1,8 @@
-//! The chance in stochastic rounding.
+//! Random numbers for stochastic rounding.
 
-/// The random draws of one update of a row, by the place in the row. All arithmetic is 32-bit, so
-/// that eight draws fit a vector register. The hash has two rounds (Wellons' `lowbias32`). Each
-/// round begins by mixing in a half of the row's 64-bit stream.
+/// The random draws for one update of a row. A draw depends on the place in the row. All arithmetic
+/// is 32-bit, so a vector register holds eight draws. The hash has two rounds (Wellons'
+/// `lowbias32`). Each round begins by mixing in one half of the row's 64-bit stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Draws {
     before: u32,
@@ -14,12 +14,12 @@ impl Draws {
         Self { before: stream as u32, between: (stream >> 32) as u32 }
     }
 
-    /// The draws from `places` places later in the row on.
+    /// Returns the draws for the places from `places` on.
     pub(crate) fn after(self, places: usize) -> Self {
         Self { before: self.before.wrapping_add((places as u32).wrapping_mul(STEP)), ..self }
     }
 
-    /// 32 random bits.
+    /// Returns 32 random bits.
     #[inline(always)]
     pub(crate) fn at(&self, place: u32) -> u32 {
         let mut x = place.wrapping_mul(STEP).wrapping_add(self.before);
@@ -29,7 +29,7 @@ impl Draws {
     }
 }
 
-/// Odd, so that the places of a row have different values.
+/// Multiplier of a place in the row. It is odd, so all places of a row have different draws.
 const STEP: u32 = 0x9E37_79B9;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! f16 and bf16, value by value and without branches.
+//! Converts f16 and bf16, value by value and without branches.
 //!
-//! The functions use selections, not branches, so that a loop over them becomes vector
-//! instructions. The treatment of f16's subnormals is Fabian Giesen's ("float->half variants"):
-//! adding a constant makes the adder round.
+//! The functions select instead of branching, so a loop over them becomes vector instructions.
+//! Subnormal f16 are handled as in Fabian Giesen's "float->half variants": adding a constant makes
+//! the floating-point adder round.
 
 const SIGN: u32 = 1 << 31;
 const INFINITE: u32 = 0xFF << 23;
@@ -12,7 +12,7 @@ pub(super) fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// Rounded up if `draw` says so. Without a draw, rounded to the nearest.
+/// Rounds up with a probability if a `draw` is given. Rounds to nearest without a draw.
 #[inline(always)]
 pub(super) fn f32_to_bf16(value: f32, draw: Option<u32>) -> u16 {
     let bits = value.to_bits();
@@ -23,57 +23,59 @@ pub(super) fn f32_to_bf16(value: f32, draw: Option<u32>) -> u16 {
     let finite = bits & !SIGN < INFINITE;
     let is_nan = bits & !SIGN > INFINITE;
     let up = if finite { up } else { 0 };
-    // Chance does not round to infinity either a value that is less than half a step above the
-    // largest one.
+    // A draw must not round a value to infinity if it is less than half a step above the largest
+    // finite value.
     let at_most = if bits & !SIGN < 0x7F7F_8000 { 0x7F7F_FFFF } else { u32::MAX >> 1 };
     let rounded = (bits & !SIGN).wrapping_add(up).min(at_most);
-    // Keeps a NaN whose set bits are all in the lower half a NaN.
+    // A NaN may have all its set bits in the lower half. This bit keeps it a NaN.
     let quiet = if is_nan { 0x40 } else { 0 };
     ((rounded | bits & SIGN) >> 16 | quiet) as u16
 }
 
 #[inline(always)]
 pub(super) fn f16_to_f32(bits: u16) -> f32 {
-    /// 2^112: the difference of the exponents' biases.
+    /// 2^112, the difference of the exponents' biases.
     const SCALE: f32 = f32::from_bits((127 + 112) << 23);
     let sign = u32::from(bits & 0x8000) << 16;
     let magnitude = u32::from(bits & 0x7FFF) << 13;
     let is_special = bits & 0x7C00 == 0x7C00;
-    // f16's subnormals are subnormals of f32 here, and are converted correctly too.
+    // Subnormal f16 are subnormal f32 here. The multiplication converts them correctly too.
     let finite = (f32::from_bits(magnitude) * SCALE).to_bits();
     f32::from_bits(sign | if is_special { magnitude | INFINITE } else { finite })
 }
 
-/// Rounded up if `draw` says so. Without a draw, rounded to the nearest.
+/// Rounds up with a probability if a `draw` is given. Rounds to nearest without a draw.
 #[inline(always)]
 pub(super) fn f32_to_f16(value: f32, draw: Option<u32>) -> u16 {
     /// 2^-14, the smallest normal magnitude of f16.
     const NORMAL: u32 = (127 - 14) << 23;
-    /// 2^16: beyond all f16.
+    /// 2^16, beyond every finite f16.
     const TOO_LARGE: u32 = (127 + 16) << 23;
-    /// 65,520: values below it round to 65,504 or less.
+    /// Magnitudes below 65,520 round to 65,504 or less, the largest f16.
     const OVERFLOW: u32 = 65_520.0_f32.to_bits();
     let bits = value.to_bits();
     let magnitude = bits & !SIGN;
     let (small, up) = match draw {
         None => {
-            // Adding 0.5 moves the last bit of the sum to where f16's last bit is.
+            // Adding 0.5 aligns the last bit of the sum with the last bit of f16.
             let sum = f32::from_bits(magnitude) + 0.5;
             (sum.to_bits().wrapping_sub(0.5_f32.to_bits()), 0xFFF + (magnitude >> 13 & 1))
         }
         Some(draw) => {
-            // In units of the smallest f16, below 1,024; 13 random bits more fit an f32's 24.
+            // In units of the smallest f16, the value is below 1,024. With 13 random bits it still
+            // fits the 24 bits of an f32.
             let units = f32::from_bits(magnitude) * (1 << 24) as f32;
             let chance = (draw >> 19) as f32 * (1.0 / 8192.0);
-            // Larger magnitudes take another path. The bound keeps the conversion cheap.
+            // Larger magnitudes use `large`, below. The bound keeps the conversion to an integer
+            // cheap.
             let sum = (units + chance).min(2048.0);
             (sum as i32 as u32, draw >> 19)
         }
     };
     let large = magnitude.wrapping_sub((127 - 15) << 23).wrapping_add(up) >> 13;
     let rounded = if magnitude < NORMAL { small } else { large.min(0x7C00) };
-    // Chance does not round to infinity either a value that is less than half a step above the
-    // largest one.
+    // A draw must not round a value to infinity if it is less than half a step above the largest
+    // finite value.
     let rounded = if magnitude < OVERFLOW { rounded.min(0x7BFF) } else { rounded };
     let special = if magnitude > INFINITE { 0x7E00 } else { 0x7C00 };
     let found = if magnitude >= TOO_LARGE { special } else { rounded };
@@ -98,7 +100,7 @@ mod tests {
 
     #[test]
     fn rounding_to_the_nearest_agrees_with_half() {
-        // Every exponent, with mantissas around each rounding border of both formats.
+        // Tests every exponent, with mantissas around each rounding border of both formats.
         let step = 0x3FF_u32 | 1;
         for bits in (0..u32::MAX - step).step_by(step as usize) {
             for bits in [bits, bits & !0xFFF, bits & !0xFFF | 0x1000, bits & !0xFFFF | 0x8000] {
@@ -144,7 +146,8 @@ mod tests {
                 let low = decode(encode(value, Some(0)));
                 let high = decode(encode(value, Some(u32::MAX)));
                 let step = f64::from((high - low).abs());
-                // Four standard deviations of the mean at most: step / 2 / sqrt(rounds).
+                // The standard deviation of the mean is at most step / 2 / sqrt(rounds); the bound
+                // is four times that.
                 assert!((mean - f64::from(value)).abs() < step * 0.015, "{value}: {mean}");
                 assert!(step > 0.0, "{value} lies between two steps");
             }

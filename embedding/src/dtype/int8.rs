@@ -1,12 +1,12 @@
-//! int8 with one scale for each row.
+//! int8 values with one scale per row.
 
 use super::Draws;
 
-/// The largest magnitude. -128 is left out, so that a row and its negative are stored alike.
+/// Largest magnitude of a stored value. -128 is not used, so a row and its negative round alike.
 const LARGEST: f32 = 127.0;
 
-/// The largest scale whose product with 127 is finite: one step below `f32::MAX / 127` as f32,
-/// which was rounded up.
+/// The largest scale whose product with 127 is finite. It is one step below `f32::MAX / 127` in
+/// f32, because that quotient is rounded up.
 const SCALE_MAX: f32 = f32::from_bits((f32::MAX / LARGEST).to_bits() - 1);
 const _: () = assert!((SCALE_MAX * LARGEST).is_finite());
 
@@ -17,11 +17,11 @@ pub(crate) fn decode(bytes: &[u8], scale: f32, to: &mut [f32]) {
     }
 }
 
-/// Writes the row and returns its scale. A row with a NaN or an infinity gets the scale NaN, so
-/// that all its values read as NaN and the loss shows.
+/// Writes the row and returns its scale. If a value is NaN or infinite, the scale is NaN, so all
+/// values of the row read as NaN and the loss is visible.
 #[inline(always)]
 pub(crate) fn encode(from: &[f32], bytes: &mut [u8], draws: Option<&Draws>) -> f32 {
-    // As whole numbers, magnitudes of floats compare as floats do, and NaN is the largest.
+    // The bits of magnitudes have the same order as the magnitudes. The bits of a NaN are larger.
     let largest = from.iter().fold(0, |most, value| most.max(value.to_bits() & (u32::MAX >> 1)));
     let largest = f32::from_bits(largest);
     let scale = (largest / LARGEST).min(SCALE_MAX);
@@ -37,7 +37,7 @@ pub(crate) fn encode(from: &[f32], bytes: &mut [u8], draws: Option<&Draws>) -> f
         }
         Some(draws) => {
             for ((byte, value), place) in bytes.iter_mut().zip(from).zip(0_u32..) {
-                // 7 bits before the point and 16 after it fit an f32.
+                // 7 bits before the point and 16 after it fit the 24 bits of an f32.
                 let chance = (draws.at(place) >> 16) as f32 * (1.0 / 65_536.0);
                 *byte = narrow((value / scale + chance).floor());
             }

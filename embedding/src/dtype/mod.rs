@@ -1,22 +1,22 @@
-//! How values are stored, and their conversion in both directions.
+//! The stored types of values, and conversion between them and f32.
 //!
-//! Rows go in and out as f32. The store keeps an f32 as it is, and rounds f16 and bf16. An int8 is
-//! a whole number from -127 to 127. Its value is that number times the row's scale, an f32 that is
-//! the row's largest magnitude divided by 127.
+//! Callers pass and receive rows as f32. The store keeps f32 unchanged, and rounds to f16 and bf16.
+//! An int8 is a whole number from -127 to 127. Its value is that number times the row's scale. The
+//! scale is an f32: the row's largest magnitude divided by 127.
 //!
-//! **Rounding.** Rounding to the nearest (ties to even) loses updates smaller than half a step: a
-//! bf16 that changes by less than 0.2% never moves. Stochastic rounding goes up with a probability
-//! equal to the value's distance from the step below it, in steps. So it is right on average (Gupta
-//! et al., "Deep learning with limited numerical precision", 2015). Its draws are a pure function
-//! of seed, table, key, count of the row's updates and place in the row. So a run with the same
-//! updates gives the same bits on any thread. The count must be part of it: otherwise a row that
-//! rounds back to its old value would get the same draw each time, and never move.
+//! **Rounding.** Rounding to nearest (ties to even) loses updates smaller than half a step: a bf16
+//! that changes by less than 0.2% never moves. Stochastic rounding goes up with a probability equal
+//! to the value's distance from the step below, measured in steps. It is therefore right on average
+//! (Gupta et al., "Deep learning with limited numerical precision", 2015). The draws are a pure
+//! function of seed, table, key, the row's update count and the place in the row. A run with the
+//! same updates gives the same bits on any thread. The update count is needed: without it, a row
+//! that rounds back to its old value would get the same draw each time and never move.
 //!
-//! Conversions are loops without branches, which the compiler turns into vector instructions for
-//! the caller's processor; they agree with the crate `half` for every value.
+//! Conversions are loops without branches. The compiler turns them into vector instructions for the
+//! caller's processor. They agree with the crate `half` for every value.
 //!
-//! **A new dtype** needs its conversion in a file beside this one, a variant of [`Dtype`] here, its
-//! form in exports in `files/batch.rs`, and a row of `bindings/c/src/dtype.rs`. A new type in files
+//! **A new dtype** needs its conversion in a file in this folder, a variant of [`Dtype`], its form
+//! in exports in `files/batch.rs`, and a row of `bindings/c/src/dtype.rs`. A new type in files
 //! needs a row of `files/element.rs`, and its column in `files/parquet.rs`.
 
 mod draws;
@@ -27,8 +27,8 @@ pub(crate) use draws::Draws;
 use float16::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub(crate) use int8::{decode as decode_int8, encode as encode_int8};
 
-/// How a table's values are stored. Rows go in and out as f32 for every dtype. Default:
-/// [`Dtype::F32`].
+/// The stored type of a table's values. Callers pass and receive rows as f32 for every dtype.
+/// Default: [`Dtype::F32`].
 ///
 /// # Examples
 /// ```
@@ -46,30 +46,31 @@ pub enum Dtype {
     /// IEEE 754 single precision.
     #[default]
     F32 = 0,
-    /// IEEE 754 half precision: 11 bits, magnitudes from 6e-8 to 65,504. Larger values are refused.
+    /// IEEE 754 half precision: 11 bits of precision, magnitudes from 6e-8 to 65,504. Larger values
+    /// are refused.
     F16 = 1,
-    /// The upper half of an f32: 8 bits of precision, and f32's range.
+    /// The upper half of an f32: 8 bits of precision, and the range of f32.
     Bf16 = 2,
-    /// Whole numbers from -127 to 127, times a scale of the row, which is an f32.
+    /// Whole numbers from -127 to 127, times one f32 scale per row.
     Int8 = 3,
 }
 
 impl Dtype {
     /// Every dtype.
-    // All dtypes. A descriptor whose dtype is missing here is refused.
+    // A descriptor with a dtype that is missing here is refused.
     pub const ALL: &'static [Self] = &[Self::F32, Self::F16, Self::Bf16, Self::Int8];
 
-    /// Its number in a table's descriptor (docs/format.md), which never changes.
+    /// The dtype's number in a table's descriptor (docs/format.md). It never changes.
     pub(crate) fn number(self) -> u8 {
         self as u8
     }
 
-    /// The dtype with this number.
+    /// Returns the dtype with this number.
     pub(crate) fn of_number(number: u8) -> Option<Self> {
         Self::ALL.iter().copied().find(|dtype| dtype.number() == number)
     }
 
-    /// Bytes of a value. An int8 row takes 4 more for its scale.
+    /// Number of bytes in a value. An int8 row needs 4 more bytes for its scale.
     #[must_use]
     pub fn bytes(self) -> usize {
         match self {
@@ -79,7 +80,7 @@ impl Dtype {
         }
     }
 
-    /// Its name in NumPy and PyTorch.
+    /// The dtype's name in NumPy and PyTorch.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -90,14 +91,13 @@ impl Dtype {
         }
     }
 
-    /// The largest finite value, and the magnitude from which values become infinite as they are
-    /// stored.
+    /// Returns the range of values that stay finite in this dtype.
     pub(crate) fn range(self) -> Range {
         match self {
             Dtype::F32 | Dtype::Int8 => {
                 Range { largest: f32::MAX, too_large_bits: f32::INFINITY.to_bits() }
             }
-            // Half a step above the largest value rounds up to infinity.
+            // A value half a step above the largest one rounds up to infinity.
             Dtype::F16 => Range { largest: 65_504.0, too_large_bits: 65_520.0_f32.to_bits() },
             Dtype::Bf16 => {
                 Range { largest: f32::from_bits(0x7F7F_0000), too_large_bits: 0x7F7F_8000 }
@@ -105,35 +105,36 @@ impl Dtype {
         }
     }
 
-    /// Bytes of `count` values without a scale.
+    /// Number of bytes in `count` values, without a scale.
     pub(crate) fn bytes_of(self, count: usize) -> usize {
         count * self.bytes()
     }
 }
 
-/// Which values a [`Dtype`] can hold.
+/// The range of values that a [`Dtype`] can hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Range {
     /// The largest finite value.
     pub(crate) largest: f32,
-    /// Bits of the smallest magnitude that becomes infinite. NaN and infinity lie above it.
+    /// Bits of the smallest magnitude that becomes infinite. Infinity and NaN have no smaller
+    /// bits.
     too_large_bits: u32,
 }
 
 impl Range {
-    /// Whether all values stay finite.
+    /// True if all values stay finite in the dtype.
     #[inline(always)]
     pub(crate) fn holds(self, values: &[f32]) -> bool {
         largest_magnitude_bits(values) < self.too_large_bits
     }
 
-    /// The first value that does not stay finite.
+    /// Returns the index of the first value that does not stay finite.
     pub(crate) fn first_beyond(self, values: &[f32]) -> Option<usize> {
         values.iter().position(|value| value.to_bits() & MAGNITUDE >= self.too_large_bits)
     }
 
-    /// Replaces values beyond the largest one by the largest one. NaN stays. Returns true if a
-    /// value is at the largest one.
+    /// Replaces values beyond the largest finite value by that value. NaN stays NaN. Returns true
+    /// if a value is at least as large as the largest one.
     #[inline(always)]
     pub(crate) fn saturate(self, values: &mut [f32]) -> bool {
         let saturates = largest_magnitude_bits(values) >= self.largest.to_bits();
@@ -150,20 +151,21 @@ impl Range {
 
 const MAGNITUDE: u32 = u32::MAX >> 1;
 
-/// The bits of the largest magnitude. As whole numbers, magnitudes of floats compare as floats do,
-/// infinity lies above all finite ones, and NaN above infinity.
+/// Returns the bits of the largest magnitude. As whole numbers, the bits of magnitudes have the
+/// same order as the floats. Infinity lies above all finite values, and NaN above infinity.
 #[inline(always)]
 pub(crate) fn largest_magnitude_bits(values: &[f32]) -> u32 {
-    // As i32, because every processor has a vector instruction for its maximum. The sign bit is 0.
+    // Compared as i32, because every processor has a vector maximum of i32. The sign bit is 0, so
+    // the order is the same.
     let largest = values
         .iter()
         .fold(0, |most: i32, value| most.max((value.to_bits() & MAGNITUDE).cast_signed()));
     largest.cast_unsigned()
 }
 
-/// How updates are rounded to a [`Dtype`] below f32. Initial values and
-/// [`Table::put`](crate::Table::put) always round to the nearest. Default: stochastic for int8,
-/// else to the nearest.
+/// How updates are rounded to a [`Dtype`] other than f32. Initial values and
+/// [`Table::put`](crate::Table::put) always round to nearest. Default: stochastic for int8, nearest
+/// for other dtypes.
 ///
 /// # Examples
 /// ```
@@ -175,13 +177,13 @@ pub(crate) fn largest_magnitude_bits(values: &[f32]) -> u32 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rounding {
-    /// To the nearest, ties to even. Updates of less than half a step are lost.
+    /// To nearest, ties to even. Updates smaller than half a step are lost.
     Nearest,
-    /// Up or down at random, right on average, and reproducible.
+    /// Up or down at random. Right on average, and reproducible.
     Stochastic,
 }
 
-/// Converts the bytes of `dtype`, which is not int8, to values.
+/// Converts bytes of `dtype` to f32 values. `dtype` must not be int8.
 #[inline(always)]
 pub(crate) fn decode_float(dtype: Dtype, bytes: &[u8], to: &mut [f32]) {
     let pairs = bytes.as_chunks::<2>().0;
@@ -204,8 +206,8 @@ pub(crate) fn decode_float(dtype: Dtype, bytes: &[u8], to: &mut [f32]) {
     }
 }
 
-/// Converts values to the bytes of `dtype`, which is not int8. Rounds by the draws, or to the
-/// nearest without draws.
+/// Converts f32 values to bytes of `dtype`, which must not be int8. Rounds stochastically with
+/// `draws`, and to nearest without them.
 #[inline(always)]
 pub(crate) fn encode_float(dtype: Dtype, from: &[f32], bytes: &mut [u8], draws: Option<&Draws>) {
     match (dtype, draws) {

@@ -1,4 +1,4 @@
-//! Converts errors of the store to those of the bank, with equal facts and messages.
+//! Converts errors of the store to errors of the bank. Fields and messages stay the same.
 
 use embank_kv::Error as Of;
 

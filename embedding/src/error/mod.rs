@@ -1,4 +1,4 @@
-//! The errors of banks and tables, and what the caller can do about them.
+//! The errors of banks and tables, and what a caller can do about them.
 
 mod from_store;
 mod wording;
@@ -16,9 +16,9 @@ use wording::{cure, others, quota_exceeded, why_it_waited};
 /// The result of a fallible call on a bank or a table.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Every way in which a bank or a table refuses or fails.
+/// Every way in which a call on a bank or a table can fail.
 ///
-/// A missing row is an outcome, not an error, unless the caller chooses
+/// A missing row is an outcome, not an error, unless the caller passes
 /// [`Missing::Error`](crate::Missing::Error).
 ///
 /// # Examples
@@ -31,43 +31,43 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A Get waited for the staleness bound until its time was up. Nothing is held; the call can be
-    /// made again.
+    /// A Get waited for the staleness bound until its timeout. It holds nothing, and the caller can
+    /// repeat it.
     #[error(
         "table {table:?}, key {key}: {}",
         why_it_waited(*outstanding, *bound, *waited, oldest.as_deref())
     )]
     StalenessTimeout {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// The first row that kept the batch waiting at the end.
+        /// The first row that blocked the batch at the end of the wait.
         key: u64,
-        /// Its staleness clock: the number of Gets that no update has answered.
+        /// The row's staleness clock: the number of its Gets whose update has not arrived.
         outstanding: u32,
         /// The table's staleness bound.
         bound: u32,
-        /// How long the Get waited.
+        /// Duration of the wait.
         waited: Duration,
         /// The oldest lease that holds the row. `None` if no lease holds it any more.
         oldest: Option<Box<LeaseInfo>>,
     },
-    /// A Get waited for the staleness bound, and the check that the program gave to
-    /// [`check_while_waiting`](crate::check_while_waiting) ended the wait. Nothing is held; the
-    /// call can be made again.
+    /// A Get waited for the staleness bound, and the program's check ended the wait. The program
+    /// sets the check with [`check_while_waiting`](crate::check_while_waiting). The Get holds
+    /// nothing, and the caller can repeat it.
     #[error("table {table:?}, key {key}: the program ended the wait for this row after {waited:?}")]
     Interrupted {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// The row that the Get waited for.
+        /// The key whose row the Get waited for.
         key: u64,
-        /// How long the Get waited.
+        /// Duration of the wait.
         waited: Duration,
     },
-    /// A Get would wait for leases of its own thread, so it fails at once. It holds nothing. The
-    /// leases are those that this thread took and that do not expire before the end of the wait, if
-    /// more of them than the staleness bound hold a row. Leases that were handed over
+    /// A Get would wait for its own thread's leases, so it fails at once. It holds nothing. This
+    /// happens if more leases than the staleness bound hold a row, were taken by this thread, and
+    /// do not expire before the end of the wait. Leases that were handed over
     /// ([`Lease::hand_over`](crate::Lease::hand_over)) do not count. No lease counts once a thread
-    /// of the bank has ended another thread's lease.
+    /// has ended a lease of the bank that another thread took.
     #[error(
         "table {table:?}, key {key}: this thread holds {held} {} on the row itself, more than the staleness bound of \
          {bound} lets through, so this get would wait for its own thread (the oldest holds {oldest}); apply, put or \
@@ -76,28 +76,28 @@ pub enum Error {
         if *held == 1 { "lease" } else { "leases" }
     )]
     SelfBlocked {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// The row.
+        /// The row's key.
         key: u64,
-        /// The number of leases of this thread on the row.
+        /// Number of this thread's leases on the row.
         held: u32,
         /// The table's staleness bound.
         bound: u32,
-        /// The oldest of them.
+        /// The oldest of these leases.
         oldest: Box<LeaseInfo>,
     },
-    /// The lease grew older than the bank's `lease_timeout`, and its counts were given back so that
-    /// other Gets could continue. The call has changed nothing.
+    /// The lease became older than the bank's `lease_timeout`. Its counts were given back to let
+    /// other Gets continue. The call has changed nothing.
     #[error(
         "table {table:?}: this lease of {keys} keys was taken {age:.1?} ago and has expired: after the bank's \
          lease_timeout of {timeout:?} others were let through; nothing was changed; get the rows again and \
          compute the update anew, or raise lease_timeout"
     )]
     LeaseExpired {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// Distinct keys of the lease.
+        /// Number of the lease's distinct keys.
         keys: usize,
         /// Time since the lease was taken.
         age: Duration,
@@ -110,24 +110,24 @@ pub enum Error {
          or put them first, or peek with Missing::Initial"
     )]
     MissingRow {
-        /// The table.
+        /// The table's name.
         table: String,
         /// The first missing key of the batch.
         key: u64,
-        /// The number of missing keys in the batch.
+        /// Number of missing keys in the batch.
         count: usize,
     },
-    /// The bank holds a table of this name with another layout or other initial values.
+    /// The bank has a table of this name with another layout or other initial values.
     #[error(
         "table {table:?} exists with {found}, but was asked for with {expected}; ask for it as it \
          is, or choose another name"
     )]
     ConfigMismatch {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// The differing settings as the caller asked for them.
+        /// The differing settings that the caller asked for.
         expected: String,
-        /// The same settings as the bank holds them.
+        /// The bank's values of these settings.
         found: String,
     },
     /// The table was dropped while the program had this handle or lease of it.
@@ -136,71 +136,72 @@ pub enum Error {
          anew"
     )]
     TableDropped {
-        /// The table.
+        /// The table's name.
         table: String,
     },
-    /// A setting of a table is out of its range.
+    /// A setting of a table is out of range.
     #[error("table {table:?}: {what}")]
     InvalidConfig {
-        /// The table.
+        /// The table's name.
         table: String,
         /// The setting, its value and its range.
         what: String,
     },
-    /// The bank holds a table of this name that this version can't read.
+    /// The bank has a table of this name that this version can't read.
     #[error("table {table:?} can't be opened as an embedding table: {reason}")]
     UnreadableTable {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// The reason: a descriptor of a newer version, or its damage.
+        /// The reason: its descriptor is of a newer version, or damaged.
         reason: String,
     },
-    /// A slice has not the length that the keys and the table's dim require.
+    /// A slice does not have the length that the keys and the table's dim require.
     #[error("table {table:?}: {what} must hold {expected} f32 values, found {found}")]
     ShapeMismatch {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// Which argument.
+        /// Name of the argument.
         what: &'static str,
-        /// Values wanted: keys times dim.
+        /// Expected number of values: keys times dim.
         expected: usize,
-        /// Values found.
+        /// Number of values found.
         found: usize,
     },
-    /// Offsets or weights of bags do not fit the batch. Nothing is held, and no row has changed.
+    /// The offsets or weights of bags do not fit the batch. Nothing is held, and no row has
+    /// changed.
     #[error("table {table:?}: {what}")]
     BadBags {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// What does not fit, and what would fit.
+        /// Describes the values that do not fit, and valid values.
         what: String,
     },
-    /// The table has no optimizer that could apply a gradient.
+    /// The table has no optimizer, so it can't apply gradients.
     #[error(
         "table {table:?} was created without an optimizer, which can't be added, and so can't apply gradients; put new \
          values instead, create a table of another name with one, or drop this one and create it anew"
     )]
     NoOptimizer {
-        /// The table.
+        /// The table's name.
         table: String,
     },
-    /// A gradient is NaN or infinite. No row of the batch has been changed.
+    /// A gradient is NaN or infinite. No row of the batch has changed.
     #[error(
         "table {table:?}, key {key}: the gradient of column {column} is {value}; no row of this \
          batch was changed; lower the learning rate, clip or unscale the gradients, or skip the batch"
     )]
     NonFiniteGradient {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// The row.
+        /// The row's key.
         key: u64,
-        /// The column of the row.
+        /// The column in the row.
         column: usize,
-        /// The gradient, after duplicates were summed.
+        /// The gradient, after the gradients of a repeated key were summed.
         value: f32,
     },
-    /// A step of the optimizer would make rows infinite or NaN as the table stores them. These rows
-    /// are unchanged; all other rows of the batch took their step.
+    /// A step of the optimizer would make rows NaN or infinite in the table's dtype. These rows are
+    /// unchanged. All other rows of the batch took their step.
     #[error(
         "table {table:?}, key {key}: the step makes column {column} {value}, which {} can't hold; this row is unchanged{}, \
          and all other rows took their step; lower the learning rate, clip the gradients, or store the rows as another \
@@ -209,20 +210,21 @@ pub enum Error {
         others(*rows)
     )]
     RowOverflow {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// The first such row.
+        /// Key of the first such row.
         key: u64,
-        /// The column of the row.
+        /// The column in the row.
         column: usize,
-        /// What it would become.
+        /// The value that the column would get.
         value: f32,
-        /// How the table stores its rows.
+        /// The stored type of the table's rows.
         dtype: Dtype,
-        /// How many rows were refused.
+        /// Number of unchanged rows.
         rows: usize,
     },
-    /// A step over several tables failed after some of them took theirs. The leases are given back.
+    /// A step over several tables failed after some tables had taken their step. The leases are
+    /// given back.
     #[error(
         "the step of tables {} is taken, and that of table {table:?} failed, so the batch is half applied: go back to the \
          last checkpoint, or train on; {source}",
@@ -233,26 +235,26 @@ pub enum Error {
         moved: Vec<String>,
         /// The table that failed.
         table: String,
-        /// Why.
+        /// The cause.
         source: Box<Error>,
     },
-    /// A row to be put holds a value that is NaN or infinite, or becomes infinite as the table
-    /// stores it. No row of the batch has been changed.
+    /// A row to be put has a value that is NaN or infinite, or that becomes infinite in the table's
+    /// dtype. No row of the batch has changed.
     #[error(
         "table {table:?}, key {key}: column {column} of the row to put is {value}, which {} can't hold as a finite value; \
          no row of this batch was changed; mend the value, or store the rows as another dtype",
         dtype.name()
     )]
     NonFiniteRow {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// The row.
+        /// The row's key.
         key: u64,
-        /// The column of the row.
+        /// The column in the row.
         column: usize,
-        /// The value.
+        /// The invalid value.
         value: f32,
-        /// How the table stores its rows.
+        /// The stored type of the table's rows.
         dtype: Dtype,
     },
     /// A vocabulary has no id for a value, and its settings make that an error.
@@ -262,50 +264,50 @@ pub enum Error {
         if *frozen { ", and is frozen: let it grow again" } else { ": insert it first" }
     )]
     UnknownValue {
-        /// The vocabulary.
+        /// The vocabulary's name.
         vocabulary: String,
-        /// The first such value, shown as text.
+        /// The first such value, as text.
         value: String,
-        /// Its place in the batch.
+        /// The value's place in the batch.
         position: usize,
-        /// The number of values in the batch that have no id.
+        /// Number of values in the batch without an id.
         count: usize,
-        /// True if the call was to insert the value, and the vocabulary is frozen.
+        /// True if the call tried to insert the value and the vocabulary is frozen.
         frozen: bool,
     },
-    /// The vocabulary has given this id to no value.
+    /// The vocabulary has assigned this id to no value.
     #[error(
         "vocabulary {vocabulary:?} never gave out id {id}: its values have the ids from {first_id} up to and not \
          including {next_id}"
     )]
     UnknownId {
-        /// The vocabulary.
+        /// The vocabulary's name.
         vocabulary: String,
         /// The first such id.
         id: u64,
-        /// The first value's id.
+        /// Id of the vocabulary's first value.
         first_id: u64,
         /// The id that the next new value gets.
         next_id: u64,
     },
-    /// A key is no id of the vocabulary whose ids are the table's keys. No row was read or written.
+    /// A key is not an id of the table's vocabulary. No row was read or written.
     #[error(
         "table {table:?}: key {key}{} is no id of vocabulary {vocabulary:?}, whose ids end before {next_id}; {}",
         if *key == UNKNOWN_ID { " (UNKNOWN_ID, for a value without an id)" } else { "" },
         cure(*key, *unknown_id, *first_id)
     )]
     KeyIsNoId {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// Its vocabulary.
+        /// Name of the table's vocabulary.
         vocabulary: String,
         /// The first such key of the batch.
         key: u64,
-        /// The id of the first value. Smaller keys are free for the caller's use.
+        /// Id of the vocabulary's first value. The caller may use smaller keys freely.
         first_id: u64,
         /// The id that the next new value gets.
         next_id: u64,
-        /// The id that lookups give to unknown values. `None` if unknown values are an error.
+        /// The id that lookups return for unknown values. `None` if unknown values are an error.
         unknown_id: Option<u64>,
     },
     /// A byte string is longer than the vocabulary allows. No value of the batch was inserted.
@@ -314,13 +316,13 @@ pub enum Error {
          the vocabulary anew with a larger value_bytes_max"
     )]
     ValueTooLong {
-        /// The vocabulary.
+        /// The vocabulary's name.
         vocabulary: String,
-        /// The value, its beginning.
+        /// The first part of the value.
         value: String,
-        /// Its length in bytes.
+        /// Length in bytes.
         found: usize,
-        /// The longest length that the vocabulary allows.
+        /// Largest length in bytes that the vocabulary allows.
         longest: u32,
     },
     /// The vocabulary is frozen, so its ids can't change.
@@ -328,13 +330,13 @@ pub enum Error {
         "vocabulary {vocabulary:?} is frozen; let it grow again first (Vocabulary::set_frozen)"
     )]
     VocabularyFrozen {
-        /// The vocabulary.
+        /// The vocabulary's name.
         vocabulary: String,
     },
     /// The vocabulary does not count its values.
     #[error("vocabulary {vocabulary:?} has no counts; make it anew with VocabularyConfig::counts")]
     NoCounts {
-        /// The vocabulary.
+        /// The vocabulary's name.
         vocabulary: String,
     },
     /// The bank has no vocabulary of this name. Also the error of a new table for ids of it.
@@ -343,7 +345,7 @@ pub enum Error {
          this bank"
     )]
     NoSuchVocabulary {
-        /// The name.
+        /// The name that the caller asked for.
         vocabulary: String,
     },
     /// The vocabulary was dropped while the program had this handle of it.
@@ -352,26 +354,26 @@ pub enum Error {
          Bank::vocabulary"
     )]
     VocabularyDropped {
-        /// The vocabulary.
+        /// The vocabulary's name.
         vocabulary: String,
     },
-    /// The bank holds a vocabulary of this name with other settings.
+    /// The bank has a vocabulary of this name with other settings.
     #[error(
         "vocabulary {vocabulary:?} exists with {found}, but was asked for with {expected}; open it as it is with \
          Bank::open_vocabulary, choose another name, or drop it with Bank::drop_vocabulary"
     )]
     VocabularyMismatch {
-        /// The vocabulary.
+        /// The vocabulary's name.
         vocabulary: String,
-        /// The differing settings as the caller asked for them.
+        /// The differing settings that the caller asked for.
         expected: String,
-        /// The same settings as the bank holds them.
+        /// The bank's values of these settings.
         found: String,
     },
-    /// A setting of a vocabulary is out of its range.
+    /// A setting of a vocabulary is out of range.
     #[error("vocabulary {vocabulary:?}: {what}")]
     InvalidVocabulary {
-        /// The vocabulary.
+        /// The vocabulary's name.
         vocabulary: String,
         /// The setting, its value and its range.
         what: String,
@@ -382,13 +384,13 @@ pub enum Error {
          whole, or drop it"
     )]
     DamagedVocabulary {
-        /// The vocabulary.
+        /// The vocabulary's name.
         vocabulary: String,
-        /// What is wrong.
+        /// Describes the contradiction or the unreadable part.
         what: String,
     },
-    /// A table's keys are ids of a vocabulary, and the bank does not have the vocabulary as it was
-    /// when the table was made.
+    /// A table's keys are ids of a vocabulary that was dropped, replaced or renumbered since the
+    /// table was made.
     #[error(
         "table {table:?} was made for ids of vocabulary {vocabulary:?}, but {found}; a row of it would be taken for the \
          row of another value: drop the table and make it anew when the vocabulary is renumbered no more (with a \
@@ -396,54 +398,54 @@ pub enum Error {
          Bank::open_table_unchecked"
     )]
     OtherVocabulary {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// The vocabulary that the table was made for.
+        /// Name of the vocabulary that the table was made for.
         vocabulary: String,
-        /// What the bank has instead.
+        /// Says what the bank has in place of that vocabulary.
         found: String,
     },
-    /// A file can be read, but its rows do not fit the table: it has another dim, the state of
-    /// another optimizer or ids of another vocabulary. Or the file has no settings to make a table
-    /// from. Batches before the one that failed are in the table.
+    /// A file is readable, but its rows do not fit the table: they have another dim, state of
+    /// another optimizer or ids of another vocabulary. Or a table is to be made from a file that
+    /// stores no settings. Batches before the failed one are in the table.
     #[error("{} does not fit: {what}", path.display())]
     FileMismatch {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// What the file holds, what the table needs, and what to do.
+        /// Says what the file has and what the table needs, and gives a remedy.
         what: String,
     },
     /// A file can't be read as a table. It is damaged, has values that are not finite, or does not
-    /// say which of its parts are keys and vectors. Batches before the one that failed are in the
+    /// show which of its parts are keys and vectors. Batches before the failed one are in the
     /// table.
     #[error("{} can't be imported: {what}", path.display())]
     UnreadableFile {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// What was expected and found, and in which row and column.
+        /// Describes what was expected and found, with the row and column.
         what: String,
     },
     /// The caller's progress function ended an export, import or eviction.
     #[error("the caller ended it before it was through")]
     Cancelled,
-    /// An earlier lookahead met an error. Its rows stay on disk. A Get finds them there, or meets
-    /// the error again.
+    /// An earlier lookahead failed. Its rows stay on disk. A Get reads them there, or meets the
+    /// same error.
     #[error("looking ahead failed earlier: {0}")]
     LookaheadFailed(#[source] Box<Error>),
-    /// The thread that reads ahead panicked with this request, which is a bug of this library.
+    /// The lookahead thread panicked while it read this prefetch, which is a bug of this library.
     #[error(
         "the thread that reads ahead panicked before it had read these rows; peek at them instead, and please \
          report what it wrote to standard error"
     )]
     PrefetchAbandoned,
-    /// A system call on a file failed. After a failed write the store takes no more writes.
+    /// A system call on a file failed. After a failed write, the store accepts no more writes.
     #[error("{operation} {path}: {source}")]
     Io {
         /// The attempted operation: "open", "read", "write", "sync", ...
         operation: &'static str,
-        /// The file or directory.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// The system's own error.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A file ends before the last byte that a checkpoint refers to.
@@ -452,49 +454,49 @@ pub enum Error {
          restore the file from a copy, or open an older checkpoint"
     )]
     Truncated {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// Where the read began, in bytes.
+        /// Byte offset at which the read began.
         offset: u64,
-        /// Bytes wanted.
+        /// Number of bytes that the read needed.
         expected: u64,
-        /// Bytes found.
+        /// Number of bytes that the file had.
         found: u64,
     },
     /// Bytes on disk do not match their checksum or their format.
     #[error("{path} is damaged at offset {offset}: {what}")]
     Damaged {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// Byte offset of the damaged structure in that file.
+        /// Byte offset of the damaged structure in the file.
         offset: u64,
-        /// The check, with the expected and the found value.
+        /// The failed check, with the expected and the found value.
         what: String,
     },
-    /// The bank is open for writing already, in this process or another.
+    /// The bank is already open for writing, in this process or another.
     #[error(
         "bank {path:?} is open for writing in {holders}; close it there, or open it here read-only"
     )]
     Locked {
         /// The bank's directory.
         path: PathBuf,
-        /// The processes that have it open.
+        /// The processes that have the bank open.
         holders: LockHolders,
     },
-    /// The path of a bank's directory, or of a folder that is written to, leads elsewhere since it
-    /// was opened.
+    /// The path of a bank's directory, or of an output folder, now leads elsewhere than when it was
+    /// opened.
     #[error(
         "{path} was {} while it was in use, so nothing is written or removed there. Put the directory back and call \
          again; or, if it is a bank, close it and open it where it lies now",
         if *replaced { "replaced by another directory" } else { "moved or removed" }
     )]
     DirectoryMoved {
-        /// The path of the directory when the bank was opened.
+        /// Path of the directory when it was opened.
         path: PathBuf,
-        /// True if another directory has the path now; false if no directory has it.
+        /// True if another directory now has the path; false if none has.
         replaced: bool,
     },
-    /// The bank was opened to read only.
+    /// The bank was opened read-only.
     #[error(
         "{path} was opened read-only, so nothing can be written, got for training or compacted; open it for \
          writing instead (in one process at a time)"
@@ -511,7 +513,7 @@ pub enum Error {
     BeingRead {
         /// The directory of the checkpoints.
         path: PathBuf,
-        /// The checkpoint.
+        /// The checkpoint's number.
         checkpoint: u64,
         /// The processes that read it.
         readers: LockHolders,
@@ -519,9 +521,9 @@ pub enum Error {
     /// A delta does not follow the bank's newest checkpoint.
     #[error("{path} can't be applied here: {what}")]
     DeltaMismatch {
-        /// The delta.
+        /// Path of the delta.
         path: PathBuf,
-        /// The checkpoint that the delta follows, and the bank's newest one.
+        /// Names the checkpoint that the delta follows, and the bank's newest checkpoint.
         what: String,
     },
     /// The memory budget is too small.
@@ -529,12 +531,12 @@ pub enum Error {
         "a memory budget of {budget_bytes} bytes is too small: {what} needs at least {needed_bytes} bytes"
     )]
     BudgetTooSmall {
-        /// The budget given, in bytes.
+        /// The given budget in bytes.
         budget_bytes: u64,
         /// The smallest budget, in bytes, that is also enough for a scan. An open alone may succeed
         /// with a third of it.
         needed_bytes: u64,
-        /// What needs it.
+        /// The part of the bank that needs it.
         what: String,
     },
     /// The system refuses the address space that a memory budget reserves.
@@ -544,77 +546,78 @@ pub enum Error {
          space (`ulimit -v`; under vm.overcommit_memory=2, vm.overcommit_ratio)"
     )]
     AddressSpaceRefused {
-        /// Bytes of the refused part.
+        /// Number of bytes that the system refused.
         bytes: u64,
-        /// The system's own error.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The system refuses a thread that the bank needs.
     #[error("the {thread} thread of bank {path:?} can't be started: {source}; {THREADS_ADVICE}")]
     ThreadRefused {
-        /// Which thread: "writer", "compactor" or "lookahead".
+        /// The thread: "writer", "compactor" or "lookahead".
         thread: &'static str,
         /// The bank's directory.
         path: PathBuf,
-        /// The system's own error.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The log may not grow, and compaction can't make room.
+    /// The log has reached its quota, and compaction can't make room.
     #[error("{}", quota_exceeded(*quota_bytes, *log_bytes, *live_bytes, *held_bytes, holders))]
     QuotaExceeded {
-        /// The quota, in bytes.
+        /// The quota in bytes.
         quota_bytes: u64,
-        /// Bytes of the log.
+        /// Size of the log in bytes.
         log_bytes: u64,
-        /// Bytes of the current rows in the log.
+        /// Bytes of current rows in the log.
         live_bytes: u64,
-        /// Bytes of the log before the current rows that only scans and kept checkpoints hold.
+        /// Bytes of the log that hold no current rows and that only scans and kept checkpoints
+        /// keep.
         held_bytes: u64,
-        /// The scans and checkpoints that hold it, the largest holder first.
+        /// The scans and checkpoints that keep these bytes, the largest holder first.
         holders: Vec<SpaceHolder>,
     },
     /// The disk has no room for the call's data. The store still works: rows in memory can be read
-    /// and changed, and the call can be repeated when there is room. A part of the batch may be
+    /// and changed. The caller can repeat the call when there is room. A part of the batch may be
     /// done.
     #[error(
         "the disk of {path} is full ({reason}). No row is lost: remove files from that disk, delete rows, drop tables or \
          compact, and call again"
     )]
     DiskFull {
-        /// The file that could not be written, or the folder of the log.
+        /// Path of the file that could not be written, or of the log's folder.
         path: PathBuf,
-        /// The system's reason, or the purpose for which the remaining room is kept.
+        /// The system's reason, or the purpose that the remaining room is reserved for.
         reason: String,
     },
-    /// A call waited for compaction to make room on disk, and the check that the program gave to
-    /// [`check_while_waiting`](crate::check_while_waiting) ended the wait. A part of the batch may
-    /// be done.
+    /// A call waited for compaction to make room on disk, and the program's check ended the wait.
+    /// The program sets the check with [`check_while_waiting`](crate::check_while_waiting). A part
+    /// of the batch may be done.
     #[error(
         "the program ended the wait for disk space after {waited:?}; part of the batch may be done"
     )]
     SpaceWaitInterrupted {
-        /// The duration of the wait.
+        /// Duration of the wait.
         waited: Duration,
     },
-    /// The directory holds no bank.
+    /// The directory contains no bank.
     #[error("{path} is not a bank: {why}")]
     NotABank {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// What lies in the directory, and what to do.
+        /// Describes the content of the directory, and a remedy.
         why: String,
     },
-    /// The bank has no checkpoint of that number, or no checkpoint at all.
+    /// The bank has no checkpoint with this number, or no checkpoint at all.
     #[error("{path} has no checkpoint {}", no_checkpoint(*number, kept))]
     NoSuchCheckpoint {
         /// The directory of the bank.
         path: PathBuf,
-        /// The number asked for; `None` if the call wanted the newest one.
+        /// The requested number; `None` if the call asked for the newest checkpoint.
         number: Option<u64>,
-        /// The checkpoints that are there.
+        /// Numbers of the existing checkpoints.
         kept: Vec<u64>,
     },
-    /// A checkpoint that has to be removed is pinned or being read.
+    /// A checkpoint must be removed, but is pinned or being read.
     #[error(
         "checkpoint {checkpoint} in {path} is pinned or being read, and {why}: unpin it, close what reads it or have \
          that refresh, then call again"
@@ -622,90 +625,90 @@ pub enum Error {
     CheckpointInUse {
         /// The directory of the checkpoints.
         path: PathBuf,
-        /// The checkpoint.
+        /// The checkpoint's number.
         checkpoint: u64,
-        /// The reason why it has to be removed.
+        /// The reason why it must be removed.
         why: &'static str,
     },
     /// The data of the call was changed or removed during the call. The text says whether to repeat
     /// the call.
     #[error("{0}")]
     ChangedMeanwhile(String),
-    /// An option is out of its range, or does not fit the bank or another option.
+    /// An option is out of range, or does not fit the bank or another option.
     #[error("{option} {problem}")]
     InvalidOption {
-        /// The option's field name.
+        /// Name of the option's field.
         option: &'static str,
-        /// The allowed values, and the given one.
+        /// The allowed values and the given value.
         problem: String,
     },
     /// A file or directory can't be written under this name.
     #[error("{path} {why}")]
     UnusableOutput {
-        /// The path.
+        /// The unusable path.
         path: PathBuf,
-        /// What has this name, and what to do.
+        /// Says why the path can't be written, and gives a remedy.
         why: String,
     },
-    /// The call is for another kind of store or table.
+    /// The call does not apply to this kind of store or table.
     #[error("{of} {why}")]
     WrongKind {
-        /// The store or table, with its name.
+        /// Name of the store or table.
         of: String,
-        /// Its kind, and the kind that the call is for.
+        /// Names the kind of the store or table, and the kind that the call needs.
         why: String,
     },
     /// A name, a descriptor or a value is too long.
     #[error("{what} of {bytes} bytes is longer than the {bytes_max} bytes that {limit}")]
     TooLong {
-        /// What is too long, and of which table.
+        /// Names the value that is too long, and its table.
         what: String,
-        /// Its length in bytes.
+        /// Length in bytes.
         bytes: usize,
-        /// The largest length in bytes.
+        /// Largest allowed length in bytes.
         bytes_max: usize,
-        /// The limit of the length, and what to do.
+        /// Names the limit, and gives a remedy.
         limit: &'static str,
     },
-    /// All numbers or addresses of a kind are taken.
+    /// All numbers or addresses of a kind are in use.
     #[error("{0}")]
     Exhausted(String),
-    /// A list has not the length that it must have.
+    /// A list does not have the required length.
     #[error("vocabulary {vocabulary:?}: {expected} {of} need as many {what}, found {found}")]
     LengthMismatch {
-        /// The vocabulary.
+        /// The vocabulary's name.
         vocabulary: String,
-        /// What the list holds.
+        /// The kind of entries in the list.
         what: &'static str,
-        /// What it belongs to.
+        /// The kind of things that need one entry each.
         of: &'static str,
-        /// How long that is.
+        /// Number of these things, and required length of the list.
         expected: usize,
-        /// How long the list is.
+        /// Length of the list.
         found: usize,
     },
     /// The table's keys do not fit a dense file.
     #[error("table {table:?} {why}")]
     NotDense {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// The keys that are missing or too large, and what to do.
+        /// Names the missing or too large keys, and gives a remedy.
         why: String,
     },
-    /// The call has a wrong argument for which there is no variant above: a batch of 2^32 values,
-    /// falling offsets of strings, an eviction without a condition, an import without a file, a
-    /// vocabulary merged into itself, more rows than a safetensors file can hold, and the cases of
-    /// [`embank_kv::Error::InvalidArgument`].
+    /// An argument is invalid, and no other variant describes it. Examples: a batch of 2^32 values,
+    /// decreasing string offsets, an eviction without a condition, an import without a file, a
+    /// vocabulary merged into itself, or more rows than a safetensors file can hold. Also the cases
+    /// of [`embank_kv::Error::InvalidArgument`].
     #[error("{0}")]
     InvalidArgument(String),
-    /// A table of that name exists with another layout.
+    /// The bank has a table of this name with another layout.
     #[error("table {name:?} exists with {found}; it was asked for with {expected}")]
     TableMismatch {
-        /// The table.
+        /// The table's name.
         name: String,
-        /// What the caller asked for.
+        /// The layout that the caller asked for.
         expected: String,
-        /// What the bank holds.
+        /// The layout that the bank has.
         found: String,
     },
     /// No table has this name or number.
@@ -720,21 +723,21 @@ pub enum Error {
         /// The first failure.
         reason: String,
     },
-    /// The store's own counts contradict each other, which is a bug in Embank.
+    /// The store's own counts contradict each other. This is a bug in Embank.
     #[error(
         "the store contradicts itself, which is a mistake in Embank and should be reported: {what}. The last \
          checkpoint stands; reopen the bank to go on from it"
     )]
     Inconsistent {
-        /// What does not fit.
+        /// Describes the contradiction.
         what: String,
     },
     /// The options name a device that this system does not support.
     #[error("{device} can't be used here: {reason}; use DeviceChoice::Auto to fall back")]
     DeviceUnavailable {
-        /// The device.
+        /// Name of the device.
         device: &'static str,
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// A failure of the store for which this version has no variant.
@@ -743,7 +746,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// An option, with the allowed values.
+    /// Makes an [`Error::InvalidOption`].
     pub(crate) fn option(option: &'static str, problem: impl Into<String>) -> Self {
         Self::InvalidOption { option, problem: problem.into() }
     }
@@ -752,7 +755,7 @@ impl Error {
         Self::UnusableOutput { path: path.to_owned(), why: why.into() }
     }
 
-    /// A call on a table or vocabulary of the wrong kind.
+    /// Makes an [`Error::WrongKind`] for a table or vocabulary.
     pub(crate) fn wrong_kind(kind: &str, name: &str, why: impl Into<String>) -> Self {
         Self::WrongKind { of: format!("{kind} {name:?}"), why: why.into() }
     }

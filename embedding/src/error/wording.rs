@@ -1,4 +1,4 @@
-//! Parts of the messages of errors.
+//! Parts of error messages.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use embank_kv::SpaceHolder;
 use crate::keys::UNKNOWN_ID;
 use crate::stats::lease_info::LeaseInfo;
 
-/// The advice how to get keys that are ids.
+/// Returns advice on how to get keys that are ids.
 pub(crate) fn cure(key: u64, unknown: Option<u64>, first_id: u64) -> String {
     match (key == UNKNOWN_ID, unknown) {
         (false, _) => {
@@ -27,7 +27,7 @@ pub(crate) fn cure(key: u64, unknown: Option<u64>, first_id: u64) -> String {
     }
 }
 
-/// Words for the number of refused rows after the first.
+/// Returns words for the number of further refused rows.
 pub(crate) fn others(rows: usize) -> String {
     match rows {
         0 | 1 => String::new(),
@@ -36,7 +36,7 @@ pub(crate) fn others(rows: usize) -> String {
     }
 }
 
-/// Explains a wait: other Gets overtook this one, or a lease was not ended.
+/// Returns the reason for a wait: other Gets overtook this one, or a lease was not ended.
 pub(crate) fn why_it_waited(
     outstanding: u32,
     bound: u32,
@@ -61,7 +61,7 @@ pub(crate) fn why_it_waited(
     }
 }
 
-/// The store's own words.
+/// Returns the store's message.
 pub(crate) fn quota_exceeded(
     quota_bytes: u64,
     log_bytes: u64,

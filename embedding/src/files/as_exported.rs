@@ -10,17 +10,18 @@ use crate::row::config::TableConfig;
 use crate::table::Table;
 
 impl Bank {
-    /// Opens the table `name`, or creates it, with the settings of the table that the file was
-    /// exported from: its dim, dtypes, optimizer, initializer, seed, admission, tracking and
-    /// vocabulary. The call puts no row; [`Table::import`] does that.
+    /// Opens the table `name`, or creates it, with the settings that are stored in an exported
+    /// file. The settings are the exported table's dim, dtypes, optimizer, initializer, seed,
+    /// admission, tracking and vocabulary. The call imports no rows; [`Table::import`] does that.
     ///
-    /// `format` is `None` for the format of the file's suffix. `change` is called with the settings
-    /// before the table is opened or created. It can set `vocabulary` to `None` for a bank without
-    /// the vocabulary of the exported table, or choose another staleness bound.
+    /// If `format` is `None`, the file's suffix gives the format. `change` is called with the
+    /// settings before the table is opened or created. For example, it can set `vocabulary` to
+    /// `None` if this bank does not have the exported table's vocabulary. It can also choose
+    /// another staleness bound.
     ///
     /// # Errors
-    /// [`FileMismatch`](crate::Error::FileMismatch) if the file has no settings: another program
-    /// wrote it, or it is a dense npy matrix alone. Otherwise as [`exported_config`] and
+    /// [`FileMismatch`](crate::Error::FileMismatch) if the file stores no settings: another program
+    /// wrote it, or it is a single dense npy matrix. Also the errors of [`exported_config`] and
     /// [`Bank::table`].
     ///
     /// # Examples

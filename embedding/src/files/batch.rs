@@ -1,4 +1,4 @@
-//! Batches of rows that go into a file or come from one.
+//! Batches of rows in memory, between a table and a file.
 
 use super::FileFormat;
 use super::element::Element;
@@ -6,21 +6,21 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::row::layout::RowLayout;
 
-/// Bytes of a batch in memory. A batch has at least one row.
+/// Bytes of a batch in memory. A single row that is longer makes a batch of its own.
 const BATCH_BYTES: usize = 4 << 20;
 const BATCH_ROWS_MAX: usize = 1 << 16;
 
-/// The number of rows of `row_bytes` bytes in a batch.
+/// Returns the number of rows in a batch if a row has `row_bytes` bytes.
 pub(crate) fn rows_per_batch(row_bytes: usize) -> usize {
     (BATCH_BYTES / row_bytes.max(1)).clamp(1, BATCH_ROWS_MAX)
 }
 
-/// The part of a row's value that becomes a column.
+/// The part of a row's stored value that becomes a column.
 #[derive(Debug, Clone, Copy)]
 enum Source {
-    /// The vector's bytes as the store has them.
+    /// The vector's bytes as stored.
     Stored,
-    /// The vector as f32.
+    /// The vector, converted to f32.
     Vector,
     /// The scale of an int8 vector.
     Scale,
@@ -31,8 +31,9 @@ enum Source {
     Uses,
 }
 
-/// The columns of the time of the last use and of the number of uses.
+/// Column name for the time of a row's last use.
 pub(crate) const LAST_USED: &str = "last_used";
+/// Column name for the number of a row's uses.
 pub(crate) const USES: &str = "uses";
 
 /// A part of every row that becomes a column of a file.
@@ -50,18 +51,20 @@ impl Part {
         self.columns * self.element.bytes()
     }
 
-    /// True if the part has one dimension, not two with one column.
+    /// True if the column has one dimension. Other columns have two, even if the second one is 1.
     pub(crate) fn is_flat(&self) -> bool {
         matches!(self.source, Source::Scale | Source::LastUsed | Source::Uses)
     }
 }
 
-/// The parts of a table's rows: `rows`, and `scales` if the vectors are int8. With the state, also
-/// `state` if the table's optimizer has one, and `last_used` and `uses` if the table tracks them.
+/// Returns the columns to export. They are `rows`, and `scales` if the vectors are written as int8.
+/// If `state` is true, the optimizer's state follows as `state`, if the optimizer has any. With
+/// tracking, `last_used` and `uses` follow too.
 ///
-/// Vectors have their stored type if the format has it, else f32. The state is always f32, because
-/// single values and counts lie beside its vectors. f16 and bf16 survive the way through f32. Times
-/// and uses are u32: minutes since 1970 are beyond 2^24, the end of f32's whole numbers.
+/// Vectors keep their stored type if the format supports it; otherwise they are written as f32.
+/// State is always f32, because it also contains single values and counts. f32 represents every f16
+/// and bf16 value exactly. Times and use counts are u32, because f32 is exact for whole numbers
+/// only up to 2^24. Minutes since 1970 exceed 2^24.
 pub(crate) fn parts_of(layout: &RowLayout, format: FileFormat, state: bool) -> Vec<Part> {
     use FileFormat::{Npy, Parquet, Safetensors};
     let (element, source) = match (layout.dtype(), format) {
@@ -90,11 +93,11 @@ pub(crate) fn parts_of(layout: &RowLayout, format: FileFormat, state: bool) -> V
     parts
 }
 
-/// Rows that go into a file.
+/// A batch of rows to write to a file.
 #[derive(Debug, Default)]
 pub(crate) struct RowBatch {
     pub(crate) keys: Vec<u64>,
-    /// For each part, its bytes row after row.
+    /// The bytes of each part, row after row.
     pub(crate) parts: Vec<Vec<u8>>,
 }
 
@@ -144,19 +147,20 @@ impl RowBatch {
     }
 }
 
-/// Rows from a file, converted.
+/// A batch of rows read from a file, converted to the types of a table.
 #[derive(Debug, Default)]
 pub(crate) struct ReadBatch {
     pub(crate) keys: Vec<u64>,
     pub(crate) vectors: Vec<f32>,
     /// Empty if the file has no state.
     pub(crate) state: Vec<f32>,
-    /// The times of last use and the numbers of uses. Empty unless the file has them and the caller
-    /// wants them.
+    /// Times of last use. Empty unless the file has them and the caller asked for them.
     pub(crate) last_used: Vec<u32>,
+    /// Numbers of uses. Empty whenever `last_used` is.
     pub(crate) uses: Vec<u32>,
-    /// The vectors as int8, and the scales of their rows, if the file has them so. Otherwise empty.
+    /// The vectors as int8. Empty unless the file stores int8 vectors with scales.
     pub(crate) int8: Vec<u8>,
+    /// The scale of each int8 row. Empty whenever `int8` is.
     pub(crate) scales: Vec<f32>,
 }
 
@@ -171,8 +175,9 @@ impl ReadBatch {
         self.scales.clear();
     }
 
-    /// A row as an int8 table stores it. `None` unless the file has it so: files of other programs
-    /// may have -128 or a negative scale.
+    /// Returns a row in the encoding of an int8 table: its bytes and its scale. `None` if the file
+    /// has no int8 row, or if an int8 table can't store it. Files of other programs may contain the
+    /// value -128 or a negative scale.
     pub(crate) fn int8_row(&self, row: usize, dim: usize) -> Option<(&[u8], f32)> {
         let scale = *self.scales.get(row)?;
         let bytes = &self.int8[row * dim..][..dim];
@@ -182,37 +187,37 @@ impl ReadBatch {
     }
 }
 
-/// The parts that are read beside the vectors, if the file has them.
+/// The optional parts that the caller wants to read in addition to the vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) state: bool,
-    /// The time of the last use and the number of uses.
+    /// Also read each row's time of last use and number of uses.
     pub(crate) uses: bool,
 }
 
 impl Wanted {
-    /// Vectors alone.
+    /// Asks for the vectors only.
     pub(crate) const NOTHING: Self = Self { state: false, uses: false };
 }
 
-/// A file of rows whose header has been read and checked.
+/// An opened file of rows whose header was checked.
 pub(crate) trait RowFile {
     fn rows(&self) -> u64;
 
-    /// Values per vector.
+    /// Number of values in a vector.
     fn columns(&self) -> usize;
 
-    /// True if the file has the rows' keys. Otherwise they follow from the rows' places.
+    /// True if the file stores the rows' keys. Otherwise a row's position gives its key.
     fn has_keys(&self) -> bool;
 
-    /// Values of state in a row; `None` if the file has no state.
+    /// Number of state values in a row; `None` if the file has no state.
     fn state_columns(&self) -> Option<usize>;
 
-    /// True if the file has the rows' uses.
+    /// True if the file stores the rows' use counts and times of last use.
     fn has_uses(&self) -> bool;
 
-    /// Reads the next rows, at most `count`, into an empty batch. The file has no more rows if the
-    /// batch stays empty.
+    /// Reads at most `count` further rows into `batch`, which must be empty. At the end of the file
+    /// the batch stays empty.
     fn read_batch(&mut self, count: usize, batch: &mut ReadBatch) -> Result<()>;
 }
 

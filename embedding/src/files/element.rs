@@ -1,8 +1,8 @@
-//! Types of elements in files, and their values as f32 and as keys.
+//! The types of numbers in files, and their conversion to f32 and to keys.
 
 use half::{bf16, f16};
 
-/// The little-endian encoding of a value in a file.
+/// The type of a number in a file. All types are little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Element {
     F64,
@@ -19,12 +19,12 @@ pub(crate) enum Element {
     U8,
 }
 
-/// The facts about an element, besides its values.
+/// The size of an element and its names in each format.
 struct Form {
     bytes: usize,
-    /// In messages.
+    /// The type's name in error messages.
     name: &'static str,
-    /// The type in the header of an npy file. `None` if NumPy lacks it.
+    /// The type's name in an npy header. `None` if NumPy lacks the type.
     npy: Option<&'static str>,
     safetensors: safetensors::Dtype,
 }
@@ -72,12 +72,12 @@ impl Element {
         self.form().name
     }
 
-    /// The type in the header of an npy file. `None` if NumPy lacks it.
+    /// The type's name in an npy header. `None` if NumPy lacks the type.
     pub(crate) fn npy(self) -> Option<&'static str> {
         self.form().npy
     }
 
-    /// The element that the header of an npy file names.
+    /// Returns the element with the type name `kind` in an npy header.
     pub(crate) fn of_npy(kind: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|element| element.npy() == Some(kind))
     }
@@ -86,7 +86,7 @@ impl Element {
         self.form().safetensors
     }
 
-    /// The element of a tensor's type. `None` if imports do not read the type.
+    /// Returns the element for a safetensors type. `None` if an import can't read the type.
     pub(crate) fn of_safetensors(dtype: safetensors::Dtype) -> Option<Self> {
         Self::ALL.into_iter().find(|element| element.safetensors() == dtype)
     }
@@ -99,7 +99,7 @@ impl Element {
         !self.is_float()
     }
 
-    /// Appends the values in `bytes` as f32. Wider types are rounded.
+    /// Appends the values in `bytes` as f32. f64 values are rounded.
     pub(crate) fn append_f32(self, bytes: &[u8], values: &mut Vec<f32>) {
         match self {
             Self::F64 => {
@@ -125,8 +125,8 @@ impl Element {
         }
     }
 
-    /// Appends the keys in `bytes`. A negative key stands for the key with these 64 bits, as in
-    /// Python.
+    /// Appends the keys in `bytes`. A negative number is sign-extended to 64 bits, and its bits are
+    /// the key.
     pub(crate) fn append_keys(self, bytes: &[u8], keys: &mut Vec<u64>) {
         match self {
             Self::U64 | Self::I64 => {

@@ -1,4 +1,4 @@
-//! Exports of tables to files. The module `files` has the method.
+//! Exports tables to files. The parent module `files` describes the method.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -15,58 +15,61 @@ use crate::table::progress::{OnProgress, TransferProgress, report};
 use crate::table::scan::Scan;
 use crate::vocabulary::shared::Published;
 
-/// What an export writes. Default: keys and vectors, in the format of the file's suffix.
+/// Options of an export. By default, an export writes keys and vectors in the format of the file's
+/// suffix.
 ///
 /// # Examples
 /// See [`Table::export`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExportOptions {
-    /// The file's format. Default: that of the path's suffix ([`FileFormat::of_path`]).
+    /// File format. Default: the file's suffix gives it, see [`FileFormat::of_path`].
     pub format: Option<FileFormat>,
-    /// Also writes the optimizer's state, so that an import restores training exactly. For a table
-    /// with [tracking](crate::Tracking), also writes each row's uses and last use. Default: no.
+    /// Also writes the optimizer's state. An import of the file then restores training exactly. For
+    /// a table with [tracking](crate::Tracking), also writes each row's use count and time of last
+    /// use. Default: no.
     pub state: bool,
-    /// Writes one matrix in order of the keys, without the keys. Default: no.
+    /// Writes one matrix sorted by key, and no keys. Default: no.
     pub dense: Option<DenseRows>,
 }
 
-/// A table whose keys are 0 to n - 1 as one matrix: row i is the row of key i, as in the weight of
-/// an embedding in a state dict. Not for Parquet.
+/// Options to export a table with keys 0 to n - 1 as one matrix. Row i is the row of key i, as in
+/// an embedding's weight in a PyTorch state dict. Parquet does not support this.
 ///
 /// # Examples
 /// See [`Table::export`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DenseRows {
-    /// Rows of the matrix; a larger key is an error. Default: the largest key + 1, which an
-    /// additional pass over the table finds.
+    /// Rows of the matrix. A larger key is an error. By default, an additional pass over the table
+    /// finds the largest key, and the matrix has that many rows plus 1.
     pub rows: Option<u64>,
-    /// Keys without a row get their initial values. Default: they are an error.
+    /// Fills the rows of missing keys with their initial values. Default: no; a missing key is an
+    /// error.
     pub fill_missing: bool,
 }
 
-/// What an export wrote.
+/// The result of an export.
 ///
 /// # Examples
 /// See [`Table::export`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Exported {
-    /// The exported checkpoint.
+    /// Number of the exported checkpoint.
     pub checkpoint: u64,
-    /// Exported rows of the table.
+    /// Number of exported rows, without filled rows.
     pub rows: u64,
-    /// Rows of a dense file that have initial values.
+    /// Number of rows of a dense file that were filled with initial values.
     pub filled_rows: u64,
-    /// Bytes of all files.
+    /// Total length of all files in bytes.
     pub bytes: u64,
-    /// The files.
+    /// Paths of the written files.
     pub files: Vec<PathBuf>,
 }
 
-/// Keys of a dense table that are checked between two reports.
+/// While an export looks for the largest key, it reports progress once per this number of rows.
 const KEYS_PER_REPORT: u64 = 1 << 16;
 
-/// Where an export goes.
+/// The destination of an export.
 enum Place<'a> {
     File(&'a Path),
     #[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "Parquet is what is streamed"))]
@@ -75,30 +78,30 @@ enum Place<'a> {
 
 enum Writer {
     Tensors(TensorWriter),
-    /// One path stands for several files.
+    /// The path that the caller gave, and the set of npy files derived from it.
     Npy(PathBuf, TensorWriter),
     #[cfg(feature = "parquet")]
     Parquet(Box<crate::files::parquet::ParquetWriter>),
 }
 
 impl Table {
-    /// Writes the table to a file, as the newest checkpoint holds it: keys and vectors, and with
-    /// `options` also the optimizer's state and the rows' uses. Later changes are not in the file;
-    /// take a checkpoint first to include them.
+    /// Writes the table, as the newest checkpoint holds it, to a file. The file has keys and
+    /// vectors. With `options.state` it also has the optimizer's state and the rows' uses. The file
+    /// does not contain changes after the checkpoint; take a checkpoint first to include them.
     ///
-    /// The export takes constant memory (some MiB, and the pages that a [scan](Self::scan) borrows
-    /// of the budget), while training goes on. Rows have no particular order unless they are dense.
-    /// When the call returns, the file is complete and on stable storage, and has replaced an older
-    /// one of its name. Before that, no file appears under the name, and after an error nothing is
-    /// left. (npy is several files; docs/export.md says what holds for them.)
+    /// Training can continue during the export. The export uses constant memory: some MiB, and the
+    /// pages that a [scan](Self::scan) borrows from the memory budget. The order of the rows is
+    /// unspecified unless the file is dense. When the call returns, the file is complete and on
+    /// stable storage, and has replaced any older file of the same name. Before that, no new file
+    /// appears under the name. After an error, no partial file remains. An npy export writes
+    /// several files; docs/export.md describes what holds for them.
     ///
     /// # Errors
-    /// As [`scan`](Self::scan); [`InvalidOption`](crate::Error::InvalidOption) for an unknown
-    /// suffix; [`NotDense`](crate::Error::NotDense) for keys that do not fit a dense file, or a
-    /// dense file that the disk has no room for; [`UnusableOutput`](crate::Error::UnusableOutput)
-    /// for a name that no file can have, and for npy if an import would take another file beside
-    /// the output for a part of the export; [`Io`](crate::Error::Io) for a failed write, also on a
-    /// full disk.
+    /// The errors of [`scan`](Self::scan). [`InvalidOption`](crate::Error::InvalidOption) if the
+    /// suffix is unknown. [`NotDense`](crate::Error::NotDense) if the keys do not fit a dense file,
+    /// or the disk has no room for it. [`UnusableOutput`](crate::Error::UnusableOutput) if no file
+    /// can have the name, or if a later import would mistake an existing file for a part of an npy
+    /// export. [`Io`](crate::Error::Io) if a write fails, for example on a full disk.
     ///
     /// # Examples
     /// ```
@@ -123,12 +126,13 @@ impl Table {
         self.export_with(path, options, |_| ControlFlow::Continue(()))
     }
 
-    /// As [`export`](Self::export), and calls `progress` after each batch of rows. It reports 0
-    /// rows while it looks for the largest key of a dense table and while it writes initial values.
-    /// If `progress` ends the call, it fails with [`Error::Cancelled`](crate::Error::Cancelled).
+    /// Exports like [`export`](Self::export), and calls `progress` after each batch of rows. The
+    /// export reports 0 rows while it looks for the largest key of a dense table and while it
+    /// writes initial values. If `progress` returns `Break`, the export fails with
+    /// [`Error::Cancelled`](crate::Error::Cancelled).
     ///
     /// # Errors
-    /// As [`export`](Self::export); [`Cancelled`](crate::Error::Cancelled).
+    /// The errors of [`export`](Self::export), and [`Cancelled`](crate::Error::Cancelled).
     ///
     /// # Examples
     /// ```
@@ -162,12 +166,13 @@ impl Table {
         self.export_as(Place::File(path), format, options, &mut progress)
     }
 
-    /// As [`export_with`](Self::export_with), to a stream such as standard output. Only Parquet can
-    /// be streamed: the other formats have one column after another, each as long as the table.
+    /// Exports like [`export_with`](Self::export_with), but to a stream such as standard output.
+    /// Only Parquet can be streamed. The other formats write all of one column before the next, and
+    /// a column is as long as the table.
     ///
     /// # Errors
-    /// As [`export_with`](Self::export_with); [`InvalidOption`](crate::Error::InvalidOption) unless
-    /// `options.format` is Parquet.
+    /// The errors of [`export_with`](Self::export_with).
+    /// [`InvalidOption`](crate::Error::InvalidOption) unless `options.format` is Parquet.
     ///
     /// # Examples
     /// ```no_run
@@ -242,7 +247,7 @@ impl Table {
         })
     }
 
-    /// A scan, and the number of rows of a dense file.
+    /// Returns a scan of the newest checkpoint, and the number of rows if the file is dense.
     fn scan_for(
         &self,
         dense: Option<DenseRows>,
@@ -251,7 +256,7 @@ impl Table {
         match dense {
             None => Ok((self.scan()?, None)),
             Some(DenseRows { rows: Some(rows), .. }) => Ok((self.scan()?, Some(rows))),
-            // The loop ends: it repeats only if a checkpoint completed between the two calls.
+            // The loop ends once both scans open the same checkpoint.
             Some(DenseRows { rows: None, .. }) => loop {
                 let mut first = self.scan()?;
                 let scan = self.scan()?;
@@ -278,7 +283,7 @@ impl Table {
         Error::NotDense { table: self.name().to_owned(), why }
     }
 
-    /// Refuses a dense file that the disk has no room for: one wrong key can make the file very
+    /// Fails if the disk has no room for a dense file. One wrong key can make such a file very
     /// long.
     fn check_space(&self, path: &Path, rows: u64, parts: &[Part]) -> Result<()> {
         let row_bytes = parts.iter().map(Part::row_bytes).sum::<usize>() as u64;
@@ -295,7 +300,8 @@ impl Table {
         )))
     }
 
-    /// Gives a dense file's rows their initial values. The rows of the table overwrite them.
+    /// Writes initial values into all rows of a dense file. `write_rows` then overwrites the rows
+    /// that the table has.
     fn fill_dense(
         &self,
         writer: &mut Writer,
@@ -342,7 +348,7 @@ impl Table {
         let batch_rows = rows_per_batch(row_bytes);
         let mut batch = RowBatch::new(parts);
         let mut done = 0;
-        // The loop ends with the scan.
+        // The loop ends when the scan has no more rows.
         loop {
             batch.clear();
             while batch.keys.len() < batch_rows
@@ -368,8 +374,8 @@ impl Table {
         }
     }
 
-    /// The values of the table's vocabulary for the export's settings: those of the checkpoint's
-    /// ids, and perhaps later ones.
+    /// Returns the length and hash of the table's vocabulary, to be stored in the file's settings.
+    /// They cover the checkpoint's ids, and perhaps ids added after it.
     pub(crate) fn vocabulary_values(&self) -> Option<HeldValues> {
         let vocabulary = self.own_vocabulary()?;
         let Published { len, fingerprint, numbering } = vocabulary.shared.published();
@@ -419,8 +425,7 @@ impl Writer {
         }
     }
 
-    /// Completes the files and gives them their names. Returns the names and the sum of the
-    /// lengths.
+    /// Completes the files and gives them their names. Returns their paths and their total length.
     fn commit(self) -> Result<(Vec<PathBuf>, u64)> {
         match self {
             Self::Npy(path, writer) => npy_set::commit(&path, writer.files),

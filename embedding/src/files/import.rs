@@ -1,4 +1,4 @@
-//! Imports of files into tables. The module `files` has the method.
+//! Imports files into tables. The parent module `files` describes the method.
 
 mod open;
 pub(crate) mod options;
@@ -24,25 +24,25 @@ use open::{Contents, open};
 use options::ImportOptions;
 use put::{PutImported, PutKeepingState, PutWithState, Taken, TakenUses};
 
-/// What an import put.
+/// The result of an import.
 ///
 /// # Examples
 /// See [`Table::import`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Imported {
-    /// Rows of the file.
+    /// Number of imported rows.
     pub rows: u64,
-    /// True if the file had the optimizer's state.
+    /// True if the import took optimizer state from the file.
     pub with_state: bool,
 }
 
-/// The settings of the table that a file was exported from. `None` for a file of another program,
-/// and for a dense npy matrix alone, which has no place for settings. For a directory, those of its
-/// first file.
+/// Returns the settings of the table that a file was exported from. `None` if another program wrote
+/// the file, or if it is a single dense npy matrix, which has no place for settings. For a
+/// directory, returns the settings in its first file.
 ///
 /// # Errors
-/// The file can't be read, or a newer program wrote its settings.
+/// The file can't be read, or a newer version of Embank wrote its settings.
 ///
 /// # Examples
 /// ```
@@ -77,33 +77,35 @@ pub fn exported_config(
 }
 
 impl Table {
-    /// Puts the rows of a file into the table, in constant memory (some MiB). The file was written
-    /// by an [export](Self::export), or is a matrix of f16, bf16, f32 or f64 of another program. If
-    /// the file holds only a matrix, row i is the row of key i. If another part of the file may
-    /// hold the keys, the caller names that part, or asks for rows by position
-    /// ([`ImportOptions::first_key`]). A directory stands for its files, sorted by name, except
-    /// those whose names begin with `_` or `.`.
+    /// Puts the rows of a file into the table. The import uses constant memory (some MiB). It reads
+    /// a file that [export](Self::export) wrote, or another program's matrix of f16, bf16, f32 or
+    /// f64. If the file holds only a matrix, row i is the row of key i. If another part of the file
+    /// may hold the keys, the caller must name that part, or set [`ImportOptions::first_key`] to
+    /// import by position. A directory stands for its files, sorted by name, except files whose
+    /// names begin with `_` or `.`.
     ///
     /// A row of the file replaces the table's row. If the file has the optimizer's state, training
     /// continues as it would have in the exported table. Otherwise an existing row keeps its state,
-    /// and a new row starts with a fresh one. Of equal keys, the last one in the file counts. If
-    /// the file has uses and the table has [tracking](crate::Tracking), a row gets the file's uses
-    /// and last use; the last use is the present time if the exported table's tracking had another
-    /// unit. Otherwise the import counts as one use. Staleness clocks do not move. The rows are in
-    /// memory when the call returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes them
-    /// durable. After an error, the batches before it are in the table.
+    /// and a new row starts with a fresh state. If a key occurs twice in the file, the last row
+    /// wins. If the file has uses and the table has [tracking](crate::Tracking), a row gets the
+    /// file's use count and time of last use. If the exported table tracked time in another unit,
+    /// the last use is set to the present time. If the file has no uses, the import counts as one
+    /// use. Staleness clocks do not move. The rows are in memory when the call returns;
+    /// [`Bank::checkpoint`](crate::Bank::checkpoint) makes them durable. If the import fails, the
+    /// batches before the error stay in the table.
     ///
     /// # Errors
     /// [`UnreadableFile`](crate::Error::UnreadableFile) if the file is damaged, holds a value that
-    /// is not finite, or does not say which of its parts are keys and vectors. The error names the
-    /// file, and row and column if they are known.
+    /// is not finite, or does not show which of its parts are keys and vectors. The error names the
+    /// file, and the row and column if known.
     ///
     /// [`FileMismatch`](crate::Error::FileMismatch) if the file does not fit the table: its vectors
-    /// have another dim, its state belongs to another optimizer, a key is no id of the table's
-    /// vocabulary, or the exported table had another vocabulary or other values in it.
+    /// have another dim, its state belongs to another optimizer, or a key is not an id of the
+    /// table's vocabulary. Also if the exported table used another vocabulary, or the same
+    /// vocabulary with other values.
     ///
-    /// [`InvalidOption`](crate::Error::InvalidOption) for an unknown suffix; a failure of the
-    /// store.
+    /// [`InvalidOption`](crate::Error::InvalidOption) if the suffix is unknown. Also any failure of
+    /// the store.
     ///
     /// # Examples
     /// See [`export`](Self::export).
@@ -111,11 +113,12 @@ impl Table {
         self.import_with(path, options, |_| ControlFlow::Continue(()))
     }
 
-    /// As [`import`](Self::import), and calls `progress` after each batch of rows. If `progress`
-    /// ends the call, it fails with [`Error::Cancelled`](crate::Error::Cancelled).
+    /// Imports like [`import`](Self::import), and calls `progress` after each batch of rows. If
+    /// `progress` returns `Break`, the import fails with
+    /// [`Error::Cancelled`](crate::Error::Cancelled).
     ///
     /// # Errors
-    /// As [`import`](Self::import); [`Cancelled`](crate::Error::Cancelled).
+    /// The errors of [`import`](Self::import), and [`Cancelled`](crate::Error::Cancelled).
     ///
     /// # Examples
     /// See [`export_with`](Self::export_with).
@@ -128,13 +131,14 @@ impl Table {
         self.import_files_with(&[path], options, progress)
     }
 
-    /// As [`import`](Self::import), for several files or directories, one after another. The call
-    /// checks all of them before it puts the first row. Each file is open only while it is read.
+    /// Imports several files or directories like [`import`](Self::import), one after another. The
+    /// call checks all files before it puts the first row. Only one file is open at a time.
     ///
     /// # Errors
-    /// As [`import`](Self::import). [`FileMismatch`](crate::Error::FileMismatch) also if only some
-    /// of the files have the optimizer's state. [`UnreadableFile`](crate::Error::UnreadableFile)
-    /// also if a file has no keys and [`first_key`](ImportOptions::first_key) is not set.
+    /// The errors of [`import`](Self::import). Also [`FileMismatch`](crate::Error::FileMismatch) if
+    /// only some of the files have the optimizer's state. Also
+    /// [`UnreadableFile`](crate::Error::UnreadableFile) if one of several files has no keys and
+    /// [`first_key`](ImportOptions::first_key) is not set.
     ///
     /// # Examples
     /// ```
@@ -161,11 +165,13 @@ impl Table {
         self.import_files_with(paths, options, |_| ControlFlow::Continue(()))
     }
 
-    /// As [`import_files`](Self::import_files), and calls `progress` after each batch of rows. If
-    /// `progress` ends the call, it fails with [`Error::Cancelled`](crate::Error::Cancelled).
+    /// Imports like [`import_files`](Self::import_files), and calls `progress` after each batch of
+    /// rows. If `progress` returns `Break`, the import fails with
+    /// [`Error::Cancelled`](crate::Error::Cancelled).
     ///
     /// # Errors
-    /// As [`import_files`](Self::import_files); [`Cancelled`](crate::Error::Cancelled).
+    /// The errors of [`import_files`](Self::import_files), and
+    /// [`Cancelled`](crate::Error::Cancelled).
     ///
     /// # Examples
     /// See [`import_files`](Self::import_files) and [`export_with`](Self::export_with).
@@ -199,8 +205,8 @@ impl Table {
         Ok(Imported { rows: done, with_state })
     }
 
-    /// Checks that the files hold rows of this table. Returns the number of their rows, and whether
-    /// they have state.
+    /// Checks that the rows of all files fit this table. Returns the total number of rows, and true
+    /// if the files have state.
     fn check_files(&self, sources: &[Source], options: &ImportOptions) -> Result<(u64, bool)> {
         let mut total = 0_u64;
         let mut with_state: Option<(bool, &Path)> = None;
@@ -233,8 +239,8 @@ impl Table {
         Ok((total, with_state.is_some_and(|(state, _)| state)))
     }
 
-    /// Opens a file, and refuses it if its rows do not fit this table. `rows_before`: rows of the
-    /// files before it.
+    /// Opens a file. Fails if its rows do not fit this table. `rows_before` is the number of rows
+    /// in the files before this one.
     fn open_to_import(
         &self,
         source: &Source,
@@ -261,8 +267,8 @@ impl Table {
         Ok(Opened { path: path.clone(), file, with_state, taken })
     }
 
-    /// Puts a file's rows; returns their number. `before` rows were put before it, of `total` in
-    /// all.
+    /// Puts a file's rows into the table and returns their number. `before` and `total` serve
+    /// progress reports: the rows of earlier files, and the rows of all files.
     fn put_file(
         &self,
         opened: Opened,
@@ -279,7 +285,7 @@ impl Table {
         let batch_rows = rows_per_batch(row_bytes + uses_bytes);
         let mut batch = ReadBatch::default();
         let mut done = 0;
-        // The loop ends with the last row of the file.
+        // The loop ends when the file has no more rows.
         loop {
             batch.clear();
             file.read_batch(batch_rows, &mut batch)?;
@@ -300,7 +306,7 @@ impl Table {
         }
     }
 
-    /// The parts of the file that go into rows beside the vectors.
+    /// Returns the parts of the file that the import takes in addition to the vectors.
     fn taken(&self, file: &dyn RowFile, held: Option<&TableConfig>, state: bool) -> Taken {
         let same_time = held.is_some_and(|held| held.tracking == self.config().tracking);
         let uses = match (file.has_uses(), same_time) {
@@ -311,14 +317,15 @@ impl Table {
         Taken { state, uses }
     }
 
-    /// True if the file's rows have optimizer state. Fails if they do not fit this table.
+    /// Returns true if the file has optimizer state. Fails if the file's rows do not fit this
+    /// table.
     fn check_fit(
         &self,
         path: &Path,
         file: &dyn RowFile,
         held: Option<&TableConfig>,
     ) -> Result<bool> {
-        // Without a row, a file of lists or of empty tensors does not show its dim.
+        // An empty file of lists, or of empty tensors, does not show its dim.
         if file.rows() == 0 && file.columns() == 0 {
             return Ok(false);
         }
@@ -356,7 +363,8 @@ impl Table {
         ))
     }
 
-    /// Refuses rows for ids of another vocabulary than the table's, if both are known.
+    /// Fails if the file's keys are ids of another vocabulary than the table's. Checks nothing if
+    /// either vocabulary is unknown.
     fn check_vocabulary(&self, path: &Path, held: Option<&TableConfig>) -> Result<()> {
         let theirs = held.and_then(|held| held.vocabulary.as_ref());
         match (theirs, self.shared.vocabulary()) {
@@ -373,8 +381,8 @@ impl Table {
         }
     }
 
-    /// Refuses rows for ids that the vocabulary has given to other values. That happens if its bank
-    /// was copied or taken back to a checkpoint, and then added other values.
+    /// Fails if the table's vocabulary now has other values for the ids in the file. This happens
+    /// if its bank was copied, or went back to a checkpoint, and then added other values.
     fn check_values(
         &self,
         path: &Path,
@@ -406,7 +414,7 @@ impl Table {
         ))
     }
 
-    /// Refuses rows of keys that are no ids of the table's vocabulary.
+    /// Fails if a key is not an id of the table's vocabulary.
     fn check_imported_ids(&self, path: &Path, first: u64, keys: &[u64]) -> Result<()> {
         let Err(error) = self.check_ids(keys) else { return Ok(()) };
         let row = match &error {
@@ -437,7 +445,7 @@ impl Table {
     }
 }
 
-/// A file whose rows fit the table.
+/// An opened file whose rows fit the table.
 struct Opened {
     path: PathBuf,
     file: Box<dyn RowFile>,
@@ -445,8 +453,8 @@ struct Opened {
     taken: Taken,
 }
 
-/// Refuses values that are not finite as `dtype`. `first`: the file's row of the first key in
-/// `keys`.
+/// Fails if a value is not finite after its conversion to `dtype`. `first` is the row number, in
+/// the file, of the first key in `keys`.
 fn check_range(
     path: &Path,
     what: &str,

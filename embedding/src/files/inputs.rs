@@ -1,4 +1,4 @@
-//! The files of an import: one file, a list, or those of a directory.
+//! Lists the files of an import: one file, several files, or the files of a directory.
 
 use std::path::{Path, PathBuf};
 
@@ -12,12 +12,13 @@ pub(crate) struct Source {
     pub(crate) format: FileFormat,
 }
 
-/// The files that `paths` stand for, in order. A directory, as Spark and Dask write it, stands for
-/// its files sorted by name, except those whose names begin with `_` or `.`, such as `_SUCCESS`.
+/// Returns the files that `paths` stand for, in order. A directory, as Spark and Dask write it,
+/// stands for its files sorted by name. Files whose names begin with `_` or `.`, such as
+/// `_SUCCESS`, are left out.
 ///
 /// # Errors
-/// There is no file; or a directory's files have several formats, or a format with several files
-/// for a table.
+/// No file was found, a directory contains several formats, or a directory contains npy files. A
+/// table in npy is several files, so a directory does not show which files belong together.
 pub(crate) fn expand<P: AsRef<Path>>(
     paths: &[P],
     format: Option<FileFormat>,

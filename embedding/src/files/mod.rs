@@ -1,18 +1,18 @@
-//! Tables in files that other programs read: safetensors, npy and Parquet.
+//! Exports and imports of tables in formats that other programs read: safetensors, npy and Parquet.
 //!
 //! **Problem.** A table is larger than memory, training continues during the export, and the reader
-//! of the file has no Embank. Imported files come from other programs, may be damaged, and may be
-//! larger than memory too.
+//! of the file has no Embank. An imported file comes from another program, may be damaged, and may
+//! be larger than memory too.
 //!
-//! **Approach.** *Export*: a scan returns the newest checkpoint's rows, and their number is known
-//! before the first row. So the places of all columns in the file are known too, and each batch of
-//! rows goes to its place in every column (`tensors`). Parquet has row groups of bounded size in
-//! place of that. The file gets its name when it is complete and on stable storage (`output`).
-//! *Import*: the header is checked against the file's length before it is used. Then batches of
-//! rows are read, converted, checked and put.
+//! **Approach.** *Export*: a scan returns the rows of the newest checkpoint. The number of rows is
+//! known before the first row, so the place of every column in the file is known too. Each batch of
+//! rows is written to its place in every column (`tensors`). Parquet uses row groups of bounded
+//! size instead. The file gets its name once it is complete and on stable storage (`output`).
+//! *Import*: the header is checked against the file's length before it is used. Then rows are read,
+//! converted, checked and put in batches.
 //!
-//! **Memory.** Both directions take the memory of a batch, some MiB. A scan borrows more from the
-//! bank's budget.
+//! **Memory.** An export or import holds one batch in memory, some MiB. The scan of an export also
+//! borrows pages from the bank's memory budget.
 //!
 //! | format | keys | vectors | state |
 //! |---|---|---|---|
@@ -20,11 +20,11 @@
 //! | npy, for `x.npy` | `x.keys.npy` | `x.rows.npy` | `x.state.npy`; see `npy_set` |
 //! | Parquet | column `key` | column `vector` | column `state` |
 //!
-//! A table that tracks uses has two more columns of u32, `last_used` and `uses`, in each format.
+//! If the table tracks uses, each format has two more columns of u32: `last_used` and `uses`.
 //!
-//! A dense file has no keys: row i is the row of key i, as in state dicts of PyTorch. As npy it is
-//! the one file `x.npy`. Vectors of int8 have a tensor `scales` too in safetensors; see
-//! [`batch::parts_of`].
+//! A dense file has no keys: row i is the row of key i, as in state dicts of PyTorch. In npy, a
+//! dense table is the single file `x.npy`. In safetensors, int8 vectors also have a tensor
+//! `scales`; see [`batch::parts_of`].
 
 mod as_exported;
 pub(crate) mod batch;
@@ -47,7 +47,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// The formats of exports and imports.
+/// File formats of exports and imports.
 ///
 /// # Examples
 /// ```
@@ -62,19 +62,21 @@ use crate::error::{Error, Result};
 pub enum FileFormat {
     /// Tensors `keys`, `rows` and `state` in one file, with the table's settings in its metadata.
     Safetensors,
-    /// NumPy's format. For `user.npy` there are the files `user.keys.npy`, `user.rows.npy` and
-    /// `user.state.npy`, with their list and the table's settings in `user.embank.json`. A dense
-    /// table without state and uses is `user.npy` alone.
+    /// NumPy's format, one array per file. `user.npy` stands for the files `user.keys.npy`,
+    /// `user.rows.npy` and `user.state.npy`. A further file, `user.embank.json`, lists them and
+    /// holds the table's settings. A dense table without state and uses is the single file
+    /// `user.npy`.
     Npy,
     /// Columns `key`, `vector` and `state`, with the table's settings in its metadata.
     Parquet,
 }
 
 impl FileFormat {
-    /// The format of a file's suffix: `.safetensors`, `.npy` or `.parquet`, in upper or lower case.
+    /// Returns the format that a file's suffix names: `.safetensors`, `.npy` or `.parquet`, in
+    /// upper or lower case.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] for another one.
+    /// [`Error::InvalidOption`] for any other suffix.
     pub fn of_path(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let suffix = path.extension().and_then(|suffix| suffix.to_str());
@@ -98,19 +100,20 @@ pub(crate) fn io_error(operation: &'static str, path: &Path, source: std::io::Er
     embank_kv::Error::Io { operation, path: path.to_owned(), source }.into()
 }
 
-/// A file whose content is wrong.
+/// Makes the error for a file that is damaged or has unsuitable content.
 pub(crate) fn unreadable(path: &Path, what: impl Into<String>) -> Error {
     Error::UnreadableFile { path: path.to_owned(), what: what.into() }
 }
 
-/// A readable file whose rows do not fit the table of the import.
+/// Makes the error for a readable file whose rows do not fit the importing table.
 pub(crate) fn file_mismatch(path: &Path, what: impl Into<String>) -> Error {
     Error::FileMismatch { path: path.to_owned(), what: what.into() }
 }
 
-/// Opens a file to read, and returns its length.
+/// Opens a file for reading, and returns the file and its length.
 pub(crate) fn open_to_read(path: &Path) -> Result<(File, u64)> {
-    // The look comes first, because the open of a FIFO would wait for its writer.
+    // The file's kind is checked before it is opened: opening a FIFO would block until a writer
+    // opens it.
     let found = std::fs::metadata(path).map_err(|error| io_error("open", path, error))?;
     if !found.is_file() {
         return Err(unreadable(path, "it is no regular file; write what comes of it to one first"));
@@ -120,7 +123,7 @@ pub(crate) fn open_to_read(path: &Path) -> Result<(File, u64)> {
     Ok((file, metadata.len()))
 }
 
-/// Stands for Parquet in a program that is built without it.
+/// Makes the error for Parquet in a program that is built without it.
 #[cfg(not(feature = "parquet"))]
 pub(crate) fn no_parquet() -> Error {
     let why =

@@ -1,7 +1,7 @@
 //! The npy format: a magic number, a header that is a Python dictionary, and the array's bytes.
 //!
-//! The header has only three entries, so this module reads it. The crates for npy bring a parser of
-//! Python literals and of big numbers. `npy_set` has the files that belong together.
+//! The header has only three entries, so this module parses it itself. The published npy crates
+//! also parse all Python literals and big numbers. `npy_set` handles the files of one table.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,7 +21,7 @@ const HEADER_BYTES_MAX: u64 = 1 << 16;
 
 /// Returns the bytes of a file before those of its array.
 pub(crate) fn header(element: Element, shape: &str) -> Vec<u8> {
-    // Vectors of bf16 are written to npy files as f32; see `parts_of`.
+    // NumPy lacks only bf16, and `parts_of` writes bf16 vectors to npy files as f32.
     let kind = element.npy().expect("every part of an npy file has a type of NumPy");
     let mut text = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}");
     let length = (MAGIC.len() + 4 + text.len() + 1).next_multiple_of(ALIGNMENT) - MAGIC.len() - 4;
@@ -34,7 +34,7 @@ pub(crate) fn header(element: Element, shape: &str) -> Vec<u8> {
     bytes
 }
 
-/// Opens a file that holds one array.
+/// Opens an npy file, which holds one array.
 pub(crate) fn open(path: &Path) -> Result<Tensor> {
     let (file, file_bytes) = open_to_read(path)?;
     let (text, offset) = read_header(path, &file, file_bytes)?;
@@ -75,7 +75,7 @@ pub(crate) fn open(path: &Path) -> Result<Tensor> {
     })
 }
 
-/// The header's text, and the place where the data begins.
+/// Returns the header's text, and the offset at which the array begins.
 fn read_header(path: &Path, file: &File, file_bytes: u64) -> Result<(String, u64)> {
     let damaged = |what: &str| unreadable(path, format!("it is no npy file: {what}"));
     let mut start = [0; 12];
@@ -109,7 +109,8 @@ struct Header {
     shape: Vec<u64>,
 }
 
-/// Reads `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`, in any order of its parts.
+/// Parses `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`. The entries may have any
+/// order.
 fn parse(text: &str) -> std::result::Result<Header, String> {
     let unexpected = |rest: &str| {
         let rest: String = rest.chars().take(40).collect();
@@ -119,7 +120,7 @@ fn parse(text: &str) -> std::result::Result<Header, String> {
     let mut kind = None;
     let mut fortran_order = None;
     let mut shape = None;
-    // The loop ends: each turn takes an entry off the text.
+    // The loop ends: each turn removes one entry from `rest` or returns an error.
     while !rest.starts_with('}') {
         let (name, after) = quoted(rest).ok_or_else(|| unexpected(rest))?;
         let value = after.trim_start().strip_prefix(':').ok_or_else(|| unexpected(after))?;
@@ -159,7 +160,8 @@ fn parse(text: &str) -> std::result::Result<Header, String> {
     }
 }
 
-/// A text in quotes, and what follows it.
+/// Splits a quoted text from the text after it. `None` unless `text` begins with a complete
+/// quotation.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let quote = text.chars().next().filter(|&quote| quote == '\'' || quote == '"')?;
     text[1..].split_once(quote)

@@ -1,20 +1,20 @@
-//! A table as a set of npy files.
+//! Stores a table as a set of npy files.
 //!
-//! **Problem.** No rename gives several files their names at once. After a crash between two
-//! renames, one export's rows must not lie beside another export's keys or state. npy has no place
-//! for the name of its set.
+//! **Problem.** No system call renames several files at once. After a crash between two renames,
+//! the rows of one export must not be read with the keys or state of another. An npy file has no
+//! place to name the set that it belongs to.
 //!
-//! **Approach.** A set has a list, `x.embank.json`, with its files' names and the settings of the
-//! table. All new files are first written under other names and made durable; until then an older
-//! set is whole. Then the older list and the older keys are removed, then the other files of the
-//! older list. Then the new files get their names, in this order: state and uses, rows, keys, list.
-//! An import takes rows only beside keys. It takes state and uses only if the list names them, and
-//! refuses those without a list. So at any point an import finds the older set, the new set, or no
-//! set.
+//! **Approach.** A set has a list, `x.embank.json`, with the names of its files and the settings of
+//! the table. An export first writes all new files under temporary names and makes them durable.
+//! Until then, an older set stays whole. Then the export removes the older list and the older keys,
+//! and then the other files that the older list named. Last, the new files get their names in this
+//! order: state and uses, rows, keys, list. An import reads rows only if keys exist. It reads state
+//! and uses only if the list names them, and fails if they exist without a list. So at any time, an
+//! import finds the older set, the new set, or an error.
 //!
-//! A dense matrix without state is one file and needs no list. A file that no list names was not
-//! left by an export and stays. The export fails if an import would take such a file for a part of
-//! the new set.
+//! A dense matrix without state is a single file and needs no list. An export never removes a file
+//! that no list names. If an import would mistake such a file for a part of the new set, the export
+//! fails.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -30,12 +30,14 @@ use super::tensors::{Arrays, Keys, Place, TensorRows, TensorWriter, UsesArrays};
 use super::{io_error, npy, unreadable};
 use crate::error::{Error, Result};
 
-/// The files of a set; no file's name has a `/`.
+/// The entry of a list with the names of the set's files, separated by `/`. No file name contains
+/// `/`.
 const FILES: &str = "embank.files";
-/// Limit of a list in bytes. A longer list counts as damage.
+/// Longest list that is read. A longer one is refused as damage.
 const LIST_BYTES_MAX: u64 = 1 << 20;
 
-/// A file beside `path`: `x.rows.npy` for `x.npy`, `x.1.rows.npy` for `x.1`.
+/// Returns a path in the same directory with another suffix. For `.rows.npy`, `x.npy` becomes
+/// `x.rows.npy`, and `x.1` becomes `x.1.rows.npy`.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let name = path.file_name().map_or(&[][..], OsStr::as_bytes);
     let stem = match name.split_last_chunk::<4>() {
@@ -51,7 +53,8 @@ fn path_of(path: &Path, part: &str) -> PathBuf {
     beside(path, &format!(".{part}.npy"))
 }
 
-/// The files of state and uses that a set may have. An import does not take them without a list.
+/// Paths of the set's optional files of state and uses. An import reads them only if the set's list
+/// names them.
 fn paths_beside_rows(path: &Path) -> [PathBuf; 3] {
     ["state", LAST_USED, USES].map(|part| path_of(path, part))
 }
@@ -60,7 +63,7 @@ fn name_of(path: &Path) -> String {
     path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into())
 }
 
-/// What belongs together.
+/// The list of a set's files, with the settings of the table.
 #[derive(Debug)]
 struct List {
     path: PathBuf,
@@ -72,7 +75,7 @@ impl List {
         beside(path, ".embank.json")
     }
 
-    /// The list beside `path`, if there is one.
+    /// Reads the list that belongs to `path`. `None` if there is no list.
     fn read(path: &Path) -> Result<Option<Self>> {
         let path = Self::path_for(path);
         let bytes = match std::fs::metadata(&path) {
@@ -103,7 +106,7 @@ impl List {
     }
 }
 
-/// Begins the files of a table of `rows` rows.
+/// Begins the npy files of a table with `rows` rows.
 pub(crate) fn create(
     path: &Path,
     rows: u64,
@@ -147,15 +150,18 @@ pub(crate) fn create(
         file.write_at(&text, 0)?;
         files.push(file);
     }
-    // Called for its error alone: refuses here what would make `commit` fail later.
+    // Called only for its error: an obstacle to `commit` is reported here, before any row is
+    // written.
     to_remove(path, &files)?;
     Ok(TensorWriter { files, keys, parts: placed })
 }
 
-/// The files of an older set that are removed before these files get their names, in order.
+/// Returns the files of an older set to remove before the new files get their names, in order of
+/// removal.
 ///
 /// # Errors
-/// An import would take an existing file for a part of these files.
+/// A file that no list names already exists, and an import would mistake it for a part of the new
+/// set.
 fn to_remove(path: &Path, files: &[OutputFile]) -> Result<Vec<PathBuf>> {
     let is_written = |path: &Path| files.iter().any(|file| file.path() == path);
     let keys = path_of(path, "keys");
@@ -173,18 +179,19 @@ fn to_remove(path: &Path, files: &[OutputFile]) -> Result<Vec<PathBuf>> {
     if is_written(&keys) || is_older(&keys) {
         gone.push(keys.clone());
     }
-    // A matrix is removed before its state and uses, because an import would take it without them.
+    // A dense matrix is removed before its state and uses. The other order would let an import read
+    // the matrix without them.
     gone.extend(is_older(path).then(|| path.to_owned()));
     let parts = std::iter::once(path_of(path, "rows")).chain(beside_rows);
     gone.extend(parts.filter(|part| is_older(part) && !is_written(part)));
     Ok(gone)
 }
 
-/// Gives the files their names, once all of them are on stable storage. Returns the names and the
-/// sum of the lengths.
+/// Makes all files durable and then gives them their names. Returns their paths and their total
+/// length.
 pub(crate) fn commit(path: &Path, mut files: Vec<OutputFile>) -> Result<(Vec<PathBuf>, u64)> {
-    // State and uses get their names before the rows, so that no import takes the rows without
-    // them.
+    // State and uses get their names before the rows. Otherwise an import could read the rows
+    // without them.
     let beside_rows = paths_beside_rows(path);
     files.sort_by_key(|file| !beside_rows.iter().any(|beside| beside == file.path()));
     let mut bytes = 0;
@@ -205,7 +212,7 @@ pub(crate) fn commit(path: &Path, mut files: Vec<OutputFile>) -> Result<(Vec<Pat
     Ok((paths, bytes))
 }
 
-/// Lets a test end a commit at each of its steps, as a failing disk or a crash would.
+/// Test hook: makes a commit fail at a chosen step, as a failing disk or a crash would.
 mod failing {
     use std::path::Path;
 
@@ -218,7 +225,7 @@ mod failing {
 
     #[cfg(test)]
     thread_local! {
-        /// Steps that succeed; `None` for all steps.
+        /// Number of further steps that succeed; `None` if all do.
         pub(super) static LEFT: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
     }
 
@@ -235,8 +242,9 @@ mod failing {
     }
 }
 
-/// The rows in the files for `path`, and the content of their list. These are the files beside
-/// `path`, or the one matrix in it. `keys` and `rows` name other files.
+/// Opens the set of files for `path`, and returns its rows and the content of its list. The rows
+/// come from `path` itself if it exists (a dense matrix), otherwise from the files derived from its
+/// name. `keys` and `rows` in `selection` name other files to read.
 pub(crate) fn read(
     path: &Path,
     selection: Selection<'_>,
@@ -259,7 +267,8 @@ pub(crate) fn read(
     if !matrix.exists() {
         return Err(unreadable(path, format!("neither it nor {} is there", matrix.display())));
     }
-    // State and uses belong to the set's own keys, not to keys that the caller names.
+    // State and uses match only the set's own keys. If the caller names other keys, they are
+    // ignored.
     let wanted = if named.is_none() { wanted } else { Wanted::NOTHING };
     let keys = match named {
         Some(named) => named,
@@ -286,9 +295,10 @@ pub(crate) fn read(
     Ok((rows, list.map_or_else(HashMap::new, |list| list.pairs)))
 }
 
-/// Refuses rows by position if a file beside them may hold their keys.
+/// Called before rows are imported by position. Fails if a file in the same directory may hold
+/// their keys.
 fn refuse_keys_beside(path: &Path) -> Result<()> {
-    // The rows of a set, imported by their own name, have the set's keys.
+    // If the path is `x.rows.npy`, the keys may be in `x.keys.npy`.
     let stem = name_of(path);
     let set = stem.strip_suffix(".rows.npy").map(|stem| path.with_file_name(format!("{stem}.npy")));
     for of in std::iter::once(path).chain(set.as_deref()) {
@@ -301,7 +311,7 @@ fn refuse_keys_beside(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a matrix if another matrix, or a file of scales for it, lies beside it.
+/// Fails if a second file of vectors, or a file of scales, exists beside the matrix `path`.
 fn refuse_other_rows(path: &Path) -> Result<()> {
     let beside = ROWS.into_iter().chain([SCALES]).map(|name| path_of(path, name));
     match beside.into_iter().find(|beside| beside.exists()) {
@@ -334,10 +344,12 @@ fn keys_beside(path: &Path, matrix: &Path) -> Result<super::tensors::Tensor> {
     ))
 }
 
-/// The list of the set whose rows are in `matrix`; `None` without one, or if it is another set's.
+/// Returns the list of the set whose rows are in `matrix`. `None` if no list exists, or if it does
+/// not name `matrix`.
 ///
 /// # Errors
-/// State or uses are wanted, and there is no list that says whose they are.
+/// The caller wants state or uses, and their files exist, but no list says which set they belong
+/// to.
 fn list_for(path: &Path, matrix: &Path, wanted: Wanted) -> Result<Option<List>> {
     if let Some(list) = List::read(path)? {
         return Ok(Some(list).filter(|list| list.has(matrix)));
@@ -358,7 +370,7 @@ fn list_for(path: &Path, matrix: &Path, wanted: Wanted) -> Result<Option<List>> 
     }
 }
 
-/// The files of the rows' uses that `list` names; an error if it names only one of them.
+/// Opens the two files of uses if `list` names them. Fails if it names only one of them.
 fn uses_beside(path: &Path, list: &List) -> Result<Option<UsesArrays>> {
     let last_used = path_of(path, LAST_USED);
     let uses = path_of(path, USES);
@@ -375,7 +387,7 @@ fn uses_beside(path: &Path, list: &List) -> Result<Option<UsesArrays>> {
     }
 }
 
-/// What the list for `path` says of its table. Empty without a list.
+/// Returns the table's settings in the list for `path`. Empty if no list exists.
 pub(crate) fn read_pairs(path: &Path) -> Result<HashMap<String, String>> {
     let matrix = if path.exists() { path.to_owned() } else { path_of(path, "rows") };
     let list = List::read(path)?.filter(|list| list.has(&matrix));
@@ -400,8 +412,8 @@ mod tests {
         TableConfig::new(1).optimizer(Optimizer::adagrad(0.1)).initializer(Initializer::Zeros)
     }
 
-    /// The values for the keys in a table that imports `path`, and the values after a further step,
-    /// which depends on the state.
+    /// Imports `path` into a new table. Returns its values before and after one more training step.
+    /// The second values depend on the optimizer's state.
     fn taken(bank: &Bank, path: &Path, state: bool) -> Result<[Vec<f32>; 2]> {
         let table = bank.table("taken", config())?;
         let options = ImportOptions { state, ..Default::default() };
@@ -421,7 +433,7 @@ mod tests {
         [before, peeked()]
     }
 
-    /// The uses of some rows.
+    /// Reads the use counts of rows.
     #[derive(Debug)]
     struct ReadUses<'a>(&'a Table, Vec<u32>);
 
@@ -433,7 +445,7 @@ mod tests {
         }
     }
 
-    /// The uses of the rows in a table that imports `path`.
+    /// Imports `path` into a new table and returns its rows' use counts.
     fn uses_taken(bank: &Bank, path: &Path, config: &TableConfig) -> Result<Vec<u32>> {
         let table = bank.table("uses taken", config.clone())?;
         let outcome = table.import(path, &ImportOptions::default()).map(|_| {
@@ -445,8 +457,9 @@ mod tests {
         outcome
     }
 
-    /// Ends the replacement of one set by another at each step. An import never takes rows with the
-    /// other set's uses, or without their own. A table without an optimizer has uses and no state.
+    /// Cuts off the replacement of one set by another at each step. Shows that an import never
+    /// reads rows with the other set's uses, or without their own. With `Optimizer::None`, the sets
+    /// have uses but no state.
     #[test]
     fn a_set_that_was_cut_off_keeps_its_uses() {
         let dir = tempfile::tempdir().unwrap();
@@ -464,7 +477,7 @@ mod tests {
             bank.checkpoint(b"").unwrap();
             let dense = dense.then(DenseRows::default);
             let options = ExportOptions { state: true, dense, ..Default::default() };
-            // The loop ends once a replacement completes.
+            // The loop ends once the replacement has enough steps to complete.
             for steps in 0.. {
                 let folder = tempfile::tempdir_in(dir.path()).unwrap();
                 let path = folder.path().join("t.npy");
@@ -487,7 +500,8 @@ mod tests {
         }
     }
 
-    /// Ends the replacement of one set by another at each step.
+    /// Cuts off the replacement of one set by another at each step. Shows that an import reads the
+    /// older set, reads the newer set, or fails.
     #[test]
     fn a_set_that_was_cut_off_is_the_older_one_the_newer_one_or_refused() {
         let sets = |state: bool, dense: bool| ExportOptions {
@@ -504,7 +518,8 @@ mod tests {
         new.apply_gradients(&KEYS, &[-5.0, -6.0, -7.0, -8.0]).unwrap();
         bank.checkpoint(b"").unwrap();
         for (from, to) in all.iter().flat_map(|from| all.iter().map(move |to| (from, to))) {
-            // A matrix alone has no list, so the export does not know that it may remove it.
+            // A single dense matrix has no list, so a new export with keys would refuse to remove
+            // it.
             if from == &all[3] && to.dense.is_none() {
                 continue;
             }
@@ -528,7 +543,8 @@ mod tests {
                 failing::LEFT.set(Some(steps));
                 let outcome = export(&new, to);
                 failing::LEFT.set(None);
-                // Every file is made durable before any of them gets its name.
+                // Every file is made durable before the first file gets its name. A failure until
+                // then leaves the older set unchanged.
                 let synced = 1 + usize::from(to.dense.is_none()) + usize::from(to.state);
                 let synced = synced + usize::from(synced > 1);
                 if steps <= synced {
@@ -540,7 +556,7 @@ mod tests {
                     whole = steps;
                     export(&new, to).unwrap();
                 }
-                // The newer set's values are above 0, the older set's below.
+                // The newer set's values are above 0 and the older set's values are below 0.
                 for (found, older) in found.iter().zip(&older) {
                     match found {
                         Ok(found) if found[0] == older[0] => assert_eq!(found, older, "{steps}"),
@@ -554,8 +570,8 @@ mod tests {
                         Err(other) => panic!("{from:?} {to:?} {steps}: {other}"),
                     }
                 }
-                // With its state, a set is the older or the newer one, and training continues as
-                // from that set.
+                // If state is imported, the set is the older or the newer one as a whole, and its
+                // next training step uses its own state.
                 if let Ok(found) = &found[0]
                     && to.state
                     && found[0] != older[0][0]

@@ -1,4 +1,5 @@
-//! Destinations of exports. `embank_kv::OutputFile` ensures that a file is complete or absent.
+//! Destinations of exports. `embank_kv::OutputFile` ensures that a file is either complete or
+//! absent.
 
 use std::fs::File;
 use std::io;
@@ -11,13 +12,13 @@ pub(crate) use embank_kv::OutputFile;
 use super::io_error;
 use crate::error::{Error, Result};
 
-/// The destination of a format that is written from the beginning to the end.
+/// The destination of an export that is written strictly from beginning to end.
 #[cfg(feature = "parquet")]
 pub(crate) enum Output {
     File(Box<OutputFile>),
     Stream {
         to: Box<dyn Write + Send>,
-        /// Bytes that were written.
+        /// Bytes written so far.
         bytes: u64,
     },
 }
@@ -28,7 +29,7 @@ impl Output {
         Self::Stream { to, bytes: 0 }
     }
 
-    /// What errors call it.
+    /// The destination's name in error messages.
     pub(crate) fn path(&self) -> &Path {
         match self {
             Self::File(file) => file.path(),
@@ -36,7 +37,8 @@ impl Output {
         }
     }
 
-    /// Gives a file its name. Returns the name and the number of bytes written.
+    /// Completes the destination, and gives a file its name. Returns the path (`None` for a stream)
+    /// and the number of bytes written.
     pub(crate) fn commit(self) -> Result<(Option<PathBuf>, u64)> {
         match self {
             Self::File(file) => {
@@ -72,15 +74,16 @@ impl Write for Output {
     }
 }
 
-/// Gives a file its name, once it is on stable storage. Returns its length.
+/// Makes a file durable and gives it its name. Returns its length.
 pub(crate) fn commit(file: OutputFile) -> Result<u64> {
     let bytes = file.sync()?;
     file.publish()?;
     Ok(bytes)
 }
 
-/// The path from the root. All links are resolved once, except a link of the file itself. So a long
-/// export goes where the caller meant, also if the working directory or a link changes.
+/// Returns the absolute path, with all links of the directory resolved. A link at the file's own
+/// name is kept. The path is resolved once, so a long export is not diverted if the working
+/// directory or a link changes.
 pub(crate) fn resolved(path: &Path) -> Result<PathBuf> {
     let Some(name) = path.file_name() else {
         return Err(Error::unusable_output(path, "names no file"));
@@ -90,17 +93,17 @@ pub(crate) fn resolved(path: &Path) -> Result<PathBuf> {
     found.map(|found| found.join(name)).map_err(|error| io_error("create", path, error))
 }
 
-/// Names in a bank's directory that belong to the bank.
+/// Names in a bank's directory that the bank uses itself.
 const BANK_NAMES: [&str; 5] = ["BANK", "BANK.new", "LOCK", "log", "checkpoints"];
 
-/// Refuses a place among the files of the exported bank, also if links lead there.
+/// Fails if `path` is among the files of the exported bank, directly or through links.
 pub(crate) fn refuse_within_bank(path: &Path, bank: &Path) -> Result<()> {
     let bank = bank.canonicalize().map_err(|error| io_error("look at", bank, error))?;
     let is_own = |path: &Path| {
         let within = path.strip_prefix(&bank).ok().and_then(|path| path.iter().next());
         within.is_some_and(|name| BANK_NAMES.iter().any(|own| name == *own))
     };
-    // A name that can't be a file is refused when the file is begun.
+    // If the name can't be a file, the error comes later, when the file is created.
     let target = embank_kv::output_path(path).unwrap_or_default();
     if !is_own(path) && !is_own(&target) {
         return Ok(());
@@ -109,7 +112,7 @@ pub(crate) fn refuse_within_bank(path: &Path, bank: &Path) -> Result<()> {
     Err(Error::unusable_output(path, why))
 }
 
-/// Removes a file durably, if it exists. A link to it stays.
+/// Removes a file durably, if it exists. A symbolic link that leads to it stays.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     let target = embank_kv::output_path(path)?;
     match std::fs::remove_file(&target) {
@@ -119,7 +122,7 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// The free bytes of the file system of `path`.
+/// Returns the free bytes of the file system that contains `path`.
 pub(crate) fn free_bytes(path: &Path) -> Result<u64> {
     let target = embank_kv::output_path(path)?;
     let directory = directory(&target);

@@ -1,9 +1,9 @@
-//! Parquet: columns `key`, `vector`, `state`, `last_used` and `uses`, in row groups of bounded
-//! size.
+//! The Parquet format: columns `key`, `vector`, `state`, `last_used` and `uses`, in row groups of
+//! bounded size.
 //!
-//! Vectors are fixed-size lists of f32 (of f16 if the table stores that), which Polars shows as
-//! arrays. Their bytes compress little and do not repeat, so they are written plain: without
-//! dictionary and compression.
+//! Vectors are fixed-size lists of f32, or of f16 if the table stores f16. Polars shows them as
+//! arrays. Vector bytes compress badly and rarely repeat, so they are written without compression
+//! and dictionary.
 
 mod columns;
 
@@ -36,10 +36,10 @@ use super::{io_error, open_to_read, unreadable};
 use crate::error::{Error, Result};
 use columns::{Columns, Found};
 
-/// Bytes of a row group, which has at least one row. They are in memory until the group is written.
+/// Bytes of a row group, which stays in memory until it is written. A group has at least one row.
 const ROW_GROUP_BYTES: usize = 16 << 20;
 
-/// A file that is being written.
+/// A Parquet file that is being written.
 pub(crate) struct ParquetWriter {
     writer: ArrowWriter<Output>,
     schema: SchemaRef,
@@ -79,8 +79,9 @@ impl ParquetWriter {
             fields.push(Field::new(column_name(part), kind, false));
         }
         let row_bytes = 8 + parts.iter().map(Part::row_bytes).sum::<usize>();
-        // Written twice: as the file's own metadata, and in the Arrow schema that the writer
-        // stores. Readers that restore that schema (pyarrow, Polars) look there.
+        // The settings are written twice: in the file's own metadata, and in the Arrow schema that
+        // the writer stores. pyarrow and Polars restore that schema and look for the settings
+        // there.
         let schema = Arc::new(Schema::new_with_metadata(fields, pairs.clone()));
         let pairs = pairs.into_iter().map(|(name, value)| KeyValue::new(name, value)).collect();
         let properties = WriterProperties::builder()
@@ -120,8 +121,7 @@ impl ParquetWriter {
         written.map_err(|error| write_error(&self.path, error))
     }
 
-    /// Ends the file and gives it its name. Returns its path, which is `None` for a stream, and its
-    /// length.
+    /// Completes the destination. Returns its path (`None` for a stream) and its length.
     pub(crate) fn commit(self) -> Result<(Option<PathBuf>, u64)> {
         let output = self.writer.into_inner().map_err(|error| write_error(&self.path, error))?;
         output.commit()
@@ -132,7 +132,7 @@ fn write_error(path: &Path, error: ParquetError) -> Error {
     io_error("write", path, as_io(error))
 }
 
-/// The system's error, if `error` wraps one.
+/// Returns the I/O error that `error` wraps. Any other error is wrapped in a new I/O error.
 fn as_io(error: ParquetError) -> std::io::Error {
     match error {
         ParquetError::External(cause) => match cause.downcast::<std::io::Error>() {
@@ -143,7 +143,7 @@ fn as_io(error: ParquetError) -> std::io::Error {
     }
 }
 
-/// A file's rows, batch by batch.
+/// A Parquet file that is read batch by batch.
 pub(crate) struct ParquetRows {
     path: PathBuf,
     reader: ParquetRecordBatchReader,
@@ -153,7 +153,7 @@ pub(crate) struct ParquetRows {
     columns: usize,
     state_columns: Option<usize>,
     has_uses: bool,
-    /// A batch that was read and not used up, and the number of its rows that were returned.
+    /// The batch that was read last, and the number of its rows that were returned.
     pending: Option<(RecordBatch, usize)>,
     row: u64,
 }
@@ -161,7 +161,7 @@ pub(crate) struct ParquetRows {
 /// The source of the rows' keys.
 enum KeySource {
     Column(String),
-    /// Row i is the row of this key plus i.
+    /// Keys by position: row i is the row of this key plus i.
     From(u64),
 }
 
@@ -171,7 +171,7 @@ impl std::fmt::Debug for ParquetRows {
     }
 }
 
-/// The pairs of text in a file's metadata.
+/// Returns the text entries of a file's metadata.
 pub(crate) fn read_pairs(path: &Path) -> Result<HashMap<String, String>> {
     let builder = open(path)?;
     let pairs = builder.metadata().file_metadata().key_value_metadata();
@@ -186,8 +186,8 @@ fn open(path: &Path) -> Result<Builder> {
     caught(path, || Builder::try_new(file))?.map_err(|error| read_error(path, error))
 }
 
-/// Calls the reader, and catches its panics: it panics if some numbers of a damaged file contradict
-/// each other. The objects of the call are not used after a panic.
+/// Calls the Parquet reader and turns a panic into an error. The reader panics if some numbers of a
+/// damaged file contradict each other. After a panic, the objects in `call` must not be used again.
 fn caught<T>(path: &Path, call: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -203,8 +203,8 @@ fn read_error(path: &Path, error: ParquetError) -> Error {
     }
 }
 
-/// Opens a file's rows. `selection` names the columns of keys and vectors. Without names they are
-/// `key` and `vector`, or the only column of lists; see `selection`.
+/// Opens a file's rows. `selection` names the columns of keys and vectors. Default: columns `key`
+/// and `vector`, or the only column of lists. The module `selection` gives the rule.
 pub(crate) fn read(path: &Path, selection: Selection<'_>) -> Result<ParquetRows> {
     let builder = open(path)?;
     let schema = Arc::clone(builder.schema());
@@ -256,7 +256,7 @@ pub(crate) fn read(path: &Path, selection: Selection<'_>) -> Result<ParquetRows>
         pending: None,
         row: 0,
     };
-    // Lists of variable length show their length with the first row.
+    // The first row shows the length of lists that have no fixed length in the schema.
     found.fill()?;
     if let Some((batch, _)) = &found.pending {
         let width = |name: &str| batch.column_by_name(name).map_or(0, first_width);
@@ -270,9 +270,9 @@ pub(crate) fn read(path: &Path, selection: Selection<'_>) -> Result<ParquetRows>
     Ok(found)
 }
 
-/// About the bytes of a row of a column of lists in memory, at most 8 for a value. Only the
-/// metadata can tell it for lists of variable length, because a batch is read before its first list
-/// is seen.
+/// Estimates the bytes that one row of a list column takes in memory, from the file's metadata.
+/// Each value counts as at least 8 bytes. The estimate is needed before the first batch is read,
+/// and then the length of a list is still unknown.
 fn bytes_a_row(metadata: &ParquetMetaData, column: usize) -> usize {
     let schema = metadata.file_metadata().schema_descr();
     let leaves =
@@ -280,7 +280,8 @@ fn bytes_a_row(metadata: &ParquetMetaData, column: usize) -> usize {
     let leaves: Vec<usize> = leaves.collect();
     let in_group = |group: &RowGroupMetaData| {
         let chunks = leaves.iter().filter_map(|&leaf| group.columns().get(leaf));
-        // A dictionary's few bytes may stand for many values, and a damaged count may be too small.
+        // Takes the larger of two estimates. A dictionary encodes many values in few bytes, and a
+        // damaged value count may be too small.
         let bytes = chunks
             .map(|chunk| chunk.num_values().saturating_mul(8).max(chunk.uncompressed_size()))
             .fold(0, i64::saturating_add);
@@ -289,7 +290,8 @@ fn bytes_a_row(metadata: &ParquetMetaData, column: usize) -> usize {
     metadata.row_groups().iter().map(in_group).max().unwrap_or(0)
 }
 
-/// The width of lists of floats; 0 if the lists vary in length.
+/// Returns the width of a column of float lists: 0 if the lists vary in length, `None` if the
+/// column is of another type.
 fn list_width(kind: &DataType) -> Option<usize> {
     let (item, width) = match kind {
         DataType::FixedSizeList(item, width) => (item, usize::try_from(*width).ok()?),
@@ -312,9 +314,10 @@ fn first_width(lists: &ArrayRef) -> usize {
 }
 
 impl ParquetRows {
-    /// Reads the next batch, if the last one is used up. False at the end.
+    /// Reads the next batch if the rows of the pending one were all returned. Returns false at the
+    /// end of the file.
     fn fill(&mut self) -> Result<bool> {
-        // The loop ends with the file's batches.
+        // The loop ends: the reader returns a batch with rows, an error, or the end of the file.
         loop {
             if self.pending.as_ref().is_some_and(|(batch, used)| *used < batch.num_rows()) {
                 return Ok(true);
@@ -398,7 +401,7 @@ impl ParquetRows {
         Ok(())
     }
 
-    /// A column with one value for each row, without nulls.
+    /// Returns a column that has one value per row. Fails if a value is null.
     fn flat<'b>(&self, batch: &'b RecordBatch, name: &str) -> Result<&'b ArrayRef> {
         let Some(column) = batch.column_by_name(name) else {
             return Err(unreadable(&self.path, format!("column {name:?} is gone")));
@@ -421,7 +424,8 @@ impl ParquetRows {
     }
 
     fn keys(&self, batch: &RecordBatch, name: &str, keys: &mut Vec<u64>) -> Result<()> {
-        /// A negative key stands for the key with these 64 bits, as in `Element::append_keys`.
+        /// Appends a column's keys. A negative number is sign-extended to 64 bits, as in
+        /// `Element::append_keys`.
         fn widen<T: ArrowPrimitiveType>(
             column: &ArrayRef,
             keys: &mut Vec<u64>,
@@ -501,7 +505,8 @@ mod tests {
 
     use super::*;
 
-    /// Lists of variable length were once read 65,536 at a time, whatever their length.
+    /// Shows that the first batch of long lists is bounded in bytes. An earlier version read 65,536
+    /// lists of variable length at once, whatever their length.
     #[test]
     fn a_batch_of_long_lists_is_bounded_before_the_first_is_seen() {
         const WIDTH: usize = 4096;
@@ -523,7 +528,7 @@ mod tests {
         assert!((1..=rows_per_batch(8 * WIDTH)).contains(&first), "{first}");
         let mut batch = ReadBatch::default();
         let mut rows = 0;
-        // The loop ends with the file.
+        // The loop ends when the file has no more rows.
         loop {
             batch.clear();
             found.read_batch(1000, &mut batch).unwrap();

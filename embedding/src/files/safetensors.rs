@@ -1,9 +1,9 @@
 //! The safetensors format: 8 bytes of length, a header in JSON, and the tensors' bytes one after
 //! another.
 //!
-//! The crate `safetensors` needs all data in memory to write, and maps the whole file to read. So
-//! this module uses only its types for the header, which check that the tensors' places have no
-//! gaps and fit their shapes.
+//! The crate `safetensors` writes only data that is in memory, and maps the whole file to read it.
+//! This module therefore uses only its header types. They check that the tensors leave no gaps and
+//! that each fits its shape.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileExt;
@@ -24,10 +24,11 @@ use super::tensors::{Arrays, Keys, Place, Tensor, TensorRows, TensorWriter, Uses
 use super::{io_error, open_to_read, unreadable};
 use crate::error::{Error, Result};
 
-/// A longer header counts as damage, as in the reference implementation.
+/// Longest header that is read, as in the reference implementation. A longer one is refused as
+/// damage.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// Begins a file of `rows` rows.
+/// Begins a safetensors file for `rows` rows.
 pub(crate) fn create(
     path: &Path,
     rows: u64,
@@ -62,7 +63,7 @@ pub(crate) fn create(
         .map_err(|error| unreadable(path, format!("its header can't be made: {error}")))?;
     let mut text = serde_json::to_vec(&header)
         .map_err(|error| unreadable(path, format!("its header can't be made: {error}")))?;
-    // The format pads with spaces, so that the data is aligned.
+    // The format pads the header with spaces to align the data.
     text.resize(text.len().next_multiple_of(8), b' ');
     let file = OutputFile::create(path)?;
     file.write_at(&(text.len() as u64).to_le_bytes(), 0)?;
@@ -77,17 +78,17 @@ pub(crate) fn create(
 #[derive(Debug)]
 pub(crate) struct Contents {
     pub(crate) pairs: HashMap<String, String>,
-    /// In order of their places.
+    /// Sorted by position in the file.
     tensors: Vec<Found>,
 }
 
-/// A tensor in the header.
+/// A tensor that a file's header describes.
 #[derive(Debug)]
 struct Found {
     name: String,
     dtype: Dtype,
     shape: Vec<usize>,
-    /// `None` if imports do not read its type, or if it has more than two dimensions.
+    /// `None` if an import can't read the tensor's type, or if it has more than two dimensions.
     tensor: Option<Tensor>,
 }
 
@@ -160,7 +161,8 @@ pub(crate) fn read(path: &Path) -> Result<Contents> {
     Ok(Contents { pairs, tensors })
 }
 
-/// The first name that an object has twice. The header's own types would take the last value.
+/// The first name that occurs twice in a JSON object, if any. The crate's header types would
+/// silently keep the last one.
 struct Names(Option<String>);
 
 impl<'de> Deserialize<'de> for Names {
@@ -200,7 +202,8 @@ impl Contents {
         self.tensors.iter().find(|tensor| tensor.name == name)
     }
 
-    /// The tensor of a name. An error if there is no such tensor, or it can't be read.
+    /// Returns the tensor `name`. Fails if it does not exist or can't be read. `cure` tells the
+    /// user what to do.
     fn named(&self, path: &Path, name: &str, cure: &str) -> Result<Tensor> {
         let Some(found) = self.find(name) else {
             let what = format!("there is no tensor {name:?}; there are {}", self.listed());
@@ -212,7 +215,7 @@ impl Contents {
         })
     }
 
-    /// The tensor with one of `names`, if there is one.
+    /// Returns the tensor that has one of `names`. `None` if no tensor has.
     fn part(
         &self,
         path: &Path,
@@ -224,7 +227,8 @@ impl Contents {
         name.map(|name| self.named(path, name, cure)).transpose()
     }
 
-    /// The rows of the file. Without names: `keys` and `rows`, or the only matrix.
+    /// Opens the rows of the file. If the caller gives no names, keys are `keys` or `key`, and
+    /// vectors are `rows` or `vector` or the only matrix.
     pub(crate) fn rows(&self, path: &Path, selection: Selection<'_>) -> Result<TensorRows> {
         const VECTORS: &str = "vectors are f64, f32, f16, bf16, or i8 beside a tensor `scales`";
         let vectors = match selection.rows {
@@ -235,7 +239,8 @@ impl Contents {
             },
         };
         let keys = self.keys(path, selection, &vectors)?;
-        // In a file with floats of another name, the scales belong to other vectors.
+        // If the caller names a tensor of floats as the vectors, the file's scales belong to other
+        // vectors.
         let has_scales = vectors.element == Element::I8 || selection.rows.is_none();
         let cure = "scales are one column of floats; write them so";
         let scales = if has_scales { self.part(path, "rows", &[SCALES], cure)? } else { None };
@@ -246,7 +251,8 @@ impl Contents {
         TensorRows::new(Arrays { keys, vectors, scales, state, uses })
     }
 
-    /// State and uses belong to vectors of the usual names, not to vectors that the caller names.
+    /// Returns the parts to read in addition to the vectors. State and uses in a file belong to
+    /// vectors of the usual names. If the caller names other vectors, they are not read.
     fn wanted_for(&self, path: &Path, vectors: &Tensor, wanted: Wanted) -> Result<Wanted> {
         if ROWS.contains(&vectors.name.as_str()) {
             return Ok(wanted);
@@ -282,8 +288,8 @@ impl Contents {
         }
     }
 
-    /// The tensors of the rows' uses. Fails if the file has only one of them, or one of another
-    /// shape.
+    /// Finds the tensors of the last use and of the number of uses. Fails if only one of them
+    /// exists, or if one can't be read.
     fn uses(&self, path: &Path) -> Result<Option<UsesArrays>> {
         if [LAST_USED, USES].iter().all(|name| self.find(name).is_none()) {
             return Ok(None);

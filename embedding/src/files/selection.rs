@@ -1,11 +1,12 @@
-//! Chooses the tensors, columns or files of an import that are keys and vectors.
+//! Chooses which tensors, columns or files of an import are keys and vectors.
 //!
-//! **An import never guesses.** A row under a wrong key silently loses two rows. So:
+//! **An import never guesses.** A row that is put under a wrong key overwrites one row and loses
+//! another, without an error. Therefore:
 //!
-//! - A tensor or column with the name of a part ([`KEYS`], [`ROWS`], `state`, `scales`) is that
-//!   part, or the file is refused.
-//! - Row i is the row of key i in three cases only: the caller asks for it (`first_key`); Embank
-//!   wrote the file as a dense table; or no other part of the file can be keys, because the vectors
+//! - If a tensor or column has the name of a part ([`KEYS`], [`ROWS`], `state`, `scales`), it is
+//!   that part, or the import fails.
+//! - Row i is the row of key i in three cases only. The caller asks for it (`first_key`). Embank
+//!   wrote the file as a dense table. Or no other part of the file can be keys, because the vectors
 //!   are its only column of that length.
 //! - If several parts could be meant, the caller must name one.
 
@@ -15,33 +16,35 @@ use super::batch::Wanted;
 use super::unreadable;
 use crate::error::Result;
 
-/// Names of keys; each format's usual name is among them.
+/// Names of the part with the keys: `keys` in safetensors and npy, `key` in Parquet. Every format
+/// accepts both.
 pub(crate) const KEYS: [&str; 2] = ["keys", "key"];
-/// The names of vectors.
+/// Names of the part with the vectors: `rows` in safetensors and npy, `vector` in Parquet. Every
+/// format accepts both.
 pub(crate) const ROWS: [&str; 2] = ["rows", "vector"];
 pub(crate) const STATE: &str = "state";
 pub(crate) const SCALES: &str = "scales";
 
-/// The types of keys, and the advice for other types.
+/// The types that keys can have, and advice for other types. It is the end of an error message.
 pub(crate) const KEY_CURE: &str = "integers of 8 to 64 bits; write them as int64, name other keys with `keys`, or import by \
                                    position with `first_key`";
 
-/// What the caller asked for.
+/// The parts of a file that the caller asked for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Selection<'a> {
-    /// The name of the keys.
+    /// The name that the caller gives for the keys.
     pub(crate) keys: Option<&'a str>,
-    /// The name of the vectors.
+    /// The name that the caller gives for the vectors.
     pub(crate) rows: Option<&'a str>,
-    /// By position: row i is the row of this key plus i.
+    /// Import by position: row i is the row of this key plus i.
     pub(crate) first_key: Option<u64>,
     pub(crate) wanted: Wanted,
 }
 
-/// The name among `names` that the file has.
+/// Returns the name among `names` that the file has; `None` if it has no such name.
 ///
 /// # Errors
-/// It has two of them.
+/// The file has two of the names.
 pub(crate) fn one_of(
     path: &Path,
     option: &str,
@@ -61,7 +64,8 @@ pub(crate) fn one_of(
     }
 }
 
-/// Refuses rows by position if another part of the file may be their keys.
+/// Makes the error for an import by position from a file with another part, `may_be_keys`, that may
+/// hold the keys.
 pub(crate) fn refuse_by_position<T>(path: &Path, may_be_keys: &str) -> Result<T> {
     Err(unreadable(
         path,
@@ -72,7 +76,8 @@ pub(crate) fn refuse_by_position<T>(path: &Path, may_be_keys: &str) -> Result<T>
     ))
 }
 
-/// Refuses state if the file does not say that it belongs to `vectors`.
+/// Makes the error for state in a file where the vectors are named `vectors`. State belongs only to
+/// vectors of the usual names.
 pub(crate) fn refuse_state<T>(path: &Path, vectors: &str) -> Result<T> {
     Err(unreadable(
         path,
@@ -84,7 +89,7 @@ pub(crate) fn refuse_state<T>(path: &Path, vectors: &str) -> Result<T> {
     ))
 }
 
-/// Refuses rows by position beyond the last key.
+/// Fails if an import by position would go beyond the last key, 2^64 - 1.
 pub(crate) fn check_first_key(path: &Path, first: u64, rows: u64) -> Result<()> {
     if rows == 0 || first.checked_add(rows - 1).is_some() {
         return Ok(());
@@ -93,7 +98,7 @@ pub(crate) fn check_first_key(path: &Path, first: u64, rows: u64) -> Result<()> 
     Err(unreadable(path, what))
 }
 
-/// Appends `count` keys from `first` on.
+/// Appends `count` consecutive keys, from `first` on.
 pub(crate) fn append_positions(first: u64, count: usize, keys: &mut Vec<u64>) {
     keys.extend((0..count as u64).map(|i| first + i));
 }

@@ -1,4 +1,4 @@
-//! What a file says of the table that it was exported from: pairs of text beside the data.
+//! The settings of the exported table, stored in a file as pairs of text beside the data.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,15 +12,15 @@ const SETTINGS: &str = "embank.settings";
 const CHECKPOINT: &str = "embank.checkpoint";
 const VALUES: &str = "embank.vocabulary";
 
-/// The vocabulary whose ids are a file's keys: the number of its values, and the hash of all of
-/// them.
+/// Identifies the values of a vocabulary whose ids are the keys in a file: their number, and a hash
+/// of all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeldValues {
     pub(crate) len: u64,
     pub(crate) fingerprint: u64,
 }
 
-/// The pairs for a table at a checkpoint.
+/// Encodes a table's settings and the number of the exported checkpoint as pairs of text.
 pub(crate) fn to_pairs(
     table: &str,
     config: &TableConfig,
@@ -40,8 +40,8 @@ pub(crate) fn to_pairs(
     pairs.into_iter().chain(values).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The values of the vocabulary whose ids are the keys. `None` in a file of another program, and if
-/// the keys are no ids.
+/// Returns the length and hash of the vocabulary whose ids are the file's keys. `None` if another
+/// program wrote the file, or if the keys are not ids.
 pub(crate) fn values_of(
     path: &Path,
     pairs: &HashMap<String, String>,
@@ -55,7 +55,7 @@ pub(crate) fn values_of(
     parse().map(Some).ok_or_else(|| unreadable(path, format!("its {VALUES} is damaged")))
 }
 
-/// The table's settings. `None` in a file of another program.
+/// Returns the exported table's settings. `None` if another program wrote the file.
 pub(crate) fn from_pairs(
     path: &Path,
     pairs: &HashMap<String, String>,

@@ -1,4 +1,4 @@
-//! Columns that lie in files as plain arrays, one after another or each in its own file.
+//! Reads and writes columns that are plain arrays, several in one file or each in its own file.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,28 +12,28 @@ use super::selection::{KEY_CURE, append_positions, check_first_key};
 use super::{io_error, unreadable};
 use crate::error::Result;
 
-/// Where an array goes.
+/// The place of an array that is being written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
-    /// Which of the files.
+    /// Index of the file in `TensorWriter::files`.
     pub(crate) file: usize,
-    /// Its first byte.
+    /// Offset of the array's first byte in the file.
     pub(crate) offset: u64,
 }
 
-/// Arrays that are being written.
+/// Writes a table's arrays.
 #[derive(Debug)]
 pub(crate) struct TensorWriter {
     pub(crate) files: Vec<OutputFile>,
-    /// None for a dense table.
+    /// Place of the keys. `None` in a dense table, which stores no keys.
     pub(crate) keys: Option<Place>,
-    /// Where each part goes.
+    /// Each part and its place.
     pub(crate) parts: Vec<(Part, Place)>,
 }
 
 impl TensorWriter {
-    /// Writes a batch from row `first` on. In a dense table writes each row at its key, and the
-    /// batch must be sorted.
+    /// Writes a batch to the rows from `first` on. In a dense table each row goes to the position
+    /// of its key instead; the batch must be sorted.
     pub(crate) fn write(&mut self, first: u64, batch: &RowBatch) -> Result<()> {
         let Some(place) = self.keys else { return self.write_dense(batch) };
         let keys: Vec<u8> = batch.keys.iter().flat_map(|key| key.to_le_bytes()).collect();
@@ -45,7 +45,7 @@ impl TensorWriter {
         Ok(())
     }
 
-    /// Rows with consecutive keys are written together.
+    /// Writes each run of consecutive keys with one write per part.
     fn write_dense(&self, batch: &RowBatch) -> Result<()> {
         let mut start = 0;
         for run in batch.keys.chunk_by(|a, b| a.checked_add(1) == Some(*b)) {
@@ -61,24 +61,24 @@ impl TensorWriter {
     }
 }
 
-/// A readable array that lies in its file completely.
+/// An array in a file. Its bytes are known to lie within the file.
 #[derive(Debug, Clone)]
 pub(crate) struct Tensor {
     pub(crate) file: Arc<File>,
     pub(crate) path: PathBuf,
-    /// As errors call it.
+    /// The array's name in error messages.
     pub(crate) name: String,
     pub(crate) element: Element,
     pub(crate) rows: u64,
     pub(crate) columns: usize,
-    /// Its first byte.
+    /// Offset of the array's first byte in the file.
     pub(crate) offset: u64,
-    /// True if the array lies column after column, in Fortran's order.
+    /// True if the array is stored column after column, in Fortran's order.
     pub(crate) is_column_major: bool,
 }
 
 impl Tensor {
-    /// Reads rows, one after another.
+    /// Reads `count` rows from row `first` on.
     fn read(&self, first: u64, count: usize, bytes: &mut Vec<u8>) -> Result<()> {
         let row_bytes = self.columns * self.element.bytes();
         bytes.resize(count * row_bytes, 0);
@@ -89,7 +89,8 @@ impl Tensor {
         read.map_err(|error| io_error("read", &self.path, error))
     }
 
-    /// Reads a piece of each column, and puts its values into their rows.
+    /// Reads rows from an array in column order: reads a piece of each column and spreads its
+    /// values over the rows.
     fn read_columns(&self, first: u64, count: usize, bytes: &mut [u8]) -> Result<()> {
         let value_bytes = self.element.bytes();
         let row_bytes = self.columns * value_bytes;
@@ -117,7 +118,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// An error that says what the array is, and what it should be.
+    /// Returns an error that says what the array is and, in `what`, what it should be.
     fn refuse<T>(&self, what: &str) -> Result<T> {
         let Self { name, element, rows, columns, .. } = self;
         let found = format!("{name} is {} of {rows} rows and {columns} columns", element.name());
@@ -125,34 +126,34 @@ impl Tensor {
     }
 }
 
-/// Whose rows a file's are.
+/// The source of the rows' keys.
 #[derive(Debug)]
 pub(crate) enum Keys {
-    /// Row i is that of key i of the array.
+    /// The array holds the keys: its entry i is the key of row i.
     Array(Tensor),
-    /// Row i is that of this key plus i.
+    /// Keys by position: row i is the row of this key plus i.
     From(u64),
 }
 
-/// Arrays that make up a table's rows.
+/// The arrays that together form a table's rows.
 #[derive(Debug)]
 pub(crate) struct Arrays {
     pub(crate) keys: Keys,
     pub(crate) vectors: Tensor,
-    /// One factor for each row, by which its values are multiplied.
+    /// One factor per row. The row's values are multiplied by it.
     pub(crate) scales: Option<Tensor>,
     pub(crate) state: Option<Tensor>,
     pub(crate) uses: Option<UsesArrays>,
 }
 
-/// Arrays with the times of the rows' last uses and the numbers of their uses.
+/// The arrays with each row's time of last use and number of uses.
 #[derive(Debug)]
 pub(crate) struct UsesArrays {
     pub(crate) last_used: Tensor,
     pub(crate) uses: Tensor,
 }
 
-/// A table's rows from arrays, batch by batch.
+/// Reads a table's rows from arrays, batch by batch.
 #[derive(Debug)]
 pub(crate) struct TensorRows {
     arrays: Arrays,
@@ -162,7 +163,7 @@ pub(crate) struct TensorRows {
 
 impl TensorRows {
     /// # Errors
-    /// The arrays do not fit each other, or have a wrong content.
+    /// The arrays have different lengths, or one of them has an unsuitable type or shape.
     pub(crate) fn new(arrays: Arrays) -> Result<Self> {
         let scaled = arrays.vectors.element == Element::I8;
         if !(arrays.vectors.element.is_float() || scaled && arrays.scales.is_some()) {

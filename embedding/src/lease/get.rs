@@ -1,6 +1,6 @@
-//! Gets: rows for training, and the lease on them.
+//! Gets: calls that read rows for training and return a lease on them.
 //!
-//! Each public call ends in `get_into`, which makes the lease. `acquire` tries once to take up the
+//! Each public call ends in `get_into`, which makes the lease. `acquire` tries once to raise the
 //! clocks of all rows. If a row is blocked, the Get waits in `waiting`.
 
 use std::time::Duration;
@@ -19,36 +19,37 @@ use crate::table::Table;
 use crate::table::gate::Decision;
 use crate::table::operations::{GetRows, GotRows};
 
-/// Whether a Get waits for rows that are at their bound.
+/// Says whether a Get waits for rows that are at their staleness bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waits {
     Yes,
     No,
 }
 
-/// The reason why a Get with `Waits::Yes` has a lease.
+/// Message of `expect`: a Get with `Waits::Yes` returns a lease or an error, and never `None`.
 const WAITED: &str = "a Get that waits ends with a lease or an error";
 
 impl Table {
-    /// Gets rows for training. `rows` holds keys * dim values and gets one row for each key,
-    /// duplicates included. Missing rows are inserted with their initial values. The staleness
-    /// clock of each distinct key goes up by one until the lease brings it down. If a clock is
-    /// above the table's bound, the call waits, at most for the bank's `wait_timeout`.
+    /// Gets rows for training. `rows` holds keys * dim values and receives one row per key,
+    /// including duplicates. Missing rows are inserted with their initial values. The staleness
+    /// clock of each distinct key rises by one until the lease ends. If a clock is above the
+    /// table's bound, the call waits for at most the bank's `wait_timeout`.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::StalenessTimeout`],
-    /// [`Error::SelfBlocked`] or a failure of the store. After an error no clock is up, and the
-    /// content of `rows` is unspecified.
+    /// [`Error::SelfBlocked`], or a failure of the store. After an error, the call has raised no
+    /// clock, and the content of `rows` is unspecified.
     pub fn get(&self, keys: &[u64], rows: &mut [f32]) -> Result<Lease> {
         self.get_batch(keys, rows, Waits::Yes).map(|lease| lease.expect(WAITED))
     }
 
-    /// As [`get`](Self::get), but never waits for a row. Returns `None` if a row is at its
-    /// staleness bound, or is reserved for a Get that has waited long. The call reads rows that are
-    /// on disk.
+    /// Gets rows like [`get`](Self::get), but never waits for a row. Returns `None` if a row is
+    /// above its staleness bound, or is reserved for a Get that has waited for a long time. Rows on
+    /// disk are read.
     ///
     /// # Errors
-    /// Those of [`get`](Self::get) except [`Error::StalenessTimeout`] and [`Error::SelfBlocked`].
+    /// The errors of [`get`](Self::get) except [`Error::StalenessTimeout`] and
+    /// [`Error::SelfBlocked`].
     ///
     /// # Examples
     /// ```
@@ -68,9 +69,9 @@ impl Table {
         self.get_batch(keys, rows, Waits::No)
     }
 
-    /// A handle of this table whose Gets wait at most `wait_timeout` for rows, in place of the
-    /// bank's [`wait_timeout`](crate::BankOptions::wait_timeout). Cheap enough to be made for one
-    /// call.
+    /// Returns a handle of this table whose Gets wait at most `wait_timeout` for rows. It replaces
+    /// the bank's [`wait_timeout`](crate::BankOptions::wait_timeout). A handle is cheap enough to
+    /// make one for a single call.
     ///
     /// # Examples
     /// ```
@@ -123,21 +124,22 @@ impl Table {
         UniqueKeys::new(keys)
     }
 
-    /// As [`get`](Self::get), with one row for each distinct key: `rows` holds distinct keys * dim
-    /// values.
+    /// Gets rows like [`get`](Self::get), with one row per distinct key: `rows` holds distinct keys
+    /// * dim values.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// The errors of [`get`](Self::get).
     pub fn get_distinct(&self, unique: UniqueKeys, rows: &mut [f32]) -> Result<Lease> {
         self.get_distinct_again(unique, rows, &[])
     }
 
-    /// As [`get_distinct`](Self::get_distinct), in a step that has already got the rows of the keys
-    /// `earlier`, for example for another part of the model. [`Admission`](crate::Admission) counts
-    /// the two Gets of a key as one. `earlier` may hold any keys, and a key more than once.
+    /// Gets rows like [`get_distinct`](Self::get_distinct), in a step that has already called Get
+    /// for the keys `earlier`, for example for another part of the model.
+    /// [`Admission`](crate::Admission) counts both Gets of a key as one. `earlier` may hold any
+    /// keys and duplicates.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// The errors of [`get`](Self::get).
     pub fn get_distinct_again(
         &self,
         unique: UniqueKeys,
@@ -150,17 +152,17 @@ impl Table {
         Ok(lease.expect(WAITED))
     }
 
-    /// As [`get_distinct`](Self::get_distinct), but copies no vector.
+    /// Gets rows like [`get_distinct`](Self::get_distinct), but copies no vectors.
     pub(crate) fn get_unread(&self, unique: UniqueKeys) -> Result<Lease> {
         let lease = self.get_into(unique, GotRows::Nowhere, None, Waits::Yes)?;
         Ok(lease.expect(WAITED))
     }
 
-    /// As [`get_distinct`](Self::get_distinct), but never waits for a row: see
+    /// Gets rows like [`get_distinct`](Self::get_distinct), but never waits for a row, as in
     /// [`try_get`](Self::try_get).
     ///
     /// # Errors
-    /// As [`try_get`](Self::try_get).
+    /// The errors of [`try_get`](Self::try_get).
     pub fn try_get_distinct(&self, unique: UniqueKeys, rows: &mut [f32]) -> Result<Option<Lease>> {
         self.check_shape("rows", unique.len(), rows.len())?;
         self.get_into(unique, GotRows::InOrder(rows), None, Waits::No)
@@ -195,14 +197,14 @@ impl Table {
         Ok(Some(Lease::new(self.clone(), unique, part, hints, &entered)))
     }
 
-    /// Executes `get`, whose keys are distinct, and takes up the clocks of all its rows by one.
-    /// Returns `None` if it would have to wait for a row and may not. The caller keeps what it
-    /// returns until the lease is registered.
+    /// Executes `get`, whose keys must be distinct, and raises the clocks of all its rows by one.
+    /// Returns `None` if the Get would have to wait for a row and `waits` forbids it. The caller
+    /// keeps the returned `Entered` until the lease is registered.
     ///
     /// # Errors
-    /// A failure of the store or the wait's timeout; no count is held then.
+    /// A failure of the store, or the timeout of the wait. After an error the Get holds no count.
     fn acquire(&self, get: &mut GetRows<'_>, waits: Waits) -> Result<Option<Entered<'_>>> {
-        // Before the Get holds anything, because this may wait for a read.
+        // Called while the Get holds nothing, because it may wait for a burst of reads.
         self.context().lookahead.make_way(self.shared.id, get.keys);
         let ahead = match self.shared.line.is_empty() {
             true => None,
@@ -221,8 +223,8 @@ impl Table {
         }
     }
 
-    /// Tries once. After an attempt that is blocked, the Get holds no count, except those that
-    /// could not be given back, which are counted.
+    /// Tries once to acquire all rows. If a row is blocked, the Get gives its counts back. A
+    /// failure to give them back is counted.
     pub(super) fn try_acquire(&self, get: &mut GetRows<'_>) -> Result<Attempt<'_>> {
         let entered = self.shared.leases.enter();
         let clock = Clock::Acquire { bound: self.staleness_bound() };
@@ -245,7 +247,7 @@ impl Table {
             held[place as usize] = false;
         }
         for &place in &outcome.missing {
-            // An earlier look of the batch may have found the row.
+            // The store may have found the row in an earlier pass of this batch.
             get.reached.remove(place as usize);
         }
         let blocked = match first_blocked {
@@ -261,16 +263,16 @@ impl Table {
         }
         get.reached.clear();
         get.seen = SeenClocks::default();
-        // The next attempt may find rows that this one refused to make.
+        // The next attempt may find rows whose keys this one refused.
         get.refused.clear();
         self.release_or_count(&places_keys(keys, |place| held[place]), &entered);
         blocked.map(Attempt::Blocked)
     }
 }
 
-/// The result of an attempt.
+/// The result of an attempt to acquire all rows of a Get.
 pub(super) enum Attempt<'a> {
     Acquired(Entered<'a>),
-    /// This row is blocked.
+    /// The row of this key is blocked by its staleness bound.
     Blocked(u64),
 }

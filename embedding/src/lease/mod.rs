@@ -1,4 +1,5 @@
-//! Leases: what a Get returns, with the duty to update the rows or to say that no update will come.
+//! Leases: a Get returns a lease, and its owner must update the rows or end the lease without an
+//! update.
 
 mod get;
 mod release;
@@ -20,19 +21,18 @@ use crate::registry::{LeaseEntry, LeasedRows};
 use crate::table::Table;
 use crate::table::gradients::BatchGradients;
 
-/// The counts that a Get took up in the staleness clocks of its rows, one for each distinct key.
+/// The counts that a Get added to the staleness clocks of its rows, one per distinct key.
 ///
-/// [`apply`](Self::apply) and [`put`](Self::put) update the rows and bring the counts down.
-/// Dropping the lease gives the counts back without an update, and so does an update that fails for
-/// any reason. A row that was deleted since the Get has no count of this lease, also if it was made
-/// again, and so has a row of a dropped table.
+/// [`apply`](Self::apply) and [`put`](Self::put) update the rows and give the counts back. Dropping
+/// the lease gives the counts back without an update. So does an update that fails for any reason.
+/// If a row was deleted since the Get, the lease has no count on it, even if the row was made
+/// again. The same holds for the rows of a dropped table.
 ///
-/// With [`lease_timeout`](crate::BankOptions::lease_timeout), a lease that is older than that may
-/// expire. Then a Get that needs its rows gives the counts back, and an update through the lease is
-/// refused.
+/// With [`lease_timeout`](crate::BankOptions::lease_timeout), a lease that is older may expire. A
+/// Get that needs its rows then gives the counts back, and an update through the lease fails.
 ///
-/// In the source, the methods for one lease stand in `lease/mod.rs`, those for bags in
-/// `table/bags.rs`, and a step through several leases in `lease/step.rs`.
+/// In the source, `lease/mod.rs` has the methods for one lease, `table/bags.rs` the methods for
+/// bags, and `lease/step.rs` a step through several leases.
 ///
 /// # Examples
 /// ```
@@ -75,46 +75,46 @@ impl Lease {
         Self { table, entry }
     }
 
-    /// The distinct keys of the Get, and the place of each key of the batch among them.
+    /// The distinct keys of the Get, and the number of each batch key among them.
     pub fn unique(&self) -> &UniqueKeys {
         &self.entry.what().unique
     }
 
-    /// The table.
+    /// The table that the lease belongs to.
     pub fn table(&self) -> &Table {
         &self.table
     }
 
-    /// True if the lease has expired: its counts were given back, and an update through it would
-    /// fail with [`LeaseExpired`](crate::Error::LeaseExpired).
+    /// True if the lease has expired. Its counts were given back, and an update through it fails
+    /// with [`LeaseExpired`](crate::Error::LeaseExpired).
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.entry.is_expired()
     }
 
-    /// Claims the counts for this call: no other thread gives them back from now on.
+    /// Claims the counts for this call. After this, no other thread gives them back.
     pub(crate) fn begin_answer(&self) -> Result<()> {
         self.note_end();
         if self.entry.begin_answer() { Ok(()) } else { Err(self.expired()) }
     }
 
-    /// Notes that this thread ends the lease. The bank remembers it if another thread took the
-    /// lease.
+    /// Records that this thread ends the lease. If another thread took the lease, the bank
+    /// remembers that its leases change threads.
     fn note_end(&self) {
         let change_hands = &self.table.context().leases_change_hands;
-        // Relaxed: no other data depends on the flag. A Get that misses it may report once more
-        // that it waits for its own thread.
+        // Relaxed: no other data depends on the flag. A Get that misses the change may fail once
+        // more with `SelfBlocked`.
         if !self.entry.what().is_taken_here() && !change_hands.load(Ordering::Relaxed) {
             change_hands.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Says that another thread than the one that took the lease ends it. A Get of this thread that
-    /// is blocked by the lease then waits, at most for the bank's `wait_timeout`. Without this call
-    /// it may fail at once with [`SelfBlocked`](crate::Error::SelfBlocked).
+    /// Declares that a thread other than the taker of the lease will end it. If the lease then
+    /// blocks a Get of the taker, the Get waits for at most the bank's `wait_timeout`. Without this
+    /// call, that Get may fail at once with [`SelfBlocked`](crate::Error::SelfBlocked).
     ///
-    /// Call it before the other thread gets the lease. The call is needed only until the first
-    /// lease of the bank was ended by another thread than its taker: from then on all Gets of the
+    /// Call this before the other thread receives the lease. The call becomes unnecessary once any
+    /// lease of the bank was ended by a thread that did not take it. After that, all Gets of the
     /// bank wait.
     ///
     /// # Examples
@@ -138,7 +138,7 @@ impl Lease {
     /// Fails if the lease has expired, as an update through it would.
     ///
     /// # Errors
-    /// [`LeaseExpired`](crate::Error::LeaseExpired).
+    /// [`LeaseExpired`](crate::Error::LeaseExpired) if the lease has expired.
     pub fn check(&self) -> Result<()> {
         if self.is_expired() { Err(self.expired()) } else { Ok(()) }
     }
@@ -152,41 +152,43 @@ impl Lease {
         }
     }
 
-    /// Applies one gradient for each key of the batch: `gradients` holds batch length * dim values.
-    /// The gradients of equal keys are summed in batch order first, as torch does for a dense
-    /// embedding. A row that was deleted since the Get gets no gradient, also if it was made again.
+    /// Applies one gradient per key of the batch: `gradients` holds batch length * dim values. The
+    /// gradients of a repeated key are first summed in batch order, as torch does for a dense
+    /// embedding. A row that was deleted since the Get receives no gradient, even if it was made
+    /// again.
     ///
-    /// When the call returns, the rows are changed in memory; the next checkpoint makes them
+    /// When the call returns, the rows are changed in memory. The next checkpoint makes the change
     /// durable.
     ///
     /// # Errors
     /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NoOptimizer`](crate::Error::NoOptimizer),
     /// [`NonFiniteGradient`](crate::Error::NonFiniteGradient) and
-    /// [`LeaseExpired`](crate::Error::LeaseExpired) before any row is changed;
-    /// [`RowOverflow`](crate::Error::RowOverflow) after all other rows are; a failure of the store,
-    /// after which some of the rows are changed. The counts are given back in each case.
+    /// [`LeaseExpired`](crate::Error::LeaseExpired), before any row is changed.
+    /// [`RowOverflow`](crate::Error::RowOverflow), after all other rows are changed. A failure of
+    /// the store, after which some rows may be changed. After any error the counts are given back.
     pub fn apply(self, gradients: &[f32]) -> Result<()> {
         let gradients = self.checked_gradients(None, gradients)?;
         self.apply_checked(&gradients)
     }
 
-    /// As [`apply`](Self::apply), with one gradient for each distinct key: `gradients` holds
-    /// distinct keys * dim values.
+    /// Applies gradients like [`apply`](Self::apply), with one gradient per distinct key:
+    /// `gradients` holds distinct keys * dim values.
     ///
     /// # Errors
-    /// As [`apply`](Self::apply).
+    /// The errors of [`apply`](Self::apply).
     pub fn apply_distinct(self, gradients: &[f32]) -> Result<()> {
         self.table.check_shape("gradients", self.unique().len(), gradients.len())?;
         let gradients = self.table.distinct_gradients(self.unique().keys(), gradients)?;
         self.apply_checked(&gradients)
     }
 
-    /// Held by a call that ends the lease, from before it claims the counts until they are down.
+    /// Enters the turnstile. A call that ends the lease stays inside from before it claims the
+    /// counts until it has given them back.
     pub(crate) fn enter(&self) -> Entered<'_> {
         self.table.shared.leases.enter()
     }
 
-    /// Applies the gradients of the lease's batch.
+    /// Applies checked gradients of the lease's batch.
     pub(crate) fn apply_checked(&self, gradients: &BatchGradients<'_>) -> Result<()> {
         let entered = self.enter();
         let held = self.entry.what().held(&entered);
@@ -202,18 +204,17 @@ impl Lease {
         applied
     }
 
-    /// Replaces the vectors: `rows` holds batch length * dim values. Of equal keys the last row is
-    /// kept. The optimizer's state stays. A row that was deleted since the Get is written as by a
-    /// put without a lease.
+    /// Replaces the vectors: `rows` holds batch length * dim values. If a key repeats, its last row
+    /// wins. The optimizer's state stays. A row that was deleted since the Get is written as a put
+    /// without a lease would write it.
     ///
-    /// When the call returns, the rows are changed in memory; the next checkpoint makes them
+    /// When the call returns, the rows are changed in memory. The next checkpoint makes the change
     /// durable.
     ///
     /// # Errors
     /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NonFiniteRow`](crate::Error::NonFiniteRow)
-    /// and [`LeaseExpired`](crate::Error::LeaseExpired) before any row is changed; a failure of
-    /// the store, after which some of the rows are changed. The counts are given back in each
-    /// case.
+    /// and [`LeaseExpired`](crate::Error::LeaseExpired), before any row is changed. A failure of
+    /// the store, after which some rows may be changed. After any error the counts are given back.
     pub fn put(self, rows: &[f32]) -> Result<()> {
         self.table.check_shape("rows", self.unique().batch_len(), rows.len())?;
         self.check_rows(rows, |place| self.unique().inverse()[place] as usize)?;
@@ -224,32 +225,31 @@ impl Lease {
         self.put_from(rows, Some(&sources))
     }
 
-    /// As [`put`](Self::put), with one row for each distinct key: `rows` holds distinct keys * dim
-    /// values.
+    /// Replaces the vectors like [`put`](Self::put), with one row per distinct key: `rows` holds
+    /// distinct keys * dim values.
     ///
     /// # Errors
-    /// As [`put`](Self::put).
+    /// The errors of [`put`](Self::put).
     pub fn put_distinct(self, rows: &[f32]) -> Result<()> {
         self.table.check_shape("rows", self.unique().len(), rows.len())?;
         self.check_rows(rows, |place| place)?;
         self.put_from(rows, None)
     }
 
-    /// Writes vectors of rows that the lease holds, and keeps the lease. A module that shortens
-    /// rows before it uses them does so. `places` are places among the [distinct
-    /// keys](UniqueKeys::keys), each once; `rows` holds places * dim values, which are rounded to
-    /// the nearest.
+    /// Writes vectors of rows that the lease holds, and keeps the lease. An example is a module
+    /// that shortens rows before it uses them. `places` are distinct indices into the [distinct
+    /// keys](UniqueKeys::keys). `rows` holds places * dim values, which are rounded to nearest.
     ///
-    /// A row that the lease does not hold stays as it is: its key was not admitted, or it was
-    /// deleted since. A rewrite is no use of a row, and no Get.
+    /// If the lease does not hold a row, the row stays unchanged: its key was not admitted, or it
+    /// was deleted since. A rewrite does not count as a use or a Get.
     ///
     /// # Errors
     /// [`ShapeMismatch`](crate::Error::ShapeMismatch), [`NonFiniteRow`](crate::Error::NonFiniteRow)
-    /// and [`LeaseExpired`](crate::Error::LeaseExpired) before any row is changed; a failure of
+    /// and [`LeaseExpired`](crate::Error::LeaseExpired), before any row is changed. A failure of
     /// the store.
     ///
     /// # Panics
-    /// If a place is beyond the distinct keys.
+    /// If a place is not below the number of distinct keys.
     ///
     /// # Examples
     /// ```
@@ -286,8 +286,8 @@ impl Lease {
         self.table.execute_rewrite(&keys, rows, &sources)
     }
 
-    /// Refuses vectors that the table can't hold. `place` gives the place of each row's key among
-    /// the distinct keys.
+    /// Fails if a value is not finite in the table's dtype. `place` returns the index of a row's
+    /// key among the distinct keys.
     fn check_rows(&self, rows: &[f32], place: impl Fn(usize) -> usize) -> Result<()> {
         self.table.check_rows(rows, |row| self.unique().keys()[place(row)])
     }
@@ -308,8 +308,8 @@ impl Lease {
             self.table.release_unreached(keys, &reached, &entered);
             error
         })?;
-        // The deleted rows are written as by a put without a lease: their counts are not this
-        // lease's.
+        // Deleted rows are written as a put without a lease would. Their clocks hold no count of
+        // this lease.
         let Some(deleted) = &held.deleted else { return Ok(()) };
         let put = self.table.execute_put(
             &deleted.keys,
@@ -321,7 +321,8 @@ impl Lease {
         put.map_err(|(error, _)| error)
     }
 
-    /// Gives the counts back. Returns `None` if another call has done so.
+    /// Gives the counts back by calling `release`. Returns `None` if another call has already given
+    /// them back.
     fn give_back<R>(&self, release: impl FnOnce(&LeasedRows<'_>, &Entered<'_>) -> R) -> Option<R> {
         let entered = self.enter();
         self.note_end();
@@ -329,11 +330,11 @@ impl Lease {
         begun.then(|| release(&self.entry.what().held(&entered), &entered))
     }
 
-    /// Gives the counts back without an update, as dropping the lease does, and reports a failure.
+    /// Gives the counts back without an update, as dropping the lease does, but reports a failure.
     /// Does nothing if the lease has expired.
     ///
     /// # Errors
-    /// A failure of the store; some counts may still be up then.
+    /// A failure of the store, after which some clocks may still be raised.
     pub fn release(self) -> Result<()> {
         self.give_back(|held, entered| self.table.release(held.keys(), held.hints(), entered))
             .unwrap_or(Ok(()))

@@ -1,5 +1,5 @@
-//! How the counts of staleness clocks come down without an update: leases that end, leases that
-//! expire, and counts that could not come down on a full disk.
+//! Gives counts of staleness clocks back without an update: when leases end, when leases expire,
+//! and after a full disk prevented it.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use crate::table::operations::{Reached, TouchClocks};
 
 impl Table {
     /// Gives back the counts of leases that are older than the bank's `lease_timeout`, and the
-    /// counts that are owed. A Get calls it before it starts and while it waits. Returns the
-    /// registry, which knows when to look again; `None` if leases do not expire.
+    /// counts that a full disk has held up. A Get calls this before it starts and while it waits.
+    /// Returns the registry, which knows the time of the next look. `None` if leases do not expire.
     pub(crate) fn expire_due_leases(&self) -> Option<&LeaseRegistry> {
         if self.shared.leases.owes() {
             self.give_back_owed();
@@ -32,7 +32,7 @@ impl Table {
     fn give_back_owed(&self) {
         let leases = &self.shared.leases;
         let entered = leases.enter();
-        // The loop ends: each round takes one lease, and a lease that is owed again ends the loop.
+        // The loop ends: each round takes one lease, and stops if that lease is owed again.
         for _ in 0..leases.owed_count() {
             let before = leases.owed_count();
             let Some(lease) = leases.take_owed() else { return };
@@ -55,12 +55,11 @@ impl Table {
         }
     }
 
-    /// Gives back one count of each of `keys`, which are distinct. Missing rows are passed over,
-    /// and so is a table that was dropped, whose counts went with its rows. Only a row that can't
-    /// be read keeps its count. Counts that can't come down on a full disk are owed: a later Get
-    /// gives them back.
+    /// Gives back one count of each of `keys`, which must be distinct. Skips missing rows, and does
+    /// nothing in a dropped table, whose counts are gone. A row that can't be read keeps its count.
+    /// If the disk is full, the counts become owed: a later Get gives them back.
     ///
-    /// `hints` tell where the rows lay after the Get.
+    /// `hints` says where the rows were in the store after the Get.
     pub(crate) fn release(
         &self,
         keys: &[u64],
@@ -73,8 +72,8 @@ impl Table {
         let mut touch = TouchClocks { hints, reached: Reached::none_of(keys.len()) };
         let Err(first_error) = self.try_release(keys, &mut touch) else { return Ok(()) };
         if matches!(first_error, Error::Poisoned { .. }) {
-            // The counts stay up. The Gets that wait for them are woken, because their wait would
-            // not end.
+            // The store can't write any more, so the counts stay. Waiting Gets are woken, because
+            // their wait would never end.
             self.context().store.wake_waiters();
             return Err(first_error);
         }
@@ -98,13 +97,14 @@ impl Table {
         }
     }
 
-    /// Calls [`release`](Self::release), and only counts a failure: another error is already on its
-    /// way, or the caller ignores it.
+    /// Calls [`release`](Self::release), and only counts a failure. The caller already has another
+    /// error to return, or has no way to report one.
     pub(crate) fn release_or_count(&self, keys: &[u64], entered: &Entered<'_>) {
         self.count_failure(self.release(keys, None, entered));
     }
 
-    /// As [`release_or_count`](Self::release_or_count), for the rows of a lease.
+    /// Gives counts back like [`release_or_count`](Self::release_or_count), for the rows of a
+    /// lease.
     pub(crate) fn release_held(&self, held: &LeasedRows<'_>, entered: &Entered<'_>) {
         self.count_failure(self.release(held.keys(), held.hints(), entered));
     }
@@ -115,8 +115,8 @@ impl Table {
         }
     }
 
-    /// After a batch with [`Clock::Release`] failed halfway: gives back the counts of the rows that
-    /// it did not reach.
+    /// Called after a batch with [`Clock::Release`] failed halfway. Gives back the counts of the
+    /// rows that it did not reach.
     pub(crate) fn release_unreached(&self, keys: &[u64], reached: &Reached, entered: &Entered<'_>) {
         self.release_or_count(&places_keys(keys, |place| !reached.contains(place)), entered);
     }

@@ -1,15 +1,15 @@
-//! One step of training: the gradients of all tables of a backward pass.
+//! One step of training: applies the gradients of all tables of a backward pass.
 //!
-//! **Problem.** A backward pass gives gradients for several tables. If those of the last table are
-//! refused after the rows of the first table have changed, the batch is half applied. A program
-//! that skips the batch then trains on a state that no batch made.
+//! **Problem.** A backward pass returns gradients for several tables. If the gradients of the last
+//! table are refused after the first table's rows have changed, the batch is half applied. A
+//! program that skips the batch then trains on a state that no batch produced.
 //!
-//! **Approach.** Before the first row changes, the step checks for all tables what can be known
-//! without their rows: shapes, optimizers, finite sums, leases that have expired. Then the tables
-//! take their steps one after the other. A failure of the store, or a lease that expires in
-//! between, can still end the step. [`Error::StepIncomplete`] names the tables whose rows have
-//! changed. A row that would overflow is left out, and the step continues; [`Error::RowOverflow`]
-//! names it at the end.
+//! **Approach.** Before the first row changes, the step checks everything that needs no rows, for
+//! all tables: shapes, optimizers, finite sums, expired leases. Then the tables take their steps
+//! one after the other. A failure of the store, or a lease that expires in between, can still end
+//! the step. [`Error::StepIncomplete`] then names the tables whose rows have changed. If a row
+//! would overflow, the step leaves it out and continues. [`Error::RowOverflow`] names that row at
+//! the end.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,49 +24,50 @@ use crate::table::Table;
 use crate::table::bags::Bags;
 use crate::table::gradients::BatchGradients;
 
-/// What the gradients of a part of a step are for.
+/// Says which gradients a part of a step has.
 #[derive(Debug, Clone, Copy)]
 pub enum GradientPer<'g> {
-    /// One for each of the part's `keys`, of which a key may come more than once.
+    /// One gradient per entry of the part's `keys`. A key may repeat.
     Key,
-    /// One for each place of the batch of the only lease. `keys` is ignored.
+    /// One gradient per place of the batch. The part must have one lease; `keys` is ignored.
     Place,
-    /// One for each of these bags, which are those of the only lease's Get. `keys` is ignored.
+    /// One gradient per bag. The part must have one lease, and the bags must be the bags of its
+    /// Get; `keys` is ignored.
     Bag(Bags<'g>),
 }
 
-/// A table's part of a step: gradients for rows that leases hold. See [`Lease::apply_many`].
+/// One table's part of a step: gradients for rows that leases hold. See [`Lease::apply_many`].
 #[derive(Debug)]
 pub struct TableGradients<'g> {
-    /// Leases of one table, at least one.
+    /// One or more leases of the same table.
     pub leases: Vec<Lease>,
-    /// The keys that have a gradient, with [`GradientPer::Key`].
+    /// The keys of the gradients, with [`GradientPer::Key`].
     pub keys: &'g [u64],
-    /// One gradient of dim values for each key, place or bag. Those of equal keys are summed in
-    /// this order.
+    /// One gradient of dim values per key, place or bag. The gradients of a repeated key are summed
+    /// in this order.
     pub gradients: &'g [f32],
-    /// What each gradient is for.
+    /// Says which gradients the part has.
     pub per: GradientPer<'g>,
 }
 
-/// A part of a step whose gradients were checked.
+/// A part of a step after its gradients were checked.
 struct Checked<'g> {
     leases: Vec<Lease>,
-    /// `None`: the distinct keys of the only lease.
+    /// Keys of the gradients. `None` if the gradients are for the only lease's distinct keys.
     unique: Option<UniqueKeys>,
     gradients: BatchGradients<'g>,
 }
 
 impl Lease {
-    /// Applies one gradient through several leases of one table: one step of the optimizer for each
-    /// of `keys`, also if several of the leases hold its row. As [`apply_many`](Self::apply_many)
+    /// Applies gradients through several leases of one table. The optimizer takes one step for each
+    /// of `keys`, even if several leases hold its row. Works like [`apply_many`](Self::apply_many)
     /// with one part.
     ///
     /// # Errors
-    /// As [`apply_many`](Self::apply_many).
+    /// The errors of [`apply_many`](Self::apply_many).
     ///
     /// # Panics
-    /// If the leases are of several tables.
+    /// If the leases belong to different tables.
     pub fn apply_together(leases: Vec<Self>, keys: &[u64], gradients: &[f32]) -> Result<()> {
         if leases.is_empty() {
             return Ok(());
@@ -74,24 +75,24 @@ impl Lease {
         Self::apply_many(vec![TableGradients { leases, keys, gradients, per: GradientPer::Key }])
     }
 
-    /// Applies the gradients of several tables as one step: if a part is refused, no row of any
-    /// table changes.
+    /// Applies the gradients of several tables as one step: if the check of any part fails, no row
+    /// of any table changes.
     ///
-    /// If one of the leases of a table has expired, no row changes. A row gets its gradient if one
-    /// of the leases still holds it, so a row that was deleted since the Gets gets none. The counts
-    /// come down once the rows have changed.
+    /// If any lease has expired, no row changes. A row receives its gradient if at least one lease
+    /// still holds it. A row that was deleted since the Gets receives none. The counts are given
+    /// back after the rows have changed.
     ///
     /// # Errors
     /// [`ShapeMismatch`](Error::ShapeMismatch), [`BadBags`](Error::BadBags),
     /// [`NoOptimizer`](Error::NoOptimizer), [`NonFiniteGradient`](Error::NonFiniteGradient) and
-    /// [`LeaseExpired`](Error::LeaseExpired) before any row is
-    /// changed; [`RowOverflow`](Error::RowOverflow) after all other rows are;
-    /// [`StepIncomplete`](Error::StepIncomplete) with the tables that have moved before one failed.
-    /// The counts of all leases are given back in each case.
+    /// [`LeaseExpired`](Error::LeaseExpired), before any row is changed.
+    /// [`RowOverflow`](Error::RowOverflow), after all other rows are changed.
+    /// [`StepIncomplete`](Error::StepIncomplete) if a table fails after others; it names the tables
+    /// that have changed. After any error the counts of all leases are given back.
     ///
     /// # Panics
-    /// If a part has no lease, leases of several tables, or several leases with gradients for each
-    /// place or bag.
+    /// If a part has no lease, or leases of several tables. Also if a part with gradients per place
+    /// or bag has several leases.
     ///
     /// # Examples
     /// ```
@@ -135,7 +136,7 @@ impl Lease {
 }
 
 impl<'g> TableGradients<'g> {
-    /// Sums the gradients of equal keys, and refuses those that must not reach a row.
+    /// Sums the gradients of repeated keys. Fails if a gradient or a sum is not finite.
     fn check(self) -> Result<Checked<'g>> {
         let Self { leases, keys, gradients, per } = self;
         let [first, others @ ..] = &leases[..] else { panic!("a part of a step has no lease") };
@@ -158,7 +159,7 @@ impl<'g> TableGradients<'g> {
             return Ok(Checked { leases, unique: None, gradients });
         }
         table.check_shape("gradients", keys.len(), gradients.len())?;
-        // The distinct keys of one lease, in its order, need no sums.
+        // If the keys are one lease's distinct keys in order, no sums are needed.
         let is_whole = others.is_empty() && first.unique().keys() == keys;
         let unique = (!is_whole).then(|| UniqueKeys::new(keys));
         let gradients = match &unique {
@@ -170,13 +171,13 @@ impl<'g> TableGradients<'g> {
 }
 
 impl Checked<'_> {
-    /// Takes the step.
+    /// Applies the part's gradients to its table.
     fn apply(self) -> Result<()> {
         let Self { leases, unique, gradients } = self;
         let first = &leases[0];
         let Some(unique) = unique else { return first.apply_checked(&gradients) };
         let table: &Table = &first.table;
-        // One entry for all leases: a thread must not enter the turnstile twice.
+        // The thread enters the turnstile once for all leases, because it must not enter twice.
         let entered = first.enter();
         let held: Vec<_> = leases.iter().map(|lease| lease.entry.what().held(&entered)).collect();
         let held_keys: HashSet<u64> = held.iter().flat_map(|held| held.keys()).copied().collect();
@@ -185,7 +186,8 @@ impl Checked<'_> {
             rows.filter(|(key, _)| held_keys.contains(key)).unzip();
         let rows = gradients.rows(Some(&numbers));
         let mut apply = table.prepare_apply(&keys, rows, gradients.magnitudes, false);
-        // The leases are claimed by now, and other tables may have taken their step.
+        // The step must not stop halfway: the leases are claimed before it, and other tables may
+        // already have taken their step.
         apply.shortage = Shortage::GoesOn;
         let release = |some: &[LeasedRows<'_>]| {
             some.iter().for_each(|held| table.release_held(held, &entered));

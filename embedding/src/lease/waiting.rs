@@ -1,31 +1,33 @@
-//! Bounded staleness: a Get takes up the clocks of its rows, and waits while a row has more Gets
-//! outstanding than the table's bound.
+//! Bounded staleness: a Get raises the clocks of its rows, and waits while a row has more
+//! outstanding Gets than the table's bound.
 //!
-//! A batch acquires all of its rows or none. If some are blocked, it gives back the others before
-//! it waits, so two batches never wait for each other's rows while they hold their own. Then:
+//! A batch acquires all of its rows or none. If some are blocked, the batch gives the others back
+//! before it waits. Two batches therefore never wait for each other while they hold rows. In
+//! detail:
 //!
-//! - The Get waits for one blocked row: it takes a release ticket, looks at the clock, and parks if
-//!   the clock is still too high. A release between look and parking makes the ticket stale, so no
-//!   wake-up is lost. A release of another row of the same stripe wakes the Get for one more look
-//!   at the clock, not for a whole attempt.
-//! - A Get that has waited long reserves its rows, and later Gets of these rows queue behind it
-//!   (`waiting_line`).
-//! - Batches that were blocked once make their next attempts one at a time (`retry_turn`).
-//!   Otherwise two of them could block each other again and again with rows that both give back. No
-//!   thread waits for a clock while it has the turn.
+//! - The Get waits for one blocked row. It takes a release ticket, reads the clock, and parks if
+//!   the clock is still too high. A release after the ticket was taken makes the ticket stale, so
+//!   no wake-up is lost. A release of another row of the same stripe only makes the Get read the
+//!   clock once more.
+//! - A Get that has waited for a long time reserves its rows. Later Gets of these rows queue behind
+//!   it (`waiting_line`).
+//! - Batches that were blocked once make further attempts one at a time (`retry_turn`). Otherwise
+//!   two batches could block each other forever with rows that both give back. No thread waits for
+//!   a clock while it has the turn.
 //!
-//! A lease that is never ended would block its rows for ever. With the bank's `lease_timeout`, a
-//! waiting Get looks for older leases, at once and again when the next one comes of age, and gives
-//! their counts back (`registry`; `embank_kv`'s `leases` says why that happens once).
+//! A lease that never ends would block its rows forever. With the bank's `lease_timeout`, a waiting
+//! Get looks for expired leases, first at once and then whenever another lease may expire. It gives
+//! their counts back (`registry`). The essay of `leases` in `embank_kv` explains why this happens
+//! only once per lease.
 //!
-//! In a table with admission, the rows of admitted keys are a second part of the attempt. If one of
-//! them is blocked, the Get gives back both parts (`admission`).
+//! In a table with admission, an attempt acquires the rows of admitted keys second. If one of these
+//! rows is blocked, the Get gives back the rows of both acquisitions (`admission`).
 //!
-//! Every wait for a clock ends at the deadline. The wait for a burst of the lookahead, before the
-//! first attempt, ends with that burst (`lookahead`). A batch does not wait for itself, because its
-//! keys are distinct. A thread that itself holds more leases on the row than the bound allows would
-//! wait for itself, so it gets an error in place of the wait (`registry` says which leases count as
-//! its own). Leases of other threads do not matter for that: their ends would not let it through.
+//! Every wait for a clock ends at the deadline. The wait for a lookahead burst, before the first
+//! attempt, ends with that burst (`lookahead`). A batch never waits for itself, because its keys
+//! are distinct. If a thread's own leases on a row exceed the bound, its Get would wait for itself,
+//! so it fails instead. `registry` says which leases count as the thread's own. Leases of other
+//! threads do not matter here: even if they all ended, the Get would stay blocked.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,12 +45,12 @@ use crate::stats::WaitCounters;
 use crate::table::Table;
 use crate::table::operations::GetRows;
 
-/// Interval at which a waiting Get tries to give back counts that a full disk has held up.
+/// Interval at which a waiting Get tries again to give back counts that a full disk has held up.
 const OWED_LOOK: Duration = Duration::from_millis(100);
 
 impl Table {
-    /// Waits for `first`, and for every later obstacle, and executes `get` as
-    /// [`acquire`](Self::acquire) does.
+    /// Executes `get` like [`acquire`](Self::acquire), after waiting for `first` and for every
+    /// later obstacle.
     #[cold]
     pub(super) fn acquire_waiting(
         &self,
@@ -72,7 +74,7 @@ impl Table {
         acquired
     }
 
-    /// Waits for one obstacle after the other, until an attempt meets no obstacle.
+    /// Waits for one obstacle after another, until an attempt meets none.
     fn acquire_by_turns<'t>(
         &'t self,
         get: &mut GetRows<'_>,
@@ -80,7 +82,7 @@ impl Table {
         wait: &mut Wait<'t>,
     ) -> Result<Entered<'t>> {
         let mut obstacle = first;
-        // The loop ends: each wait ends at the deadline.
+        // The loop ends: every wait ends at the deadline.
         loop {
             let is_gone = match &obstacle {
                 Obstacle::Row(key) => {
@@ -116,8 +118,8 @@ impl Table {
         }
     }
 
-    /// The reservation that a Get of `keys` queues behind. A thread that holds a lease on a
-    /// reserved row passes it, because the reservation waits for that lease.
+    /// Returns the reservation that a Get of `keys` must queue behind. A thread that holds a lease
+    /// on a reserved row does not queue, because the reservation waits for that lease.
     pub(super) fn place_ahead(
         &self,
         keys: &[u64],
@@ -127,8 +129,8 @@ impl Table {
         self.shared.line.ahead(keys, own, |place| leases.is_taken_here(&place.keys))
     }
 
-    /// As `place_ahead`, for a Get that waits: it passes the reservation after its time in the
-    /// queue.
+    /// Returns the reservation ahead of a waiting Get, like `place_ahead`. `None` once the Get has
+    /// queued long enough.
     fn place_ahead_of(&self, keys: &[u64], wait: &Wait<'_>) -> Option<Arc<Place>> {
         if self.shared.line.is_empty() || Instant::now() >= wait.queues_until {
             return None;
@@ -136,15 +138,15 @@ impl Table {
         self.place_ahead(keys, wait.reserved.as_ref())
     }
 
-    /// Waits until `place` has left the line, or the Get no longer has to queue behind it. Returns
-    /// false at the deadline.
+    /// Waits until `place` has left the line, or until the Get may stop queueing. Returns false at
+    /// the deadline.
     fn wait_in_line<'t>(
         &'t self,
         place: &Arc<Place>,
         keys: &[u64],
         wait: &mut Wait<'t>,
     ) -> Result<bool> {
-        // The loop ends: `queues_until` is not after the deadline.
+        // The loop ends: `queues_until` is never after the deadline.
         loop {
             self.context().store.check_writable()?;
             self.reserve_if_due(keys, wait);
@@ -166,14 +168,14 @@ impl Table {
         }
     }
 
-    /// Reserves the rows of a Get that has waited long.
+    /// Reserves the rows of a Get once it has waited long enough.
     fn reserve_if_due<'t>(&'t self, keys: &[u64], wait: &mut Wait<'t>) {
         if wait.reserved.is_none() && Instant::now() >= wait.reserves_at {
             wait.reserved = Some(self.shared.line.reserve(keys));
         }
     }
 
-    /// Fails if the program's own check ends the wait.
+    /// Fails if the program's check for interrupts ends the wait.
     fn check_interrupted(&self, wait: &mut Wait<'_>) -> Result<()> {
         if !wait.checks.due().is_some_and(|check| check()) {
             return Ok(());
@@ -184,7 +186,7 @@ impl Table {
         Err(Error::Interrupted { table, key, waited })
     }
 
-    /// Waits until the row admits a Get. Returns false if it does not until the deadline.
+    /// Waits until the row's clock is within the bound. Returns false if it is not by the deadline.
     fn wait_admitted<'t>(&'t self, key: u64, keys: &[u64], wait: &mut Wait<'t>) -> Result<bool> {
         let store = &self.context().store;
         let deadline = wait.deadline;
@@ -195,10 +197,10 @@ impl Table {
             if self.staleness_bound().is_none_or(|bound| outstanding <= bound) {
                 return Ok(true);
             }
-            // A store that can't write gives no count back, so the wait would not end.
+            // If the store can't write, no count can be given back, and the wait would never end.
             store.check_writable()?;
-            // After the ticket was taken: a release by this call or by another thread ends the wait
-            // at once.
+            // Expires leases after the ticket was taken. If this call or another thread releases
+            // the row, the wait then ends at once.
             let next_look = self.expire_due_leases().map_or(deadline, LeaseRegistry::next_look);
             self.check_not_self_blocked(key, deadline)?;
             let mut until = wait.checks.until(deadline.min(next_look));
@@ -206,31 +208,31 @@ impl Table {
                 until = until.min(wait.reserves_at);
             }
             if self.shared.leases.owes() {
-                // Room on the disk comes without a signal.
+                // No signal reports that the disk has room again, so the Get tries at intervals.
                 until = until.min(Instant::now() + OWED_LOOK);
             }
             let woken = store.wait_released(ticket, until);
             self.check_interrupted(wait)?;
             if !woken && Instant::now() >= deadline {
-                // Looks once more, because the bound may have changed too.
+                // A last look, because the bound may have changed too.
                 let outstanding = self.outstanding(key)?.unwrap_or(0);
                 return Ok(self.staleness_bound().is_none_or(|bound| outstanding <= bound));
             }
         }
     }
 
-    /// Fails if only leases of this thread block the row, so that a wait for it would not end.
+    /// Fails if this thread's own leases block the row, because the wait would never end.
     fn check_not_self_blocked(&self, key: u64, deadline: Instant) -> Result<()> {
         let Some(bound) = self.staleness_bound() else { return Ok(()) };
-        // Relaxed: as in `Lease::note_end`.
+        // Relaxed: no other data depends on the flag; see `Lease::note_end`.
         if self.context().leases_change_hands.load(Ordering::Relaxed) {
             return Ok(());
         }
         let leases = &self.shared.leases;
         let own = leases.blocking_their_taker(key, self.context().lease_timeout, deadline);
         match own.first() {
-            // Read again, because the first lease that changes hands may have done so while the
-            // leases were listed. Relaxed: no other data depends on the flag.
+            // Reads the flag again: the first lease of the bank that another thread ends may have
+            // ended while the leases were listed. Relaxed: no other data depends on the flag.
             Some(oldest)
                 if own.len() > bound as usize
                     && !self.context().leases_change_hands.load(Ordering::Relaxed) =>
@@ -247,7 +249,7 @@ impl Table {
         }
     }
 
-    /// The error of a Get whose deadline has passed.
+    /// Makes the error of a Get whose deadline has passed.
     fn timeout(&self, wait: &Wait<'_>) -> Result<Error> {
         self.count_wait(|counters| counters.timeouts.add(1));
         let key = wait.last_key;
@@ -268,31 +270,31 @@ impl Table {
         })
     }
 
-    /// Adds to the counters of the table and of the bank. Only Gets that wait pay for this.
+    /// Adds to the counters of the table and of the bank. Only waiting Gets pay for this.
     pub(super) fn count_wait(&self, count: impl Fn(&WaitCounters)) {
         count(&self.shared.counters.waiting);
         count(&self.context().waiting);
     }
 }
 
-/// A Get that waits.
+/// The state of a waiting Get.
 struct Wait<'t> {
     started: Instant,
     deadline: Instant,
-    /// The time at which it stops queueing behind reservations.
+    /// Time at which the Get stops queueing behind reservations.
     queues_until: Instant,
-    /// When it reserves its rows.
+    /// Time at which the Get reserves its rows.
     reserves_at: Instant,
     checks: Checks,
     reserved: Option<Reserved<'t>>,
-    /// The last row that it waited for.
+    /// The last key that the Get waited for.
     last_key: u64,
 }
 
-/// What a Get waits for.
+/// The cause of a Get's wait.
 pub(super) enum Obstacle {
-    /// The clock of this row.
+    /// The row of this key has a clock above the bound.
     Row(u64),
-    /// A Get that is ahead of it in the line.
+    /// A Get ahead in the line has reserved a row.
     Line(Arc<Place>),
 }

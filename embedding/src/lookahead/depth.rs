@@ -1,52 +1,52 @@
-//! The rule for the number of batches to look ahead.
+//! The rule for the number of batches that lookahead reads in advance (the depth).
 //!
-//! **Problem.** With too few batches ahead, rows come late. With too many, they fill the queue, or
-//! push each other out of memory before their use.
+//! **Problem.** With too few batches ahead, rows arrive late. With too many, their rows overfill
+//! the queue, or push each other out of memory before they are used.
 //!
-//! **Rule.** The depth is [`DEPTH`]. It is smaller if the queue can't take the rows of that number
-//! of batches, or if the batches ahead would write more than one part in [`MEMORY_SHARE`] of the
-//! row memory. It is halved while more than one in [`WASTED_SHARE`] of the rows that were read was
-//! dropped by the queue or left memory unused.
+//! **Rule.** The depth is [`DEPTH`]. It is smaller if the queue has no room for the rows of that
+//! number of batches. It is also smaller if the batches ahead would write more than 1 /
+//! [`MEMORY_SHARE`] of the row memory. It is halved while more than one in [`WASTED_SHARE`] of the
+//! rows read was wasted: the queue dropped them, or they left memory unused.
 //!
-//! One thread reads ahead, so reading a batch takes about as long as a step at most. One batch is
-//! being read, one waits for its step, and two even out steps that read more than others.
-//! `embank-bench mechanisms` measures the rule beside fixed depths.
+//! One thread reads in advance, so reading a batch should take at most one step. Of the four
+//! batches ahead, one is being read, one waits for its step, and two compensate for steps that read
+//! more than others. `embank-bench mechanisms` compares the rule with fixed depths.
 //!
-//! The rule is a pure function of the reports: no clock, no randomness.
+//! The rule is a pure function of the reports. It reads no clock and uses no randomness.
 
-/// Batches to look ahead if queue and memory have room for them.
+/// Number of batches to look ahead if queue and memory have room for them.
 const DEPTH: usize = 4;
-/// At each step a sum loses one part in this number of its value, so old steps fade.
+/// At each step a sum loses 1 / `SUM_STEPS` of its value, so old steps fade.
 const SUM_STEPS: f64 = 16.0;
-/// The batches ahead may write one part in this number of the row memory. A row that was brought in
-/// leaves memory when that memory has been written once more. A third leaves room for the writes of
+/// The batches ahead may write 1 / `MEMORY_SHARE` of the row memory. A row that was brought in
+/// leaves memory once the whole row memory was written again. A third leaves room for the writes of
 /// the present batches.
 const MEMORY_SHARE: f64 = 3.0;
-/// The depth is halved if more than one row in this number was read for nothing.
+/// The depth is halved if more than one in `WASTED_SHARE` rows was read for nothing.
 const WASTED_SHARE: f64 = 50.0;
 
-/// What happened since the last step.
+/// Counts since the last step.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StepReport {
-    /// Rows that the lookahead thread has read, or reached too late.
+    /// Rows that the lookahead thread read or reached too late.
     pub(crate) read: u64,
-    /// Rows that left memory unused.
+    /// Rows that left memory before they were used.
     pub(crate) wasted: u64,
-    /// Rows that the full queue refused.
+    /// Rows that were refused because the queue was full.
     pub(crate) dropped: u64,
-    /// Bytes of all rows that were written to mutable memory.
+    /// Bytes of all rows written to mutable memory.
     pub(crate) appended_bytes: u64,
-    /// Rows for which the queue has room.
+    /// Capacity of the queue in rows.
     pub(crate) capacity: u64,
-    /// Bytes of rows for which memory has room.
+    /// Capacity of the row memory in bytes.
     pub(crate) memory_bytes: u64,
 }
 
-/// The rule and its sums over the last steps. See the module's essay.
+/// The rule and its fading sums over the last steps. The module's essay describes it.
 #[derive(Debug, Clone)]
 pub(crate) struct DepthRule {
     depth: usize,
-    /// Batches that are announced with one call.
+    /// Number of batches that one call announces.
     together: usize,
     steps: f64,
     read: f64,
@@ -55,7 +55,7 @@ pub(crate) struct DepthRule {
 }
 
 impl DepthRule {
-    /// For batches of which `together`, at least one, are announced with one call.
+    /// Makes the rule. One call announces `together` batches, at least one.
     pub(crate) fn new(together: usize) -> Self {
         Self {
             depth: DEPTH,
@@ -71,11 +71,10 @@ impl DepthRule {
         self.depth
     }
 
-    /// Takes in a step. Returns the number of batches to look ahead from now on, at least 1.
+    /// Takes in the report of a step. Returns the new depth, at least 1.
     pub(crate) fn step(&mut self, report: &StepReport) -> usize {
         let add = |sum: &mut f64, value: f64| *sum += value - *sum / SUM_STEPS;
-        // A bulk load beside the training loop counts as at most one full share, so the sum soon
-        // forgets it.
+        // A bulk load during training counts as at most one full share, so the sum soon forgets it.
         let appended_bytes = (report.appended_bytes as f64).min(memory_share(report));
         add(&mut self.steps, 1.0);
         add(&mut self.read, report.read as f64);
@@ -88,8 +87,8 @@ impl DepthRule {
         self.depth
     }
 
-    /// The depth for which queue and memory have room. Up to `together - 1` more batches than the
-    /// depth are ahead.
+    /// Returns the depth for which queue and memory have room. Up to `together - 1` batches more
+    /// than the depth may be ahead.
     fn room(&self, report: &StepReport) -> usize {
         let rows_per_batch = (self.read / self.steps).max(1.0);
         let bytes_per_batch = (self.appended_bytes / self.steps).max(1.0);
@@ -100,7 +99,7 @@ impl DepthRule {
     }
 }
 
-/// Bytes that the batches ahead may write together.
+/// Returns the bytes that all batches ahead may write.
 fn memory_share(report: &StepReport) -> f64 {
     report.memory_bytes as f64 / MEMORY_SHARE
 }

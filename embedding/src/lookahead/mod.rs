@@ -1,32 +1,33 @@
-//! Lookahead: rows that training will soon need come from disk into memory before the Get.
+//! Lookahead: brings rows that training will soon need from disk into memory before the Get.
 //!
 //! `announce` asks the index which keys are on disk or will leave memory next, and queues those
-//! keys. It holds the queue's lock for some hash look-ups and never waits for the disk. One worker
-//! thread takes bursts from the queue, and the store brings their rows in. The thread parks while
-//! there is no work. The queue and the set that merges duplicates have a fixed capacity, which is
-//! taken from the bank's memory budget. A key that does not fit is dropped and counted, and a Get
-//! reads its row as without Lookahead.
+//! keys. It holds the queue's lock only for hash look-ups and never waits for the disk. One worker
+//! thread takes bursts of keys from the queue, and the store reads their rows into memory. The
+//! thread parks while there is no work. The queue, and the set that merges duplicates, have a fixed
+//! capacity, taken from the bank's memory budget. A key that does not fit is dropped and counted;
+//! the Get then reads its row itself.
 //!
-//! A row in memory can leave memory before the batch for which it was announced. So announced rows
-//! in mutable memory are remembered (`window`). The store reports when the log's boundaries move.
-//! The worker then copies to the tail those rows that are about to leave and have not been used
-//! since.
+//! An announced row that is in memory may leave it before its batch comes. The module `window`
+//! therefore remembers announced rows in mutable memory. The store reports when the log's
+//! boundaries move. The worker then copies rows to the log's tail that are about to leave memory
+//! and were not used since.
 //!
-//! If the disk can't keep up, a Get comes for rows that still wait in the queue. The Get
-//! *overtakes* them: it reads them itself, and the worker skips them. Otherwise nearly all rows
-//! would be read twice when reads are scarce. The rows of the current burst are on their way
-//! already, and a Get that needs many of them waits for the burst. The wait is bounded, and the Get
-//! then reads the rows that have not come. Beside other reads, the burst is a background call with
-//! 0.7 to 0.9 of its speed (`kv/src/device/priority.rs`), and read-only rows in memory wait with
-//! those on disk. Both cost the Get a part of one burst. A later announcement of an overtaken row
-//! is dropped too: the Get has just brought the row to the tail, where it stays in memory longest.
+//! If the disk is too slow, a Get may need rows that still wait in the queue. The Get *overtakes*
+//! them: it reads them itself, and the worker skips them. Otherwise nearly all rows would be read
+//! twice when the disk is the limit. Rows of the current burst are already being read. A Get that
+//! needs many of them waits for the burst, up to a limit, and then reads the rows that have not
+//! arrived. While other calls read, a burst is a background call and reaches 0.7 to 0.9 of its
+//! speed (`kv/src/device/priority.rs`). Within a burst, read-only rows in memory wait for the rows
+//! on disk. Both cost the Get a part of one burst. A later announcement of an overtaken row is
+//! dropped too: the Get has just moved the row to the tail, where it stays in memory longest.
 //!
-//! The worker has the priority of any other thread. A thread can't raise a lowered priority again,
-//! and a lower one costs most if the disk is the limit.
+//! The worker has normal thread priority. A thread can't raise its priority after lowering it, and
+//! a low priority costs most when the disk is the limit.
 //!
-//! A key is late if a Get overtook it, or if its row is in mutable memory when its turn comes. The
-//! row was not there when the key was queued, so another call needed it first. A mark in the record
-//! tells the store whether a moved row was used in time.
+//! A key counts as late if a Get overtook it, or if its row is already in mutable memory when its
+//! turn comes. In the second case another call needed the row first, because it was not in memory
+//! when the key was queued. A mark in the record tells the store whether a row that was brought in
+//! was used in time.
 
 pub(crate) mod depth;
 pub(crate) mod pending;
@@ -54,51 +55,53 @@ use crate::lookahead::requests::{BURST_KEYS_MAX, BURST_KEYS_MIN, Requests, numbe
 use crate::lookahead::window::{Remembered, Window};
 use crate::stats::LookaheadStats;
 
-/// The values of a group's rows take at most one part in this number of the bank's budget, unless
-/// the group has few rows (`Requests::groups`). Between bursts the worker copies rows that leave
-/// memory soon.
+/// The values of a group of rows take at most 1 / `BURST_BUDGET_SHARE` of the bank's budget, unless
+/// the group has few rows (`Requests::groups`). The limit keeps bursts short, because the worker
+/// copies rows that leave memory soon only between bursts.
 const BURST_BUDGET_SHARE: u64 = 16;
 
-/// By default the queue takes one part in this number of the bank's budget.
+/// By default the queue takes 1 / `BUDGET_SHARE` of the bank's budget.
 const BUDGET_SHARE: u64 = 32;
-/// Room for 790,000 keys; rows beyond would be read too early.
+/// Largest memory of the queue, enough for 790,000 keys. More rows would be read too early.
 const MEMORY_BYTES_MAX: u64 = 40 << 20;
 
-/// A Get waits for the current burst if it needs one in this number of the burst's keys. Otherwise
-/// it reads its few keys a second time.
+/// A Get waits for the current burst if it needs at least 1 / `WANTED_SHARE` of the burst's keys.
+/// Otherwise it reads its few rows a second time.
 const WANTED_SHARE: usize = 4;
-/// The longest wait for each 1,024 keys of a burst. Only a drive with fewer than 10,000 reads a
-/// second takes longer.
+/// A Get waits for a burst at most this long per 1,024 keys of the burst. Only a drive with fewer
+/// than 10,000 reads a second takes longer.
 const WAIT_PER_1024_KEYS: Duration = Duration::from_millis(100);
-/// Keys that a Get looks up in the queue before it lets other threads have the lock.
+/// Number of keys that a Get looks up in the queue before it lets other threads take the lock.
 const OVERTAKEN_AT_ONCE_MAX: usize = 4096;
 
-/// For this number of keys of capacity, the window remembers one row. A row is in the window while
-/// its batch is ahead, and in the queue only until it is read.
+/// The window remembers one row per this number of keys of the queue's capacity. A row is in the
+/// window until its batch has come, but in the queue only until it is read.
 const KEYS_PER_REMEMBERED: usize = 2;
 
-/// Memory per key of capacity, in bytes.
+/// Memory per key of the queue's capacity, in bytes.
 const BYTES_PER_KEY: u64 = Requests::BYTES_PER_KEY
     + PendingSet::BYTES_PER_KEY
     + (size_of::<Remembered>() / KEYS_PER_REMEMBERED) as u64;
 
-/// The number of keys that may be pending in a bank of this budget.
+/// Returns the number of keys that may be pending in a bank with this budget.
 pub(crate) fn capacity_for_budget(budget_bytes: u64) -> usize {
     ((budget_bytes / BUDGET_SHARE).min(MEMORY_BYTES_MAX) / BYTES_PER_KEY) as usize
 }
 
-/// Bytes of memory for a queue of this capacity.
+/// Returns the memory of a queue with this capacity, in bytes.
 pub(crate) fn memory_bytes(capacity_keys: usize) -> u64 {
     (capacity_keys as u64).saturating_mul(BYTES_PER_KEY)
 }
 
-/// The smallest budget that leaves `store_bytes` beside the queue's share.
+/// Returns the smallest budget that leaves `store_bytes` to the store after the queue took its
+/// share.
 pub(crate) fn budget_for(store_bytes: u64) -> u64 {
     let share = (store_bytes / (BUDGET_SHARE - 1) + 1).min(MEMORY_BYTES_MAX);
     store_bytes.saturating_add(share)
 }
 
-/// A bank's queue and its worker. Its drop stops the worker after the current burst.
+/// A bank's lookahead queue and its worker thread. Dropping it stops the worker after the current
+/// burst.
 #[derive(Debug)]
 pub(crate) struct Lookahead {
     shared: Arc<Shared>,
@@ -143,13 +146,13 @@ impl Lookahead {
         }
     }
 
-    /// Queues those of `keys` that are on disk, or in the read-only region and so the next to leave
-    /// memory. A row takes `row_bytes`.
+    /// Queues the keys whose rows are on disk or in the read-only region, which leaves memory next.
+    /// A row takes `row_bytes`.
     ///
     /// # Errors
-    /// [`Error::LookaheadFailed`] once for a failure of the worker since the last call; the call
-    /// then queues nothing. [`ThreadRefused`](crate::Error::ThreadRefused) if the worker can't be
-    /// started.
+    /// [`Error::LookaheadFailed`] if the worker failed since the last call. A failure is reported
+    /// once, and that call queues nothing. [`ThreadRefused`](crate::Error::ThreadRefused) if the
+    /// worker can't be started.
     pub(crate) fn announce(
         &self,
         table: TableId,
@@ -180,16 +183,17 @@ impl Lookahead {
         Ok(receipt)
     }
 
-    /// Called by a Get of these distinct keys. Takes those that wait in the queue from the worker.
-    /// If many of them are in the current burst, waits for the burst.
+    /// Called by a Get of these distinct keys. Overtakes keys that wait in the queue, so the worker
+    /// skips them. If many of the keys are in the current burst, waits for the burst.
     pub(crate) fn make_way(&self, table: TableId, keys: &[u64]) {
-        // Relaxed: a thread that misses a very new announcement reads the row as any Get does.
+        // Relaxed: a Get that misses a very new announcement reads the row as without lookahead.
         if self.shared.has_requests.load(Ordering::Relaxed) {
             self.make_way_within(table, keys, WAIT_PER_1024_KEYS);
         }
     }
 
-    /// True if the burst ended within the time; `None` if there was no burst to wait for.
+    /// Does the work of `make_way`. True if the burst ended within the time; `None` if the Get did
+    /// not have to wait.
     fn make_way_within(
         &self,
         table: TableId,
@@ -201,7 +205,7 @@ impl Lookahead {
         let mut burst = state.bursts;
         let mut wanted = 0;
         for chunk in keys.chunks(OVERTAKEN_AT_ONCE_MAX) {
-            // Lets another thread have the queue.
+            // Lets another thread use the queue.
             MutexGuard::bump(&mut state);
             let QueueState { pending, in_hand, in_hand_of, bursts, .. } = &mut *state;
             if *bursts != burst {
@@ -226,7 +230,7 @@ impl Lookahead {
         Some(state.bursts != burst)
     }
 
-    /// Lets the worker read rows into a buffer.
+    /// Queues a job for the worker that reads rows into a buffer.
     ///
     /// # Errors
     /// [`ThreadRefused`](crate::Error::ThreadRefused) if the worker can't be started.
@@ -240,8 +244,8 @@ impl Lookahead {
     fn start_worker(&self) -> Result<()> {
         let mut worker = self.worker.lock();
         if worker.as_ref().is_none_or(JoinHandle::is_finished) {
-            // A worker ends only with the bank or by a panic, which was printed. Its current burst
-            // and its queue are given up.
+            // A worker ends only with the bank or by a panic, which was printed. The rows of its
+            // queue and current burst are given up.
             self.shared.give_up_pending();
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name("embank-lookahead".to_owned());
@@ -255,21 +259,21 @@ impl Lookahead {
         Ok(())
     }
 
-    /// Empties the queue and returns the number of its keys. The current burst continues.
+    /// Empties the queue and returns the number of its keys. A burst that has begun continues.
     pub(crate) fn cancel(&self) -> usize {
         let given_up = self.cancel_those(Cancelled::All);
         self.count_all_as_cancelled();
         given_up
     }
 
-    /// Takes these keys of a table out of the queue and returns the number of keys that were in it.
+    /// Removes these keys of a table from the queue. Returns the number of keys that were in it.
     pub(crate) fn cancel_keys(&self, table: TableId, keys: &[u64]) -> usize {
         let given_up = self.cancel_those(Cancelled::Keys(table, keys.iter().copied().collect()));
         self.shared.counters.cancelled_too_late.add(keys.len().saturating_sub(given_up) as u64);
         given_up
     }
 
-    /// Takes the waiting rows of a dropped table out of the queue. The burst under way completes.
+    /// Removes the rows of a dropped table from the queue. A burst that has begun continues.
     pub(crate) fn forget(&self, table: TableId) {
         self.cancel_those(Cancelled::Table(table));
         self.count_all_as_cancelled();
@@ -277,7 +281,8 @@ impl Lookahead {
 
     fn count_all_as_cancelled(&self) {
         let in_hand = self.shared.queue.state.lock().pending.len() as u64;
-        // Read after the rows above, because rows count as promoted before they leave the burst.
+        // Read after the burst's rows above: a row counts as promoted before it leaves the burst,
+        // so no row is missed.
         let promoted = self.shared.store.stats().promoted;
         self.shared.counters.cancelled_too_late.add(promoted + in_hand);
     }
@@ -305,7 +310,7 @@ impl Lookahead {
         given_up
     }
 
-    /// Waits until no key is pending. False if that is not so at `deadline`.
+    /// Waits until no key is pending. Returns false if keys are still pending at `deadline`.
     pub(crate) fn wait_idle(&self, deadline: Instant) -> bool {
         let mut state = self.shared.queue.state.lock();
         while !state.is_idle() {
@@ -317,11 +322,12 @@ impl Lookahead {
     }
 
     pub(crate) fn note_depth(&self, depth: usize) {
-        // Relaxed: only statistics read it.
+        // Relaxed: only statistics read the value.
         self.shared.counters.depth.store(depth as u64, Ordering::Relaxed);
     }
 
-    /// An upper bound on the rows that were cancelled while they were moved or after that.
+    /// Returns an upper bound on the number of rows whose request was cancelled only after the
+    /// worker had taken them.
     pub(crate) fn cancelled_too_late(&self) -> u64 {
         self.shared.counters.cancelled_too_late.get()
     }
@@ -360,7 +366,7 @@ impl Drop for Lookahead {
         self.shared.queue.state.lock().stopping = true;
         self.shared.queue.work.notify_all();
         if let Some(worker) = self.worker.lock().take() {
-            // A worker that panicked has printed the panic. There is nothing to stop.
+            // A worker that panicked has already printed the panic, so the result is ignored.
             let _ = worker.join();
         }
     }

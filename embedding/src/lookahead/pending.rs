@@ -1,28 +1,27 @@
-//! The set of rows that a lookahead has requested and that are not in memory yet.
+//! The set of rows that a lookahead has requested and that were not brought into memory yet.
 //!
-//! Open addressing with linear probing over a fixed number of slots, so its memory is known when
-//! the bank opens. Removal shifts later entries back, so no tombstones collect. At most half of the
-//! slots are in use, so every probe ends at an empty one.
+//! A hash table with open addressing and linear probing. The number of slots is fixed, so its
+//! memory is known when the bank opens. Removal shifts later entries back, so there are no
+//! tombstones. At most half of the slots are in use, so every probe ends at an empty slot.
 //!
-//! A row can be *overtaken*. It then stays in the set, because the thread that added it has it in a
-//! queue, and the mark says that there is no work left for it. A new request for the row removes
-//! the mark.
+//! A row can be *overtaken*. It then stays in the set, because it is still in the queue. The mark
+//! says that the worker must not read it. A new request for the row removes the mark.
 
 use std::num::NonZeroU16;
 
-/// A bounded set of (table number, key).
+/// A set of (table number, key) with a fixed capacity.
 #[derive(Debug)]
 pub(crate) struct PendingSet {
     keys: Vec<u64>,
-    /// Table numbers; 0 is an empty slot.
+    /// Table number of each slot; 0 marks an empty slot.
     tables: Vec<u16>,
-    /// A bit for each slot in use: the row is overtaken.
+    /// One bit per slot: set if the slot's row is overtaken. Meaningless in an empty slot.
     overtaken: Vec<u64>,
     len: usize,
 }
 
 impl PendingSet {
-    /// Memory per key of capacity, in bytes.
+    /// Memory per key of the set's capacity, in bytes.
     pub(crate) const BYTES_PER_KEY: u64 = 2 * (8 + 2) + 1;
 
     pub(crate) fn with_capacity(capacity: usize) -> Self {
@@ -39,7 +38,7 @@ impl PendingSet {
         self.keys.len() / 2
     }
 
-    /// Adds a row, or removes the mark of an overtaken one.
+    /// Adds a row. If the set already has it, removes its overtaken mark.
     pub(crate) fn insert(&mut self, table: NonZeroU16, key: u64) -> Insertion {
         match self.slot_of(table, key) {
             Some(slot) if self.tables[slot] != 0 => {
@@ -57,20 +56,20 @@ impl PendingSet {
         }
     }
 
-    /// Takes every row out.
+    /// Removes all rows.
     pub(crate) fn clear(&mut self) {
         self.tables.fill(0);
         self.len = 0;
     }
 
-    /// Marks a row as overtaken. False if the set does not have it.
+    /// Marks a row as overtaken. Returns false if the set does not have the row.
     pub(crate) fn overtake(&mut self, table: NonZeroU16, key: u64) -> bool {
         let Some(slot) = self.occupied(table, key) else { return false };
         self.mark(slot, true);
         true
     }
 
-    /// True if the set has the row and it is overtaken.
+    /// True if the set has the row and the row is overtaken.
     pub(crate) fn is_overtaken(&self, table: NonZeroU16, key: u64) -> bool {
         self.occupied(table, key).is_some_and(|slot| self.marked(slot))
     }
@@ -84,7 +83,7 @@ impl PendingSet {
         *word = *word & !(1 << (slot % 64)) | u64::from(overtaken) << (slot % 64);
     }
 
-    /// The row's slot; `None` if the set does not have the row.
+    /// Returns the row's slot; `None` if the set does not have the row.
     fn occupied(&self, table: NonZeroU16, key: u64) -> Option<usize> {
         self.slot_of(table, key).filter(|&slot| self.tables[slot] != 0)
     }
@@ -99,8 +98,8 @@ impl PendingSet {
             if self.tables[slot] == 0 {
                 break;
             }
-            // An entry may move to the free slot unless its home lies behind that slot, on the way
-            // to the entry.
+            // An entry may move to the hole, unless its home slot comes after the hole in probe
+            // order.
             let home = self.home(self.tables[slot], self.keys[slot]);
             if (slot + slots - home) % slots >= (slot + slots - hole) % slots {
                 self.keys[hole] = self.keys[slot];
@@ -113,7 +112,7 @@ impl PendingSet {
         self.len -= 1;
     }
 
-    /// The row's slot, or the empty slot for it. `None` if there are no slots.
+    /// Returns the row's slot, or an empty slot for it. `None` if the set has no slots.
     fn slot_of(&self, table: NonZeroU16, key: u64) -> Option<usize> {
         let slots = self.keys.len();
         if slots == 0 {
@@ -134,7 +133,7 @@ impl PendingSet {
     }
 }
 
-/// What came of an insertion.
+/// The result of an insertion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Insertion {
     Added,
@@ -155,7 +154,7 @@ mod tests {
             steps in prop::collection::vec((0..3, 1_u16..3, 0_u64..12), 0..300),
         ) {
             let mut set = PendingSet::with_capacity(capacity);
-            // Each row, with whether it is overtaken.
+            // Maps each row to true if it is overtaken.
             let mut model = HashMap::new();
             for (step, table, key) in steps {
                 let table = NonZeroU16::new(table).unwrap();

@@ -1,4 +1,4 @@
-//! The queue of rows to read, which callers and the worker share.
+//! The queue of rows to read. Callers and the worker share it.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::lookahead::requests::{Requests, number};
 use crate::lookahead::window::Window;
 use crate::stats::counter::Counter;
 
-/// What happened to the distinct keys of one lookahead.
+/// The result of one lookahead, as numbers of its distinct keys.
 ///
 /// # Examples
 /// ```
@@ -28,58 +28,58 @@ use crate::stats::counter::Counter;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LookaheadReceipt {
-    /// Already in mutable memory, or in no table.
+    /// Keys whose rows are already in mutable memory or do not exist.
     pub resident: usize,
-    /// Queued by this call.
+    /// Keys that this call queued.
     pub queued: usize,
-    /// Already queued or being read.
+    /// Keys that were already queued or being read.
     pub merged: usize,
-    /// Refused because the queue is full.
+    /// Keys that were refused because the queue was full.
     pub dropped: usize,
 }
 
 impl LookaheadReceipt {
-    /// The keys that are on their way into memory: queued and merged ones.
+    /// Number of keys that will be brought into memory: queued and merged ones.
     #[must_use]
     pub fn accepted(&self) -> usize {
         self.queued + self.merged
     }
 }
 
-/// Rows that the worker reads for a caller, between its bursts. If it is dropped unfinished, it
-/// tells its caller.
+/// Rows that the worker reads into a caller's buffer between bursts. If a job is dropped
+/// unfinished, it informs its caller.
 pub(crate) trait Job: fmt::Debug + Send {
-    /// Reads up to `keys_max` rows. True when the job is done and its caller knows it.
+    /// Reads up to `keys_max` rows. Returns true when the job is done and has informed its caller.
     fn advance(&mut self, store: &Store, keys_max: usize) -> bool;
 }
 
-/// Shared by callers and the worker. The worker's methods stand in `worker.rs`.
+/// The state that callers share with the worker. `worker.rs` has the worker's methods.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) store: Arc<Store>,
     pub(crate) queue: Arc<Queue>,
-    /// Most bytes of the values of a group.
+    /// Limit on the bytes of all values of a group.
     pub(crate) burst_bytes_max: u64,
-    /// False if no row waits in the queue and there is no current burst. Written under the queue's
-    /// lock.
+    /// False if the queue is empty and no burst is running. Written under the queue's lock.
     pub(crate) has_requests: AtomicBool,
-    /// Signalled when there is no more work.
+    /// Signalled when all work is done.
     pub(crate) idle: Condvar,
-    /// Signalled when a burst has ended for which a Get waits.
+    /// Signalled when a burst ends and a Get waits for it.
     pub(crate) burst_over: Condvar,
     pub(crate) counters: Counters,
 }
 
-/// The part that the store's writer calls. It must not own the store.
+/// The part of the queue that the store's writer calls. It must not own the store, or neither would
+/// ever be dropped.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) state: Mutex<QueueState>,
-    /// Signalled when there is work, or when the worker must stop.
+    /// Signalled when there is work for the worker, or when it must stop.
     pub(crate) work: Condvar,
 }
 
 impl Queue {
-    /// The log's boundaries have moved.
+    /// Called by the store after the log's boundaries have moved.
     pub(crate) fn boundaries_moved(&self) {
         let mut state = self.state.lock();
         if !state.window.is_empty() {
@@ -92,27 +92,27 @@ impl Queue {
 #[derive(Debug)]
 pub(crate) struct QueueState {
     pub(crate) requests: Requests,
-    /// The rows of the queue and of the current burst.
+    /// The rows in the queue and in the current burst.
     pub(crate) pending: PendingSet,
-    /// Announced rows in mutable memory.
+    /// Announced rows that are in mutable memory.
     pub(crate) window: Window,
     /// True if rows of the window may be about to leave memory.
     pub(crate) look: bool,
-    /// True while the worker copies these rows.
+    /// True while the worker copies rows that are about to leave memory.
     pub(crate) looking: bool,
-    /// Requests that were cancelled since the worker took its current task. Their rows do not
-    /// return to the window.
+    /// Requests that were cancelled since the worker began its current task. The worker does not
+    /// return their rows to the window.
     pub(crate) cancelled: Vec<Cancelled>,
     /// True while the worker has a task.
     pub(crate) working: bool,
-    /// The keys of the current burst, in ascending order. Empty between bursts.
+    /// Keys of the current burst, in ascending order. Empty between bursts.
     pub(crate) in_hand: Vec<u64>,
     pub(crate) in_hand_of: Option<TableId>,
-    /// Bursts that are over.
+    /// Number of bursts that have ended.
     pub(crate) bursts: u64,
-    /// Gets that wait for the end of the current burst.
+    /// Number of Gets that wait for the end of the current burst.
     pub(crate) awaiting: usize,
-    /// Prefetches into buffers, in their order.
+    /// Jobs that read into buffers, in order.
     pub(crate) prefetches: VecDeque<Box<dyn Job>>,
     pub(crate) burst_was_last: bool,
     pub(crate) stopping: bool,
@@ -124,13 +124,13 @@ impl QueueState {
         self.pending.len() == 0 && !self.look && !self.looking
     }
 
-    /// True if a row of the current task was not cancelled since.
+    /// True if a row of the current task was not cancelled since the task began.
     pub(crate) fn is_wanted(&self, table: TableId, key: u64) -> bool {
         !self.cancelled.iter().any(|cancelled| cancelled.covers(table, key))
     }
 }
 
-/// Requests that their callers have cancelled.
+/// Requests that were cancelled.
 #[derive(Debug)]
 pub(crate) enum Cancelled {
     All,
@@ -162,20 +162,21 @@ pub(crate) struct Counters {
     pub(crate) failed: Counter,
     pub(crate) kept: Counter,
     pub(crate) reading_us: Counter,
-    /// An upper bound on the rows whose requests were cancelled while they were moved or after
-    /// that. This many rows may leave memory unused without a fault of the depth.
+    /// An upper bound on the number of rows whose request was cancelled only after the worker had
+    /// taken them. If these rows leave memory unused, the depth is not to blame.
     pub(crate) cancelled_too_late: Counter,
     /// The depth that an `AutoDepth` has chosen.
     pub(crate) depth: AtomicU64,
 }
 
 impl Shared {
-    /// The number of rows of `row_bytes` bytes that one group may have.
+    /// Returns the number of rows of `row_bytes` bytes that one group may have.
     pub(crate) fn fitting(&self, row_bytes: u64) -> usize {
         (self.burst_bytes_max / row_bytes.max(1)) as usize
     }
 
-    /// Queues the keys in groups of at most `fitting` keys, or more if that is too few for a burst.
+    /// Queues the keys in groups of at most `fitting` keys. If that is too few for a burst, a group
+    /// has more.
     pub(crate) fn enqueue(
         &self,
         table: TableId,
@@ -204,18 +205,18 @@ impl Shared {
                 self.has_requests.store(true, Ordering::Relaxed);
                 self.queue.work.notify_one();
             }
-            // Lets another thread have the queue.
+            // Lets another thread use the queue.
             MutexGuard::bump(&mut state);
         }
     }
 
-    /// Forgets all pending keys, and counts them as failed.
+    /// Removes all pending keys and counts them as failed.
     pub(crate) fn give_up_pending(&self) {
         let mut state = self.queue.state.lock();
         self.counters.failed.add(state.pending.len() as u64);
         state.requests.clear();
         state.pending.clear();
-        // No thread would copy the rows of the window.
+        // Without a worker, no thread would copy the rows of the window.
         state.window.forget(|_, _| true);
         state.look = false;
         state.looking = false;
@@ -223,12 +224,13 @@ impl Shared {
         self.has_requests.store(false, Ordering::Relaxed);
         self.end_burst(&mut state);
         state.cancelled.clear();
-        // Their drop takes only locks of their own.
+        // Dropping these jobs under the queue's lock is safe: a job's drop takes only the job's own
+        // locks.
         state.prefetches.clear();
         self.idle.notify_all();
     }
 
-    /// Ends the current burst, if there is one.
+    /// Ends the current burst, if one is running.
     pub(crate) fn end_burst(&self, state: &mut QueueState) {
         state.in_hand.clear();
         state.in_hand_of = None;

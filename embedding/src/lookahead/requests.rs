@@ -1,14 +1,14 @@
-//! The rows that wait to be read, in their order, and how they are cut into bursts.
+//! The queued rows in order, and the rule that divides them into bursts.
 //!
-//! **Problem.** Among more rows, neighbours lie nearer to each other on disk, so one read brings
-//! several of them (`kv/src/engine/batch/reads.rs`). But a Get that needs rows of the
-//! current burst waits for the whole burst, or, if it needs few of them, reads its rows a second
+//! **Problem.** The more rows a burst has, the closer its rows lie on disk, and one read then
+//! brings several of them (`kv/src/engine/batch/reads.rs`). But a Get that needs many rows of the
+//! current burst waits for the whole burst. A Get that needs few of them reads these rows a second
 //! time.
 //!
-//! **Approach.** Keys that were announced together are usually got together. They are a *group*,
-//! and come in one burst. Small groups of one table are joined until the burst is long enough to
-//! keep a drive busy. Larger groups stay alone. A group that is too large for a burst is first cut
-//! into equal parts.
+//! **Approach.** Keys that one call announces are usually read by one Get. They form a *group* and
+//! come in one burst. Small groups of one table are joined until the burst is long enough to keep a
+//! drive busy. A larger group is a burst of its own. A group that is too large for a burst is first
+//! divided into equal parts.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU16;
@@ -17,15 +17,15 @@ use embank_kv::TableId;
 
 use crate::lookahead::pending::PendingSet;
 
-/// A burst of this many keys is deep enough for any drive, so it takes no further group.
+/// A burst takes no further group once it has this many keys, which keeps any drive busy.
 pub(crate) const BURST_KEYS_MIN: usize = 512;
-/// The longest group. A burst is shorter than the sum of both limits.
+/// Largest number of keys in a group. A burst is shorter than the sum of both limits.
 pub(crate) const BURST_KEYS_MAX: usize = 4096;
 
-/// The number of a table in the pending set. A dropped table's rows leave the queue with it, but
-/// those of the current burst stay in the set until the burst has ended. If another table has the
-/// number by then, its rows with these keys count as merged and are not read ahead. Such an
-/// announcement is lost, as with a full queue.
+/// Returns the number of a table in the pending set. If a table is dropped, its rows leave the
+/// queue, but rows of the current burst stay in the set until the burst ends. If a new table gets
+/// the same number before that, its rows with the same keys count as merged and are not read in
+/// advance. Such an announcement is lost, as if the queue were full.
 pub(crate) fn number(table: TableId) -> NonZeroU16 {
     NonZeroU16::new(table.number()).expect("the store numbers tables from 1")
 }
@@ -39,17 +39,17 @@ struct Request {
 
 const _: () = assert!(size_of::<Request>() == 16);
 
-/// The queue. Each of its rows is in the pending set too.
+/// The queue. Each of its rows is also in the pending set.
 #[derive(Debug)]
 pub(crate) struct Requests {
     queue: VecDeque<Request>,
-    /// The newest group's number, which wraps. Only neighbours are compared. If two neighbours have
-    /// one number after 65,536 groups, they count as one group.
+    /// Number of the newest group. It wraps after 65,536 groups. Only the numbers of neighbouring
+    /// requests are compared; two neighbours with the same number count as one group.
     group: u16,
 }
 
 impl Requests {
-    /// Memory per key of capacity, in bytes.
+    /// Memory per key of the queue's capacity, in bytes.
     pub(crate) const BYTES_PER_KEY: u64 = size_of::<Request>() as u64;
 
     pub(crate) fn with_capacity(capacity: usize) -> Self {
@@ -60,14 +60,14 @@ impl Requests {
         self.queue.len()
     }
 
-    /// The groups of keys that were announced together: as few as possible, of equal length, and of
-    /// at most `fitting` keys, unless that is too few for a burst.
+    /// Divides keys that were announced together into groups: as few as possible, of equal length,
+    /// with at most `fitting` keys. If that is too few for a burst, a group has more.
     pub(crate) fn groups(keys: &[u64], fitting: usize) -> impl Iterator<Item = &[u64]> {
         let groups = keys.len().div_ceil(fitting.clamp(BURST_KEYS_MIN, BURST_KEYS_MAX));
         keys.chunks(keys.len().div_ceil(groups.max(1)).max(1))
     }
 
-    /// Begins a new group with the next key that is pushed.
+    /// Begins a new group. The next pushed key is its first.
     pub(crate) fn begin_group(&mut self) {
         self.group = self.group.wrapping_add(1);
     }
@@ -76,7 +76,7 @@ impl Requests {
         self.queue.push_back(Request { table, group: self.group, key });
     }
 
-    /// Keeps the requests for which `keep` is true.
+    /// Keeps the requests for which `keep` returns true.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(TableId, u64) -> bool) {
         self.queue.retain(|request| keep(request.table, request.key));
     }
@@ -85,7 +85,7 @@ impl Requests {
         self.queue.clear();
     }
 
-    /// Removes overtaken rows from the front of the queue and from the pending set. Returns their
+    /// Removes overtaken rows from the front of the queue, and from the pending set. Returns their
     /// number.
     pub(crate) fn pass_over(&mut self, pending: &mut PendingSet) -> u64 {
         let mut passed = 0;
@@ -100,8 +100,9 @@ impl Requests {
         passed
     }
 
-    /// Takes a burst from the front, beginning with the first key that was not overtaken. Returns
-    /// its table, and the number of keys that were skipped; `None` if no key is left.
+    /// Takes a burst from the front of the queue, whose first key must not be overtaken. Returns
+    /// the burst's table, and the number of overtaken keys that were skipped. `None` if the queue
+    /// is empty.
     pub(crate) fn take_burst(
         &mut self,
         pending: &mut PendingSet,

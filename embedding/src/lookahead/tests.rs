@@ -21,10 +21,10 @@ fn the_budget_asked_for_leaves_the_store_what_it_needs() {
     }
 }
 
-/// Longer than any test takes that passes.
+/// Longer than any passing test takes.
 const A_MINUTE: Duration = Duration::from_secs(60);
 
-/// A queue whose worker is this test.
+/// Makes a queue without a worker thread: the test does the worker's steps itself.
 fn queue(dir: &std::path::Path) -> (Lookahead, TableId) {
     let store = Store::open(dir, &embank_kv::StoreOptions::default()).unwrap();
     let table = store.create_table("rows", 8, b"").unwrap();
@@ -70,7 +70,7 @@ fn what_is_cancelled_while_it_is_in_hand_is_forgotten() {
     assert!(matches!(shared.next_task(&mut burst), Some(Task::Burst(_))));
     shared.finish_burst(table, &burst, &marks[1..2], Ok(Promoted::default()));
     assert_eq!(shared.queue.state.lock().window.take_below(u64::MAX).len(), 1);
-    // Rows that the worker is keeping do not come back either.
+    // Rows that the worker is copying do not return to the window after a cancel either.
     shared.queue.state.lock().window.remember(table, &marks);
     shared.queue.boundaries_moved();
     assert!(matches!(shared.next_task(&mut burst), Some(Task::Look)));
@@ -94,7 +94,7 @@ fn whoever_cancels_all_excuses_what_is_in_hand_and_what_was_kept() {
     lookahead.cancel();
     assert_eq!(lookahead.cancelled_too_late(), 3, "in hand");
     shared.finish_burst(table, &burst, &marks, Ok(Promoted::default()));
-    // The row was kept in memory without a read.
+    // The rows were kept in memory without a read.
     shared.store.checkpoint(b"").unwrap();
     let marks = [marks[0].1, marks[1].1];
     let mut kept = Vec::new();
@@ -131,29 +131,30 @@ fn what_is_announced_together_comes_in_one_burst() {
         }
         lengths
     };
-    // Small groups are joined until the burst is deep enough. The last of them ends it.
+    // Small groups are joined until the burst is long enough; the group that makes it so is the
+    // last.
     announce(table, 4096, 0..300);
     announce(table, 4096, 300..600);
     announce(table, 4096, 600..1200);
     announce(table, 4096, 1200..1800);
     assert_eq!(bursts(), [(false, 600), (false, 600), (false, 600)]);
-    // A large group is one burst, unless it is too large: then its parts are equal.
+    // A large group is one burst. A group that is too large is divided into equal bursts.
     announce(table, 9999, 0..3000);
     announce(table, 9999, 3000..8000);
     announce(table, 9999, 8000..8010);
     assert_eq!(bursts(), [(false, 3000), (false, 2500), (false, 2500), (false, 10)]);
-    // A burst has few wide rows, but enough for a burst.
+    // A burst of wide rows has fewer rows, but at least the number that a burst needs.
     assert_eq!((shared.fitting(64), shared.fitting(0)), (1024, 1 << 16));
     announce(table, 700, 0..2000);
     announce(table, 0, 2000..3024);
     let lengths: Vec<usize> = bursts().into_iter().map(|(_, length)| length).collect();
     assert_eq!(lengths, [667, 667, 666, 512, 512]);
-    // Of one table.
+    // A burst has rows of only one table.
     announce(table, 4096, 0..300);
     announce(other, 4096, 300..600);
     announce(table, 4096, 600..900);
     assert_eq!(bursts(), [(false, 300), (true, 300), (false, 300)]);
-    // The burst ends at this group also if its last rows are cancelled or overtaken.
+    // The burst ends with the same group if the last rows of a group are cancelled or overtaken.
     announce(table, 4096, 0..700);
     announce(table, 4096, 700..1400);
     announce(table, 4096, 1400..2100);
@@ -170,18 +171,18 @@ fn what_a_get_overtakes_the_worker_passes_over() {
     let next = |burst: &mut Vec<u64>| matches!(shared.next_task(burst), Some(Task::Burst(_)));
     shared.enqueue(table, 4096, &[1, 2, 3, 4, 5, 6], &[], &mut LookaheadReceipt::default());
     lookahead.make_way(table, &[2, 3, 9]);
-    // The key is announced again before its turn, so it is wanted again, and is in the queue once.
+    // Announcing an overtaken key again makes the worker read it. The queue still has it only once.
     shared.enqueue(table, 4096, &[3], &[], &mut LookaheadReceipt::default());
     let mut burst = Vec::new();
     assert!(next(&mut burst));
     assert_eq!(burst, [1, 3, 4, 5, 6]);
     assert_eq!(shared.counters.late.get(), 1);
-    // One in five keys of the current burst is too few to wait for it.
+    // A Get that needs only one of five keys in the current burst does not wait for the burst.
     assert_eq!(lookahead.make_way_within(table, &[1, 7], A_MINUTE), None);
     shared.finish_burst(table, &burst, &[], Ok(Promoted::default()));
     assert!(lookahead.wait_idle(Instant::now()));
     assert_eq!(lookahead.make_way_within(table, &[1, 7], A_MINUTE), None, "nothing is pending");
-    // If all keys are overtaken, there is no work.
+    // If all keys are overtaken, no work is left.
     shared.enqueue(table, 4096, &[7, 8], &[], &mut LookaheadReceipt::default());
     lookahead.make_way(table, &[7, 8]);
     shared.pass_over(&mut shared.queue.state.lock());
@@ -189,7 +190,8 @@ fn what_a_get_overtakes_the_worker_passes_over() {
     assert_eq!(shared.counters.late.get(), 3);
 }
 
-/// A queue with only overtaken rows once took the turn of a prefetch, which then waited for ever.
+/// Shows that a prefetch gets its turn although the queue holds overtaken rows. Once, such a queue
+/// took its turn, and the prefetch waited forever.
 #[test]
 fn a_prefetch_does_not_wait_for_what_was_overtaken() {
     let dir = tempfile::tempdir().unwrap();
@@ -197,7 +199,7 @@ fn a_prefetch_does_not_wait_for_what_was_overtaken() {
     let table = bank.table("rows", crate::TableConfig::new(2)).unwrap();
     let lookahead = &table.context().lookahead;
     let id = table.shared.id;
-    // The worker does not run, because the test has put the keys into the queue directly.
+    // The test puts the keys into the queue directly, so no worker is started.
     lookahead.shared.enqueue(id, 4096, &[1], &[], &mut LookaheadReceipt::default());
     let loan = table.context().store.lend_memory(8).unwrap();
     let (prefetch, job) =
@@ -244,7 +246,7 @@ fn a_get_waits_for_the_burst_that_brings_its_rows() {
         });
         assert!(lookahead.wait_idle(Instant::now()));
     }
-    // The wait for a burst that does not end is bounded.
+    // The wait for a burst that never ends is bounded.
     shared.enqueue(table, 4096, &[1], &[], &mut LookaheadReceipt::default());
     assert!(matches!(shared.next_task(&mut Vec::new()), Some(Task::Burst(_))));
     let waited = lookahead.make_way_within(table, &[1], Duration::from_millis(1));

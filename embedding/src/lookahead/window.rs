@@ -1,29 +1,29 @@
-//! Announced rows in mutable memory, which are to stay in memory until they are used.
+//! The window: announced rows in mutable memory that should stay there until they are used.
 //!
-//! A ring of fixed capacity: the newest row pushes out the oldest one, whose batch has probably
-//! come. Each row is remembered with its place in the log and its count of uses. So a comparison of
-//! addresses tells if the row will leave memory soon, and the row's own count tells if it was used
-//! since. A use of a row costs nothing more.
+//! A ring of fixed capacity. The newest row replaces the oldest one, whose batch has probably come.
+//! The window stores each row's place in the log and its use count. Comparing addresses shows
+//! whether the row will leave memory soon. Comparing use counts shows whether it was used since.
+//! The window adds no cost to a use of a row.
 
 use std::collections::VecDeque;
 
 use embank_kv::mechanisms::{Mechanism, is_on};
 use embank_kv::{RowMark, TableId};
 
-/// An unused row is kept in memory at most this many times. Each time costs a record in the log.
+/// An unused row is kept in memory at most this many times. Each time writes a record to the log.
 const LAPS_MAX: u8 = 3;
 
-/// An announced row.
+/// An announced row in the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Remembered {
     pub(crate) key: u64,
     pub(crate) mark: RowMark,
     pub(crate) table: TableId,
-    /// The number of times that it was kept in memory.
+    /// Number of times that the row was kept in memory.
     laps: u8,
 }
 
-/// The announced rows of a bank.
+/// The window of a bank.
 #[derive(Debug)]
 pub(crate) struct Window {
     rows: VecDeque<Remembered>,
@@ -45,7 +45,7 @@ impl Window {
         }
     }
 
-    /// Notes a kept row at its new place.
+    /// Remembers a row again at its new place in the log, after it was kept in memory.
     pub(crate) fn remember_again(&mut self, row: &Remembered, mark: RowMark) {
         if row.laps + 1 < LAPS_MAX {
             self.push(Remembered { mark, laps: row.laps + 1, ..*row });
@@ -62,7 +62,8 @@ impl Window {
         self.rows.push_back(row);
     }
 
-    /// Takes out the rows below an address, by table, in the order in which they were announced.
+    /// Removes and returns the rows below an address. They are sorted by table, and within a table
+    /// in order of announcement.
     pub(crate) fn take_below(&mut self, address: u64) -> Vec<Remembered> {
         let mut below = Vec::new();
         self.rows.retain(|row| {
@@ -76,7 +77,7 @@ impl Window {
         below
     }
 
-    /// Takes out the chosen rows.
+    /// Removes the chosen rows.
     pub(crate) fn forget(&mut self, chosen: impl Fn(TableId, u64) -> bool) {
         self.rows.retain(|row| !chosen(row.table, row.key));
     }

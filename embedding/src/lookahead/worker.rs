@@ -1,4 +1,4 @@
-//! The thread that reads ahead.
+//! The worker: the thread that reads rows in advance.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -8,25 +8,25 @@ use embank_kv::{Promoted, RowMark, TableId};
 use crate::lookahead::queue::{Job, QueueState, Shared};
 use crate::lookahead::requests::{BURST_KEYS_MAX, BURST_KEYS_MIN, number};
 
-/// Rows that are read into a buffer in one turn. A turn has as many as the last burst had, if those
-/// were more.
+/// Least number of rows that a prefetch may read in one turn. After a longer burst, it may read as
+/// many rows as that burst.
 const PREFETCH_KEYS: usize = 1024;
 
-/// What the worker does next.
+/// The worker's next task.
 pub(crate) enum Task {
-    /// Bring in the burst of this table.
+    /// Bring the rows of a burst of this table into memory.
     Burst(TableId),
-    /// Copy rows that are about to leave memory.
+    /// Copy rows of the window that are about to leave memory.
     Look,
-    /// Read some rows into a buffer.
+    /// Read some rows into a caller's buffer.
     Prefetch(Box<dyn Job>),
 }
 
 impl Shared {
-    /// The worker's loop: burst by burst until the bank closes.
+    /// The worker's loop. It runs until the bank closes.
     pub(crate) fn work(&self) {
         let mut burst = Vec::with_capacity(BURST_KEYS_MIN + BURST_KEYS_MAX);
-        /// If the worker panics, the guard wakes the threads that wait for it.
+        /// If the worker panics, this guard wakes the threads that wait for it.
         struct GiveUpAtTheEnd<'a>(&'a Shared);
         impl Drop for GiveUpAtTheEnd<'_> {
             fn drop(&mut self) {
@@ -47,7 +47,7 @@ impl Shared {
                     marks.clear();
                     burst_keys = burst.len();
                     let promoted = self.store.promote_marking(table, &burst, &mut marks);
-                    // Counted before the waiting threads learn that the burst is done.
+                    // The time is added before waiting threads learn that the burst has ended.
                     count_since(&mut began);
                     self.finish_burst(table, &burst, &marks, promoted);
                 }
@@ -63,14 +63,14 @@ impl Shared {
         }
     }
 
-    /// Copies announced rows that are about to leave memory, and that no operation has used, to the
-    /// log's tail.
+    /// Copies announced rows to the log's tail if they are about to leave memory and were not used.
     pub(crate) fn look_after_the_oldest(&self) {
-        // Each row leaves the window here, and returns a bounded number of times.
+        // Each row leaves the window here, and returns at most `LAPS_MAX` times.
         let (read_only, head) = self.store.boundaries();
         let due = self.queue.state.lock().window.take_below(read_only);
         for rows in due.chunk_by(|a, b| a.table == b.table) {
-            // A row on disk would have to be read, and may have been used before it went to disk.
+            // Rows that are already on disk are skipped. They would have to be read, and may have
+            // been used before.
             let rows: Vec<_> = rows.iter().filter(|row| row.mark.address() >= head).collect();
             let Some(first) = rows.first() else { continue };
             let keys: Vec<u64> = rows.iter().map(|row| row.key).collect();
@@ -85,7 +85,7 @@ impl Shared {
                 }
             }
             match kept {
-                // Rows for which there is no room go to disk, and are read when they are needed.
+                // If there is no room for the rows, they leave memory, and a Get reads them later.
                 Ok(())
                 | Err(
                     embank_kv::Error::NoSuchTable(_)
@@ -105,8 +105,8 @@ impl Shared {
         }
     }
 
-    /// The next task, and for a burst its keys, which are of one table. Waits while there is no
-    /// work. `None`: stop.
+    /// Returns the next task. For a burst, fills `burst` with keys of one table. Waits while there
+    /// is no work. `None` if the worker must stop.
     pub(crate) fn next_task(&self, burst: &mut Vec<u64>) -> Option<Task> {
         burst.clear();
         let mut state = self.queue.state.lock();
@@ -116,16 +116,17 @@ impl Shared {
             if state.stopping {
                 return None;
             }
-            // Comes first: it takes no disk read, and saves reads of the rows that would leave.
+            // This task comes first: it needs no disk read, and it saves reads of rows that would
+            // leave memory.
             if std::mem::take(&mut state.look) {
                 state.looking = true;
                 state.working = true;
                 return Some(Task::Look);
             }
-            // Comes first, so that a queue that is not empty has a burst. A prefetch may wait for
-            // it.
+            // Overtaken rows are removed first. A queue that is not empty then has a burst, and
+            // can't keep a prefetch waiting for nothing.
             self.pass_over(&mut state);
-            // Bursts and prefetches take turns, and so do several prefetches.
+            // Bursts and prefetches take turns, and several prefetches take turns among themselves.
             let turn = std::mem::take(&mut state.burst_was_last) || state.requests.len() == 0;
             if let Some(job) = if turn { state.prefetches.pop_front() } else { None } {
                 return Some(Task::Prefetch(job));
@@ -135,14 +136,14 @@ impl Shared {
                 state.working = true;
                 return Some(Task::Burst(table));
             }
-            // There is no current burst either. Relaxed: read by `make_way`, which may miss the
+            // No burst is running either. Relaxed: `make_way` reads the flag and may miss the
             // change.
             self.has_requests.store(false, Ordering::Relaxed);
             self.queue.work.wait(&mut state);
         }
     }
 
-    /// Removes overtaken rows from the queue's front.
+    /// Removes overtaken rows from the queue's front and counts them as late.
     pub(crate) fn pass_over(&self, state: &mut QueueState) {
         let passed = state.requests.pass_over(&mut state.pending);
         self.counters.late.add(passed);
@@ -151,7 +152,7 @@ impl Shared {
         }
     }
 
-    /// Takes a burst from the queue's front. Returns its table.
+    /// Takes a burst from the queue's front and makes it the current one. Returns its table.
     pub(crate) fn take_burst(
         &self,
         state: &mut QueueState,
@@ -180,9 +181,9 @@ impl Shared {
                 counters.late.add(promoted.resident + promoted.overtaken);
                 counters.missing.add(promoted.missing);
             }
-            // The table was dropped, which is no failure.
+            // A dropped table is not a failure.
             Err(embank_kv::Error::NoSuchTable(_)) => counters.cancelled.add(burst.len() as u64),
-            // The next Get of the rows reports it.
+            // The next Get of these rows reports the error.
             Err(
                 embank_kv::Error::QuotaExceeded { .. }
                 | embank_kv::Error::DiskFull { .. }

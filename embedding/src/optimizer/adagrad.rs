@@ -1,10 +1,10 @@
-//! Adagrad, with an accumulator for each value or for each row.
+//! Adagrad, with one accumulator per value or per row.
 
 use super::lanes::{each_value, quotient_or_zero, saturated, sum_of_squares};
 use super::numbers::{check_learning_rate, check_not_negative};
 use super::state::RowState;
 
-/// `torch.optim.Adagrad`. A row has one accumulator for each value, and a count of steps if the
+/// `torch.optim.Adagrad`. A row has one accumulator per value, and a count of steps if the learning
 /// rate decays.
 ///
 /// ```text
@@ -25,20 +25,21 @@ use super::state::RowState;
 pub struct Adagrad {
     /// Learning rate.
     pub lr: f64,
-    /// Decay of the learning rate with the row's steps. Default: 0. Whether it is 0 is fixed when
-    /// the table is created.
+    /// Decay of the learning rate with the row's number of steps. Default: 0. Whether it is 0 can't
+    /// change after the table is created.
     pub lr_decay: f64,
-    /// L2 penalty: this share of the row is added to its gradient. Default: 0.
+    /// L2 penalty: the row times this number is added to the gradient. Default: 0.
     pub weight_decay: f64,
-    /// Initial value of a new row's sums. Default: 0. Fixed when the table is created.
+    /// Initial value of a new row's accumulators. Default: 0. It can't change after the table is
+    /// created.
     pub initial_accumulator: f32,
-    /// Added to the root, against division by zero. Default: 1e-10. May be 0: a value whose sum is
-    /// 0 is not moved.
+    /// Added to the root to avoid division by zero. Default: 1e-10. May be 0: then a value whose
+    /// sum is 0 does not move.
     pub eps: f64,
 }
 
 impl Adagrad {
-    /// Torch's defaults at this learning rate.
+    /// Makes an Adagrad with torch's defaults and this learning rate.
     #[must_use]
     pub fn new(lr: f64) -> Self {
         Self { lr, lr_decay: 0.0, weight_decay: 0.0, initial_accumulator: 0.0, eps: 1e-10 }
@@ -74,7 +75,7 @@ impl AdagradStep {
     #[inline(always)]
     pub(super) fn take(&self, row: RowState<'_>, gradient: &[f32]) {
         let Self { weight_decay, eps, .. } = *self;
-        // Steps are counted only if the rate decays.
+        // A row counts its steps only if the rate decays.
         let lr = if self.lr_decay == 0.0 {
             self.lr as f32
         } else {
@@ -88,7 +89,7 @@ impl AdagradStep {
     }
 }
 
-/// Adagrad with one accumulator for each row, the mean of its squared gradients:
+/// Adagrad with one accumulator per row, the sum of the means of its squared gradients. It equals
 /// `EXACT_ROWWISE_ADAGRAD` of FBGEMM and TorchRec. The state of a row is 4 bytes.
 ///
 /// ```text
@@ -108,17 +109,18 @@ impl AdagradStep {
 pub struct RowWiseAdagrad {
     /// Learning rate.
     pub lr: f64,
-    /// L2 penalty: this share of the row is added to its gradient. Default: 0.
+    /// L2 penalty: the row times this number is added to the gradient. Default: 0.
     pub weight_decay: f64,
-    /// Initial value of a new row's sum. Default: 0. Fixed when the table is created.
+    /// Initial value of a new row's accumulator. Default: 0. It can't change after the table is
+    /// created.
     pub initial_accumulator: f32,
-    /// Added to the root, against division by zero. Default: 1e-8. May be 0: a row whose sum is 0
-    /// is not moved.
+    /// Added to the root to avoid division by zero. Default: 1e-8. May be 0: then a row whose sum
+    /// is 0 does not move.
     pub eps: f64,
 }
 
 impl RowWiseAdagrad {
-    /// FBGEMM's defaults at this learning rate.
+    /// Makes a row-wise Adagrad with FBGEMM's defaults and this learning rate.
     #[must_use]
     pub fn new(lr: f64) -> Self {
         Self { lr, weight_decay: 0.0, initial_accumulator: 0.0, eps: 1e-8 }
@@ -159,8 +161,8 @@ impl RowWiseStep {
         let sum = saturated(row.scalars[0] + (squares / gradient.len() as f64) as f32);
         row.scalars[0] = sum;
         let root = sum.sqrt() + eps;
-        // All gradients so far were zero, or their squares too small for f32, so there is no scale
-        // for a step. An infinite rate would turn a gradient of zero into NaN.
+        // The rate is infinite if all gradients so far were zero or had squares too small for f32.
+        // The row then does not move: an infinite rate would turn a zero gradient into NaN.
         let rate = Some(lr / root).filter(|rate| rate.is_finite()).unwrap_or(0.0);
         each_value(row.vector, [], gradient, |value, [], g| {
             let g = value.mul_add(weight_decay, g);
@@ -169,7 +171,7 @@ impl RowWiseStep {
     }
 }
 
-/// [`sum_of_squares`] of the gradient after weight decay.
+/// Returns the [`sum_of_squares`] of the gradient after weight decay.
 #[inline(always)]
 fn decayed_sum_of_squares(vector: &[f32], weight_decay: f32, gradient: &[f32]) -> f64 {
     vector

@@ -1,16 +1,16 @@
 //! Adam and AdamW. Each row counts its own steps.
 //!
-//! The bias corrections need powers of the betas at each row's own step. Two small tables hold such
-//! powers, so that a row of 16 values does not spend its time in `pow`: beta^step = beta^(step mod
-//! 256) * beta^(256 * (step / 256)), two rounded factors. Beyond 65,535 steps the power is
-//! computed.
+//! The bias corrections need powers of the betas at each row's own step. Calling `pow` would
+//! dominate the time of a row of 16 values, so two small tables hold powers. beta^step = beta^(step
+//! mod 256) * beta^(256 * (step / 256)) is a product of two rounded factors. Beyond 65,535 steps,
+//! `pow` is called.
 
 use super::lanes::{each_value, quotient_or_zero, saturated};
 use super::numbers::{check_learning_rate, check_not_negative};
 use super::state::RowState;
 
-/// `torch.optim.Adam`, with steps counted for each row. The state has two numbers for each value,
-/// and the count.
+/// `torch.optim.Adam` with a count of steps per row. The state has two numbers per value, and the
+/// count.
 ///
 /// ```text
 /// g += weight_decay * row
@@ -30,17 +30,17 @@ use super::state::RowState;
 pub struct Adam {
     /// Learning rate.
     pub lr: f64,
-    /// Share of each moment that stays at a step, from 0 to below 1. Default: 0.9 and 0.999.
+    /// Share of each moment that is kept at a step, from 0 to below 1. Default: 0.9 and 0.999.
     pub betas: (f64, f64),
-    /// Added to the root, against division by zero. Default: 1e-8. May be 0: a value whose second
-    /// moment is 0 is not moved by its gradient.
+    /// Added to the root to avoid division by zero. Default: 1e-8. May be 0: then a gradient does
+    /// not move a value whose second moment is 0.
     pub eps: f64,
-    /// L2 penalty: this share of the row is added to its gradient. Default: 0.
+    /// L2 penalty: the row times this number is added to the gradient. Default: 0.
     pub weight_decay: f64,
 }
 
 impl Adam {
-    /// Torch's defaults at this learning rate.
+    /// Makes the optimizer with torch's defaults and this learning rate.
     #[must_use]
     pub fn new(lr: f64) -> Self {
         Self { lr, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0 }
@@ -73,8 +73,8 @@ impl Adam {
     }
 }
 
-/// `torch.optim.AdamW`: Adam whose weight decay works on the row itself, with steps counted for
-/// each row.
+/// `torch.optim.AdamW`: Adam with weight decay that shrinks the row itself. Steps are counted per
+/// row.
 ///
 /// ```text
 /// row *= 1 - lr * weight_decay
@@ -89,17 +89,17 @@ impl Adam {
 pub struct AdamW {
     /// Learning rate.
     pub lr: f64,
-    /// Share of each moment that stays at a step, from 0 to below 1. Default: 0.9 and 0.999.
+    /// Share of each moment that is kept at a step, from 0 to below 1. Default: 0.9 and 0.999.
     pub betas: (f64, f64),
-    /// Added to the root, against division by zero. Default: 1e-8. May be 0: a value whose second
-    /// moment is 0 is not moved by its gradient.
+    /// Added to the root to avoid division by zero. Default: 1e-8. May be 0: then a gradient does
+    /// not move a value whose second moment is 0.
     pub eps: f64,
-    /// Share of the row that is taken off at each step, times the learning rate. Default: 0.01.
+    /// A step shrinks the row by this number times the learning rate. Default: 0.01.
     pub weight_decay: f64,
 }
 
 impl AdamW {
-    /// Torch's defaults at this learning rate.
+    /// Makes the optimizer with torch's defaults and this learning rate.
     #[must_use]
     pub fn new(lr: f64) -> Self {
         Self { lr, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.01 }
@@ -117,16 +117,16 @@ pub(crate) struct AdamStep {
     powers: [Powers; 2],
     /// 1 - beta1.
     first_share: f32,
-    /// 1 - (1 - beta1), rounded in this order.
+    /// 1 - (1 - beta1), rounded in this order as torch does.
     first_rest: f32,
     /// beta2.
     second_kept: f32,
     /// 1 - beta2.
     second_share: f32,
     eps: f32,
-    /// Weight decay that is added to the gradient.
+    /// Weight decay of Adam, which is added to the gradient.
     penalty: f32,
-    /// Share of the row that stays.
+    /// Factor of the row at a step: below 1 with AdamW's weight decay.
     kept: f32,
 }
 
@@ -137,7 +137,8 @@ impl AdamStep {
         let rate = (-(self.lr / first)) as f32;
         let correction = second.sqrt() as f32;
         let Self { second_kept, second_share, eps, penalty, kept, .. } = *self;
-        // Of the two ways to interpolate, torch takes the one that is exact at the nearer end.
+        // There are two formulas to interpolate. As in torch, the code uses the formula that is
+        // exact at the nearer end.
         let near = self.first_share < 0.5;
         let mix = if near { self.first_share } else { -self.first_rest };
         let (means, squares) = row.state.split_at_mut(gradient.len());
@@ -153,7 +154,7 @@ impl AdamStep {
 
 const TABLE: usize = 256;
 
-/// The powers of a number.
+/// Tables with powers of `base`.
 #[derive(Debug)]
 struct Powers {
     base: f64,
@@ -191,7 +192,7 @@ mod tests {
         for base in [0.0, 0.5, 0.9, 0.999, 0.999_999] {
             let powers = Powers::new(base);
             for step in [1, 2, 255, 256, 257, 1000, 10_000, 65_535, 65_536, 1 << 20, u32::MAX] {
-                // The formula uses their distance from 1.
+                // Compares 1 minus the power, because the formula of Adam uses this difference.
                 let found = 1.0 - powers.at(step);
                 let exact = 1.0 - base.powf(f64::from(step));
                 let difference = (found - exact).abs();

@@ -1,12 +1,11 @@
-//! Follow the regularised leader, with L1 and L2 penalties.
+//! FTRL (follow the regularised leader), with L1 and L2 penalties.
 
 use super::lanes::{each_value, quotient_or_zero, saturated};
 use super::numbers::{check_learning_rate, check_not_negative};
 use super::state::RowState;
 
 /// FTRL-proximal (McMahan et al., "Ad click prediction: a view from the trenches", 2013, algorithm
-/// 1). The state has two numbers for each value: the sum of squares `n` and the leader's gradient
-/// `z`.
+/// 1). The state has two numbers per value: the sum of squares `n` and the leader's gradient `z`.
 ///
 /// ```text
 /// sigma = (sqrt(n + g^2) - sqrt(n)) / lr
@@ -15,9 +14,9 @@ use super::state::RowState;
 /// row = 0 where |z| <= l1, else -(z - sign(z) * l1) / ((beta + sqrt(n)) / lr + l2)
 /// ```
 ///
-/// Equals `tf.keras.optimizers.Ftrl` with `learning_rate_power=-0.5`, if this `l2` is twice its
-/// `l2_regularization_strength`. The first step replaces the row's initial values by those of the
-/// formula, so use [`Initializer::Zeros`](crate::Initializer::Zeros) with it.
+/// Equals `tf.keras.optimizers.Ftrl` with `learning_rate_power=-0.5`, if this `l2` is twice
+/// `l2_regularization_strength`. The first step replaces the row's initial values by values of the
+/// formula, so use [`Initializer::Zeros`](crate::Initializer::Zeros).
 ///
 /// # Examples
 /// ```
@@ -29,23 +28,23 @@ use super::state::RowState;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ftrl {
-    /// Learning rate, the paper's alpha. With 0, as at the start of a warm-up, a step changes
+    /// Learning rate, alpha in the paper. With 0, as at the start of a warm-up, a step changes
     /// neither row nor state.
     pub lr: f64,
-    /// Added to the root of the sum of squares, which makes the first steps smaller. Default: 0;
-    /// the paper suggests 1.
+    /// Added to the root of the sum of squares, which makes the first steps smaller. Default: 0.
+    /// The paper suggests 1.
     pub beta: f64,
     /// L1 penalty: makes rows sparse. Default: 0.
     pub l1: f64,
     /// L2 penalty. Default: 0.
     pub l2: f64,
-    /// Initial value of a new row's sums of squares. Default: 0.1, as in Keras; 0 in the paper.
-    /// Fixed when the table is created.
+    /// Initial value of a new row's sums of squares. Default: 0.1, as in Keras; the paper uses 0.
+    /// It can't change after the table is created.
     pub initial_accumulator: f32,
 }
 
 impl Ftrl {
-    /// Keras' defaults at this learning rate.
+    /// Makes an FTRL with Keras' defaults and this learning rate.
     #[must_use]
     pub fn new(lr: f64) -> Self {
         Self { lr, beta: 0.0, l1: 0.0, l2: 0.0, initial_accumulator: 0.1 }
@@ -53,7 +52,7 @@ impl Ftrl {
 
     pub(super) fn check(&self) -> Result<(), String> {
         check_learning_rate(self.lr)?;
-        // The step divides by the rate, unless the rate is 0.
+        // A step divides by the rate unless it is 0, so the reciprocal must be finite.
         if self.lr != 0.0 && !(1.0 / self.lr as f32).is_finite() {
             return Err(format!(
                 "FTRL's learning rate must be 0 or at least 3e-39, the smallest rate that f32 can divide by, found {}",
@@ -97,15 +96,15 @@ impl FtrlStep {
             let next = saturated(sum + square);
             let root = sum.sqrt();
             let next_root = next.sqrt();
-            // The difference of the roots, without the cancellation that would lose it for a large
-            // sum.
+            // sigma is the difference of the roots, computed without cancellation. The plain
+            // difference would lose its digits for a large sum.
             let roots = root + next_root;
             let sigma = quotient_or_zero(square, roots * lr);
             let leader = (-sigma).mul_add(value, leader + g);
             let strength = (beta + next_root) / lr + l2;
             let excess = leader - leader.clamp(-l1, l1);
-            // All gradients so far had squares too small for f32, so there is nothing to divide by,
-            // and the row stays.
+            // The strength is 0 if all gradients so far had squares too small for f32. The row then
+            // does not move.
             let new = if strength < f32::MIN_POSITIVE { value } else { -excess / strength };
             (new, [next, leader])
         });

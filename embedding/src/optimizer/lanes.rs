@@ -1,32 +1,32 @@
-//! Loops over the values of a row, eight at a time.
+//! Loops over the values of a row, eight values at a time.
 //!
-//! Eight f32 fill a register of AVX2. The inner loops have a constant length and work on arrays of
-//! their own. So the compiler turns them into vector instructions for rows of any length, without a
-//! check for overlapping slices. The remaining values of a row are handled one by one. A value's
-//! result does not depend on its place.
+//! Eight f32 fill an AVX2 register. The inner loops have a constant length and work on local
+//! arrays. The compiler therefore vectorises them for rows of any length, without checks for
+//! overlapping slices. The remaining values of a row are processed one by one. A value's result
+//! does not depend on its position.
 
 pub(super) const LANES: usize = 8;
 
-/// `numerator / denominator`, and 0 if the denominator is 0 or subnormal.
+/// Returns `numerator / denominator`, or 0 if the denominator is 0 or subnormal.
 ///
-/// The denominator of an optimizer's step is the root of summed squares plus `eps`. It is 0 or
+/// The denominator of an optimizer step is the root of summed squares plus `eps`. It is 0 or
 /// subnormal only if the squares are 0 in f32 and `eps` is 0 or subnormal. The squares are 0 if
 /// there was no gradient, or if its square is too small. The sums then give no scale for a step:
-/// the quotient would be NaN, infinite, or as large as f32 allows. A NaN in an operand stays NaN.
+/// the quotient would be NaN, infinite, or as large as f32 allows. NaN operands still give NaN.
 #[inline(always)]
 pub(super) fn quotient_or_zero(numerator: f32, denominator: f32) -> f32 {
     if denominator < f32::MIN_POSITIVE { 0.0 } else { numerator / denominator }
 }
 
-/// `sum`, or the largest finite value if the sum is infinite. A row with an infinite sum of squares
-/// would never move again. NaN stays NaN.
+/// Returns `sum`, or the largest finite value if `sum` is infinite. A row with an infinite sum of
+/// squares would never move again. NaN stays NaN.
 #[inline(always)]
 pub(super) fn saturated(sum: f32) -> f32 {
     if sum > f32::MAX { f32::MAX } else { sum }
 }
 
 /// Replaces each value and its state by the result of `kernel(value, state, gradient)`. All slices
-/// have the same length. Inlined, so that it is compiled for the caller's processor.
+/// must have the same length. Always inlined, so it is compiled for the caller's processor.
 #[inline(always)]
 pub(super) fn each_value<const STATES: usize>(
     vector: &mut [f32],
@@ -63,8 +63,8 @@ pub(super) fn each_value<const STATES: usize>(
     }
 }
 
-/// The sum of squares in f64, where the square of an f32 is exact and none overflows. Value `i`
-/// goes to partial sum `i % 8`: the same bits on every processor.
+/// Returns the sum of squares in f64, in which the square of an f32 is exact and never overflows.
+/// Value `i` is added to partial sum `i % 8`, so the bits are equal on every processor.
 #[inline(always)]
 pub(crate) fn sum_of_squares(values: &[f32]) -> f64 {
     let (chunks, rest) = values.as_chunks::<LANES>();

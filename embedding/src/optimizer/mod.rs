@@ -1,25 +1,26 @@
-//! Optimizers that run in the store. A gradient comes in, and the row and its state change under
-//! the row's lock.
+//! Optimizers that run in the store. The caller passes a gradient, and the row and its state change
+//! under the row's lock.
 //!
 //! **Each row is a parameter.** Momentum's first step, Adam's bias corrections and Adagrad's
-//! decaying rate count the steps of the row, in a word beside it. So each row behaves as a `torch`
-//! parameter that takes a step only when it has a gradient, as row-sparse training requires.
-//! `torch.optim.Adam` over a whole table differs: its rows without a gradient decay too.
-//! `torch.optim.SparseAdam` skips such rows, but counts the steps of the table.
+//! decaying rate depend on the number of steps of the row, which is stored with it. Each row
+//! therefore behaves like a `torch` parameter that takes a step only when it has a gradient.
+//! Row-sparse training requires this. `torch.optim.Adam` over a whole table differs: rows without a
+//! gradient decay too. `torch.optim.SparseAdam` skips such rows, but counts the steps of the whole
+//! table.
 //!
 //! **Bits.** The arithmetic follows `torch.optim` on a CPU, operation by operation. Hyperparameters
-//! are f64, as in Python. Values that torch computes from them as Python floats are computed in f64
-//! here, then rounded to f32 once. Torch fuses a product and its sum (one rounding, not two).
-//! `f32::mul_add` does so too, with one instruction if the processor has it, otherwise with the
-//! library's exact function. One difference remains: torch's vector square root (MKL) is not always
-//! correctly rounded, and this one is. Numbers: docs/optimizers.md.
+//! are f64, as in Python. Values that torch derives from them as Python floats are computed in f64
+//! and then rounded to f32 once. Torch fuses a product and its sum, with one rounding instead of
+//! two. `f32::mul_add` does the same: with one instruction if the processor has it, otherwise with
+//! an exact library function. One difference remains: torch's vector square root (MKL) is not
+//! always correctly rounded, and this one is. docs/optimizers.md has numbers.
 //!
 //! **Speed.** A step works on eight values at a time ([`lanes`]). `pulp` compiles this code a
-//! second time for AVX2 and FMA, and picks one when the program starts. The test module `reference`
-//! has plain loops with equal results, to which the steps are compared.
+//! second time for AVX2 and FMA, and selects a version when the program starts. The test module
+//! `reference` has plain loops. Tests compare the steps with them.
 //!
-//! **A new optimizer** is a file beside this one, a variant of [`Optimizer`] here, a row of the
-//! table in `bindings/python/src/settings/optimizers.rs`, a row of the table in
+//! **A new optimizer** needs a file in this folder, a variant of [`Optimizer`], a row of the table
+//! in `bindings/python/src/settings/optimizers.rs`, a row of the table in
 //! `bindings/c/src/optimizer.rs`, and its name in Python's `embank/__init__.py`.
 
 mod adagrad;
@@ -41,12 +42,13 @@ pub use sgd::Sgd;
 
 use state::{RowState, StateShape};
 
-/// How a table turns gradients into new values, with the semantics of `torch.optim` for each row.
-/// Default: [`Optimizer::None`].
+/// The rule by which a table turns gradients into new values. Each row behaves like a parameter in
+/// `torch.optim`. Default: [`Optimizer::None`].
 ///
-/// The learning rate and other numbers may differ at each open, and may change while a table is
-/// open ([`Table::set_optimizer`](crate::Table::set_optimizer)). Fixed when the table is created:
-/// the kind, the initial accumulator, whether there is momentum, and whether Adagrad's rate decays.
+/// The learning rate and most other numbers may differ at each open, and may change while a table
+/// is open ([`Table::set_optimizer`](crate::Table::set_optimizer)). Four things are fixed when the
+/// table is created: the kind of optimizer, the initial accumulator, whether there is momentum, and
+/// whether Adagrad's rate decays.
 ///
 /// # Examples
 /// ```
@@ -63,14 +65,14 @@ use state::{RowState, StateShape};
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub enum Optimizer {
-    /// Rows are only put; applying gradients is an error.
+    /// No optimizer. Rows can only be put; applying gradients is an error.
     #[default]
     None,
     /// `torch.optim.SGD`.
     Sgd(Sgd),
     /// `torch.optim.Adagrad`.
     Adagrad(Adagrad),
-    /// Adagrad with one accumulator for each row, FBGEMM's `EXACT_ROWWISE_ADAGRAD`.
+    /// Adagrad with one accumulator per row, FBGEMM's `EXACT_ROWWISE_ADAGRAD`.
     RowWiseAdagrad(RowWiseAdagrad),
     /// `torch.optim.Adam`.
     Adam(Adam),
@@ -80,14 +82,14 @@ pub enum Optimizer {
     Ftrl(Ftrl),
 }
 
-/// The facts that hold for all optimizers of a kind.
+/// Properties that all optimizers of one kind share.
 struct Kind {
-    /// The kind in a table's descriptor (docs/format.md). It never changes.
+    /// The kind's number in a table's descriptor (docs/format.md). It never changes.
     number: u8,
     name: &'static str,
 }
 
-/// A number of an optimizer, with the type of its field.
+/// A hyperparameter, with the type of its field.
 pub(crate) enum Number<'o> {
     F64(&'o mut f64),
     F32(&'o mut f32),
@@ -95,7 +97,7 @@ pub(crate) enum Number<'o> {
 }
 
 impl Optimizer {
-    /// An optimizer of every kind, with this learning rate and its other defaults.
+    /// Returns one optimizer of every kind, with this learning rate and default values otherwise.
     ///
     /// # Examples
     /// ```
@@ -130,17 +132,17 @@ impl Optimizer {
         }
     }
 
-    /// The number of its kind in a table's descriptor.
+    /// The number of the optimizer's kind in a table's descriptor.
     pub(crate) fn kind_number(&self) -> u8 {
         self.kind().number
     }
 
-    /// An optimizer of the kind with this number, with its defaults.
+    /// Returns an optimizer of the kind with this number, with default values.
     pub(crate) fn of_kind_number(number: u8) -> Option<Self> {
         Self::each_kind(0.0).find(|optimizer| optimizer.kind_number() == number)
     }
 
-    /// Its numbers in the order of a table's descriptor, which never changes.
+    /// Returns the hyperparameters in the order of a table's descriptor. The order never changes.
     pub(crate) fn numbers(&mut self) -> Vec<Number<'_>> {
         use Number::{F32, F64, Flag};
         match self {
@@ -173,43 +175,43 @@ impl Optimizer {
         }
     }
 
-    /// SGD with this learning rate.
+    /// Makes SGD with this learning rate.
     #[must_use]
     pub fn sgd(lr: f64) -> Self {
         Optimizer::Sgd(Sgd::new(lr))
     }
 
-    /// Adagrad with this learning rate and torch's defaults.
+    /// Makes Adagrad with this learning rate and torch's defaults.
     #[must_use]
     pub fn adagrad(lr: f64) -> Self {
         Optimizer::Adagrad(Adagrad::new(lr))
     }
 
-    /// Row-wise Adagrad with this learning rate and FBGEMM's defaults.
+    /// Makes row-wise Adagrad with this learning rate and FBGEMM's defaults.
     #[must_use]
     pub fn row_wise_adagrad(lr: f64) -> Self {
         Optimizer::RowWiseAdagrad(RowWiseAdagrad::new(lr))
     }
 
-    /// Adam with this learning rate and torch's defaults.
+    /// Makes Adam with this learning rate and torch's defaults.
     #[must_use]
     pub fn adam(lr: f64) -> Self {
         Optimizer::Adam(Adam::new(lr))
     }
 
-    /// AdamW with this learning rate and torch's defaults.
+    /// Makes AdamW with this learning rate and torch's defaults.
     #[must_use]
     pub fn adamw(lr: f64) -> Self {
         Optimizer::AdamW(AdamW::new(lr))
     }
 
-    /// FTRL-proximal with this learning rate and Keras' defaults.
+    /// Makes FTRL-proximal with this learning rate and Keras' defaults.
     #[must_use]
     pub fn ftrl(lr: f64) -> Self {
         Optimizer::Ftrl(Ftrl::new(lr))
     }
 
-    /// Its name in the literature.
+    /// The optimizer's common name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.kind().name
@@ -222,7 +224,7 @@ impl Optimizer {
         own.learning_rate_mut().copied()
     }
 
-    /// This optimizer with another learning rate. [`Optimizer::None`] stays as it is.
+    /// Returns this optimizer with another learning rate. [`Optimizer::None`] stays unchanged.
     #[must_use]
     pub fn with_learning_rate(mut self, lr: f64) -> Self {
         if let Some(own) = self.learning_rate_mut() {
@@ -243,13 +245,13 @@ impl Optimizer {
         }
     }
 
-    /// True if the state of `other` has the meaning of this one's.
+    /// True if the state of `other` has the same meaning and shape as this optimizer's state.
     pub(crate) fn is_kind_of(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
             && self.state_shape() == other.state_shape()
     }
 
-    /// Fails with the number that is out of its range.
+    /// Fails if a number is out of range; the message names it.
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
         match self {
             Optimizer::None => Ok(()),
@@ -262,8 +264,9 @@ impl Optimizer {
         }
     }
 
-    /// True if a gradient below 2^50 moves a value by less than 2^103 with these numbers: then no
-    /// step in f32 makes a finite value infinite. Other optimizers take their steps on a copy.
+    /// True if a gradient below 2^50 moves a value by less than 2^103 with these hyperparameters. A
+    /// step in f32 then never makes a finite value infinite. For other optimizers, steps are taken
+    /// on a copy.
     pub(crate) fn is_ordinary(&self) -> bool {
         const LR_MAX: f64 = 1e9;
         let (lr, weight_decay, momentum) = match *self {
@@ -275,12 +278,12 @@ impl Optimizer {
             | Optimizer::AdamW(AdamW { lr, weight_decay, .. }) => (lr, weight_decay, 0.0),
             Optimizer::Ftrl(Ftrl { lr, .. }) => return (1.0 / LR_MAX..=LR_MAX).contains(&lr),
         };
-        // Weight decay shrinks a value at most to 0 if `lr * weight_decay` is at most 1. Momentum
-        // can make a step large although this gradient is small, because it sums earlier gradients.
+        // Weight decay changes a value by at most the value itself. A momentum buffer may be large
+        // even if this gradient is small.
         lr <= LR_MAX && weight_decay <= 1.0 && lr * weight_decay <= 1.0 && momentum == 0.0
     }
 
-    /// The part of it that a table keeps for good, in words.
+    /// Describes the part of the optimizer that is fixed when the table is created.
     pub(crate) fn identity(&self) -> String {
         let with = |addition: String| format!("optimizer {} with {addition}", self.name());
         let accumulator = |value: f32| with(format!("initial accumulator {value}"));
@@ -312,7 +315,7 @@ impl Optimizer {
         }
     }
 
-    /// The initial content of a new row's first state vector and scalars. Other state begins at
+    /// Initial value of a new row's first state vector and single values. All other state begins at
     /// zero.
     pub(crate) fn initial_accumulator(&self) -> f32 {
         match self {
@@ -324,8 +327,8 @@ impl Optimizer {
     }
 }
 
-/// An optimizer with all values that do not depend on the row. Made when its numbers are set, not
-/// for each batch, because Adam's has tables.
+/// An optimizer with everything precomputed that does not depend on the row. It is made when the
+/// hyperparameters change, not for each batch, because Adam's has tables.
 #[derive(Debug)]
 pub(crate) enum Stepper {
     None,
@@ -351,13 +354,13 @@ impl Stepper {
         }
     }
 
-    /// Takes one step, in the code for this processor. `gradient` is dim long.
+    /// Takes one step with the instructions of this processor. `gradient` has dim values.
     #[inline]
     pub(crate) fn take(&self, arch: pulp::Arch, row: RowState<'_>, gradient: &[f32]) {
         arch.dispatch(Take { stepper: self, row, gradient });
     }
 
-    /// Must be inlined into its caller, which selects the instructions of the processor.
+    /// Must be inlined into its caller, which selects the processor's instructions.
     #[inline(always)]
     fn take_here(&self, row: RowState<'_>, gradient: &[f32]) {
         match self {

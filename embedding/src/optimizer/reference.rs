@@ -1,9 +1,9 @@
-//! The optimizers' definitions as plain loops over single values. The vectorised steps must equal
-//! them in every bit on every processor, and be faster.
+//! The optimizers' definitions as plain loops over single values. The vectorised steps must give
+//! equal bits on every processor, and must be faster.
 
 use super::{Optimizer, RowState};
 
-/// Takes one step.
+/// Takes one step with plain loops.
 pub(crate) fn step(optimizer: &Optimizer, row: RowState<'_>, gradient: &[f32]) {
     match *optimizer {
         Optimizer::None => {}

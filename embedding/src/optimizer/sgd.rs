@@ -4,8 +4,8 @@ use super::lanes::each_value;
 use super::numbers::{check_learning_rate, check_not_negative};
 use super::state::RowState;
 
-/// `torch.optim.SGD`. Without momentum a row has no state. With momentum it has one number for each
-/// value and a count of steps.
+/// `torch.optim.SGD`. Without momentum a row has no state. With momentum it has one number per
+/// value, and a count of steps.
 ///
 /// ```text
 /// g += weight_decay * row
@@ -24,20 +24,20 @@ use super::state::RowState;
 pub struct Sgd {
     /// Learning rate.
     pub lr: f64,
-    /// Share of the last step's buffer that stays, 0 or more. Default: 0. Whether it is 0 is fixed
-    /// when the table is created.
+    /// Share of the buffer that is kept at a step, 0 or more. Default: 0. Whether it is 0 can't
+    /// change after the table is created.
     pub momentum: f64,
-    /// Share of the gradient that the buffer leaves out. Default: 0.
+    /// Share of the gradient that does not enter the buffer. Default: 0.
     pub dampening: f64,
-    /// Whether steps look ahead by Nesterov's rule, which needs momentum and no dampening. Default:
+    /// Whether steps look ahead by Nesterov's rule. It needs momentum and no dampening. Default:
     /// no.
     pub nesterov: bool,
-    /// L2 penalty: this share of the row is added to its gradient. Default: 0.
+    /// L2 penalty: the row times this number is added to the gradient. Default: 0.
     pub weight_decay: f64,
 }
 
 impl Sgd {
-    /// Plain gradient descent with this learning rate.
+    /// Makes plain gradient descent with this learning rate.
     #[must_use]
     pub fn new(lr: f64) -> Self {
         Self { lr, momentum: 0.0, dampening: 0.0, nesterov: false, weight_decay: 0.0 }
@@ -107,7 +107,7 @@ impl MomentumStep {
     #[inline(always)]
     pub(super) fn take(&self, row: RowState<'_>, gradient: &[f32]) {
         let Self { plain: SgdStep { lr, weight_decay }, nesterov, .. } = *self;
-        // The first step takes the whole gradient into the buffer.
+        // At the first step the buffer becomes the whole gradient.
         let first = row.step == 1;
         let (momentum, share) = if first { (0.0, 1.0) } else { (self.momentum, self.share) };
         // The direction is ahead * buffer + along * g.

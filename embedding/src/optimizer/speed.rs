@@ -1,4 +1,4 @@
-//! Measures the time of a step beside the plain loops: docs/testing.md, "Optimizers".
+//! Measures the time of a step, compared with the plain loops: docs/testing.md, "Optimizers".
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -6,14 +6,14 @@ use std::time::Instant;
 use super::*;
 
 const DIMS: [usize; 3] = [16, 64, 128];
-/// Rows that take steps in turn, so that no step waits for the one before it. All fit the
+/// Rows that take steps in turn, so no step waits for the previous one. All rows fit the
 /// first-level cache.
 const ROWS: usize = 8;
 const STEPS: u32 = 200;
-/// The best of many short runs counts, because other programs use the machine too.
+/// Number of short runs. The fastest counts, because other programs disturb the machine.
 const RUNS: usize = 400;
 
-/// Nanoseconds for a row of `take`, which gets a row's number, state and step.
+/// Returns the nanoseconds that `take` needs per row.
 fn best_ns(optimizer: &Optimizer, dim: usize, take: impl Fn(RowState<'_>, &[f32])) -> f64 {
     let shape = optimizer.state_shape();
     let mut vectors = vec![0.5_f32; ROWS * dim];

@@ -1,25 +1,25 @@
-//! The state of an optimizer beside a row.
+//! The state that an optimizer stores with a row.
 
-/// The shape of the state beside a row's vector.
+/// The shape of the state that is stored with a row's vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StateShape {
-    /// Vectors of dim values.
+    /// Number of vectors of dim values.
     pub(crate) vectors: usize,
-    /// Single f32.
+    /// Number of single f32.
     pub(crate) scalars: usize,
-    /// True if the row's steps are counted.
+    /// True if the row counts its steps.
     pub(crate) counts_steps: bool,
 }
 
-/// A row as an optimizer sees it: the vector, its state, and the number of this step, from 1.
+/// The parts of a row that an optimizer step reads and changes.
 #[derive(Debug)]
 pub(crate) struct RowState<'r> {
-    /// dim values.
+    /// The row's vector, dim values.
     pub(crate) vector: &'r mut [f32],
-    /// [`StateShape::vectors`] * dim values, vector after vector.
+    /// The state vectors, one after another: [`StateShape::vectors`] * dim values.
     pub(crate) state: &'r mut [f32],
-    /// [`StateShape::scalars`] values.
+    /// The single state values, [`StateShape::scalars`] of them.
     pub(crate) scalars: &'r mut [f32],
-    /// The number of this step of the row, from 1. Unspecified if steps are not counted.
+    /// Number of this step of the row, from 1. Unspecified if the row does not count steps.
     pub(crate) step: u32,
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A row for one optimizer.
+/// A row with the state of one optimizer.
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
     vector: Vec<f32>,
@@ -33,7 +33,7 @@ impl Row {
     }
 }
 
-/// Every kind, with and without each feature that has a code path of its own.
+/// Returns every kind of optimizer, with and without each feature that has its own code path.
 fn optimizers() -> Vec<Optimizer> {
     let momentum = Sgd { momentum: 0.9, ..Sgd::new(0.1) };
     let adam = Adam { betas: (0.8, 0.99), ..Adam::new(0.01) };
@@ -69,11 +69,11 @@ fn optimizers() -> Vec<Optimizer> {
     .collect()
 }
 
-/// Every optimizer that divides by a sum, with `eps` of 0, in every combination with other numbers
-/// that may be 0.
+/// Returns optimizers that divide by a sum, with an `eps` of 0 or nearly 0, and all combinations
+/// with other numbers that may be 0.
 fn without_eps() -> Vec<Optimizer> {
     let mut found = Vec::new();
-    // The smaller two are not zero in f64, and zero or subnormal in f32.
+    // The last two are not zero in f64, but zero or subnormal in f32.
     for eps in [0.0, 1e-300, 1e-45] {
         for weight_decay in [0.0, 0.01] {
             for lr_decay in [0.0, 0.1] {
@@ -82,7 +82,7 @@ fn without_eps() -> Vec<Optimizer> {
             }
             let row_wise = RowWiseAdagrad { eps, weight_decay, ..RowWiseAdagrad::new(0.1) };
             found.push(Optimizer::RowWiseAdagrad(row_wise));
-            // With the last pair, the second moment is forgotten before the first.
+            // With the last pair, the second moment fades before the first.
             for betas in [(0.9, 0.999), (0.0, 0.0), (0.999, 0.1)] {
                 found.push(Optimizer::Adam(Adam { eps, weight_decay, betas, ..Adam::new(0.01) }));
                 found.push(Optimizer::AdamW(AdamW {
@@ -106,14 +106,15 @@ fn values(count: usize) -> impl Strategy<Value = Vec<f32>> {
     prop::collection::vec(-4.0_f32..4.0, count)
 }
 
-/// Some are zero, and some have a square that f32 can't hold.
+/// Gradients of which some are zero, and some have squares too small for f32.
 fn gradients(count: usize) -> impl Strategy<Value = Vec<f32>> {
     let value = prop_oneof![6 => -4.0_f32..4.0, 2 => Just(0.0), 1 => -1e-22_f32..1e-22];
     prop::collection::vec(value, count)
 }
 
 proptest! {
-    /// Rows that fill whole registers, a part of one, and both.
+    /// Shows that the vectorised steps equal the plain loops in every bit. The rows fill whole
+    /// registers, a part of one, or both.
     #[test]
     fn steps_equal_the_plain_loops_in_every_bit(
         start in values(19),
@@ -131,7 +132,7 @@ proptest! {
                 reference::step(&optimizer, expected.next(), &gradient[..dim]);
             }
             if let Optimizer::RowWiseAdagrad(_) = optimizer {
-                // The plain loop adds the squares in another order.
+                // The plain loop adds the squares in another order, so the bits may differ.
                 for (found, expected) in found.vector.iter().zip(&expected.vector) {
                     prop_assert!((found - expected).abs() <= 1e-6 * (1.0 + expected.abs()));
                 }
@@ -161,15 +162,15 @@ fn gradients_of_zero_leave_new_rows_finite() {
     }
 }
 
-/// No step divides by zero: rows stay finite in every code path, with gradients of zero at any
-/// place.
+/// Shows that no step divides by zero if `eps` is 0. Rows stay finite in every code path, wherever
+/// zero gradients occur.
 #[test]
 fn without_eps_gradients_of_zero_make_no_nan() {
     let sequences: [&[f32]; 6] = [
         &[0.0; 4],
         &[0.0, 1.0, 0.0, 0.0],
         &[1.0, 0.0, 0.0, 0.0],
-        // Their squares are 0 in f32.
+        // The squares of these gradients are 0 in f32.
         &[1e-30, 0.0, -1e-25, 1e-30],
         &[2e-23, 0.0, 2e-23, 0.0],
         &[0.0, 1e-30, 0.5, 0.0],
@@ -181,7 +182,7 @@ fn without_eps_gradients_of_zero_make_no_nan() {
                 let mut rows = [(); 3].map(|()| Row::new(&optimizer, &[start; 9]));
                 let [vectorised, scalar, plain] = &mut rows;
                 for &g in sequence {
-                    // A whole register and a single value.
+                    // Nine values: a whole register and a single value.
                     let gradient = [g; 9];
                     stepper.take(pulp::Arch::new(), vectorised.next(), &gradient);
                     stepper.take(pulp::Arch::Scalar, scalar.next(), &gradient);
@@ -191,7 +192,7 @@ fn without_eps_gradients_of_zero_make_no_nan() {
                     let all = row.vector.iter().chain(&row.state).chain(&row.scalars);
                     let what = format!("{optimizer:?}, {start} after {sequence:?}: {row:?}");
                     assert!(all.clone().all(|value| value.is_finite()), "{what}");
-                    // No step is much longer than its rate allows.
+                    // No step is much longer than the learning rate allows.
                     assert!(row.vector.iter().all(|value| value.abs() < 1e3), "{what}");
                 }
             }
@@ -199,7 +200,7 @@ fn without_eps_gradients_of_zero_make_no_nan() {
     }
 }
 
-/// A second moment that is forgotten before the first gives no scale for a step.
+/// Shows that a second moment of 0 moves no value if `eps` is 0: it gives no scale for a step.
 #[test]
 fn without_eps_a_second_moment_of_zero_moves_nothing() {
     let adam = Optimizer::Adam(Adam { betas: (0.999, 0.1), eps: 0.0, ..Adam::new(0.01) });
@@ -211,7 +212,8 @@ fn without_eps_a_second_moment_of_zero_moves_nothing() {
     assert!(row.state[0] > 0.9, "the moments go on as ever");
 }
 
-/// FTRL's formula without a gradient and without penalties has nothing to divide by.
+/// Shows that FTRL keeps a row that never had a gradient. Without penalties, the formula would
+/// divide by zero.
 #[test]
 fn ftrl_without_any_gradient_keeps_the_row() {
     let ftrl = Optimizer::Ftrl(Ftrl { initial_accumulator: 0.0, ..Ftrl::new(0.1) });
@@ -220,7 +222,8 @@ fn ftrl_without_any_gradient_keeps_the_row() {
     assert_eq!(row.vector, [1.5]);
 }
 
-/// The rate is 0 at the start of a warm-up, and the formula would divide by it.
+/// Shows that a rate of 0, as at the start of a warm-up, changes nothing. The formula would divide
+/// by it.
 #[test]
 fn ftrl_at_a_rate_of_zero_changes_nothing() {
     let ftrl = Optimizer::Ftrl(Ftrl::new(0.0));
@@ -241,9 +244,9 @@ fn ftrl_makes_rows_sparse() {
     assert!(row.vector[1] < 0.0);
 }
 
-/// Expected values are from torch 2.11.0 on a CPU: three steps in single precision. The parameter
-/// held 8 copies of these values, so that torch's vector loops ran. A difference in the last bits
-/// is torch's square root.
+/// Compares with torch 2.11.0 on a CPU: three steps in single precision. The parameter held 8
+/// copies of these values, so torch used its vector loops. The last bits may differ because of
+/// torch's square root.
 #[test]
 fn torch_agrees() {
     let start = [1.0, -2.0, 0.5, 0.1, 3.0];

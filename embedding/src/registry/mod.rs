@@ -1,28 +1,30 @@
-//! The leases of a table, their ages, and when old ones expire.
+//! The leases of a table, their ages, and the expiry of old leases.
 //!
-//! Every lease is an entry of `embank_kv::Leases`, whose states decide which thread brings its
-//! counts down. Leases expire only when a Get looks: it looks if the oldest lease may have come of
-//! age since the last look, and a waiting Get looks whenever the oldest lease comes of age. In a
-//! table without Gets no lease expires, so a lease may be answered however old it is.
+//! Every lease is an entry of `embank_kv::Leases`. The entry's state decides which thread gives the
+//! counts back. Leases expire only when a Get looks for old ones. A Get looks if the oldest lease
+//! may have reached the age limit since the last look. A waiting Get also looks at the time when
+//! the oldest lease reaches the limit. In a table without Gets, no lease expires, so any old lease
+//! can still be used.
 //!
-//! `next_look_us` is not later than the time at which the oldest lease may expire. Leases that were
-//! being registered during the look are an exception: their time was taken before they could be
-//! seen, so they may expire late by as much. Leases that are registered later were also taken
-//! later, and all leases have the same time to live. So a Get compares two numbers, and the
-//! registry is searched about once in a `lease_timeout`.
+//! `next_look_us` is never later than the time at which the oldest lease may expire. Leases that
+//! were being registered during the last look are an exception. Their age began before they became
+//! visible, so they expire late by that time. Leases that are registered later were taken later,
+//! and all leases have the same age limit. A Get therefore only compares two numbers, and searches
+//! the registry about once per `lease_timeout`.
 //!
-//! A lease knows its *taker*, the thread that took it. A Get of that thread that would wait for the
-//! lease would wait for itself, unless another thread ends the lease meanwhile. Whether one will
-//! cannot be seen: a lease may be moved to another thread, and is at the same address in both. So a
-//! lease counts as one that its taker ends itself, unless the taker has said otherwise
-//! ([`Lease::hand_over`](crate::Lease::hand_over)), or some lease of the bank has been ended by
-//! another thread than its taker before.
+//! A lease knows its *taker*, the thread that took it. If a lease blocks a Get of its own taker,
+//! the Get would wait for itself, unless another thread ends the lease. The registry can't see
+//! whether one will, because the owner may move a lease to another thread. Therefore a lease counts
+//! as ended by its taker, with two exceptions. The taker has called
+//! [`Lease::hand_over`](crate::Lease::hand_over). Or any lease of the bank was ended before by a
+//! thread that did not take it.
 //!
-//! A release that finds the disk full leaves its counts *owed*: they are a lease of their own, so
-//! that a deletion strikes them too, and the next Get of the table tries to give them back.
+//! If the disk is full, counts can't be given back and become *owed*. Owed counts are registered as
+//! a lease, so a deletion also strikes their rows. The next Get of the table tries to give them
+//! back.
 //!
-//! A lease can lose rows to a deletion. Its owner and a thread that expires it then leave the
-//! clocks of these rows alone (`deletion`).
+//! A deletion strikes rows from a lease. The lease's owner, or a thread that expires the lease,
+//! then leaves the clocks of these rows alone (`deletion`).
 
 pub(crate) mod deadline;
 pub(crate) mod part;
@@ -45,32 +47,33 @@ use crate::registry::part::KeyPart;
 use crate::registry::turnstile::{Entered, Shut, Turnstile};
 use crate::stats::lease_info::LeaseInfo;
 
-/// A thread that takes leases.
+/// A thread that has taken leases.
 #[derive(Debug)]
 pub(crate) struct Taker {
-    /// No other thread of the process ever has this number. It spreads threads over the registry.
+    /// Unique in the process, also after the thread has ended. It selects the thread's part of the
+    /// registry.
     number: usize,
-    /// The thread's name, if it has one, with its id.
+    /// The thread's name, if it has one, and its id.
     name: String,
 }
 
-/// The facts about a lease.
+/// The contents of a lease.
 #[derive(Debug)]
 pub(crate) struct LeaseEntry {
     pub(crate) unique: UniqueKeys,
-    /// The keys whose rows it holds, if some were not admitted.
+    /// The keys whose rows the lease holds; `None` if all distinct keys were admitted.
     part: Option<KeyPart>,
-    /// Where the rows of the distinct keys lay after the Get.
+    /// The places of the distinct keys' rows in the store after the Get.
     hints: RowHints,
     taker: Arc<Taker>,
-    /// True if the taker has said that another thread ends the lease.
+    /// True if the taker has declared that another thread ends the lease.
     handed_over: AtomicBool,
-    /// The rows of the lease that were deleted. Changes only while the turnstile is shut.
+    /// Keys of the lease whose rows were deleted. Changed only while the turnstile is shut.
     struck: Mutex<BTreeSet<u64>>,
 }
 
 impl LeaseEntry {
-    /// The keys whose clocks the lease took up.
+    /// The keys whose clocks the lease raised.
     fn keys(&self) -> &[u64] {
         self.part.as_ref().map_or_else(|| self.unique.keys(), |part| &part.keys)
     }
@@ -80,18 +83,18 @@ impl LeaseEntry {
         self.keys().contains(&key) && !self.struck.lock().contains(&key)
     }
 
-    /// Notes that another thread ends the lease.
+    /// Records that another thread will end the lease.
     pub(crate) fn hand_over(&self) {
-        // Relaxed: no other data depends on it, and the taker sees its own store.
+        // Relaxed: no other data depends on the flag, and the taker sees its own store.
         self.handed_over.store(true, Ordering::Relaxed);
     }
 
-    /// Whether this thread took it.
+    /// True if this thread took the lease.
     pub(crate) fn is_taken_here(&self) -> bool {
         of_me(|me| me.number == self.taker.number)
     }
 
-    /// The rows that the lease still holds.
+    /// Returns the rows that the lease still holds.
     pub(crate) fn held(&self, _: &Entered<'_>) -> LeasedRows<'_> {
         let unique = &self.unique;
         let struck = self.struck.lock();
@@ -111,42 +114,43 @@ impl LeaseEntry {
     }
 }
 
-/// The rows of a lease. Some may be deleted.
+/// The rows of a lease, divided into held and deleted rows.
 #[derive(Debug)]
 pub(crate) struct LeasedRows<'a> {
     unique: &'a UniqueKeys,
     part: Option<Cow<'a, KeyPart>>,
     hints: Option<Hints<'a>>,
-    /// Those that were deleted.
+    /// The rows that were deleted; `None` if no row was.
     pub(crate) deleted: Option<KeyPart>,
 }
 
 impl LeasedRows<'_> {
-    /// The keys whose clocks the lease holds up.
+    /// The keys whose clocks the lease still raises.
     pub(crate) fn keys(&self) -> &[u64] {
         self.part.as_ref().map_or_else(|| self.unique.keys(), |part| &part.keys)
     }
 
-    /// Where the rows lay after the Get; `None` if these are only a part of the distinct keys.
+    /// The places of the rows in the store after the Get. `None` if these rows are only a part of
+    /// the distinct keys.
     pub(crate) fn hints(&self) -> Option<Hints<'_>> {
         self.hints
     }
 
-    /// The part of the distinct keys that these are; `None` if they are all.
+    /// The part of the distinct keys that the lease holds; `None` if it holds all.
     pub(crate) fn part(&self) -> Option<&KeyPart> {
         self.part.as_deref()
     }
 }
 
-/// The leases of a table.
+/// The leases of one table.
 #[derive(Debug)]
 pub(crate) struct LeaseRegistry {
     leases: Leases<LeaseEntry>,
     turnstile: Turnstile,
     since: Instant,
-    /// Microseconds after `since`.
+    /// Time of the next look for expired leases, in microseconds after `since`.
     next_look_us: AtomicU64,
-    /// Leases whose owners are gone and whose counts could not be given back yet.
+    /// Leases without an owner whose counts could not be given back yet.
     owed: Mutex<VecDeque<Arc<Leased<LeaseEntry>>>>,
     /// False only if `owed` is empty.
     owes: AtomicBool,
@@ -168,29 +172,30 @@ impl LeaseRegistry {
     pub(crate) fn owe(&self, keys: &[u64], entered: &Entered<'_>) {
         let hints = RowHints::none_of(keys.len());
         let lease = self.register(UniqueKeys::new(keys), None, hints, entered);
-        // Not this thread's to end.
+        // Any thread may give these counts back, so they must not count as this thread's own lease.
         lease.what().hand_over();
         let mut owed = self.owed.lock();
         owed.push_back(lease);
-        // Stored under the lock, as in `take_owed`, so Relaxed is enough.
+        // Relaxed: all stores happen under the lock of `owed`.
         self.owes.store(true, Ordering::Relaxed);
     }
 
-    /// True if counts may wait to be given back.
+    /// True if counts may be owed.
     pub(crate) fn owes(&self) -> bool {
-        // Relaxed: a Get may miss a new one, and a later Get sees it.
+        // Relaxed: if a Get misses a new value, a later Get sees it.
         self.owes.load(Ordering::Relaxed)
     }
 
-    /// The leases that are owed.
+    /// Number of leases in `owed`.
     pub(crate) fn owed_count(&self) -> usize {
         self.owed.lock().len()
     }
 
-    /// The oldest owed lease. The caller gives its counts back, and then [ends](Self::end) it.
+    /// Takes the oldest owed lease. The caller must give its counts back, and then call
+    /// [`end`](Self::end).
     pub(crate) fn take_owed(&self) -> Option<Arc<Leased<LeaseEntry>>> {
         let mut owed = self.owed.lock();
-        // If it has expired since, the thread that found it gives its counts back.
+        // Skips leases that have expired: another thread gives their counts back.
         let taken = std::iter::from_fn(|| owed.pop_front()).find(|lease| lease.begin_answer());
         if owed.is_empty() {
             self.owes.store(false, Ordering::Relaxed);
@@ -198,19 +203,19 @@ impl LeaseRegistry {
         taken
     }
 
-    /// Held by a thread that moves clocks for a lease, from before the change until the lease is
-    /// registered or answered.
+    /// Enters the turnstile. A thread that moves clocks for a lease stays inside from before the
+    /// change until the lease is registered or ended.
     pub(crate) fn enter(&self) -> Entered<'_> {
         self.turnstile.enter(of_me(|me| me.number))
     }
 
-    /// Held by a thread that deletes rows with leases on them, until the rows are struck from the
-    /// leases.
+    /// Shuts the turnstile. A thread that deletes rows with leases keeps it shut until the rows are
+    /// struck from the leases.
     pub(crate) fn shut(&self) -> Shut<'_> {
         self.turnstile.shut()
     }
 
-    /// Removes these deleted rows from all leases.
+    /// Strikes these deleted keys from all leases.
     pub(crate) fn strike(&self, keys: &HashSet<u64>, _: &Shut<'_>) {
         for lease in self.leases.held() {
             let lost = lease.what().keys().iter().filter(|&key| keys.contains(key));
@@ -218,7 +223,7 @@ impl LeaseRegistry {
         }
     }
 
-    /// Registers the lease on rows whose clocks are up.
+    /// Registers a lease on rows whose clocks were raised.
     pub(crate) fn register(
         &self,
         unique: UniqueKeys,
@@ -234,9 +239,9 @@ impl LeaseRegistry {
         self.leases.register(holding, Instant::now(), number)
     }
 
-    /// The leases of this thread that hold the row of `key` and that nothing is known to end before
-    /// the deadline while this thread waits. The oldest comes first. `timeout` is the age at which
-    /// leases expire. It can be added to any time of the session without overflow.
+    /// Returns this thread's own leases that hold the row of `key`, oldest first. Leaves out leases
+    /// that another thread is known to end and leases that expire before `deadline`. `timeout` is
+    /// the age at which leases expire. Adding it to any time of the session must not overflow.
     pub(crate) fn blocking_their_taker(
         &self,
         key: u64,
@@ -248,7 +253,7 @@ impl LeaseRegistry {
         own.retain(|lease| {
             let holding = lease.what();
             let expires = timeout.is_some_and(|timeout| lease.taken() + timeout <= deadline);
-            // Relaxed: as in `hand_over`.
+            // Relaxed: no other data depends on the flag; see `hand_over`.
             let is_own =
                 holding.taker.number == number && !holding.handed_over.load(Ordering::Relaxed);
             is_own && !expires && lease.is_held() && holding.holds(key)
@@ -257,12 +262,13 @@ impl LeaseRegistry {
         own
     }
 
-    /// True if this thread has a lease on one of `keys` that no other thread is known to end.
+    /// True if this thread has its own lease on one of `keys`, which no other thread is known to
+    /// end.
     pub(crate) fn is_taken_here(&self, keys: &HashSet<u64>) -> bool {
         let number = of_me(|me| me.number);
         self.leases.of_thread(number).iter().any(|lease| {
             let holding = lease.what();
-            // Relaxed: as in `hand_over`.
+            // Relaxed: no other data depends on the flag; see `hand_over`.
             holding.taker.number == number
                 && !holding.handed_over.load(Ordering::Relaxed)
                 && lease.is_held()
@@ -270,26 +276,26 @@ impl LeaseRegistry {
         })
     }
 
-    /// Called by the owner when its lease is answered.
+    /// Removes a lease from the registry. Its owner calls this after the counts were given back.
     pub(crate) fn end(&self, lease: &Leased<LeaseEntry>) {
         self.leases.end(lease);
     }
 
     /// True if a lease may have reached the age limit since the last look.
     pub(crate) fn look_is_due(&self, now: Instant) -> bool {
-        // Relaxed: a thread that sees an old value looks once more.
+        // Relaxed: a thread that reads an old value only looks once more.
         self.us(now) >= self.next_look_us.load(Ordering::Relaxed)
     }
 
-    /// The next time at which a lease may reach the age limit.
+    /// Returns the next time at which a lease may reach the age limit.
     pub(crate) fn next_look(&self) -> Instant {
-        // Relaxed: as in `look_is_due`. The sum can be represented, because it was computed from a
-        // time.
+        // Relaxed: see `look_is_due`. The sum can't overflow, because the number was computed from
+        // a time.
         self.since + Duration::from_micros(self.next_look_us.load(Ordering::Relaxed))
     }
 
-    /// The leases that expire now. The caller must give their counts back. `timeout` can be added
-    /// to any time of the session without overflow.
+    /// Returns the leases that expire now. The caller must give their counts back. Adding `timeout`
+    /// to any time of the session must not overflow.
     pub(crate) fn expire(
         &self,
         timeout: Duration,
@@ -301,14 +307,15 @@ impl LeaseRegistry {
                 let expired = self.leases.expire(before);
                 (expired.leases, expired.oldest_left.map_or(now, |oldest| oldest.min(now)))
             }
-            // The session is younger than the timeout.
+            // The clock can't go back by `timeout`, so no lease is that old.
             None => (Vec::new(), self.since),
         };
         self.next_look_us.store(self.us(oldest + timeout), Ordering::Relaxed);
         leases
     }
 
-    /// All leases that have not ended, the oldest first. With a key, only those that hold its row.
+    /// Lists all leases that have not ended, oldest first. With a key, lists only leases that hold
+    /// its row.
     pub(crate) fn list(&self, table: &str, key: Option<u64>, now: Instant) -> Vec<LeaseInfo> {
         let held = self.leases.held().into_iter();
         held.filter(|lease| key.is_none_or(|key| lease.what().holds(key)))
@@ -321,7 +328,7 @@ impl LeaseRegistry {
     }
 }
 
-/// The description of a lease of table `table` at `now`.
+/// Describes a lease of table `table` at time `now`.
 pub(crate) fn info_of(table: &str, lease: &Leased<LeaseEntry>, now: Instant) -> LeaseInfo {
     let holding = lease.what();
     LeaseInfo {
@@ -335,16 +342,16 @@ pub(crate) fn info_of(table: &str, lease: &Leased<LeaseEntry>, now: Instant) -> 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// This thread.
+    /// The current thread as a taker of leases.
     static ME: OnceCell<Arc<Taker>> = const { OnceCell::new() };
 }
 
-/// Reads this thread's entry. A thread that is ending may have no place for one any more, because a
-/// lease in another thread local can be dropped late: it then has a new entry for each call, and no
-/// lease counts as its own.
+/// Calls `read` with this thread's entry. A thread that is ending may have lost its entry, because
+/// another thread local can drop a lease late. It then gets a new entry for each call, and no lease
+/// counts as its own.
 fn of_me<T>(read: impl Fn(&Arc<Taker>) -> T) -> T {
     let new = || {
-        // Relaxed: nothing but a number.
+        // Relaxed: only the number itself matters.
         let number = THREADS.fetch_add(1, Ordering::Relaxed);
         Arc::new(Taker { number, name: name_of_this_thread() })
     };
@@ -353,7 +360,8 @@ fn of_me<T>(read: impl Fn(&Arc<Taker>) -> T) -> T {
 
 fn name_of_this_thread() -> String {
     let thread = std::thread::current();
-    // "<process>/task/<thread>", the id that debuggers and Python's `threading.get_native_id` give.
+    // The link is "<process>/task/<thread>". The last part is the id that debuggers and Python's
+    // `threading.get_native_id` show.
     let link = std::fs::read_link("/proc/thread-self").ok();
     let id = link
         .as_ref()

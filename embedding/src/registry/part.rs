@@ -1,15 +1,15 @@
-//! A part of the distinct keys of a Get.
+//! A subset of the distinct keys of a Get.
 
-/// The keys of a Get that have rows. Made only if some keys have no row.
+/// The keys of a Get that have rows. Used only if some keys have none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct KeyPart {
     pub(crate) keys: Vec<u64>,
-    /// Their places among the distinct keys, ascending.
+    /// Indices of `keys` among the distinct keys, ascending.
     pub(crate) places: Vec<u32>,
 }
 
 impl KeyPart {
-    /// All of `keys` except those at the `refused` places.
+    /// Returns all of `keys` except the keys at the `refused` places.
     pub(crate) fn without(keys: &[u64], refused: &[u32]) -> Self {
         let mut stays = vec![true; keys.len()];
         for &place in refused {

@@ -1,22 +1,22 @@
-//! The turn of batches that try again (see `lease::waiting`): a lock with a deadline.
+//! A lock with a deadline. A blocked batch takes it before it tries again (see `lease::waiting`).
 
 use std::time::Instant;
 
 use embank_kv::locks::{Condvar, Mutex};
 
-/// The turn, which one batch has at a time.
+/// The turn to try again. One batch has it at a time.
 #[derive(Debug, Default)]
 pub(crate) struct RetryTurn {
     taken: Mutex<bool>,
     freed: Condvar,
 }
 
-/// The turn of a batch, until it is dropped.
+/// The guard of the turn. Dropping it passes the turn on.
 #[must_use]
 pub(crate) struct Taken<'a>(&'a RetryTurn);
 
 impl RetryTurn {
-    /// Waits for the turn; `None` if the deadline passes first.
+    /// Waits for the turn. `None` if the deadline passes first.
     pub(crate) fn take_until(&self, deadline: Instant) -> Option<Taken<'_>> {
         let mut taken = self.taken.lock();
         while *taken {

@@ -1,12 +1,12 @@
-//! Keeps clocks still while rows that have leases on them are deleted.
+//! The turnstile: keeps clocks still while rows with leases are deleted.
 //!
-//! A call that moves clocks for a lease, up or down, is inside the turnstile from before the change
-//! until the lease is registered or answered. A deletion of rows with leases shuts the turnstile.
-//! The calls inside finish first, so every count then belongs to a registered lease. No call can
-//! get the row again before the deletion is over.
+//! A call that moves clocks for a lease stays inside the turnstile from before the change until the
+//! lease is registered or ended. A deletion of rows with leases shuts the turnstile, and waits for
+//! the calls inside to finish. After that, every count belongs to a registered lease. No call can
+//! get a deleted row again until the deletion is over.
 //!
-//! The turnstile has lanes, so that threads seldom share one: entering costs an uncontended lock.
-//! No thread is inside while it waits for a staleness bound, or for another turnstile.
+//! The turnstile has lanes, so threads seldom share one, and entering takes an uncontended lock. A
+//! thread inside never waits for a staleness bound or for another turnstile.
 
 use embank_kv::locks::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -17,18 +17,18 @@ pub(crate) struct Turnstile {
     lanes: Box<[Lane]>,
 }
 
-/// Alone on its cache lines.
+/// Aligned to 128 bytes, so two lanes never share a cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Lane(RwLock<()>);
 
-/// While this exists, the thread may move clocks for leases.
+/// While this guard exists, the thread may move clocks for leases.
 #[must_use]
 pub(crate) struct Entered<'a> {
     _lane: RwLockReadGuard<'a, ()>,
 }
 
-/// While this exists, no thread moves a clock for a lease.
+/// While this guard exists, no thread moves a clock for a lease.
 #[must_use]
 pub(crate) struct Shut<'a> {
     _lanes: Vec<RwLockWriteGuard<'a, ()>>,
@@ -39,13 +39,13 @@ impl Turnstile {
         Self { lanes: (0..LANES).map(|_| Lane::default()).collect() }
     }
 
-    /// Threads with different numbers use different lanes. A thread must not enter twice.
+    /// Enters by the lane of thread number `thread`. A thread must not enter twice.
     pub(crate) fn enter(&self, thread: usize) -> Entered<'_> {
         Entered { _lane: self.lanes[thread % LANES].0.read() }
     }
 
     pub(crate) fn shut(&self) -> Shut<'_> {
-        // All threads lock the lanes in one order, so two of them do not wait for each other.
+        // Every thread locks the lanes in the same order, so two threads never wait for each other.
         Shut { _lanes: self.lanes.iter().map(|lane| lane.0.write()).collect() }
     }
 }

@@ -1,24 +1,24 @@
-//! The line of Gets that have waited long: each keeps its rows free of Gets that come later.
+//! The line of Gets that have waited for a long time. Each keeps later Gets away from its rows.
 //!
-//! **Problem.** A Get takes all of its rows or no row. If many small Gets come and go, some row of
-//! a large Get is at its bound at every attempt. The large Get then never succeeds, though no lease
-//! lasts long.
+//! **Problem.** A Get takes all of its rows or none. If many small Gets come and go, at every
+//! attempt some row of a large Get is at its bound. The large Get then never succeeds, although
+//! every lease is short.
 //!
-//! **Approach.** A Get that has waited for [`PATIENCE`] reserves its rows: it enters the table's
-//! line. A Get that needs a row of an earlier reservation queues behind it and takes nothing. So no
-//! new lease comes on reserved rows, and the first Get in line succeeds after the longest of the
-//! present leases, and leaves the line. A Get waits for at most `PATIENCE`, plus the longest lease
-//! for itself and for each Get before it in line. Two large Gets stand one behind the other and
-//! can't block each other.
+//! **Approach.** A Get that has waited for [`PATIENCE`] enters the table's line, which reserves its
+//! rows. A Get that needs a row of an earlier reservation queues behind it and takes nothing.
+//! Reserved rows therefore get no new leases. The first Get in line succeeds once the present
+//! leases on its rows have ended, and leaves the line. A Get's wait is at most `PATIENCE`, plus the
+//! longest lease once for itself and once for each Get ahead of it. Two large Gets stand in line
+//! one behind the other, so they can't block each other.
 //!
-//! **Which Gets pass.** Queueing must make no cycle: the reservation waits for a lease, whose
-//! thread must not wait for the reservation.
-//! - A Get of a thread that has a lease on a reserved row passes at once. A thread that gets its
-//!   next batch before it answers the last one does that, and can still delay a large Get.
-//! - Any other Get queues for a quarter of `wait_timeout` at most, and then passes. That ends
+//! **Gets that pass the line.** Queueing must not make a cycle. A reservation waits for leases, so
+//! the threads of these leases must not wait for the reservation.
+//! - A Get passes at once if its thread has a lease on a reserved row. A thread that gets its next
+//!   batch before it ends the last lease can therefore still delay a large Get.
+//! - Any other Get queues for at most a quarter of `wait_timeout`, and then passes. That ends
 //!   cycles over several tables.
 //!
-//! While no Get is in line, a Get pays one load.
+//! While the line is empty, it costs a Get one atomic load.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ use std::time::{Duration, Instant};
 
 use embank_kv::locks::{Condvar, Mutex};
 
-/// Time that a Get waits before it reserves its rows. Shorter waits are normal at a bound, and a
-/// reservation keeps other Gets from rows that are free.
+/// Time that a Get waits before it reserves its rows. Shorter waits are normal with a staleness
+/// bound. A reservation also keeps other Gets from rows that are free.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The Gets of a table that have reserved their rows, the first in line first.
+/// The Gets of a table that have reserved their rows, in order of reservation.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingLine {
     len: AtomicUsize,
@@ -45,14 +45,14 @@ struct Line {
     places: Vec<Arc<Place>>,
 }
 
-/// A Get's place in line.
+/// A Get's place in the line.
 #[derive(Debug)]
 pub(crate) struct Place {
     number: u64,
     pub(crate) keys: HashSet<u64>,
 }
 
-/// Keeps the place until it is dropped.
+/// Guard of a place in the line. Dropping it leaves the line.
 #[derive(Debug)]
 pub(crate) struct Reserved<'a> {
     line: &'a WaitingLine,
@@ -60,14 +60,15 @@ pub(crate) struct Reserved<'a> {
 }
 
 impl WaitingLine {
-    /// True if no Get is in line.
+    /// True if no Get is in the line.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        // Relaxed: a Get that misses a new reservation takes leases that the reservation waits for.
+        // Relaxed: a Get that misses a new reservation only takes leases that the reservation then
+        // waits for.
         self.len.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes the last place, with these rows.
+    /// Enters the line at its end and reserves the rows of `keys`.
     pub(crate) fn reserve(&self, keys: &[u64]) -> Reserved<'_> {
         let keys = keys.iter().copied().collect();
         let mut line = self.places.lock();
@@ -78,8 +79,8 @@ impl WaitingLine {
         Reserved { line: self, place }
     }
 
-    /// The first place with a row among `keys` that `passes` does not let the caller pass. Only
-    /// places before the caller's own place count, if it has one.
+    /// Returns the first place in the line that has a row of `keys` and that `passes` does not let
+    /// the caller pass. If the caller has its own place, only places before it count.
     pub(crate) fn ahead(
         &self,
         keys: &[u64],
@@ -94,10 +95,10 @@ impl WaitingLine {
         ahead.find(in_the_way).cloned()
     }
 
-    /// Waits until `place` has left the line; false if it has not by `until`.
+    /// Waits until `place` has left the line. Returns false if it has not left by `until`.
     pub(crate) fn wait_left(&self, place: &Arc<Place>, until: Instant) -> bool {
         let mut line = self.places.lock();
-        // The loop ends when the place has left, or at the deadline.
+        // The loop ends when `place` has left, or at the deadline.
         while line.places.iter().any(|other| Arc::ptr_eq(other, place)) {
             if self.left.wait_until(&mut line, until).timed_out() {
                 return !line.places.iter().any(|other| Arc::ptr_eq(other, place));

@@ -1,8 +1,8 @@
-//! The setting that says which keys of a table get rows. The module `table::admission` says how
-//! Gets decide.
+//! The setting that decides which keys of a table get rows. The module `table::admission` describes
+//! how a Get decides.
 
-/// Which keys get a row from a Get. A put always makes a row. Part of the table's identity.
-/// Default: [`Admission::Always`].
+/// Decides for which keys a Get makes a row. A put always makes a row. Part of the table's
+/// identity, so it can't change later. Default: [`Admission::Always`].
 ///
 /// # Examples
 /// ```
@@ -22,15 +22,16 @@
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub enum Admission {
-    /// Every key, with its first Get.
+    /// Every key gets a row at its first Get.
     #[default]
     Always,
-    /// A key gets its row with the Get of this number, 1 or more. Each key without a row has a
-    /// count, which takes 40 bytes of log and an entry of the index. A table keeps a key's count
-    /// until as many other keys as it has rows, or 65,536 if it has fewer, have been counted; see
+    /// A key gets its row at its n-th Get; n is 1 or more. Each key without a row has a count,
+    /// which takes 40 bytes of log and an index entry. The table forgets a count once enough other
+    /// keys were counted: as many as it has rows, and at least 65,536. See
     /// [`Table::forget_counts`](crate::Table::forget_counts).
     AfterGets(u32),
-    /// Each Get of a key without a row gives it one with this probability, above 0 and at most 1.
+    /// Each Get of a key without a row makes the row with this probability, which is above 0 and at
+    /// most 1.
     Probability(f32),
 }
 

@@ -1,5 +1,5 @@
-//! The settings of a table, as a caller gives them. The module `descriptor` says how a bank keeps
-//! them.
+//! The settings of a table, as a caller gives them. The module `descriptor` describes how a bank
+//! stores them.
 
 use crate::dtype::{Dtype, Rounding};
 use crate::error::{Error, Result};
@@ -14,15 +14,14 @@ pub const DIM_MAX: u32 = 1 << 20;
 
 /// The settings of a table.
 ///
-/// These settings are the table's identity: `dim`, dtypes and rounding, the state that the
-/// optimizer keeps beside a row ([`Optimizer`]), the initializer, the seed, admission, tracking and
-/// vocabulary. They are fixed when the table is created, and [`Bank::table`](crate::Bank::table)
-/// refuses others. The learning rate and the optimizer's other numbers, `clip_row_norm` and the
-/// staleness bound are those of the latest call.
+/// The table's identity consists of `dim`, the dtypes and rounding, the shape of the optimizer's
+/// state ([`Optimizer`]), the initializer, the seed, admission, tracking and vocabulary. These
+/// settings are fixed when the table is created, and [`Bank::table`](crate::Bank::table) fails if
+/// they differ. The learning rate and other numbers of the optimizer, `clip_row_norm` and the
+/// staleness bound are not part of it. Each call of `Bank::table` replaces them.
 ///
-/// In the source, its settings stand in `row/config.rs`, the bytes that keep them in
-/// `row/descriptor.rs`, the length of a row in `row/sections.rs`, and the decoding of rows in
-/// `row/decoded.rs`.
+/// In the source, `row/config.rs` has the settings, `row/descriptor.rs` their encoding,
+/// `row/sections.rs` the length of a row, and `row/decoded.rs` the decoding of rows.
 ///
 /// # Examples
 /// ```
@@ -38,39 +37,39 @@ pub const DIM_MAX: u32 = 1 << 20;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct TableConfig {
-    /// Values per row, 1 to [`DIM_MAX`].
+    /// Number of values in a row, 1 to [`DIM_MAX`].
     pub dim: u32,
-    /// How values are stored. Default: f32.
+    /// Stored type of a row's values. Default: f32.
     pub dtype: Dtype,
-    /// How the optimizer's vectors are stored: f32, f16 or bf16. Below f32 they are rounded
-    /// stochastically. Single values and counts are not affected. Default: f32.
+    /// Stored type of the optimizer's state vectors: f32, f16 or bf16. With f16 and bf16 they are
+    /// rounded stochastically. The state's single values and counts are not affected. Default: f32.
     pub state_dtype: Dtype,
-    /// How updates are rounded to a dtype below f32. Default: `None`, stochastic for int8, else to
-    /// the nearest.
+    /// How updates are rounded if the dtype is not f32. Default: `None`, which means stochastic for
+    /// int8 and nearest for other dtypes.
     pub rounding: Option<Rounding>,
-    /// What applies gradients. Default: none.
+    /// The optimizer that applies gradients. Default: none.
     pub optimizer: Optimizer,
-    /// What fills new rows. Default: uniform between -0.05 and 0.05.
+    /// The distribution of new rows' values. Default: uniform between -0.05 and 0.05.
     pub initializer: Initializer,
     /// Seed of the initial values. Default: 0.
     pub seed: u64,
-    /// Which keys get a row from a Get. Default: all.
+    /// Selects the keys that get a row at a Get. Default: all.
     pub admission: Admission,
-    /// Whether rows record their last use and the number of their uses. Default: no.
+    /// Whether rows record their last use and number of uses. Default: no.
     pub tracking: Tracking,
-    /// Largest L2 norm of a row's gradient, after the gradients of equal keys are summed. A longer
-    /// gradient is scaled down to it. Default: `None`, no limit.
+    /// Largest L2 norm of a row's gradient, after the gradients of a repeated key are summed. A
+    /// longer gradient is scaled down to this norm. Default: `None`, no limit.
     pub clip_row_norm: Option<f32>,
-    /// The vocabulary whose ids are the keys. Default: `None`, the keys are free.
+    /// The vocabulary whose ids are the keys. Default: `None`, any key is valid.
     pub vocabulary: Option<TableVocabulary>,
-    /// A Get waits while more than this many Gets of its row are outstanding: 0 is
-    /// bulk-synchronous, k stale-synchronous. Default: `None`, asynchronous, which never
-    /// waits.
+    /// A Get waits while a row has more outstanding Gets than this. 0 means bulk-synchronous and k
+    /// means stale-synchronous training. Default: `None`, asynchronous training, in which a Get
+    /// never waits.
     pub staleness_bound: Option<u32>,
 }
 
 impl TableConfig {
-    /// A table of `dim` columns with every other setting at its default.
+    /// Makes the settings of a table with `dim` columns. All other settings have their defaults.
     #[must_use]
     pub fn new(dim: u32) -> Self {
         Self {
@@ -89,14 +88,14 @@ impl TableConfig {
         }
     }
 
-    /// Sets how values are stored.
+    /// Sets the stored type of a row's values.
     #[must_use]
     pub fn dtype(mut self, dtype: Dtype) -> Self {
         self.dtype = dtype;
         self
     }
 
-    /// Sets how the optimizer's vectors are stored.
+    /// Sets the stored type of the optimizer's state vectors.
     #[must_use]
     pub fn state_dtype(mut self, dtype: Dtype) -> Self {
         self.state_dtype = dtype;
@@ -110,7 +109,7 @@ impl TableConfig {
         self
     }
 
-    /// How updates are rounded, if they are rounded.
+    /// The rounding of updates: as set, or the default of the dtype.
     pub(crate) fn rounds(&self) -> Rounding {
         let by_dtype =
             if self.dtype == Dtype::Int8 { Rounding::Stochastic } else { Rounding::Nearest };
@@ -138,7 +137,7 @@ impl TableConfig {
         self
     }
 
-    /// Sets which keys get a row from a Get.
+    /// Sets which keys get a row at a Get.
     #[must_use]
     pub fn admission(mut self, admission: Admission) -> Self {
         self.admission = admission;
@@ -160,7 +159,7 @@ impl TableConfig {
     }
 
     /// Declares that the keys are ids of this vocabulary of the bank. The table remembers the
-    /// vocabulary's numbering. After the vocabulary was renumbered, or dropped and made again,
+    /// vocabulary's numbering. If the vocabulary is later renumbered, or dropped and made again,
     /// [`Bank::table`](crate::Bank::table) and [`Bank::open_table`](crate::Bank::open_table) fail
     /// with [`Error::OtherVocabulary`].
     #[must_use]
@@ -176,10 +175,10 @@ impl TableConfig {
         self
     }
 
-    /// Checks every setting; [`Bank::table`](crate::Bank::table) does it too.
+    /// Checks every setting. [`Bank::table`](crate::Bank::table) calls this too.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] names `table` and the first setting that is out of its range.
+    /// [`Error::InvalidConfig`] with `table` and the first setting that is out of range.
     pub fn validate(&self, table: &str) -> Result<()> {
         let refuse = |what: String| Err(Error::InvalidConfig { table: table.to_owned(), what });
         if !(1..=DIM_MAX).contains(&self.dim) {
@@ -198,7 +197,7 @@ impl TableConfig {
         check_clip_row_norm(self.clip_row_norm).or_else(refuse)
     }
 
-    /// Refuses values of new rows that the dtypes make infinite.
+    /// Fails if a value of a new row would become infinite in its dtype.
     fn check_ranges(&self) -> std::result::Result<(), String> {
         let check = |what: &str, value: f32, dtype: Dtype| {
             let cure = "take another dtype or a smaller value";
@@ -227,7 +226,7 @@ impl TableConfig {
         }
     }
 
-    /// Refuses a config whose identity differs from this one's.
+    /// Fails if the identity of `asked` differs from the identity of this config.
     pub(crate) fn check_same_table(&self, table: &str, asked: &TableConfig) -> Result<()> {
         let mut expected = Vec::new();
         let mut found = Vec::new();
@@ -247,9 +246,9 @@ impl TableConfig {
         })
     }
 
-    /// The identity, setting by setting, as error messages print it. Two settings are equal exactly
-    /// if their texts are equal: Rust prints enough digits of an f32 to distinguish it from all
-    /// others.
+    /// Returns the text of each identity setting, for error messages. Two settings are equal
+    /// exactly if their texts are equal, because Rust prints enough digits to tell any two f32
+    /// apart.
     fn identity(&self) -> [String; 10] {
         [
             format!("dim {}", self.dim),
@@ -269,7 +268,7 @@ impl TableConfig {
     }
 }
 
-/// Refuses a largest norm that is not a finite number above 0.
+/// Fails if the norm is not finite and above 0.
 pub(crate) fn check_clip_row_norm(norm: Option<f32>) -> std::result::Result<(), String> {
     match norm {
         Some(norm) if !(norm.is_finite() && norm > 0.0) => {

@@ -1,27 +1,27 @@
-//! Decodes rows, for programs that read a bank without opening it.
+//! Decodes rows for programs that read a bank without opening it.
 
 use crate::row::config::TableConfig;
 use crate::row::initializer::Initializer;
 use crate::row::layout::RowLayout;
 
-/// A row with its optimizer's state.
+/// A row and its optimizer's state, decoded to f32.
 ///
 /// # Examples
 /// See [`TableConfig::decode_row`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct DecodedRow {
-    /// dim values.
+    /// The vector, dim values.
     pub vector: Vec<f32>,
-    /// The optimizer's values in the order of docs/format.md, without the count of steps.
+    /// The optimizer's state values in the order of docs/format.md, without the count of steps.
     pub state: Vec<f32>,
-    /// The number of the row's updates, if its optimizer or its rounding counts them.
+    /// The number of the row's updates. `None` unless its optimizer or its rounding counts them.
     pub steps: Option<u32>,
 }
 
 impl TableConfig {
-    /// Decodes a row of such a table from the value in the store, which [`inspect`](crate::inspect)
-    /// returns. `None` if the value is too short.
+    /// Decodes a row of a table with these settings from its stored value, which
+    /// [`inspect`](crate::inspect) returns. `None` if the value is too short.
     ///
     /// # Examples
     /// ```
@@ -35,7 +35,7 @@ impl TableConfig {
     /// ```
     #[must_use]
     pub fn decode_row(&self, value: &[u8]) -> Option<DecodedRow> {
-        // The initial values do not matter here, and preparing some initializers takes time.
+        // Initial values are not needed here, and some initializers are slow to prepare.
         let layout = RowLayout::new("", &self.clone().initializer(Initializer::Zeros));
         let mut words = vec![0_u64; self.value_bytes() as usize / 8];
         let aligned: &mut [u8] = bytemuck::cast_slice_mut(&mut words);

@@ -1,15 +1,16 @@
-//! The encoding of a table's settings, which a bank keeps with the table.
+//! The descriptor: the encoding of a table's settings that a bank stores with the table.
 //!
-//! A descriptor is a framed, checksummed tuple: (kind of table, version, settings). The kind comes
-//! first so that other kinds of tables can share a bank. In version 2 the settings are a list of
-//! (tag, bytes), so that a later version can add one. A program that does not know a tag refuses
-//! the table, because the rows may have another layout. If the tag's highest bit is set, the
-//! program may skip the setting. Settings that are newer than version 2's first program are left
-//! out at their default, so that this program can read tables that do not use them. Version 1, a
-//! fixed tuple for SGD and Adagrad in f32, can be read and is no longer written.
+//! A descriptor is a tuple with a frame and a checksum: (kind of table, version, settings). The
+//! kind comes first, so a bank can contain other kinds of tables. In version 2 the settings are a
+//! list of (tag, bytes), so a later program can add settings. A program that does not know a tag
+//! refuses the table, because the layout of its rows may differ. If the tag's highest bit is set,
+//! the program may skip the setting instead. Settings that were added after the first program of
+//! version 2 are omitted when they have their default. That program can then still read tables that
+//! do not use them. Version 1, a fixed tuple for SGD and Adagrad in f32, is still read but no
+//! longer written.
 //!
-//! The numbers of version 1 were f32. They are read as their shortest decimal, so that a rate of
-//! 0.1 stays 0.1.
+//! Version 1 stored numbers as f32. A number is read as the shortest decimal that rounds to it: a
+//! rate of 0.1 stays 0.1 as f64.
 
 use embank_kv::metadata;
 
@@ -22,13 +23,14 @@ use crate::row::initializer::{Fans, Initializer};
 use crate::row::numbering::TableVocabulary;
 use crate::row::tracking::Tracking;
 
-/// The kind of table: rows of an embedding.
+/// Kind of a table with rows of an embedding.
 const EMBEDDING_TABLE: u16 = 1;
-/// The kind of table: counts of Gets before admission.
+/// Kind of a table with counts of Gets before admission.
 const COUNTS_TABLE: u16 = 2;
 const VERSION: u16 = 2;
 
-/// Tags of the settings. The highest bit of a tag says that a program may skip an unknown setting.
+/// Tags of the settings. If the highest bit is set, a program may skip the setting if it does not
+/// know the tag.
 mod tag {
     pub(crate) const DIM: u16 = 1;
     pub(crate) const DTYPE: u16 = 2;
@@ -37,12 +39,13 @@ mod tag {
     pub(crate) const SEED: u16 = 5;
     pub(crate) const STATE_DTYPE: u16 = 10;
     pub(crate) const ROUNDING: u16 = 11;
-    /// A setting that is not part of the identity can be skipped.
+    /// Not part of the table's identity, so an older program can skip it.
     pub(crate) const STALENESS_BOUND: u16 = MAY_BE_SKIPPED | 6;
     pub(crate) const CLIP_ROW_NORM: u16 = MAY_BE_SKIPPED | 7;
     pub(crate) const TRACKING: u16 = 8;
     pub(crate) const ADMISSION: u16 = 9;
-    /// A reader that ignored this tag would take rows of other values for those of the ids.
+    /// Must not be skipped: a program that ignored it would read the rows of other values than the
+    /// caller means.
     pub(crate) const VOCABULARY: u16 = 12;
     pub(crate) const MAY_BE_SKIPPED: u16 = 1 << 15;
 }
@@ -50,7 +53,7 @@ mod tag {
 type Parsed<T> = std::result::Result<T, String>;
 
 impl TableConfig {
-    /// The descriptor that the bank keeps with the table.
+    /// Encodes the settings as a descriptor.
     pub(crate) fn to_descriptor(&self) -> Vec<u8> {
         let mut settings: Vec<(u16, Vec<u8>)> = vec![
             (tag::DIM, self.dim.to_le_bytes().to_vec()),
@@ -89,13 +92,13 @@ impl TableConfig {
         metadata::encode(&(EMBEDDING_TABLE, VERSION, metadata::encode(&settings)))
     }
 
-    /// The settings of `table` from its descriptor, for programs that look at a bank without
-    /// opening it ([`inspect`](crate::inspect)). Rates and other settings outside the table's
-    /// identity are those of its creation.
+    /// Returns the settings of `table` from its descriptor, for programs that read a bank without
+    /// opening it ([`inspect`](crate::inspect)). The learning rate and other settings outside the
+    /// identity are the ones of the table's creation.
     ///
     /// # Errors
-    /// [`Error::UnreadableTable`] for a table that is no embedding table, or that a newer program
-    /// made.
+    /// [`Error::UnreadableTable`] if the table is not an embedding table, or if a newer program
+    /// made it.
     ///
     /// # Examples
     /// ```
@@ -132,7 +135,7 @@ impl TableConfig {
 fn from_settings(bytes: &[u8]) -> Parsed<TableConfig> {
     let settings: Vec<(u16, Vec<u8>)> = metadata::decode(bytes)?;
     let mut config = TableConfig::new(0);
-    // A table must have each of these tags; a tag that was read is removed.
+    // The tags that every table must have. A tag is removed once it was read.
     let mut needed = vec![tag::DIM, tag::DTYPE, tag::OPTIMIZER, tag::INITIALIZER, tag::SEED];
     for (tag, bytes) in &settings {
         let mut bytes = Bytes(bytes);
@@ -172,7 +175,7 @@ fn from_settings(bytes: &[u8]) -> Parsed<TableConfig> {
     }
 }
 
-/// The unread bytes of a setting.
+/// The bytes of a setting that are not read yet.
 struct Bytes<'b>(&'b [u8]);
 
 impl Bytes<'_> {
@@ -222,12 +225,12 @@ fn admission_of(bytes: &mut Bytes<'_>) -> Parsed<Admission> {
     }
 }
 
-/// The descriptor of the table that counts the Gets of keys without rows in another table.
+/// Returns the descriptor of a table with counts of Gets before admission.
 pub(crate) fn counts_descriptor() -> Vec<u8> {
     metadata::encode(&(COUNTS_TABLE, 1_u16, Vec::<u8>::new()))
 }
 
-/// True for the descriptor of such a table.
+/// True if the descriptor belongs to a table of counts.
 pub(crate) fn is_counts_descriptor(descriptor: &[u8]) -> bool {
     let kind: std::result::Result<(u16, u16, Vec<u8>), _> = metadata::decode(descriptor);
     kind.is_ok_and(|(kind, version, _)| (kind, version) == (COUNTS_TABLE, 1))
@@ -270,7 +273,7 @@ fn dtype_of(number: u8) -> Parsed<Dtype> {
         .ok_or_else(|| format!("its dtype is number {number}; use a newer Embank"))
 }
 
-/// The number of the kind, then the optimizer's own numbers.
+/// Encodes the number of the optimizer's kind, followed by its hyperparameters.
 fn optimizer_bytes(mut optimizer: Optimizer) -> Vec<u8> {
     let mut bytes = vec![optimizer.kind_number()];
     for number in optimizer.numbers() {
@@ -338,7 +341,7 @@ fn initializer_of(bytes: &mut Bytes<'_>) -> Parsed<Initializer> {
     })
 }
 
-/// 0 stands for the table's dim.
+/// Decodes fans. 0 stands for the table's dim.
 fn fans_of(bytes: &mut Bytes<'_>) -> Parsed<Fans> {
     let mut fan = || {
         let fan = u64::from_le_bytes(bytes.take()?);
@@ -347,8 +350,8 @@ fn fans_of(bytes: &mut Bytes<'_>) -> Parsed<Fans> {
     Ok(Fans { fan_in: fan()?, fan_out: fan()? })
 }
 
-/// Version 1: dim, dtype, optimizer and its numbers, initializer and its numbers, seed, staleness
-/// bound.
+/// Settings of version 1: dim, dtype, optimizer and its numbers, initializer and its numbers, seed,
+/// staleness bound.
 type SettingsOfVersion1 = (u32, u8, (u8, [f32; 3]), (u8, [f32; 2]), u64, Option<u32>);
 
 fn from_version_1(bytes: &[u8]) -> Parsed<TableConfig> {
@@ -376,7 +379,7 @@ fn from_version_1(bytes: &[u8]) -> Parsed<TableConfig> {
     Ok(config)
 }
 
-/// The f64 with the fewest digits that rounds to this f32.
+/// Returns the f64 of the shortest decimal that rounds to this f32.
 fn shortest(number: f32) -> f64 {
     number.to_string().parse().unwrap_or_else(|_| f64::from(number))
 }

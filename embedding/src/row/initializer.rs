@@ -1,19 +1,20 @@
-//! The initial values of a row.
+//! Computes the initial values of a row.
 //!
 //! A row's initial vector is a pure function of the table's seed and name, the key and the column.
-//! It does not depend on the order of calls, the thread, a restart or the machine. So rows that
-//! were only peeked at need not be stored, and a resumed run sees the rows of the first run.
+//! It does not depend on the order of calls, the thread, a restart or the machine. Rows that were
+//! only peeked at therefore need not be stored, and a resumed run gets the same rows as the first
+//! run.
 //!
-//! The generator is counter-based. The row's stream starts at a hash of (seed, name, key). The n-th
-//! 64-bit draw is SplitMix64's finisher over start + n * golden ratio (Steele, Lea and Flood, "Fast
-//! splittable pseudorandom number generators", 2014). A draw serves two columns. The code uses only
-//! additions, multiplications, divisions and square roots, each rounded by IEEE 754, so the bits do
-//! not depend on a platform's mathematical library.
+//! The generator is counter-based. A row's stream starts at a hash of (seed, name, key). The n-th
+//! 64-bit draw is SplitMix64's finisher applied to start + n * golden ratio (Steele, Lea and Flood,
+//! "Fast splittable pseudorandom number generators", 2014). One draw serves two columns. The code
+//! uses only additions, multiplications, divisions and square roots, each rounded by IEEE 754. Its
+//! bits therefore do not depend on a platform's mathematical library.
 
 use crate::dtype::Draws;
 use crate::row::quantile::{standard_normal_probability, standard_normal_quantile};
 
-/// How the vector of a new row is filled. Default: `Uniform { low: -0.05, high: 0.05 }`.
+/// The distribution of a new row's values. Default: `Uniform { low: -0.05, high: 0.05 }`.
 ///
 /// # Examples
 /// ```
@@ -27,25 +28,25 @@ use crate::row::quantile::{standard_normal_probability, standard_normal_quantile
 pub enum Initializer {
     /// Every value is 0.
     Zeros,
-    /// Every value is the same.
+    /// Every value is this constant.
     Constant(f32),
-    /// Uniform between `low` and `high`; rounding can yield `high` itself.
+    /// Uniform between `low` and `high`. Rounding can yield `high` itself.
     Uniform {
         /// Smallest value.
         low: f32,
         /// Largest value.
         high: f32,
     },
-    /// Normal (Gaussian); draws lie within 6.3 standard deviations of the mean.
+    /// Normal (Gaussian). All draws are within 6.3 standard deviations of the mean.
     Normal {
         /// Mean.
         mean: f32,
         /// Standard deviation.
         std: f32,
     },
-    /// Normal, as if it were drawn again until it lies between `low` and `high`:
+    /// Normal, drawn again until the value is between `low` and `high`, as in
     /// `torch.nn.init.trunc_normal_`. [`truncated_normal`](Self::truncated_normal) sets the bounds
-    /// at two standard deviations from the mean.
+    /// two standard deviations from the mean.
     TruncatedNormal {
         /// Mean before truncation.
         mean: f32,
@@ -56,29 +57,29 @@ pub enum Initializer {
         /// Largest value.
         high: f32,
     },
-    /// Uniform between -a and a, where a = gain * sqrt(6 / (fan_in + fan_out));
+    /// Uniform between -a and a, where a = gain * sqrt(6 / (fan_in + fan_out)), as in
     /// `torch.nn.init.xavier_uniform_` (Glorot and Bengio, 2010).
     XavierUniform {
-        /// Scales it; 1 in torch.
+        /// Factor of all values; 1 by default in torch.
         gain: f32,
-        /// The fans.
+        /// `fan_in` and `fan_out` of the formula.
         fans: Fans,
     },
-    /// Normal with mean 0 and standard deviation gain * sqrt(2 / (fan_in + fan_out));
+    /// Normal with mean 0 and standard deviation gain * sqrt(2 / (fan_in + fan_out)), as in
     /// `torch.nn.init.xavier_normal_`.
     XavierNormal {
-        /// Scales it; 1 in torch.
+        /// Factor of all values; 1 by default in torch.
         gain: f32,
-        /// The fans.
+        /// `fan_in` and `fan_out` of the formula.
         fans: Fans,
     },
 }
 
-/// The fans of an Xavier initializer. A table does not know its final number of rows, so the caller
-/// gives the fans. Default: `None`, the table's dim, for both.
+/// `fan_in` and `fan_out` of an Xavier initializer. A table does not know its final number of rows,
+/// so the caller gives them. Default: `None` for both, which means the table's dim.
 ///
-/// Torch takes the weight of an `Embedding` of n rows as a matrix: its fan_in is dim and its
-/// fan_out n.
+/// Torch treats the weight of an `Embedding` with n rows as a matrix with fan_in = dim and fan_out
+/// = n.
 ///
 /// # Examples
 /// ```
@@ -91,14 +92,14 @@ pub enum Initializer {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fans {
-    /// Default: the table's dim.
+    /// `None` means the table's dim.
     pub fan_in: Option<u64>,
-    /// Default: the table's dim.
+    /// `None` means the table's dim.
     pub fan_out: Option<u64>,
 }
 
 impl Fans {
-    /// Their sum.
+    /// Returns fan_in + fan_out.
     fn sum(self, dim: u32) -> f64 {
         let or_dim = |fan: Option<u64>| fan.unwrap_or(u64::from(dim)) as f64;
         or_dim(self.fan_in) + or_dim(self.fan_out)
@@ -106,13 +107,13 @@ impl Fans {
 }
 
 impl Initializer {
-    /// A normal with bounds at two standard deviations from its mean.
+    /// Makes a truncated normal with bounds two standard deviations from the mean.
     #[must_use]
     pub fn truncated_normal(mean: f32, std: f32) -> Self {
         Initializer::TruncatedNormal { mean, std, low: mean - 2.0 * std, high: mean + 2.0 * std }
     }
 
-    /// Fails with the number that is out of its range.
+    /// Fails if a number is out of range; the message names it.
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
         match *self {
             Initializer::Zeros => Ok(()),
@@ -151,8 +152,8 @@ impl Initializer {
     }
 }
 
-/// A truncated normal reaches this number of standard deviations from the mean; draws beyond are
-/// one in a million.
+/// The bounds of a truncated normal must include a value within this number of standard deviations
+/// of the mean. Less than one draw in a million lies beyond it.
 const TRUNCATION_REACH: f64 = 5.0;
 
 fn check_bounds(low: f32, high: f32) -> std::result::Result<(), String> {
@@ -179,14 +180,14 @@ impl Default for Initializer {
     }
 }
 
-/// An initializer bound to one table's seed and name.
+/// An initializer for one table, with its seed and name.
 #[derive(Debug, Clone)]
 pub(crate) struct RowSource {
     values: Values,
     table_stream: u64,
 }
 
-/// The distribution, with all values that do not depend on the row.
+/// The distribution, with everything precomputed that does not depend on the row.
 #[derive(Debug, Clone)]
 enum Values {
     Constant(f32),
@@ -225,7 +226,7 @@ impl Values {
 }
 
 impl RowSource {
-    /// The values of a table with this seed, name and dim.
+    /// Makes the initializer of a table with this seed, name and dim.
     pub(crate) fn new(seed: u64, table: &str, dim: u32, initializer: &Initializer) -> Self {
         Self {
             values: Values::new(initializer, dim),
@@ -245,7 +246,7 @@ impl RowSource {
             }
             Values::Truncated { mean, std, low, high, from, width } => {
                 self.fill_from_draws(key, vector, |bits| {
-                    // Far up the tail the sum could round to 1, whose quantile is infinite.
+                    // Far up the tail the sum could round to 1, and the quantile of 1 is infinite.
                     let probability = (from + width * open_unit(bits)).min(1.0 - 1e-16);
                     let quantile = standard_normal_quantile(probability);
                     (mean + std * quantile as f32).clamp(low, high)
@@ -254,8 +255,8 @@ impl RowSource {
         }
     }
 
-    /// The draws of stochastic rounding for one update of the row of `key`. Their streams differ
-    /// from those of the initial values.
+    /// Returns the draws for stochastic rounding of one update of the row of `key`. They come from
+    /// other streams than the initial values.
     pub(crate) fn draws(&self, key: u64, update: u64) -> Draws {
         let row = finish(!self.table_stream ^ key.wrapping_mul(KEY_MULTIPLIER));
         Draws::new(finish(row.wrapping_add(update.wrapping_mul(GOLDEN_RATIO))))
@@ -276,30 +277,30 @@ impl RowSource {
 }
 
 const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
-/// Odd, so that distinct keys start distinct streams. It is not the golden ratio, so that the
-/// streams of consecutive keys are not shifts of each other.
+/// Multiplier of a key. It is odd, so different keys start different streams. It differs from the
+/// golden ratio: otherwise the streams of consecutive keys would be shifts of each other.
 const KEY_MULTIPLIER: u64 = 0xD1B5_4A32_D192_ED03;
 
-/// SplitMix64's finisher, a bijection of 64-bit words.
+/// The finisher of SplitMix64. It maps 64-bit words one to one.
 fn finish(mut word: u64) -> u64 {
     word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     word ^ (word >> 31)
 }
 
-/// FNV-1a over the name's UTF-8 bytes.
+/// Hashes the name's UTF-8 bytes with FNV-1a.
 fn name_hash(name: &str) -> u64 {
     name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
     })
 }
 
-/// Uniform in [0, 1) on a grid of 2^-24.
+/// Returns a number that is uniform in [0, 1), a multiple of 2^-24.
 fn unit_24(bits: u32) -> f32 {
     (bits >> 8) as f32 * (1.0 / (1 << 24) as f32)
 }
 
-/// Uniform on a grid of 2^-32, between 0 and 1 and never equal to either.
+/// Returns a number that is uniform between 0 and 1, both excluded, on a grid of 2^-32.
 fn open_unit(bits: u32) -> f64 {
     (f64::from(bits) + 0.5) * (1.0 / 4_294_967_296.0)
 }
@@ -325,7 +326,7 @@ mod tests {
         rows
     }
 
-    /// Mean, standard deviation and the fourth standardised moment.
+    /// Returns the mean, the standard deviation and the fourth standardised moment.
     fn moments(values: &[f32]) -> (f64, f64, f64) {
         let count = values.len() as f64;
         let mean = values.iter().map(|&value| f64::from(value)).sum::<f64>() / count;
@@ -361,7 +362,7 @@ mod tests {
         let values = rows(Initializer::truncated_normal(1.0, 2.0), 1, "t", 20_000, 16);
         let (mean, std, _) = moments(&values);
         assert!((mean - 1.0).abs() < 0.015, "{mean}");
-        // sqrt(1 - 2 * 2 * phi(2) / (Phi(2) - Phi(-2))) = 0.8796
+        // Expected: sqrt(1 - 2 * 2 * phi(2) / (Phi(2) - Phi(-2))) = 0.8796.
         assert!((std - 2.0 * 0.8796).abs() < 0.01, "{std}");
         assert!(values.iter().all(|value| (-3.0..=5.0).contains(value)));
         // One tail: the mean of a standard normal above 1 is phi(1) / (1 - Phi(1)) = 1.5251.
@@ -416,7 +417,8 @@ mod tests {
         assert_eq!(rows(Initializer::Constant(0.25), 1, "t", 2, 3), [0.25; 6]);
     }
 
-    /// These bits are a promise of a bank: a change here changes resumed training runs.
+    /// Pins the exact bits of initial values. If they changed, a resumed training run would see
+    /// other rows.
     #[test]
     fn known_answers() {
         let mut vector = [0.0; 3];

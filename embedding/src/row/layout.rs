@@ -1,13 +1,13 @@
-//! The layout of a row in the store's bytes.
+//! The layout of a row's bytes in the store.
 //!
 //! ```text
 //! vector | scale | optimizer state: vectors, single values | count | time of last use, uses | zeros up to 8 bytes
 //! ```
 //!
-//! Sections begin at multiples of 4 bytes, in this order, each if the table has it. A new section
-//! is a line in [`Sections::of`]. The count is that of the row's updates: the optimizer's steps, on
-//! which the draws of stochastic rounding depend too. docs/format.md describes the layout for
-//! programs that read a bank without this code.
+//! The sections have this order, and each begins at a multiple of 4 bytes. A table has only the
+//! sections that it needs. To add a section, add a line in [`Sections::of`]. The count is the
+//! number of the row's updates. It counts the optimizer's steps and selects the draws of stochastic
+//! rounding. docs/format.md describes the layout for programs that read a bank without this code.
 
 use std::sync::Arc;
 
@@ -19,23 +19,24 @@ use crate::row::initializer::RowSource;
 use crate::row::sections::{Rounds, Sections};
 use crate::row::tracking::{TRACKING_BYTES, Tracker, Uses};
 
-// Rows are viewed as f32 in place, and their format is little-endian.
+// A row's bytes are viewed as f32 in place, and the format is little-endian.
 const _: () = assert!(cfg!(target_endian = "little"), "big-endian machines need a byte swap here");
 
-/// The effect of a step on a row.
+/// The effect of an optimizer step on a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Stepped {
     Taken,
-    /// The step was taken. A value of the optimizer's state is at the largest value of its dtype.
+    /// The step was taken. A value of the optimizer's state reached the largest value of its dtype.
     Saturated,
-    /// The value of this column would not be finite as the table stores it. The row is unchanged.
+    /// The step was refused, because this column's value would not be finite in the table's dtype.
+    /// The row is unchanged.
     Refused {
         column: usize,
         value: f32,
     },
 }
 
-/// The sections of a table's rows, and their initial content.
+/// The sections of a table's rows, and the content of new rows.
 #[derive(Debug, Clone)]
 pub(crate) struct RowLayout {
     pub(crate) dim: usize,
@@ -46,14 +47,14 @@ pub(crate) struct RowLayout {
     shape: StateShape,
     initial_accumulator: f32,
     source: RowSource,
-    /// The table's time, if its rows record their uses.
+    /// The table's present time; `None` if its rows do not record uses.
     tracker: Option<Arc<Tracker>>,
-    /// What this processor can do.
+    /// The instruction set that this processor supports.
     arch: pulp::Arch,
 }
 
 impl RowLayout {
-    /// Bytes of a row.
+    /// Number of bytes in a row.
     pub(crate) fn value_bytes(&self) -> usize {
         self.sections.value_bytes()
     }
@@ -73,18 +74,18 @@ impl RowLayout {
         }
     }
 
-    /// True if rows hold more than their vector.
+    /// True if a row has optimizer state, a count or use words after its vector.
     pub(crate) fn has_state(&self) -> bool {
         self.sections.end > self.sections.state
     }
 
-    /// True if a row's first bytes are its vector in f32.
+    /// True if a row begins with its vector in f32.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.dtype == Dtype::F32
     }
 
-    /// The row's vector: in place, or converted into `room`.
+    /// Returns the row's vector: in place if it is f32, otherwise converted into `room`.
     pub(crate) fn vector<'v>(&self, value: &'v [u8], room: &'v mut Vec<f32>) -> &'v [f32] {
         if self.is_plain() {
             return bytemuck::cast_slice(&value[..4 * self.dim]);
@@ -94,7 +95,7 @@ impl RowLayout {
         room
     }
 
-    /// Copies the row's vector out.
+    /// Copies the row's vector to `to` as f32.
     #[inline]
     pub(crate) fn read_vector(&self, value: &[u8], to: &mut [f32]) {
         if self.is_plain() {
@@ -110,7 +111,7 @@ impl RowLayout {
         }
     }
 
-    /// Writes the row's vector, rounded by the draws, or to the nearest without draws.
+    /// Writes the row's vector. Rounds stochastically with `draws`, and to nearest without them.
     #[inline]
     fn encode_vector(&self, value: &mut [u8], from: &[f32], draws: Option<&Draws>) {
         if self.is_plain() {
@@ -127,20 +128,19 @@ impl RowLayout {
         }
     }
 
-    /// Writes the row's vector, rounded to the nearest.
+    /// Writes the row's vector, rounded to nearest.
     #[inline]
     pub(crate) fn write_vector(&self, value: &mut [u8], from: &[f32]) {
         self.encode_vector(value, from, None);
     }
 
-    /// Writes the vector of `key`'s row as an update of the row, rounded as the table rounds
-    /// updates.
+    /// Writes the vector of `key`'s row as an update, with the table's rounding of updates.
     #[inline]
     pub(crate) fn update_vector(&self, key: u64, value: &mut [u8], from: &[f32]) {
         if !self.rounds.vector {
             return self.write_vector(value, from);
         }
-        // A put does not count as a step of the optimizer.
+        // A put is not a step of the optimizer, so it does not raise a count of steps.
         let salt = if self.shape.counts_steps { PUT } else { 0 };
         let count = if self.shape.counts_steps { self.count(value) } else { self.count_up(value) };
         let draws = self.source.draws(key, u64::from(count) ^ salt);
@@ -157,7 +157,7 @@ impl RowLayout {
         bytemuck::cast_slice::<u8, u32>(&value[at..at + 4])[0]
     }
 
-    /// Counts an update of the row.
+    /// Counts an update of the row, and returns the new count.
     #[inline]
     fn count_up(&self, value: &mut [u8]) -> u32 {
         let count = self.next_count(value);
@@ -165,8 +165,8 @@ impl RowLayout {
         count
     }
 
-    /// The number of the row's next update; 0 if the table does not count them. After four billion
-    /// updates the number stays at its largest value.
+    /// Returns the number of the row's next update; 0 if the table does not count updates. The
+    /// number stops at its largest value, after four billion updates.
     #[inline]
     fn next_count(&self, value: &[u8]) -> u32 {
         let counted = self.sections.count < self.sections.tracking;
@@ -181,7 +181,7 @@ impl RowLayout {
         }
     }
 
-    /// Writes the initial vector of `key` to `to`, as the table can hold it.
+    /// Writes the initial vector of `key` to `to`, rounded to the table's dtype.
     pub(crate) fn fill_initial(&self, key: u64, to: &mut [f32]) {
         self.fill_source(key, to);
         if !self.is_plain() {
@@ -192,7 +192,7 @@ impl RowLayout {
         }
     }
 
-    /// Makes a new row for `key`, and copies its vector to `to`.
+    /// Writes a new row for `key`, and copies its vector to `to`.
     pub(crate) fn begin(&self, key: u64, value: &mut [u8], to: &mut [f32]) {
         self.fill_source(key, to);
         self.write_vector(value, to);
@@ -202,7 +202,8 @@ impl RowLayout {
         self.fill_rest(value);
     }
 
-    /// The initializer's values. Values beyond the largest one of the dtype become the largest one.
+    /// Writes the initializer's values. A value beyond the largest finite value of the dtype is
+    /// replaced by that value.
     #[inline]
     fn fill_source(&self, key: u64, to: &mut [f32]) {
         self.source.fill(key, to);
@@ -211,7 +212,7 @@ impl RowLayout {
         }
     }
 
-    /// Fills everything except the vector with the content of a new row.
+    /// Fills everything after the vector with the content of a new row.
     #[inline]
     pub(crate) fn fill_rest(&self, value: &mut [u8]) {
         value[self.sections.state..].fill(0);
@@ -221,7 +222,7 @@ impl RowLayout {
         }
     }
 
-    /// Writes the parts of a new row's optimizer state that are not zero.
+    /// Writes the initial accumulator of a new row's optimizer state, unless it is zero.
     #[inline]
     fn fill_accumulators(&self, value: &mut [u8]) {
         let Sections { state, scalars, count, .. } = self.sections;
@@ -229,8 +230,8 @@ impl RowLayout {
         if accumulator == 0.0 {
             return;
         }
-        // The initial accumulator is in the first state vector, or in the single value of an
-        // optimizer without a vector.
+        // The accumulator is the first state vector. If the optimizer has no state vector, it is
+        // the single value.
         if self.shape.vectors == 0 {
             let scalars: &mut [f32] = bytemuck::cast_slice_mut(&mut value[scalars..count]);
             scalars.fill(accumulator);
@@ -245,12 +246,12 @@ impl RowLayout {
         }
     }
 
-    /// The table's time, if rows record their uses.
+    /// The table's present time; `None` if rows do not record uses.
     pub(crate) fn tracker(&self) -> Option<&Tracker> {
         self.tracker.as_deref()
     }
 
-    /// Records a use of a row, if rows record uses.
+    /// Records a use of the row, if the table tracks uses.
     #[inline]
     pub(crate) fn note_use(&self, value: &mut [u8]) {
         if let Some(tracker) = &self.tracker {
@@ -258,8 +259,8 @@ impl RowLayout {
         }
     }
 
-    /// Writes the number of a row's uses and the last use, which is the present time if `last` is
-    /// `None`. Does nothing if rows do not record uses.
+    /// Writes a row's use count and time of last use. If `last` is `None`, the time is the present.
+    /// Does nothing if the table does not track uses.
     pub(crate) fn import_uses(&self, value: &mut [u8], last: Option<u32>, count: u32) {
         let Some(tracker) = &self.tracker else { return };
         let words = &mut value[self.sections.tracking..][..TRACKING_BYTES];
@@ -269,21 +270,21 @@ impl RowLayout {
         }
     }
 
-    /// The number of a row's uses and its last use, if rows record them.
+    /// Returns the row's use count and time of last use; `None` if the table does not track uses.
     pub(crate) fn uses(&self, value: &[u8]) -> Option<Uses> {
         let words = || &value[self.sections.tracking..][..TRACKING_BYTES];
         self.tracker.is_some().then(|| Uses::of(words()))
     }
 
-    /// The square of the vector's L2 norm.
+    /// Returns the square of the vector's L2 norm.
     pub(crate) fn squared_norm(&self, value: &[u8]) -> f64 {
         self.vector(value, &mut Vec::new()).iter().map(|&value| f64::from(value).powi(2)).sum()
     }
 
-    /// Takes one step with a gradient, dim values, for the row of `key`. If the row would not stay
-    /// finite, it keeps its values. `careful` must be true unless
-    /// [`Magnitudes`](crate::table::gradients::Magnitudes) of the batch show that no f32 row can
-    /// become infinite. `room` is scratch space for conversions.
+    /// Takes one optimizer step for the row of `key` with a gradient of dim values. If the row
+    /// would not stay finite, it keeps its values. `careful` may be false only if the batch's
+    /// [`Magnitudes`](crate::table::gradients::Magnitudes) show that no f32 value can become
+    /// infinite. `room` is scratch memory for conversions.
     #[inline]
     pub(crate) fn step(
         &self,
@@ -310,7 +311,7 @@ impl RowLayout {
         stepped
     }
 
-    /// The parts of an all-f32 row, up to its count.
+    /// Divides a row whose values are all f32 into its parts.
     #[inline]
     fn row_state<'r>(&self, floats: &'r mut [f32], step: u32) -> RowState<'r> {
         let Sections { state, scalars, .. } = self.sections;
@@ -319,7 +320,7 @@ impl RowLayout {
         RowState { vector, state, scalars, step }
     }
 
-    /// Takes the step of an all-f32 row in a copy, and keeps the copy if all of it is finite.
+    /// Takes the step on a copy of an all-f32 row, and keeps the copy if it is finite.
     fn step_aside(
         &self,
         stepper: &Stepper,
@@ -341,7 +342,7 @@ impl RowLayout {
         if saturated { Stepped::Saturated } else { Stepped::Taken }
     }
 
-    /// Takes the step of a row with parts in other dtypes than f32.
+    /// Takes the step of a row that has values in other dtypes than f32.
     fn step_converted(
         &self,
         stepper: &Stepper,
@@ -383,7 +384,8 @@ impl RowLayout {
         if saturated { Stepped::Saturated } else { Stepped::Taken }
     }
 
-    /// The column of the first value that the table can't hold as a finite one.
+    /// Returns the column of the first value that is not finite in the table's dtype. `None` if all
+    /// values are finite.
     #[inline]
     pub(crate) fn first_beyond(&self, vector: &[f32]) -> Option<usize> {
         let range = self.dtype.range();
@@ -391,28 +393,29 @@ impl RowLayout {
         if holds { None } else { range.first_beyond(vector) }
     }
 
-    /// Columns of a row's state in a file: its values, and the count if there is one.
+    /// Number of state columns of a row in a file: the state values, and the count if the row has
+    /// one.
     pub(crate) fn state_values(&self) -> usize {
         let has_count = self.sections.count < self.sections.tracking;
         self.shape.vectors * self.dim + self.shape.scalars + usize::from(has_count)
     }
 
-    /// How the vector is stored.
+    /// The stored type of the vector.
     pub(crate) fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// The stored bytes of the vector, without an int8 row's scale.
+    /// Returns the stored bytes of the vector, without the scale of an int8 row.
     pub(crate) fn stored_vector<'v>(&self, value: &'v [u8]) -> &'v [u8] {
         &value[..self.dtype.bytes_of(self.dim)]
     }
 
-    /// The scale's bytes of an int8 row.
+    /// Returns the stored bytes of an int8 row's scale.
     pub(crate) fn stored_scale<'v>(&self, value: &'v [u8]) -> &'v [u8] {
         &value[self.sections.scale..][..4]
     }
 
-    /// Writes an int8 row's vector from its stored form.
+    /// Writes the vector of an int8 row from its stored bytes and scale.
     pub(crate) fn write_int8(&self, value: &mut [u8], bytes: &[u8], scale: f32) {
         value[..self.dim].copy_from_slice(bytes);
         value[self.sections.scale..][..4].copy_from_slice(&scale.to_le_bytes());
@@ -426,8 +429,8 @@ impl RowLayout {
         }
     }
 
-    /// Writes the state in the form of a file: 4 * [`state_values`](Self::state_values) bytes of
-    /// f32. The count is a float there, exact up to 2^24.
+    /// Writes the state as it is stored in a file: 4 * [`state_values`](Self::state_values) bytes
+    /// of f32. The count becomes an f32 too, which is exact up to 2^24.
     pub(crate) fn export_state(&self, value: &[u8], to: &mut [u8]) {
         let columns = self.state_columns(value);
         for (bytes, column) in to.as_chunks_mut::<4>().0.iter_mut().zip(columns) {
@@ -435,13 +438,13 @@ impl RowLayout {
         }
     }
 
-    /// Writes one of the two words of a row's uses in the form of a file. Zero if rows do not
-    /// record uses.
+    /// Writes one of a row's two use words as it is stored in a file. Writes 0 if the table does
+    /// not track uses.
     pub(crate) fn export_uses(&self, value: &[u8], word: impl Fn(Uses) -> u32, to: &mut [u8]) {
         to.copy_from_slice(&self.uses(value).map_or(0, word).to_le_bytes());
     }
 
-    /// The state as a file's columns.
+    /// Returns the state as the columns of a file.
     pub(crate) fn state_columns(&self, value: &[u8]) -> Vec<f32> {
         let Sections { state, scalars, count, tracking, .. } = self.sections;
         let mut columns = vec![0.0; self.shape.vectors * self.dim];
@@ -453,13 +456,13 @@ impl RowLayout {
         columns
     }
 
-    /// The row's count of updates; `None` if the table does not count them.
+    /// Returns the row's count of updates; `None` if the table does not count them.
     pub(crate) fn count_of(&self, value: &[u8]) -> Option<u32> {
         (self.sections.count < self.sections.tracking).then(|| self.count(value))
     }
 
-    /// Fills the state from a file's columns. A value beyond the largest one of its dtype becomes
-    /// the largest one.
+    /// Writes the state from a file's columns. A value beyond the largest finite value of its dtype
+    /// is replaced by that value.
     pub(crate) fn import_state(&self, value: &mut [u8], from: &[f32]) {
         let Sections { state, scalars, count, tracking, .. } = self.sections;
         let (moments, rest) = from.split_at(self.shape.vectors * self.dim);
@@ -474,7 +477,7 @@ impl RowLayout {
     }
 }
 
-/// Separates the draws of a put from those of the step before it.
+/// Mixed into the draws of a put, so they differ from the draws of the preceding step.
 const PUT: u64 = 1 << 63;
 
 #[cfg(test)]
@@ -503,7 +506,8 @@ mod tests {
         }
     }
 
-    /// Squares that are 0 in the state's dtype are no divisor if `eps` is 0.
+    /// Shows that a step does not divide by a sum of squares that is 0 in the state's dtype, if
+    /// `eps` is 0.
     #[test]
     fn state_that_underflows_makes_no_nan() {
         let adam = Adam { eps: 0.0, ..Adam::new(0.01) };

@@ -1,8 +1,8 @@
-//! The settings that can change while a table is open, and that a batch must see as a whole.
+//! Settings that can change while a table is open. A batch must see them as a whole.
 //!
-//! A batch takes one `Arc` of them when it begins. So it uses one learning rate with one set of
-//! betas, also if another call changes them. Values that are computed from them (Adam's tables of
-//! powers) are computed at each change, not for each batch.
+//! A batch takes one `Arc` of the settings when it begins. It therefore uses one learning rate with
+//! the matching betas, even if another call changes them meanwhile. Derived values, such as Adam's
+//! tables of powers, are computed at each change, not for each batch.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use embank_kv::locks::RwLock;
 use crate::optimizer::{Optimizer, Stepper};
 use crate::row::config::TableConfig;
 
-/// The settings that were set together.
+/// One consistent set of the settings.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) optimizer: Optimizer,
     pub(crate) stepper: Stepper,
-    /// See [`Optimizer::is_ordinary`].
+    /// True if a step in f32 never makes a finite value infinite; see [`Optimizer::is_ordinary`].
     pub(crate) is_ordinary: bool,
     pub(crate) clip_row_norm: Option<f32>,
 }
@@ -32,7 +32,7 @@ impl Live {
     }
 }
 
-/// Where a table keeps them.
+/// A table's present settings.
 #[derive(Debug)]
 pub(crate) struct LiveSettings(RwLock<Arc<Live>>);
 
@@ -49,7 +49,7 @@ impl LiveSettings {
         *self.0.write() = Live::new(config.optimizer, config.clip_row_norm);
     }
 
-    /// Replaces the optimizer by the result of `change`, unless that fails.
+    /// Replaces the optimizer by the result of `change`. If `change` fails, nothing changes.
     pub(crate) fn change_optimizer<E>(
         &self,
         change: impl FnOnce(Optimizer) -> Result<Optimizer, E>,

@@ -1,10 +1,12 @@
-//! Identifies numberings of vocabularies, in a vocabulary and in a table whose keys are its ids.
+//! Identifies a numbering of a vocabulary (its assignment of ids to values), both in the vocabulary
+//! and in tables whose keys are its ids.
 
-/// Identifies a numbering of a vocabulary. Two equal ones are one numbering, and give equal values
-/// equal ids, with one exception: a bank that was copied, or taken back to a checkpoint by a crash
-/// or by [`roll_back`](crate::Bank::roll_back), may add other values under the identity of the
-/// original. [`Vocabulary::fingerprint`](crate::Vocabulary::fingerprint) tells if two have the same
-/// values.
+/// Identifies a numbering of a vocabulary: its assignment of ids to values. Two vocabularies with
+/// equal identities give equal values equal ids, with one exception. A bank that was copied, or
+/// that went back to a checkpoint by a crash or by [`roll_back`](crate::Bank::roll_back), may add
+/// other values under the same identity.
+/// [`Vocabulary::fingerprint`](crate::Vocabulary::fingerprint) shows whether two vocabularies have
+/// the same values.
 ///
 /// # Examples
 /// ```
@@ -23,23 +25,23 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct VocabularyIdentity {
-    /// Random, made with the vocabulary.
+    /// A random number that is drawn when the vocabulary is made.
     pub id: u64,
-    /// The lowest 32 bits count the renumberings. The others are random and drawn at each
-    /// renumbering. So numberings that are made after a roll back differ from those that were
-    /// rolled back.
+    /// The lowest 32 bits count the renumberings. The other bits are drawn at random at each
+    /// renumbering. A numbering that is made after a rollback therefore differs from the numbering
+    /// that was rolled back.
     pub generation: u64,
 }
 
 impl VocabularyIdentity {
-    /// How often it was renumbered.
+    /// Number of times that the vocabulary was renumbered.
     #[must_use]
     pub fn renumberings(&self) -> u32 {
         renumberings(self.generation)
     }
 }
 
-/// The number of renumberings that led to this numbering.
+/// Returns the number of renumberings before this numbering.
 pub(crate) fn renumberings(numbering: u64) -> u32 {
     numbering as u32
 }
@@ -65,9 +67,10 @@ pub(crate) fn renumberings(numbering: u64) -> u32 {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TableVocabulary {
-    /// Its name.
+    /// The vocabulary's name.
     pub name: String,
-    /// The numbering; `None` before the table is made, which stands for the present one.
+    /// The numbering that the table was made for. `None` before the table is made; the bank then
+    /// uses the present numbering.
     pub identity: Option<VocabularyIdentity>,
 }
 
@@ -76,9 +79,9 @@ impl TableVocabulary {
         Self { name: name.into(), identity: None }
     }
 
-    /// The encoding in a table's descriptor.
+    /// Encodes the vocabulary for a table's descriptor.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // The bank sets it before it makes a table.
+        // The bank sets the identity before it makes a table, so 0 is never stored.
         let VocabularyIdentity { id, generation } =
             self.identity.unwrap_or(VocabularyIdentity { id: 0, generation: 0 });
         [&id.to_le_bytes(), &generation.to_le_bytes(), self.name.as_bytes()].concat()

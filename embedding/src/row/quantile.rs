@@ -1,10 +1,12 @@
-//! The inverse of the standard normal distribution function, with equal bits on every platform.
+//! The inverse of the standard normal distribution function. Its bits are equal on every platform.
 //!
-//! Wichura's algorithm AS 241, routine PPND7 ("The percentage points of the normal distribution",
-//! Applied Statistics 37, 1988). It is accurate to one part in 10^7, the precision of an f32. The
-//! logarithm in its tails is computed here, because standard libraries differ in its last bits.
+//! The algorithm is Wichura's AS 241, routine PPND7 ("The percentage points of the normal
+//! distribution", Applied Statistics 37, 1988). It is accurate to one part in 10^7, the precision
+//! of f32. This module computes the logarithm for the tails itself, because standard libraries
+//! differ in its last bits.
 
-/// The value that a standard normal variable stays below with probability `p`, 0 < `p` < 1.
+/// Returns the value that a standard normal variable stays below with probability `p`, where 0 <
+/// `p` < 1.
 pub(crate) fn standard_normal_quantile(p: f64) -> f64 {
     let from_median = p - 0.5;
     if from_median.abs() <= 0.425 {
@@ -29,8 +31,8 @@ pub(crate) fn standard_normal_quantile(p: f64) -> f64 {
     distance.copysign(from_median)
 }
 
-/// The probability that a standard normal variable stays below `x`. It is the inverse of
-/// [`standard_normal_quantile`], found by bisection, so that the two agree to the last bit.
+/// Returns the probability that a standard normal variable stays below `x`. It inverts
+/// [`standard_normal_quantile`] by bisection, so the two functions agree to the last bit.
 pub(crate) fn standard_normal_probability(x: f64) -> f64 {
     let mut low = 1e-300;
     let mut high = 1.0 - 1e-16;
@@ -40,9 +42,10 @@ pub(crate) fn standard_normal_probability(x: f64) -> f64 {
     if standard_normal_quantile(high) <= x {
         return 1.0;
     }
-    // Enough steps: the tail's exponent and the mantissa are found after some 1,100 bisections.
+    // The loop ends: about 1,100 bisections determine the exponent of the tail and the mantissa.
     for _ in 0..1200 {
-        // The geometric mean in the lower tail, whose probabilities differ by orders of magnitude.
+        // The lower tail uses the geometric mean, because its probabilities span many orders of
+        // magnitude.
         let middle = if high < 0.25 { (low * high).sqrt() } else { 0.5 * (low + high) };
         if middle <= low || middle >= high {
             break;
@@ -56,8 +59,8 @@ pub(crate) fn standard_normal_probability(x: f64) -> f64 {
     high
 }
 
-/// ln x of a positive normal number, to about 1e-14: x = m * 2^e with m in [0.7, 1.5), and
-/// ln m = 2 artanh((m - 1) / (m + 1)) by its series.
+/// Returns ln x of a positive normal number, accurate to about 1e-14. It splits x = m * 2^e with m
+/// in [0.7, 1.5), and sums the series of ln m = 2 artanh((m - 1) / (m + 1)).
 fn natural_logarithm(x: f64) -> f64 {
     const FRACTION: u64 = (1 << 52) - 1;
     const ONE: u64 = 1023 << 52;

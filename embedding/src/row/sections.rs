@@ -1,21 +1,21 @@
-//! The places of a row's sections. The module `layout` describes them.
+//! The offsets of a row's sections. The module `layout` describes the sections.
 
 use crate::dtype::{Dtype, Rounding};
 use crate::row::config::TableConfig;
 use crate::row::tracking::{TRACKING_BYTES, Tracking};
 
-/// The first byte of each section of a row. A section that the table does not have is empty.
+/// Offset of each section's first byte in a row. A section that the table lacks is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sections {
-    /// An f32. The vector ends here.
+    /// End of the vector, and begin of an int8 row's scale, an f32.
     pub(crate) scale: usize,
-    /// The optimizer's vectors.
+    /// Begin of the optimizer's state vectors.
     pub(crate) state: usize,
-    /// The optimizer's single values.
+    /// Begin of the optimizer's single values.
     pub(crate) scalars: usize,
-    /// A u32.
+    /// Begin of the count of updates, a u32.
     pub(crate) count: usize,
-    /// Two u32; see the module `tracking`. The count ends here.
+    /// End of the count, and begin of the two u32 that record uses; see the module `tracking`.
     pub(crate) tracking: usize,
     pub(crate) end: usize,
 }
@@ -41,18 +41,18 @@ impl Sections {
         Self { scale, state, scalars, count, tracking, end }
     }
 
-    /// Bytes of the whole row.
+    /// Number of bytes in the whole row, with padding.
     pub(crate) fn value_bytes(&self) -> usize {
         self.end.next_multiple_of(8)
     }
 }
 
-/// What is rounded by chance.
+/// The parts of a row that are rounded stochastically.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rounds {
     pub(crate) vector: bool,
-    /// State below f32 is always rounded stochastically: moments change by less than half a step of
-    /// 16 bits, so rounding to the nearest would never change them.
+    /// State in f16 or bf16 is always rounded stochastically. Moments change by less than half a
+    /// 16-bit step, so rounding to nearest would never change them.
     pub(crate) state: bool,
 }
 
@@ -71,11 +71,11 @@ impl Rounds {
 }
 
 impl TableConfig {
-    /// Bytes of a row in the store, without the record's header: the vector, the optimizer's state,
-    /// and zeros up to a multiple of 8.
+    /// Number of bytes in a row's stored value: the vector, the optimizer's state, and zeros up to
+    /// a multiple of 8. The header of the record is not included.
     #[must_use]
     pub fn value_bytes(&self) -> u32 {
-        // At most DIM_MAX * 4 * 3 and a few words.
+        // The value is at most DIM_MAX * 4 * 3 plus a few words, which fits a u32.
         Sections::of(self).value_bytes() as u32
     }
 }

@@ -1,17 +1,18 @@
-//! The times that users set for their tables, which the bank keeps.
+//! The times that users set for their tables. The bank stores them.
 //!
-//! **Problem.** With [`Tracking::SetTime`](crate::Tracking::SetTime) a use of a row records the
-//! time that the user set last. A process that has opened the bank and has set no time yet would
-//! record time 0, and a later eviction by age would delete such rows as very old.
+//! **Problem.** With [`Tracking::SetTime`](crate::Tracking::SetTime), a use of a row records the
+//! time that the user set last. A process that has opened the bank and has not yet set a time would
+//! record time 0. A later eviction by age would delete such rows as very old.
 //!
-//! **Approach.** The largest time that was set for a table is a row of 8 bytes in a table of the
-//! bank, under the table's number. So it is part of each checkpoint, copy and delta, and a roll
-//! back restores it. An open reads it. No list of tables shows that table.
+//! **Approach.** The largest time that was set for a table is stored as a row of 8 bytes in a
+//! separate table of the bank. Its key is the table's number. Every checkpoint, copy and delta
+//! contains the row, and a rollback restores it. An open reads it. Lists of tables do not show the
+//! separate table.
 //!
-//! The number of a dropped table may become another table's number, and that table must not get the
-//! time. A call that keeps a time checks, under `Times::keeping`, that the table exists. A drop
-//! removes the table first, and then deletes its time under that lock. A new table deletes a time
-//! that a failed drop has left.
+//! A new table may get the number of a dropped table, but must not get its time. A call that stores
+//! a time checks, under the lock `Times::keeping`, that the table exists. A drop removes the table
+//! first, and then deletes its time under that lock. A new table deletes a time that a failed drop
+//! has left.
 
 use std::sync::OnceLock;
 
@@ -21,11 +22,11 @@ use embank_kv::{Access, Clock, Operation, Store, TableId};
 use crate::error::Result;
 use crate::row::descriptor::{counts_descriptor, is_counts_descriptor};
 
-/// The name of the table of times. The parentheses distinguish it from names that users give.
+/// Name of the table of times. The parentheses set it apart from user names.
 const NAME: &str = "(times of tables)";
 const TIME_BYTES: u32 = 8;
 
-/// The table of times, if the bank has one.
+/// Returns the table of times; `None` if the bank has none.
 pub(crate) fn table_of_times(store: &Store) -> Option<TableId> {
     let is_it = |table: &embank_kv::TableInfo| {
         table.name == NAME && is_counts_descriptor(&table.descriptor)
@@ -33,38 +34,38 @@ pub(crate) fn table_of_times(store: &Store) -> Option<TableId> {
     store.tables().into_iter().find(is_it).map(|table| table.id)
 }
 
-/// The largest time that was set for table `number`.
+/// Returns the largest time that was set for table `number`.
 pub(crate) fn read_time(store: &Store, times: TableId, number: u16) -> Result<Option<u32>> {
     let mut time = ReadTime(None);
     store.execute(times, &[u64::from(number)], Clock::Keep, &mut time)?;
     Ok(time.0)
 }
 
-/// The times that a bank keeps for its tables.
+/// The times that a bank stores for its tables.
 #[derive(Debug)]
 pub(crate) struct Times {
     /// The table of times, once it exists.
     table: OnceLock<TableId>,
-    /// Held while a time is kept or deleted. A thread that takes both locks takes that of the
-    /// bank's tables first.
+    /// Held while a time is stored or deleted. A thread that also needs the lock of the bank's
+    /// tables must take that lock first.
     keeping: Mutex<()>,
 }
 
 impl Times {
-    /// The times of the bank in `store`.
+    /// Opens the times of the bank in `store`.
     pub(crate) fn of(store: &Store) -> Self {
         let table = table_of_times(store).map(OnceLock::from).unwrap_or_default();
         Self { table, keeping: Mutex::new(()) }
     }
 
-    /// Keeps `time` for a table, unless a later one is kept.
+    /// Stores `time` for a table, unless a later time is already stored.
     ///
     /// # Errors
     /// `NoSuchTable` if the table was dropped.
     pub(crate) fn keep(&self, store: &Store, table: TableId, time: u32) -> Result<()> {
-        // While this is held, the time of the table is not deleted, and only one thread makes the
-        // table of times. It is not the lock of all tables, because this call may wait for space on
-        // disk, which the drop of a table gives.
+        // While this lock is held, the table's time is not deleted, and only one thread makes the
+        // table of times. The lock of all tables can't serve here: this call may wait for disk
+        // space that only dropping a table frees.
         let _keeping = self.keeping.lock();
         store.rows(table)?;
         let times = self.table_or_new(store)?;
@@ -76,8 +77,9 @@ impl Times {
         Ok(())
     }
 
-    /// Deletes the time of table `number`, which was dropped or has just been made. No later call
-    /// keeps a time for the dropped table. Called while the bank's tables are locked.
+    /// Deletes the time of table `number`, which was dropped or has just been made. After a drop,
+    /// no call can store a time for the dropped table. The caller must hold the lock of the bank's
+    /// tables.
     pub(crate) fn forget(&self, store: &Store, number: u16) -> Result<()> {
         let _keeping = self.keeping.lock();
         if let Some(&times) = self.table.get() {
@@ -115,7 +117,7 @@ struct KeepTime(u32);
 
 impl Operation for KeepTime {
     const ACCESS: Access = Access::Update;
-    // No row of a table changes.
+    // The write does not count as a change of a user's row.
     const CHANGES: bool = false;
 
     fn update(&mut self, _: usize, value: &mut [u8]) {

@@ -1,19 +1,20 @@
-//! The last use and the number of uses: two words in every row of a table that tracks them.
+//! Tracking: the time of the last use and the number of uses, two words in every row of a table
+//! that tracks them.
 //!
-//! The words lie behind the optimizer's state, so they change under the lock that an update takes
-//! anyway, and travel with the row wherever it goes. What counts as a use: a gradient applied, a
-//! row put. A peek changes nothing and a Get is followed by its update. A row that a Get makes has
-//! the present time and no use.
+//! The words follow the optimizer's state. They change under the lock that an update takes anyway,
+//! and move with the row. A use is a gradient that is applied or a row that is put. A peek changes
+//! nothing, and a Get is followed by its update. A row that a Get makes has the present time and no
+//! uses.
 //!
-//! The time of a row never goes back: an update with an older time counts as a use and leaves the
-//! time. The largest time that was set is durable (`times`), so an open continues with it.
+//! The time of a row never goes back: an update with an older time counts as a use and keeps the
+//! time. The largest time that was set is durable (`times`), so the next open continues with it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Whether a table's rows record their last use and the number of their uses. Evictions by age and
-/// by frequency need it. Part of the table's identity: it adds 8 bytes to a row. Default:
-/// [`Tracking::None`].
+/// Whether a table's rows record the time of their last use and the number of their uses. Evictions
+/// by age and by frequency need these. Part of the table's identity, because it adds 8 bytes to a
+/// row. Default: [`Tracking::None`].
 ///
 /// # Examples
 /// ```
@@ -34,20 +35,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Tracking {
-    /// Rows don't tell.
+    /// Rows do not record uses.
     #[default]
     None,
-    /// By the system's clock, in minutes.
+    /// Rows record uses. The time is the system clock in minutes.
     Minutes,
-    /// In the unit of [`Table::set_time`](crate::Table::set_time): steps, epochs, days, whatever
-    /// the caller counts. The bank keeps the largest time that was set; 0 before the first.
+    /// Rows record uses. The time is the one that [`Table::set_time`](crate::Table::set_time) has
+    /// set, in any unit: steps, epochs or days. The bank stores the largest time that was set. The
+    /// time is 0 before the first call.
     SetTime,
 }
 
-/// Bytes of a row's two words: time of the last use, number of uses, each a u32.
+/// Bytes of a row's two words: the time of the last use and the number of uses, each a u32.
 pub(crate) const TRACKING_BYTES: usize = 8;
 
-/// A table's time.
+/// The present time of a table.
 #[derive(Debug)]
 pub(crate) struct Tracker {
     by_clock: bool,
@@ -56,7 +58,7 @@ pub(crate) struct Tracker {
     is_set: AtomicBool,
 }
 
-/// What a row tells.
+/// The use words of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Uses {
     pub(crate) last: u32,
@@ -75,7 +77,7 @@ impl Tracker {
         Some(tracker)
     }
 
-    /// Reads the system's clock, once for a batch.
+    /// Reads the system clock, once per batch.
     pub(crate) fn refresh(&self) {
         if self.by_clock {
             self.set(minutes_now());
@@ -101,19 +103,19 @@ impl Tracker {
         self.now.load(Ordering::Relaxed)
     }
 
-    /// Marks a new row, whose words are zero.
+    /// Writes the present time to a new row, whose words are zero.
     pub(crate) fn begin(&self, words: &mut [u8]) {
         words[..4].copy_from_slice(&self.now().to_le_bytes());
     }
 
-    /// Marks a use.
+    /// Records a use.
     pub(crate) fn note(&self, words: &mut [u8]) {
         let Uses { last, count } = Uses::of(words);
         let uses = Uses { last: last.max(self.now()), count: count.saturating_add(1) };
         uses.write(words);
     }
 
-    /// Marks a row whose number of uses comes from a file, as used at the present time.
+    /// Writes a use count from a file, and the present time as the last use.
     pub(crate) fn adopt(&self, words: &mut [u8], count: u32) {
         let last = Uses::of(words).last.max(self.now());
         Uses { last, count }.write(words);
@@ -134,7 +136,7 @@ impl Uses {
     }
 }
 
-/// The system's clock, in minutes since 1970. A u32 holds eight thousand years of them.
+/// Returns the system clock in minutes since 1970. A u32 lasts for eight thousand years.
 pub(crate) fn minutes_now() -> u32 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (since.as_secs() / 60) as u32
@@ -168,7 +170,7 @@ mod tests {
     #[test]
     fn the_clock_counts_minutes() {
         let tracker = Tracker::new(Tracking::Minutes).unwrap();
-        // 2025 and 2400.
+        // Minutes of the years 2025 and 2400.
         assert!((28_928_160..226_164_960).contains(&tracker.now()), "{}", tracker.now());
         assert!(Tracker::new(Tracking::None).is_none());
     }

@@ -1,27 +1,28 @@
-//! Admission: which keys get a row. All keys do, or those with enough Gets, or some at random.
+//! Admission: decides which keys get a row. Either all keys do, or keys after a number of Gets
+//! (reads for training), or keys at random.
 //!
-//! **Problem.** In click logs most keys come once or twice. A row for each of them takes memory and
-//! disk and learns nothing.
+//! **Problem.** In click logs, most keys come only once or twice. A row for such a key takes memory
+//! and disk and learns nothing.
 //!
-//! **Approach.** A Get first acquires the rows that exist. For each missing key it decides. An
-//! admitted key gets a row. For a refused key the Get returns the initial values and inserts no
-//! row; the lease does not hold the key, and its gradient is dropped. Evaluation sees the initial
-//! values. A decision holds for the whole Get, also if the Get waits and tries again.
+//! **Approach.** A Get first acquires the rows that exist. Then it decides for each missing key. An
+//! admitted key gets a row. For a refused key, the Get returns the initial values and inserts no
+//! row. The lease does not hold a refused key, and drops its gradient. Evaluation sees the initial
+//! values. A decision holds for the whole Get, even if the Get waits and tries again.
 //!
-//! *Counts* of keys without a row lie in tables of their own (module `counts`).
+//! *Counts* of Gets of keys without a row are kept in separate tables (module `counts`).
 //!
-//! *Chance* is drawn for each Get of a missing key, as Paddle and Monolith do. So a key that comes
-//! often gets its row soon: after 1 / probability Gets on average. The draws are a pure function of
-//! the table's seed, the key, and the number of the Get since the table was made. That number is
-//! the one row of another table, so each checkpoint has it. A resumed run continues the draws, and
-//! gives rows to the keys that get one in an unbroken run.
+//! *Chance*: each Get of a missing key draws a number, as in Paddle and Monolith. A key gets its
+//! row after 1 / probability Gets on average. A draw is a pure function of the table's seed, the
+//! key, and the Get's number since the table was made. That number is the only row of another
+//! table, so every checkpoint contains it. A resumed run therefore gives rows to the same keys as
+//! an unbroken run.
 //!
-//! **Several threads.** The second acquisition, for the admitted rows, never waits while the Get
-//! holds rows of the first one. If one of its rows is blocked, the Get gives all rows back and
-//! waits like any other (`lease::waiting`). Two Gets may count a key at the same time, and each
-//! counts one. A Get may find a key missing, and count it after another Get has admitted it. It
-//! then returns the initial values, as if it had come first, and may leave a count of one for a key
-//! that has a row. That count speeds up the key's next admission if its row is evicted.
+//! **Several threads.** A Get acquires the admitted rows second, and never waits while it holds
+//! rows of the first acquisition. If an admitted row is blocked, the Get gives all rows back and
+//! waits (`lease::waiting`). Two Gets may count a key at the same time, and both counts add up. A
+//! Get may find a key missing and count it after another Get has admitted it. The first Get then
+//! returns the initial values, as if it had come earlier. It may leave a count of one for a key
+//! that has a row. If that row is evicted, the count speeds up the key's next admission.
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
@@ -36,9 +37,9 @@ use crate::table::gate::{Decision, Gate};
 use crate::table::operations::{GetRows, GotRows};
 
 impl Table {
-    /// The decisions for `keys` of a Get in a step that has already got the rows of `earlier`. An
-    /// earlier decision holds, so a key of both that has no row gets none now. `None` if there is
-    /// no such key.
+    /// Returns the decisions for `keys` in a step that has already called Get for the keys
+    /// `earlier`. A key of both lists that has no row was refused earlier, and stays refused.
+    /// `None` if `earlier` is empty or the table admits every key.
     pub(crate) fn decided_earlier(&self, keys: &[u64], earlier: &[u64]) -> Option<Vec<Decision>> {
         if earlier.is_empty() || self.shared.gate.is_none() {
             return None;
@@ -50,10 +51,10 @@ impl Table {
         Some(keys.iter().map(decision).collect())
     }
 
-    /// Called after the rows that exist were acquired. Decides on the `missing` places of `get`,
-    /// acquires the rows of the admitted keys, and fills the other places with initial values.
-    /// Returns `Some(key)` if the row of that key is blocked. In that case, and after an error,
-    /// `get` still holds some counts.
+    /// Decides on the `missing` places of `get`, after the existing rows were acquired. Acquires
+    /// the rows of admitted keys and fills the places of refused keys with initial values. Returns
+    /// `Some(key)` if the row of that key is blocked. In that case, and after an error, `get` still
+    /// holds the counts that it acquired.
     pub(crate) fn admit(&self, get: &mut GetRows<'_>, missing: &[u32]) -> Result<Option<u64>> {
         let Some(gate) = &self.shared.gate else { return Ok(None) };
         let layout = self.shared.layout();
@@ -108,8 +109,7 @@ impl Table {
         let executed = self.execute(&keys, clock, &mut more);
         let seen = std::mem::take(&mut more.seen);
         let reached = more.reached;
-        // The rows that were acquired here count as part of the Get, so they are given back
-        // together with the others.
+        // The Get gives the rows that were acquired here back together with its other rows.
         let blocked = executed.as_ref().map_or(&[][..], |outcome| &outcome.blocked);
         for (i, &place) in admitted.iter().enumerate() {
             if let Some(hint) = reached.get(i)
@@ -127,14 +127,14 @@ impl Table {
         Ok(None)
     }
 
-    /// The table that numbers this table's Gets. It is made now if an older version made the bank
-    /// without it.
+    /// Returns the table that numbers this table's Gets. Makes it if an older version of Embank
+    /// made the bank without it.
     fn numbered_gets(&self, gets: &OnceLock<TableId>) -> Result<TableId> {
         if let Some(&known) = gets.get() {
             return Ok(known);
         }
-        // Held so that two threads make one table, and so that this table is not dropped in
-        // between.
+        // The lock has two uses: two threads do not both make the table, and this table is not
+        // dropped before its Gets are numbered.
         let _side_tables = self.context().side_tables.lock();
         if let Some(&known) = gets.get() {
             return Ok(known);
@@ -146,7 +146,7 @@ impl Table {
         Ok(*gets.get_or_init(|| made.newer))
     }
 
-    /// For each key, which has no row, whether it gets one now.
+    /// Decides for each of `keys`, which have no row. True if the key gets a row now.
     fn decide(&self, gate: &Gate, keys: &[u64]) -> Result<Vec<bool>> {
         match gate {
             Gate::Counts { needed, counts } => {
@@ -174,7 +174,7 @@ impl Table {
     }
 }
 
-/// Numbers a Get, from 0 on.
+/// Reads and increments the number of Gets, from 0 on.
 #[derive(Debug)]
 struct NumberGet {
     before: u64,
@@ -196,11 +196,11 @@ impl Operation for NumberGet {
     }
 }
 
-/// From 0 up to and not including 1.
+/// Returns a pseudo-random number in [0, 1).
 fn draw(seed: u64, key: u64, get: u64) -> f64 {
     let mut mixed = seed;
     for word in [key, get] {
-        // SplitMix64's finaliser over each word.
+        // Mixes in each word with the finaliser of SplitMix64.
         mixed = (mixed ^ word).wrapping_add(0x9E37_79B9_7F4A_7C15);
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);

@@ -1,13 +1,13 @@
-//! Bags: several rows that are pooled to one, as `torch.nn.EmbeddingBag` does.
+//! Bags: pools several rows into one, as `torch.nn.EmbeddingBag` does.
 //!
-//! **Problem.** A model that pools 20 rows to one needs one of 20 vectors that a Get would copy
-//! out. The copies cost more time than their sum.
+//! **Problem.** A model that pools 20 rows into one needs only the sum. Copying 20 vectors out of
+//! the store takes longer than adding them up.
 //!
-//! **Approach.** A Get of bags first acquires the rows of the distinct keys, without a copy of
-//! their vectors. Then it reads the rows of all places, a few hundred at a time, into a buffer that
-//! stays in the processor's cache, and adds them to their bags in the order of the places. So the
-//! sums do not depend on where the rows lie, nor on how many threads share the bags. The lease
-//! takes one gradient for each bag, and a row's gradient is the sum over its places
+//! **Approach.** A Get of bags first acquires the rows of the distinct keys, without copying their
+//! vectors. Then it reads the rows of all places into a buffer, a few hundred at a time, and adds
+//! them to their bags in the order of the places. The buffer stays in the processor's cache.
+//! Because the order is fixed, the sums do not depend on the number of threads. The lease takes one
+//! gradient per bag. A row's gradient is the sum of the gradients of its places
 //! ([`gradients`](crate::table::gradients)).
 
 use std::ops::Range;
@@ -21,25 +21,25 @@ use crate::table::gradients::{BatchGradients, Occurrences};
 use crate::table::operations::{PeekRows, cut};
 use crate::table::peek::Missing;
 
-/// Values of the buffer that rows are read into: 128 KiB, which the second-level cache holds beside
+/// Values in the buffer that rows are read into. 128 KiB fit the second-level cache together with
 /// the rows' records.
 const BUFFER_VALUES: usize = 1 << 15;
-/// Rows that are read together: fewer hide less latency, more gain nothing.
+/// Number of rows that are read together. Fewer rows hide less latency, and more rows gain nothing.
 const ROWS_READ: Range<usize> = 64..1024;
 
-/// How the rows of a bag become one.
+/// How the rows of a bag are pooled into one.
 ///
 /// # Examples
 /// See [`Bags`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
-    /// Their sum. Zeros for an empty bag.
+    /// The sum of the rows; zeros for an empty bag.
     Sum,
-    /// Their sum by their number. Zeros for an empty bag.
+    /// The mean of the rows; zeros for an empty bag.
     Mean,
 }
 
-/// Which keys of a batch make up each bag, and how their rows are pooled.
+/// Divides the keys of a batch into bags, and says how the rows of a bag are pooled.
 ///
 /// # Examples
 /// ```
@@ -61,36 +61,36 @@ pub enum Pooling {
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Bags<'a> {
-    /// The keys of bag `i` are those at the places `offsets[i]..offsets[i + 1]` of the batch. The
-    /// first offset is 0, the last one is the number of keys, and each is at least as large as the
-    /// one before. A bag may be empty.
+    /// Bag `i` has the keys at the places `offsets[i]..offsets[i + 1]` of the batch. The first
+    /// offset is 0, the last one is the number of keys, and offsets never decrease. A bag may be
+    /// empty.
     pub offsets: &'a [u64],
-    /// How the rows become one.
+    /// How the rows of a bag are pooled.
     pub pooling: Pooling,
-    /// What each key's row is multiplied by, one for each key; with [`Pooling::Sum`] alone.
-    /// `None`: 1.
+    /// One factor per key. The key's row is multiplied by it. Allowed only with [`Pooling::Sum`].
+    /// `None` means 1 for each key.
     pub weights: Option<&'a [f32]>,
 }
 
 impl Bags<'_> {
-    /// How many bags there are.
+    /// Number of bags.
     #[must_use]
     pub fn len(&self) -> usize {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// Whether there is no bag.
+    /// True if there are no bags.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The places of the batch that make up a bag.
+    /// Returns the places of the batch that belong to a bag.
     pub(crate) fn places(&self, bag: usize) -> Range<usize> {
         self.offsets[bag] as usize..self.offsets[bag + 1] as usize
     }
 
-    /// Refuses bags that are not those of a batch of `keys` keys.
+    /// Fails if the offsets or weights do not fit a batch of `keys` keys.
     fn check(&self, table: &str, keys: usize) -> Result<()> {
         let refused = |what: String| Err(Error::BadBags { table: table.to_owned(), what });
         let ends = (self.offsets.first(), self.offsets.last());
@@ -119,13 +119,14 @@ impl Bags<'_> {
 }
 
 impl Table {
-    /// Gets rows for training, pooled: `pooled` holds bags * dim values and gets one row for each
-    /// bag of `keys`. The lease is that of [`get`](Self::get); [`Lease::apply_bags`] takes one
-    /// gradient for each bag. Rows are not copied. The call needs memory for some hundred rows
-    /// for each thread, 16 bytes for each distinct key and 4 bytes for each key of the batch.
+    /// Gets rows for training and pools them. `pooled` holds bags * dim values and receives one
+    /// pooled row per bag of `keys`. The lease holds the rows as a lease of [`get`](Self::get)
+    /// does; [`Lease::apply_bags`] takes one gradient per bag. The call does not copy all rows. It
+    /// needs memory for a few hundred rows per thread, 16 bytes per distinct key, and 4 bytes per
+    /// key of the batch.
     ///
     /// # Errors
-    /// [`Error::BadBags`], or as [`get`](Self::get).
+    /// [`Error::BadBags`], and the errors of [`get`](Self::get).
     ///
     /// # Examples
     /// See [`Bags`].
@@ -137,12 +138,12 @@ impl Table {
         Ok(lease)
     }
 
-    /// Reads rows for evaluation, pooled: `pooled` holds bags * dim values and gets one row for
-    /// each bag of `keys`. A key without a row counts with its initial values. Touches no
-    /// clock, waits for none, and writes nothing.
+    /// Reads rows for evaluation and pools them. `pooled` holds bags * dim values and receives one
+    /// pooled row per bag of `keys`. A key without a row counts with its initial values. Does not
+    /// change or wait for any staleness clock, and writes nothing.
     ///
     /// # Errors
-    /// [`Error::BadBags`], or as [`peek`](Self::peek) with [`Missing::Initial`].
+    /// [`Error::BadBags`], and the errors of [`peek`](Self::peek) with [`Missing::Initial`].
     ///
     /// # Examples
     /// ```
@@ -175,12 +176,12 @@ impl Table {
 
     /// Reads the rows of `keys` and pools them.
     fn pool_bags(&self, keys: &[u64], bags: &Bags<'_>, pooled: &mut [f32]) -> Result<()> {
-        // A bank that is open to read only may be refreshed meanwhile.
+        // All parts read one state of the store, even if a read-only bank is refreshed meanwhile.
         let state = &self.context().store.call_state();
         let Some(turn) = self.context().pool.turn(keys.len()) else {
             return self.pool_some(state, keys, bags, 0..bags.len(), pooled);
         };
-        // As many keys a part as can be without a bag in two parts.
+        // Each part gets about the same number of keys. A bag is never divided between two parts.
         let starts = turn.ranges(keys.len()).into_iter().map(|range| range.start as u64);
         let bag_at = |start: u64| bags.offsets.partition_point(|&offset| offset < start);
         let starts: Vec<usize> = starts.map(|start| bag_at(start).min(bags.len())).collect();
@@ -197,7 +198,7 @@ impl Table {
         parts.into_iter().try_for_each(|(_, _, done)| done)
     }
 
-    /// Pools the bags `some`; `pooled` holds one row for each of them.
+    /// Pools the bags `some` into `pooled`, which holds one row for each of these bags.
     fn pool_some(
         &self,
         state: &CallState<'_>,
@@ -251,12 +252,12 @@ impl Table {
 }
 
 impl Lease {
-    /// Applies one gradient for each bag: `gradients` holds bags * dim values, and `bags` are those
-    /// of the Get. The gradient of a row is the sum of those of its places, in their order. As
-    /// [`apply`](Self::apply) otherwise.
+    /// Applies one gradient per bag: `gradients` holds bags * dim values, and `bags` must be the
+    /// bags of the Get. A row's gradient is the sum of the gradients of its places, added in order.
+    /// Otherwise works like [`apply`](Self::apply).
     ///
     /// # Errors
-    /// [`Error::BadBags`], or as [`apply`](Self::apply).
+    /// [`Error::BadBags`], and the errors of [`apply`](Self::apply).
     ///
     /// # Examples
     /// See [`Bags`].
@@ -265,8 +266,8 @@ impl Lease {
         self.apply_checked(&gradients)
     }
 
-    /// Sums gradients of the batch: one for each place, or for each of `bags`, those of the Get.
-    /// Returns distinct keys * dim values, one row for each of the [distinct
+    /// Sums the gradients of the batch: one per place, or one per bag of the Get if `bags` are
+    /// given. Returns distinct keys * dim values, one row for each of the [distinct
     /// keys](crate::UniqueKeys::keys). For callers that add up the gradients of several leases
     /// before they apply them.
     ///
@@ -277,8 +278,7 @@ impl Lease {
         Ok(Occurrences::of(self.unique(), bags.as_ref()).sums(gradients, self.table.dim()))
     }
 
-    /// Refuses bags and gradients whose numbers do not fit the batch, as
-    /// [`apply_bags`](Self::apply_bags) would.
+    /// Fails if bags or gradients do not fit the batch, as [`apply_bags`](Self::apply_bags) would.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::BadBags`].
@@ -286,8 +286,8 @@ impl Lease {
         self.check_gradients(Some(&bags), gradients)
     }
 
-    /// Gradients of the batch: one for each place, or for each of `bags`. Refuses those that must
-    /// not reach a row.
+    /// Checks the gradients of the batch: one per place, or one per bag. Fails if a gradient or a
+    /// row's sum is not finite.
     pub(crate) fn checked_gradients<'g>(
         &self,
         bags: Option<&Bags<'g>>,

@@ -1,5 +1,5 @@
-//! The tables that hold a table's counts before admission: two generations of them, told apart by
-//! their names.
+//! The tables with a table's counts of Gets before admission. There are two generations, and each
+//! table's name has a number.
 
 use embank_kv::{Store, TableId};
 
@@ -7,15 +7,16 @@ use crate::error::Result;
 use crate::row::admission::Admission;
 use crate::row::descriptor::{counts_descriptor, is_counts_descriptor};
 
-/// Bytes of a count with the time of the last Get, a u32 each, and of the number of a Get, a u64.
+/// Bytes of a count and of the time of the last Get, both u32. The number of Gets, a u64, has the
+/// same length.
 pub(crate) const COUNT_BYTES: u32 = 8;
 
-/// The tables that hold a table's counts.
+/// The tables with the counts of one table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Generations {
     pub(crate) newer: TableId,
     pub(crate) older: Option<TableId>,
-    /// The number in the newer one's name; the first table has number 0.
+    /// The number in the name of `newer`. The first generation has number 0.
     pub(crate) number: u64,
 }
 
@@ -24,9 +25,9 @@ impl Generations {
         [Some(self.newer), self.older].into_iter().flatten()
     }
 
-    /// The tables of counts of table `name` among `counts`: the two with the largest numbers. A
-    /// checkpoint that was taken during a turn of generations may have a third one, which is
-    /// dropped.
+    /// Finds the generations of table `name` among the tables `counts`: the two with the largest
+    /// numbers. Drops older ones. A checkpoint may contain a third generation if it was taken while
+    /// a new one began.
     pub(crate) fn find(
         name: &str,
         counts: &[embank_kv::TableInfo],
@@ -45,7 +46,7 @@ impl Generations {
     }
 }
 
-/// The name of a table that admission keeps beside table `name`.
+/// Returns the name of a table with counts of table `name`.
 fn counts_name(name: &str, number: u64) -> String {
     match number {
         0 => format!("{name} (counts before admission)"),
@@ -53,7 +54,8 @@ fn counts_name(name: &str, number: u64) -> String {
     }
 }
 
-/// The number in the name of a table of counts of table `name`.
+/// Returns the number in `counts`, the name of a table with counts of table `name`. `None` for any
+/// other name.
 fn number_in(counts: &str, name: &str) -> Option<u64> {
     let (table, number) = split_name(counts)?;
     (table == name).then_some(number)
@@ -69,9 +71,9 @@ fn split_name(counts: &str) -> Option<(&str, u64)> {
     Some((table, number))
 }
 
-/// The table whose Gets before admission the table `name` counts; `None` if the name is not that of
-/// a table of counts. `embank stat` shows tables of counts, and
-/// [`Table::forget_counts`](crate::Table::forget_counts) of the table they belong to forgets them.
+/// Returns the table whose Gets before admission the table `name` counts. `None` if `name` is not
+/// the name of a table of counts. `embank stat` shows tables of counts. To forget the counts, call
+/// [`Table::forget_counts`](crate::Table::forget_counts) of the table that they belong to.
 ///
 /// # Examples
 /// ```
@@ -84,9 +86,9 @@ pub fn table_of_counts(name: &str) -> Option<&str> {
     split_name(name).map(|(table, _)| table)
 }
 
-/// Makes the table that counts or numbers the Gets of keys without rows, if the admission needs
-/// one. It is made before its table and dropped after it. A crash may leave it without its table,
-/// and then it is made again.
+/// Makes the table with the counts or the number of Gets of keys without rows, if the admission
+/// needs such a table. It is made before its main table and dropped after it. If a crash leaves it
+/// without its main table, the next call makes it again.
 pub(crate) fn create_counts(
     store: &Store,
     name: &str,

@@ -1,27 +1,29 @@
-//! Counts of Gets before admission: of keys that have no row yet.
+//! Counts Gets of keys that have no row yet, for admission.
 //!
 //! **Problem.** TFRA and PAI keep such counts in memory, exactly or in a Bloom filter. A restart
-//! forgets them, and they can't be larger than memory. Counts of keys that never come again would
-//! grow without a limit.
+//! forgets them, and they must fit in memory. Counts of keys that never come again would grow
+//! without limit.
 //!
-//! **Approach.** A count is a row of 8 bytes in a table beside the table's own: the store keeps it
-//! on disk when memory is full, and a checkpoint, a copy or a delta takes it along. The bank does
-//! not list such a table.
+//! **Approach.** A count is a row of 8 bytes in a separate table of the store. The store keeps it
+//! on disk when memory is full, and includes it in checkpoints, copies and deltas. The bank does
+//! not list tables of counts.
 //!
-//! Counts have two *generations*, each a table. A Get of a key without a row counts in the newer
-//! one. If the newer one has no count of the key, the count in the older one moves over. When the
-//! newer generation has as many counts as the table has rows, or 65,536 if the table has fewer
-//! rows, the older generation is dropped, the newer one takes its place, and an empty one begins.
-//! So a table has at most about twice that number of counts. A count is lost only if at least
-//! that number of other keys was counted since the last Get of its key. Dropping a table costs no
-//! scan, and compaction gives its space back.
+//! Counts have two *generations*, each in its own table. A Get of a key without a row increments
+//! its count in the newer generation. If only the older generation has a count of the key, that
+//! count first moves to the newer one. The newer generation is full when it has as many counts as
+//! the main table has rows, and at least 65,536. Then the older generation is dropped, the newer
+//! one becomes the older one, and an empty generation begins. A table therefore has at most about
+//! twice that number of counts. A count is lost only if at least that number of other keys was
+//! counted since the last Get of its key. Dropping a table needs no scan, and compaction frees its
+//! space.
 //!
-//! A count also goes when its key gets a row, when the key is deleted, and when its last Get is
-//! older than an eviction allows: the time of the last Get stands beside the count.
+//! A count is also deleted when its key gets a row, when its key is deleted, and when an eviction
+//! by age finds its last Get too old. The time of the last Get is stored with the count.
 //!
-//! **Several threads.** Calls that count hold the generations for reading, and the turn of
-//! generations holds them for writing. Of two Gets that count a key at once, one may miss what the
-//! other moves over from the older generation: the key gets its row one Get later.
+//! **Several threads.** Calls that count hold the lock of the generations for reading. The start of
+//! a new generation holds it for writing. If two Gets count a key at the same time, one may miss
+//! the count that the other moves from the older generation. The key then gets its row one Get
+//! later.
 
 use std::collections::HashMap;
 
@@ -35,12 +37,12 @@ use crate::table::count_tables::{Generations, create_generation};
 use crate::table::eviction::Evicted;
 use crate::table::gate::Gate;
 
-/// Counts of a generation of a table that has fewer rows. 2.5 MiB of log, so that small tables
-/// count well.
+/// Least number of counts at which a generation is full. They take 2.5 MiB of log, so even a small
+/// table can count many keys.
 const COUNTS_MIN: u64 = 65_536;
 
 impl Table {
-    /// Counts a Get of each of `keys`, which have no row. Returns the counts.
+    /// Counts one Get of each of `keys`, which have no row. Returns the new counts.
     pub(crate) fn count_gets(
         &self,
         counts: &RwLock<Generations>,
@@ -67,7 +69,8 @@ impl Table {
         if let Some(older) = generations.older
             && !before.is_empty()
         {
-            // The newer generation has the counts by now, so a failure in between loses no count.
+            // The newer generation already has the counts, so a failure before the deletion loses
+            // no count.
             let moved: Vec<u64> = before.into_keys().collect();
             store.delete(older, &moved).map_err(in_terms)?;
         }
@@ -79,17 +82,17 @@ impl Table {
         Ok(now)
     }
 
-    /// The counts at which a generation ends.
+    /// Returns the number of counts at which a generation is full.
     fn counts_max(&self) -> Result<u64> {
         let rows = self.context().store.rows(self.shared.id);
         Ok(rows.map_err(|error| self.in_terms_of_the_table(error))?.max(COUNTS_MIN))
     }
 
-    /// Drops the older generation, and begins a new one, unless another thread has done so.
+    /// Drops the older generation and begins a new one, unless another thread has already done so.
     #[cold]
     fn turn_generations(&self, counts: &RwLock<Generations>) -> Result<()> {
         let store = &self.context().store;
-        // Held so that the table is not dropped in between.
+        // While this lock is held, the table can't be dropped.
         let _side_tables = self.context().side_tables.lock();
         if store.rows(self.shared.id).is_err() {
             return Ok(());
@@ -104,13 +107,14 @@ impl Table {
         let dropped = generations.older;
         *generations = Generations { newer, older: Some(generations.newer), number };
         let Some(older) = dropped else { return Ok(()) };
-        // If this fails, or a checkpoint is taken before it, the next open drops the generation.
+        // If this fails, or if a checkpoint is taken before it, the next open drops the older
+        // generation.
         store.drop_table(older)?;
         Ok(())
     }
 
-    /// The time that counts are marked with: the table's, or minutes of the system's clock in a
-    /// table that tracks none.
+    /// Returns the time to store with a count: the table's time, or the system clock in minutes if
+    /// the table tracks no uses.
     fn time_of_counts(&self) -> u32 {
         match self.shared.layout().tracker() {
             Some(tracker) => tracker.now(),
@@ -118,17 +122,17 @@ impl Table {
         }
     }
 
-    /// Forgets the counts of keys that were not got for `unused_for`: in the table's time, or in
-    /// minutes if the table tracks none. Such a key counts from 1 again. Reads the counts of the
-    /// newest checkpoint, as [`evict`](Self::evict) does, which also forgets counts if its
-    /// `unused_for` is set. With `dry_run`, only counts them. Returns how many counts were
-    /// examined, and how many went.
+    /// Forgets the counts of keys whose last Get is at least `unused_for` ago. The unit is the
+    /// table's unit of time, or minutes if the table tracks no uses. A forgotten key counts from 1
+    /// again. Examines the counts in the newest checkpoint. An [`evict`](Self::evict) with
+    /// `unused_for` and without `norm_below` also forgets counts. With `dry_run`, only counts them.
+    /// Returns the number of counts that were examined, and the number that were forgotten.
     ///
-    /// Counts have a limit without this call too. A count is lost if as many other keys were
-    /// counted since its last Get as the table has rows, or 65,536 if the table has fewer rows.
+    /// Without this call, the number of counts is limited too. A count is lost once enough other
+    /// keys were counted since its last Get: as many as the table has rows, and at least 65,536.
     ///
     /// # Errors
-    /// As [`evict`](Self::evict).
+    /// The errors of [`evict`](Self::evict).
     ///
     /// # Examples
     /// ```
@@ -154,7 +158,7 @@ impl Table {
         for generation in generations.tables() {
             let in_generation = InGeneration { counts, generation, oldest_kept, dry_run };
             match self.forget_counts_in(&in_generation, &mut evicted) {
-                // The generation was made after the checkpoint.
+                // This generation began after the checkpoint.
                 Err(embank_kv::Error::NoSuchTable(_)) => {}
                 done => done?,
             }
@@ -173,7 +177,7 @@ impl Table {
         let mut scan = store.scan_shared(generation)?;
         drop(begun);
         let mut keys = Vec::with_capacity(COUNTS_AT_ONCE);
-        // The loop ends with the scan.
+        // The loop ends when the scan has no more rows.
         loop {
             let row = scan.next_row()?;
             let ended = row.is_none();
@@ -185,8 +189,8 @@ impl Table {
             }
             if keys.len() == COUNTS_AT_ONCE || ended {
                 let Some(_held) = of.held() else { return Ok(()) };
-                // Judges the counts as they are now: a key that was got after the checkpoint keeps
-                // its count.
+                // The present counts decide: a key that a Get read after the checkpoint keeps its
+                // count.
                 evicted.counts += if dry_run {
                     let mut found = FindOldCounts { oldest_kept, old: 0 };
                     store.execute(generation, &keys, Clock::Keep, &mut found)?;
@@ -202,11 +206,11 @@ impl Table {
         }
     }
 
-    /// Forgets the counts of keys that get their row, or that the user deletes.
+    /// Deletes the counts of keys that now have a row, or that the user deletes.
     pub(crate) fn delete_counts(&self, keys: &[u64]) -> Result<()> {
         let Some(Gate::Counts { counts, .. }) = &self.shared.gate else { return Ok(()) };
-        // Held, because a turn of generations would keep in the other generation what is deleted
-        // here.
+        // The lock stops a new generation from beginning. Otherwise the deletion could miss a count
+        // that stays in the other generation.
         let generations = counts.read();
         for generation in generations.tables() {
             let forgotten = self.context().store.delete(generation, keys);
@@ -216,7 +220,7 @@ impl Table {
     }
 }
 
-/// A generation whose old counts are forgotten.
+/// The arguments for forgetting old counts in one generation.
 struct InGeneration<'a> {
     counts: &'a RwLock<Generations>,
     generation: TableId,
@@ -225,7 +229,7 @@ struct InGeneration<'a> {
 }
 
 impl InGeneration<'_> {
-    /// Keeps the generation from being dropped; `None` if it was dropped.
+    /// Locks the generations, so that this one can't be dropped. `None` if it was already dropped.
     fn held(&self) -> Option<RwLockReadGuard<'_, Generations>> {
         let generations = self.counts.read();
         let is_there = generations.tables().any(|table| table == self.generation);
@@ -233,15 +237,15 @@ impl InGeneration<'_> {
     }
 }
 
-/// Counts that are forgotten in one call of the store.
+/// Number of counts that one call of the store deletes.
 const COUNTS_AT_ONCE: usize = 4096;
 
-/// The time of the last Get in a count; 0 in counts of versions that did not note it.
+/// Returns the time of the last Get in a count; 0 if an older version wrote the count without it.
 fn time_of_count(time: &[u8]) -> u32 {
     u32::from_le_bytes([time[0], time[1], time[2], time[3]])
 }
 
-/// Which counts an eviction by age forgets.
+/// Says which counts are old enough to be forgotten.
 #[derive(Debug, Clone, Copy)]
 struct OldestKept {
     now: u32,
@@ -254,12 +258,12 @@ impl OldestKept {
     }
 }
 
-/// Counts a Get of each key, and notes its time. A count is a u32, and the time of the last Get
-/// another.
+/// Counts a Get of each key and stores its time. A count is a u32, followed by the time of the last
+/// Get as a u32.
 #[derive(Debug)]
 struct CountGets<'a> {
     keys: &'a [u64],
-    /// The counts in the older generation.
+    /// Counts found in the older generation.
     before: &'a HashMap<u64, u32>,
     now: Vec<u32>,
     time: u32,

@@ -1,16 +1,17 @@
-//! Deleting rows, also rows with leases on them.
+//! Deletes rows, including rows that leases hold.
 //!
-//! **Problem.** A deletion sets a row's clock to 0, so the leases on the row lose their counts. If
-//! the row is made again before they end, its clock counts newer leases. An old lease that gives
-//! its count back would take away a newer one's, and the staleness bound would let one Get too many
-//! through. A lease that hung and expires is such an old one.
+//! **Problem.** Deleting a row sets its clock (its number of outstanding Gets) to 0, so leases on
+//! the row lose their counts. If the row is made again before those leases end, its clock counts
+//! newer leases. An old lease that then gave its count back would remove a newer lease's count. The
+//! staleness bound would let one Get too many through. A lease that hangs and later expires is an
+//! example.
 //!
-//! **Approach.** A deletion strikes the row from the leases that hold it. From then on these leases
-//! do not change that row's clock, and their gradients do not reach the new row. For that, deletion
-//! and striking must be one step for every thread that moves clocks, which the turnstile provides.
-//! The turnstile stops all Gets of the table, so only the rows with leases are deleted inside it,
-//! and most deletions have none. The other rows are deleted before, on the condition that their
-//! clock is 0 (`Store::delete_if`).
+//! **Approach.** A deletion strikes the row from all leases that hold it. A lease no longer changes
+//! the clock of a struck row, and no longer applies gradients to it. For every thread that moves
+//! clocks, deletion and striking must look like one step. The turnstile ensures that: it stops all
+//! Gets of the table. Only rows with leases are deleted inside the turnstile, and most deletions
+//! have none. All other rows are deleted first, on condition that their clock is 0
+//! (`Store::delete_if`).
 
 use std::collections::HashSet;
 
@@ -19,14 +20,14 @@ use crate::keys::UniqueKeys;
 use crate::table::Table;
 
 impl Table {
-    /// Deletes rows and returns how many existed. A later Get starts from the initial values. The
-    /// keys' counts of Gets before admission go too. Leases on the rows lose their counts and their
-    /// gradients for them, also if a row is made again before such a lease ends. A
-    /// [`put`](crate::Lease::put) through such a lease writes the row as a put without a lease
-    /// does.
+    /// Deletes rows and returns the number that existed. A later Get starts from the initial
+    /// values. The keys' counts of Gets before admission are deleted too. Leases on the rows lose
+    /// their counts, and drop their gradients for these rows. This holds even if a row is made
+    /// again before the lease ends. A [`put`](crate::Lease::put) through such a lease writes the
+    /// row, as a put without a lease would.
     ///
     /// # Errors
-    /// A failure of the store; some of the rows are then deleted.
+    /// A failure of the store, after which some of the rows may be deleted.
     pub fn delete(&self, keys: &[u64]) -> Result<u64> {
         self.check_numbering()?;
         let unique = UniqueKeys::new(keys);
@@ -51,8 +52,8 @@ impl Table {
     fn delete_leased(&self, keys: &[u64]) -> Result<u64> {
         let shut = self.shared.leases.shut();
         let deleted = self.context().store.delete(self.shared.id, keys);
-        // After a failure, strikes the rows that are gone: the clock of a row that is left counts
-        // its leases.
+        // After a failure, only the deleted rows are struck. The clock of a row that still exists
+        // still counts its leases.
         let gone = |key| deleted.is_ok() || matches!(self.outstanding(key), Ok(None | Some(0)));
         let gone: HashSet<u64> = keys.iter().copied().filter(|&key| gone(key)).collect();
         self.shared.leases.strike(&gone, &shut);

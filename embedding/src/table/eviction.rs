@@ -1,17 +1,17 @@
-//! Eviction: deleting rows by age, frequency or norm, on disk as in memory.
+//! Eviction: deletes rows by age, frequency or norm, on disk and in memory.
 //!
-//! **Problem.** To find the rows to delete, the whole table must be read, most of it from disk,
-//! while training changes it. No row may be deleted for a state that it had minutes ago.
+//! **Problem.** An eviction must read the whole table, mostly from disk, while training changes it.
+//! It must judge each row by its present state, not by a state from minutes ago.
 //!
-//! **Approach.** A scan of the newest checkpoint gives the keys at sequential speed. The uses that
-//! it shows can only be older than the present ones, so a row that is too young or used too often
-//! in the scan is skipped. A norm may have changed in either direction, so it skips no row. Each
-//! remaining key is judged as its row is now, while the row is locked, by a deletion with a
-//! condition (`Store::delete_if`). A row with outstanding leases stays, because its gradients are
-//! on their way.
+//! **Approach.** A scan of the newest checkpoint returns the keys at the speed of sequential reads.
+//! A row's uses can only have grown since the checkpoint. So a row that is too young or used too
+//! often in the scan is skipped. A norm may have changed in either direction, so no row is skipped
+//! for its norm. Each remaining row is judged in its present state, while it is locked, by a
+//! conditional deletion (`Store::delete_if`). A row with outstanding leases stays, because
+//! gradients for it will follow.
 //!
-//! Rows that were made after the checkpoint are not in the scan, so they stay. They are young. For
-//! the norm they may matter, and a checkpoint right before the eviction makes it exact.
+//! Rows that were made after the checkpoint are not in the scan, so they stay. They are too young
+//! to be evicted by age. To evict all rows by norm, take a checkpoint right before the eviction.
 
 use std::ops::ControlFlow;
 
@@ -23,11 +23,11 @@ use crate::row::tracking::{Tracker, Uses};
 use crate::table::Table;
 use crate::table::progress::{TransferProgress, report};
 
-/// Rows that are judged together.
+/// Number of scanned rows that are judged together.
 const BATCH_ROWS: usize = 4096;
 
-/// Which rows are deleted: those that meet every condition that is set. One condition at least must
-/// be set.
+/// Conditions for deleting rows. A row is deleted if it meets every condition that is set. At least
+/// one condition must be set.
 ///
 /// # Examples
 /// ```
@@ -41,39 +41,39 @@ const BATCH_ROWS: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub struct Eviction {
-    /// Least age of a row since its last use, in the table's unit of time
+    /// Deletes rows whose last use was at least this long ago, in the table's unit of time
     /// ([`Tracking`](crate::Tracking)).
     pub unused_for: Option<u32>,
-    /// Rows with fewer uses than this.
+    /// Deletes rows with fewer uses than this.
     pub used_fewer_than: Option<u32>,
-    /// Rows whose vector has an L2 norm below this.
+    /// Deletes rows whose vector has an L2 norm below this.
     pub norm_below: Option<f32>,
-    /// Only counts and lists. Default: no.
+    /// Only counts and lists rows, and deletes none. Default: no.
     pub dry_run: bool,
 }
 
 impl Eviction {
-    /// An eviction without a condition.
+    /// Makes an eviction without a condition.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the least age.
+    /// Sets the time since the last use after which a row is deleted.
     #[must_use]
     pub fn unused_for(mut self, time: u32) -> Self {
         self.unused_for = Some(time);
         self
     }
 
-    /// Sets the number of uses that a row must have to stay.
+    /// Sets the number of uses below which a row is deleted.
     #[must_use]
     pub fn used_fewer_than(mut self, uses: u32) -> Self {
         self.used_fewer_than = Some(uses);
         self
     }
 
-    /// Sets the norm that a vector must have to stay.
+    /// Sets the norm below which a row is deleted.
     #[must_use]
     pub fn norm_below(mut self, norm: f32) -> Self {
         self.norm_below = Some(norm);
@@ -110,7 +110,8 @@ impl Eviction {
         Ok(())
     }
 
-    /// True if a row's uses meet the conditions on them; also true if there are none.
+    /// True if a row's uses meet the conditions on age and number of uses. Also true if the table
+    /// tracks no uses.
     fn lets_go_by_uses(&self, uses: Option<Uses>, now: u32) -> bool {
         let Some(uses) = uses else { return true };
         self.unused_for.is_none_or(|time| now.saturating_sub(uses.last) >= time)
@@ -125,40 +126,41 @@ impl Eviction {
     }
 }
 
-/// What an eviction did, or would have done.
+/// The result of an eviction or of its dry run.
 ///
 /// # Examples
 /// See [`Table::evict`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Evicted {
-    /// The checkpoint whose rows were examined.
+    /// Number of the checkpoint whose rows were examined.
     pub checkpoint: u64,
-    /// Rows that were examined.
+    /// Number of rows that were examined.
     pub examined: u64,
-    /// Rows that were deleted, or that a dry run would delete.
+    /// Number of rows that were deleted, or that a dry run would delete.
     pub rows: u64,
-    /// Rows that met the conditions and stayed because of leases on them.
+    /// Number of rows that met the conditions but stayed because leases hold them.
     pub leased: u64,
-    /// Counts of Gets before [`Admission`](crate::Admission) that were forgotten, or would be:
-    /// with `unused_for`, those of keys whose last Get is that old.
+    /// Number of counts of Gets before [`Admission`](crate::Admission) that were forgotten, or that
+    /// a dry run would forget. An eviction with `unused_for` and without `norm_below` forgets the
+    /// counts of keys whose last Get is that old.
     pub counts: u64,
 }
 
 impl Table {
-    /// Deletes the rows that meet every condition of `eviction` now, in memory and on disk, while
-    /// training continues. With [`dry_run`](Eviction::dry_run), only counts them. Examines the rows
-    /// of the newest checkpoint, so rows that were made after it stay. Rows with outstanding leases
-    /// stay. A later Get of a deleted row starts from the initial values.
+    /// Deletes all rows that now meet every condition of `eviction`, in memory and on disk, while
+    /// training continues. With [`dry_run`](Eviction::dry_run), only counts them. Examines only
+    /// rows in the newest checkpoint; newer rows stay. Rows with outstanding leases stay. A later
+    /// Get of a deleted row starts from the initial values.
     ///
-    /// The rows are gone when the call returns, and the next checkpoint makes that durable.
-    /// Compaction gives their space back.
+    /// The rows are deleted when the call returns. The next checkpoint makes the deletion durable,
+    /// and compaction frees the space.
     ///
     /// # Errors
-    /// As [`scan`](Self::scan); [`Error::InvalidArgument`] without a condition;
-    /// [`Error::InvalidOption`] for a norm that is not a number; [`Error::WrongKind`] for age or
-    /// uses in a table that does not track them; a failure of the store, after which some of the
-    /// rows are gone.
+    /// The errors of [`scan`](Self::scan). [`Error::InvalidArgument`] if no condition is set.
+    /// [`Error::InvalidOption`] if the norm is not finite and above 0. [`Error::WrongKind`] if age
+    /// or uses are conditions and the table does not track them. A failure of the store, after
+    /// which some of the rows may be deleted.
     ///
     /// # Examples
     /// ```
@@ -179,12 +181,13 @@ impl Table {
         self.evict_with(eviction, |_| (), |_| ControlFlow::Continue(()))
     }
 
-    /// As [`evict`](Self::evict). Passes `gone` the keys of each batch of rows that were deleted,
-    /// or would be, and `progress` the state after each batch. If `progress` says so, the call ends
-    /// with [`Error::Cancelled`](crate::Error::Cancelled); the rows deleted until then are gone.
+    /// Evicts like [`evict`](Self::evict). After each batch, calls `gone` with the keys of deleted
+    /// rows (in a dry run, of rows it would delete), and `progress` with the state. If `progress`
+    /// returns `Break`, the call fails with [`Error::Cancelled`](crate::Error::Cancelled); rows
+    /// deleted so far stay deleted.
     ///
     /// # Errors
-    /// As [`evict`](Self::evict); [`Cancelled`](crate::Error::Cancelled).
+    /// The errors of [`evict`](Self::evict), and [`Cancelled`](crate::Error::Cancelled).
     ///
     /// # Examples
     /// ```
@@ -224,7 +227,7 @@ impl Table {
         });
         let mut evicted = Evicted { checkpoint: scan.checkpoint(), ..Evicted::default() };
         let mut keys = Vec::with_capacity(BATCH_ROWS);
-        // The loop ends with the scan.
+        // The loop ends when the scan has no more rows.
         loop {
             keys.clear();
             let mut looked_at = 0;
@@ -237,7 +240,8 @@ impl Table {
                 }
             }
             if looked_at == 0 {
-                // One scan at a time, because a small budget has room for one.
+                // The scan must end before `forget_counts` begins another one: a small memory
+                // budget has room for only one.
                 drop(scan);
                 if let (Some(time), None) = (eviction.unused_for, eviction.norm_below) {
                     evicted.counts = self.forget_counts(time, eviction.dry_run)?.counts;
@@ -257,8 +261,8 @@ impl Table {
         }
     }
 
-    /// Judges the rows of some keys as they are now, and deletes those that meet the conditions
-    /// unless it is a dry run.
+    /// Judges the present rows of some keys, and deletes those that meet the conditions, unless it
+    /// is a dry run.
     fn look_at(
         &self,
         keys: &[u64],
@@ -297,16 +301,16 @@ impl Table {
     }
 }
 
-/// What becomes of a row.
+/// The decision about a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Stays,
     Goes,
-    /// It would be deleted if it had no leases.
+    /// The row meets the conditions, but leases hold it.
     Leased,
 }
 
-/// Judges rows and changes none.
+/// Judges rows for a dry run, and changes nothing.
 struct Judge<'a, V> {
     verdict: V,
     verdicts: &'a mut [Verdict],
@@ -319,7 +323,7 @@ impl<V: Fn(&[u8], u32) -> Verdict> Operation for Judge<'_, V> {
         self.verdicts[i] = (self.verdict)(value, 0);
     }
 
-    /// Called after `read` of the same row.
+    /// Called after `read` for the same row.
     fn seen(&mut self, i: usize, outstanding: u32) {
         if outstanding > 0 && self.verdicts[i] == Verdict::Goes {
             self.verdicts[i] = Verdict::Leased;

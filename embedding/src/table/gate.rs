@@ -1,4 +1,5 @@
-//! The state with which a table decides which keys get rows; see the module `admission`.
+//! The state that a table needs to decide which keys get rows. The module `admission` describes the
+//! decisions.
 
 use std::sync::OnceLock;
 
@@ -7,14 +8,14 @@ use embank_kv::locks::RwLock;
 
 use crate::table::count_tables::Generations;
 
-/// Decides for a table.
+/// The admission rule of a table and its state.
 #[derive(Debug)]
 pub(crate) enum Gate {
     Counts {
         needed: u32,
         counts: RwLock<Generations>,
     },
-    /// `gets`: the table with one row, which numbers the Gets that meet a key without a row.
+    /// `gets` is a table with one row: the number of Gets so far that met a key without a row.
     Chance {
         probability: f32,
         seed: u64,
@@ -23,7 +24,7 @@ pub(crate) enum Gate {
 }
 
 impl Gate {
-    /// The tables that the gate keeps beside the table.
+    /// Returns the separate tables with the gate's counts.
     pub(crate) fn side_tables(&self) -> Vec<TableId> {
         match self {
             Self::Counts { counts, .. } => counts.read().tables().collect(),
@@ -32,7 +33,7 @@ impl Gate {
     }
 }
 
-/// The decision of a Get on a missing key.
+/// A Get's decision about a missing key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
     Open,

@@ -1,12 +1,11 @@
-//! Gradients of a batch, for the optimizer.
+//! Gradients of a batch, prepared for the optimizer.
 //!
-//! A batch has a gradient for each of its places, or for each of its bags. A row takes one step
-//! with the sum of its gradients. The sum is made when the row takes its step, so no matrix of all
-//! sums exists.
+//! A batch has one gradient per place or per bag. A row takes one optimizer step with the sum of
+//! its gradients. The sum is computed just before the step, so no matrix of all sums is stored.
 //!
-//! All gradients are checked to be finite before the first row changes, and so are the sums. A
-//! bound on each sum follows from the largest magnitude and the largest number of gradients of a
-//! row. If that bound is not finite, the sums are made at once and checked one by one.
+//! All gradients and all sums must be finite before the first row changes. An upper bound of every
+//! sum is the largest magnitude times the number of places. If that bound is too large, all sums
+//! are computed first and checked one by one.
 
 use std::borrow::Cow;
 
@@ -16,21 +15,21 @@ use crate::keys::UniqueKeys;
 use crate::optimizer::sum_of_squares;
 use crate::table::bags::{Bags, Pooling};
 
-/// Stands for the next place of the last place of a key.
+/// Marks the end of a key's list of places.
 const NO_PLACE: u32 = u32::MAX;
 
-/// The gradients of each distinct key of a batch: the places of a key are a list in their order.
+/// The places of each distinct key in a batch, as a linked list in ascending order.
 #[derive(Debug)]
 pub(crate) struct Occurrences<'b> {
-    /// The first place of each distinct key.
+    /// First place of each distinct key.
     first: Vec<u32>,
-    /// For each place the next one of its key; `NO_PLACE` if there is none.
+    /// For each place, the next place of the same key; `NO_PLACE` at the end.
     next: Vec<u32>,
-    /// `None`: each place has a gradient of its own.
+    /// `None` if each place has its own gradient.
     bags: Option<BagsOfPlaces<'b>>,
 }
 
-/// The bag of each place, and what its gradient is multiplied by.
+/// The bag of each place, and the factor for its gradient.
 #[derive(Debug)]
 struct BagsOfPlaces<'b> {
     bag_of: Vec<u32>,
@@ -40,14 +39,14 @@ struct BagsOfPlaces<'b> {
 #[derive(Debug)]
 enum Scales<'b> {
     One,
-    /// By place.
+    /// One factor per place.
     Weights(&'b [f32]),
-    /// By bag: one by the number of its keys.
+    /// One factor per bag: 1 divided by its number of keys.
     Means(Vec<f32>),
 }
 
 impl<'b> Occurrences<'b> {
-    /// Those of a batch with a gradient for each place, or for each of `bags`.
+    /// Lists the places of a batch that has one gradient per place, or per bag if `bags` are given.
     pub(crate) fn of(unique: &UniqueKeys, bags: Option<&Bags<'b>>) -> Self {
         let inverse = unique.inverse();
         let mut first = vec![NO_PLACE; unique.len()];
@@ -73,8 +72,8 @@ impl<'b> Occurrences<'b> {
         Self { first, next, bags }
     }
 
-    /// The gradient of a place among `values`, which are `dim` long each, and what it is multiplied
-    /// by.
+    /// Returns the gradient for a place and the factor for it. `values` holds all gradients, `dim`
+    /// values each.
     #[inline]
     fn at<'r>(&self, place: u32, values: &'r [f32], dim: usize) -> (&'r [f32], f32) {
         let place = place as usize;
@@ -93,8 +92,8 @@ impl<'b> Occurrences<'b> {
         (&values[source * dim..][..dim], scale)
     }
 
-    /// The sum for distinct key number `number` of `values`, which are `room.len()` long each: in
-    /// `room`, or a value itself if it is the only one.
+    /// Returns the sum of the gradients of distinct key `number`. A single gradient with factor 1
+    /// is returned in place; otherwise the sum is written to `room`.
     #[inline]
     fn sum<'r>(&self, number: usize, values: &'r [f32], room: &'r mut [f32]) -> &'r [f32] {
         let dim = room.len();
@@ -114,7 +113,7 @@ impl<'b> Occurrences<'b> {
         room
     }
 
-    /// All sums, row after row.
+    /// Returns the sums of all distinct keys, row after row.
     pub(crate) fn sums(&self, values: &[f32], dim: usize) -> Vec<f32> {
         let mut room = vec![0.0; dim];
         let mut sums = Vec::with_capacity(self.first.len() * dim);
@@ -124,31 +123,32 @@ impl<'b> Occurrences<'b> {
         sums
     }
 
-    /// No sum of gradients up to `largest` is larger than this.
+    /// Returns an upper bound of every sum, if no gradient's magnitude exceeds `largest`.
     fn largest_sum(&self, largest: f32) -> f64 {
         let scale = match self.bags.as_ref().map(|bags| &bags.scales) {
             None | Some(Scales::One | Scales::Means(_)) => 1.0,
             Some(Scales::Weights(weights)) => largest_magnitude(weights),
         };
-        // As if all places were one key's.
+        // The bound assumes that all places have the same key.
         f64::from(largest) * f64::from(scale) * self.next.len() as f64
     }
 }
 
-/// The gradients of a batch, which were found finite.
+/// The gradients of a batch, checked to be finite.
 #[derive(Debug)]
 pub(crate) struct BatchGradients<'g> {
     values: Cow<'g, [f32]>,
-    /// `None`: the values are one for each distinct key.
+    /// `None` if `values` already has one gradient per distinct key.
     occurrences: Option<Occurrences<'g>>,
     pub(crate) magnitudes: Magnitudes,
 }
 
 impl<'g> BatchGradients<'g> {
-    /// `values` are one for each of the distinct keys `keys`.
+    /// Checks `values`, which holds one gradient per distinct key in `keys`. `largest` is their
+    /// largest magnitude.
     ///
     /// # Errors
-    /// [`Error::NonFiniteGradient`] names the first one.
+    /// [`Error::NonFiniteGradient`] with the first value that is not finite.
     pub(crate) fn of_distinct(
         table: &str,
         keys: &[u64],
@@ -160,11 +160,11 @@ impl<'g> BatchGradients<'g> {
         Ok(Self { values, occurrences: None, magnitudes })
     }
 
-    /// `values` are one for each place of the batch of `unique`, or for each of `bags`; the largest
-    /// of their magnitudes is `largest`.
+    /// Checks `values`, which holds one gradient per place of the batch, or per bag if `bags` are
+    /// given. `largest` is their largest magnitude.
     ///
     /// # Errors
-    /// As [`of_distinct`](Self::of_distinct).
+    /// The errors of [`of_distinct`](Self::of_distinct).
     pub(crate) fn of_batch(
         table: &str,
         unique: &UniqueKeys,
@@ -177,7 +177,7 @@ impl<'g> BatchGradients<'g> {
             return Self::of_distinct(table, unique.keys(), Cow::Borrowed(values), dim, largest);
         }
         let occurrences = Occurrences::of(unique, bags);
-        // False for a NaN.
+        // A NaN makes this comparison false.
         if occurrences.largest_sum(largest) < f64::from(ORDINARY_MAX) {
             let values = Cow::Borrowed(values);
             let magnitudes = Magnitudes::Ordinary;
@@ -188,25 +188,26 @@ impl<'g> BatchGradients<'g> {
         Self::of_distinct(table, unique.keys(), Cow::Owned(sums), dim, largest)
     }
 
-    /// Those of the distinct keys with these numbers; of all if it is `None`.
+    /// Returns the gradients of the distinct keys with these numbers; of all distinct keys if
+    /// `numbers` is `None`.
     pub(crate) fn rows<'a>(&'a self, numbers: Option<&'a [u32]>) -> RowGradients<'a> {
         let occurrences = self.occurrences.as_ref();
         RowGradients { values: &self.values, occurrences, numbers, first: 0 }
     }
 }
 
-/// One gradient for each of some distinct keys.
+/// The gradients of some distinct keys, one per key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowGradients<'g> {
     values: &'g [f32],
     occurrences: Option<&'g Occurrences<'g>>,
-    /// The numbers of the keys; `None`: those from `first` on.
+    /// Numbers of the keys. If `None`, the keys are all those from number `first` on.
     numbers: Option<&'g [u32]>,
     first: usize,
 }
 
 impl<'g> RowGradients<'g> {
-    /// Those from place `start` on.
+    /// Returns the gradients from place `start` on.
     pub(crate) fn from(self, start: usize) -> Self {
         match self.numbers {
             Some(numbers) => Self { numbers: Some(&numbers[start..]), ..self },
@@ -214,8 +215,7 @@ impl<'g> RowGradients<'g> {
         }
     }
 
-    /// The gradient at place `i`. `room` is as long as a gradient; what it holds before and after
-    /// plays no part.
+    /// Returns the gradient at place `i`. `room` is scratch memory for one gradient.
     #[inline]
     pub(crate) fn at<'r>(self, i: usize, room: &'r mut [f32]) -> &'r [f32]
     where
@@ -229,29 +229,30 @@ impl<'g> RowGradients<'g> {
     }
 }
 
-/// The largest magnitude among `values`; a NaN if there is one.
+/// Returns the largest magnitude among `values`; NaN if a value is NaN.
 pub(crate) fn largest_magnitude(values: &[f32]) -> f32 {
     f32::from_bits(largest_magnitude_bits(values))
 }
 
-/// How large the gradients of a batch are.
+/// The size class of a batch's gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Magnitudes {
     /// Every magnitude is below [`ORDINARY_MAX`].
     Ordinary,
-    /// Some magnitude is not.
+    /// Some magnitude is [`ORDINARY_MAX`] or larger.
     Large,
 }
 
-/// 2^50. Half the distance from the largest f32 to the one below it is 2^103. A step of an
-/// optimizer whose numbers are ordinary ([`Optimizer::is_ordinary`](crate::Optimizer)) moves a
-/// value by less than that, so no finite value becomes infinite.
+/// A gradient below this limit, 2^50, can't make a finite value infinite. Half the distance between
+/// the two largest f32 is 2^103. If the optimizer's numbers are ordinary
+/// ([`Optimizer::is_ordinary`](crate::Optimizer)), a step moves a value by less than that.
 const ORDINARY_MAX: f32 = (1_u64 << 50) as f32;
 
-/// Refuses NaN and infinite gradients: one bad batch must not destroy rows that took days to train.
+/// Fails if a gradient is NaN or infinite: one bad batch must not destroy rows that took days to
+/// train.
 ///
 /// # Errors
-/// [`Error::NonFiniteGradient`] names the first one.
+/// [`Error::NonFiniteGradient`] with the first value that is not finite.
 fn check_finite(
     table: &str,
     keys: &[u64],
@@ -259,7 +260,7 @@ fn check_finite(
     dim: usize,
     largest: f32,
 ) -> Result<Magnitudes> {
-    // False for a NaN.
+    // A NaN makes this comparison false.
     if largest < ORDINARY_MAX {
         return Ok(Magnitudes::Ordinary);
     }
@@ -274,8 +275,8 @@ fn check_finite(
     }
 }
 
-/// The factor that shortens `gradient` to the L2 norm `norm_max`; `None` if it is no longer than
-/// that.
+/// Returns the factor that shortens `gradient` to the L2 norm `norm_max`. `None` if the gradient is
+/// not longer than that.
 #[inline]
 pub(crate) fn clipping(gradient: &[f32], norm_max: f32) -> Option<f64> {
     let norm_max = f64::from(norm_max);

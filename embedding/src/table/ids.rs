@@ -1,13 +1,13 @@
-//! Tables whose keys are ids of a vocabulary.
+//! Checks for tables whose keys are ids of a vocabulary, which maps values to ids.
 //!
-//! The rows of such a table belong to values, through their ids. If the vocabulary was renumbered
-//! or made again, the ids belong to other values. Every row would then be another value's, and no
-//! error would show. So the table's descriptor names the numbering that the table was made for, and
-//! the table opens with that numbering alone.
+//! A row of such a table belongs to a value through the value's id. If the vocabulary was
+//! renumbered or made again, every id belongs to another value, and every row too, without any
+//! error. Therefore the table's descriptor names the numbering that the table was made for. The
+//! table opens only with that numbering.
 //!
-//! Within a bank that is enough, because table and vocabulary lie in the same checkpoints. A file
-//! of exported rows does not, and a bank may roll back to a checkpoint and grow in another way. So
-//! the file has a hash of the values that it belongs to.
+//! Within a bank this suffices, because table and vocabulary are in the same checkpoints. An
+//! exported file is not, and a bank may go back to a checkpoint and add other values. Therefore the
+//! file stores a hash of the values that its rows belong to.
 
 use std::sync::Arc;
 
@@ -16,11 +16,10 @@ use crate::table::Table;
 use crate::vocabulary::{Vocabulary, VocabularyShared};
 
 impl Table {
-    /// Refuses keys that are no ids of the table's vocabulary. Ids are those that the vocabulary
-    /// has given out, and those below its first one, which belong to the caller. A table without a
-    /// vocabulary takes every key. So does a table that
-    /// [`open_table_unchecked`](crate::Bank::open_table_unchecked) opened although its vocabulary
-    /// has another numbering.
+    /// Fails if a key is not an id of the table's vocabulary. Valid ids are the ids that the
+    /// vocabulary has assigned, and the ids below its first one, which the caller may use freely. A
+    /// table without a vocabulary accepts every key. So does a table with another numbering that
+    /// [`open_table_unchecked`](crate::Bank::open_table_unchecked) opened.
     #[inline]
     pub(crate) fn check_ids(&self, keys: &[u64]) -> Result<()> {
         self.check_numbering()?;
@@ -54,7 +53,8 @@ impl Table {
         }
     }
 
-    /// The vocabulary whose ids the table's keys are, if the bank has it in the table's numbering.
+    /// Returns the vocabulary whose ids are the table's keys. `None` if the bank lacks it, or has
+    /// another numbering of it.
     pub(crate) fn own_vocabulary(&self) -> Option<Vocabulary> {
         let wanted = self.shared.vocabulary()?;
         let shared = self.vocabularies.get(&wanted.name)?;
@@ -63,12 +63,12 @@ impl Table {
     }
 }
 
-/// True if all keys are below `end`, which is below 2^63.
+/// True if all keys are below `end`, which must be below 2^63.
 #[inline]
 fn all_below(keys: &[u64], end: u64) -> bool {
-    // The top bit of `key - end` is set for keys below `end`, and for some keys from 2^63 on, whose
-    // own top bit shows that. This compiles to vector instructions of every processor; a comparison
-    // of 64 bits does not.
+    // `key - end` has its top bit set if `key` is below `end`. For some keys from 2^63 on it is set
+    // too, so `!key` excludes those. This code compiles to vector instructions on every processor;
+    // a 64-bit comparison does not.
     let below = keys.iter().fold(u64::MAX, |below, &key| below & key.wrapping_sub(end) & !key);
     below >> 63 == 1
 }

@@ -1,4 +1,4 @@
-//! Tables: batches of rows in and out.
+//! Tables: reading and writing batches of rows.
 
 pub(crate) mod admission;
 pub(crate) mod bags;
@@ -33,14 +33,14 @@ use crate::stats::lease_info::LeaseInfo;
 use crate::table::shared::TableShared;
 use crate::vocabulary::registry::Vocabularies;
 
-/// A handle to one table of a bank. Cloning it is cheap; all handles of a table are one table.
+/// A handle to one table of a bank. Clones are cheap, and all handles refer to the same table.
 ///
-/// A batch is a slice of keys and a slice of f32 with one row of `dim` values per key, row after
-/// row. Batches of any length work, an empty one too; keys may repeat. What a call writes is in
-/// memory when it returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes it durable.
+/// A batch is a slice of keys and a slice of f32 with `dim` values per key, row after row. A batch
+/// may be empty or of any length, and keys may repeat. Written rows are in memory when a call
+/// returns; [`Bank::checkpoint`](crate::Bank::checkpoint) makes them durable.
 ///
-/// In the source, Gets and their waits stand in `lease/`, exports and imports in `files/`, and the
-/// other methods in the files of `table/`: `settings`, `peek`, `bags`, `updates`, `prefetch`,
+/// In the source, `lease/` has the Gets and their waits, `files/` has exports and imports, and
+/// `table/` has the other methods in its files: `settings`, `peek`, `bags`, `updates`, `prefetch`,
 /// `scan`, `deletion`, `eviction`, `admission`, `counts`, `ids`.
 ///
 /// # Examples
@@ -58,10 +58,10 @@ use crate::vocabulary::registry::Vocabularies;
 /// ```
 #[derive(Clone)]
 pub struct Table {
-    /// The bank's vocabularies, and its context.
+    /// The vocabularies of the bank, and through them the bank's shared context.
     pub(crate) vocabularies: Arc<Vocabularies>,
     pub(crate) shared: Arc<TableShared>,
-    /// How long its Gets wait for rows.
+    /// How long a Get waits for blocked rows before it fails.
     pub(crate) wait_timeout: Duration,
 }
 
@@ -86,15 +86,15 @@ impl Table {
         &self.shared.name
     }
 
-    /// The table's number in its bank. Once the table was dropped and its records and checkpoints
-    /// are gone, another table may get the number. [`id`](Self::id) tells the two apart.
+    /// The table's number in its bank. After the table was dropped and its records and checkpoints
+    /// are gone, a new table may get the same number. [`id`](Self::id) tells the two tables apart.
     #[must_use]
     pub fn number(&self) -> u16 {
         self.shared.id.number()
     }
 
-    /// Identifies the table as long as the bank is open: no other table has this id, also if it has
-    /// the name or the number of this one after a drop.
+    /// Identifies the table while the bank is open. No other table has this id, even if it reuses
+    /// the name or number of a dropped table.
     ///
     /// # Examples
     /// ```
@@ -112,25 +112,25 @@ impl Table {
         self.shared.id
     }
 
-    /// True if no other table has got this one's number. If another table has it, no roll back
-    /// brings this table back, because no checkpoint with it is left.
+    /// True while no other table has reused this table's number. Once a table has, no rollback can
+    /// restore this one, because no checkpoint contains it any more.
     #[must_use]
     pub fn has_its_number(&self) -> bool {
         self.context().store.has_its_number(self.shared.id)
     }
 
-    /// Values per row.
+    /// Number of values in a row.
     #[must_use]
     pub fn dim(&self) -> usize {
         self.shared.layout.dim
     }
 
-    /// The number of rows, without a scan: the store counts them. Exact while no other thread makes
-    /// or deletes rows of the table. In a bank that is open to read only it is the number in
-    /// the checkpoint.
+    /// Number of rows. The store counts them, so no scan is needed. The number is exact while no
+    /// other thread inserts or deletes rows of the table. In a read-only bank it is the number of
+    /// rows in the checkpoint.
     ///
     /// # Errors
-    /// [`TableDropped`](crate::Error::TableDropped).
+    /// [`TableDropped`](crate::Error::TableDropped) if the table was dropped.
     ///
     /// # Examples
     /// ```
@@ -148,7 +148,7 @@ impl Table {
         rows.map_err(|error| self.in_terms_of_the_table(error))
     }
 
-    /// The table's settings as they are now.
+    /// The table's present settings.
     #[must_use]
     pub fn config(&self) -> TableConfig {
         self.shared.config()
@@ -160,13 +160,14 @@ impl Table {
         self.shared.counters.snapshot()
     }
 
-    /// The staleness bound; `None` is asynchronous.
+    /// The staleness bound. `None` means no bound (asynchronous training).
     #[must_use]
     pub fn staleness_bound(&self) -> Option<u32> {
         self.shared.bound()
     }
 
-    /// The staleness clock of a row: Gets whose update has not come yet. `None` if it is missing.
+    /// Returns the row's staleness clock: the number of Gets whose update has not arrived. `None`
+    /// if the row is missing.
     ///
     /// # Errors
     /// A failure of the store.
@@ -175,7 +176,8 @@ impl Table {
         clock.map_err(|error| self.in_terms_of_the_table(error))
     }
 
-    /// The leases of the table that are out, the oldest first: whose counts its rows' clocks show.
+    /// Lists the outstanding leases of the table, oldest first. The clocks of the rows count these
+    /// leases.
     #[must_use]
     pub fn outstanding_leases(&self) -> Vec<LeaseInfo> {
         self.shared.leases.list(self.name(), None, Instant::now())
@@ -194,7 +196,8 @@ impl Table {
         outcome.map_err(|error| self.in_terms_of_the_table(error))
     }
 
-    /// As [`execute`](Self::execute), as a part of a call that sees one `state`.
+    /// Executes like [`execute`](Self::execute), in the state of the store that the calling
+    /// operation began with.
     pub(crate) fn execute_in<O: Operation>(
         &self,
         state: &CallState<'_>,
@@ -209,7 +212,8 @@ impl Table {
         outcome.map_err(|error| self.in_terms_of_the_table(error))
     }
 
-    /// The store knows tables by id; a handle's id is refused only once the table was dropped.
+    /// Names the table in an error of the store, which knows only table ids. The store refuses the
+    /// id of a handle only after the table was dropped.
     #[cold]
     pub(crate) fn in_terms_of_the_table(&self, error: impl Into<Error>) -> Error {
         match error.into() {
@@ -218,7 +222,7 @@ impl Table {
         }
     }
 
-    /// Refuses a slice that does not hold `keys` rows.
+    /// Fails unless a slice of `found` values holds exactly `keys` rows.
     pub(crate) fn check_shape(&self, what: &'static str, keys: usize, found: usize) -> Result<()> {
         let expected = keys * self.dim();
         if found == expected {

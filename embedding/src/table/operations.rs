@@ -1,9 +1,7 @@
-//! The operations of a batch on the rows of a table. The store executes them while it holds each
-//! record's lock.
+//! Operations on the rows of a batch. The store calls them while it holds the record's lock.
 //!
-//! The store may call a method again for the same place if the row moved in between. So each call
-//! computes only from its arguments and from the batch, never from what an earlier call left
-//! behind.
+//! The store may call a method twice for a place if its row moved in between. Therefore each call
+//! computes only from its arguments and the batch, never from the result of an earlier call.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,8 +15,8 @@ use crate::table::gate::Decision;
 use crate::table::gradients::{RowGradients, clipping};
 use crate::table::parts::Divisible;
 
-/// The places of a batch whose clocks the store has moved. Read only after a batch failed halfway:
-/// then counts are given back for these places, or for all others.
+/// The places of a batch whose clocks the store has moved. Read only if a batch fails halfway.
+/// Counts are then given back for these places, or for all others.
 #[derive(Debug)]
 pub(crate) struct Reached(Vec<u64>);
 
@@ -36,13 +34,13 @@ impl Reached {
         self.0[place / 64] >> (place % 64) & 1 == 1
     }
 
-    /// Adopts the places of a part of the batch that begins at `start`, a multiple of 64.
+    /// Copies the marks of a part of the batch that begins at place `start`, a multiple of 64.
     fn take_in(&mut self, start: usize, part: &Self) {
         self.0[start / 64..][..part.0.len()].copy_from_slice(&part.0);
     }
 }
 
-/// Cuts `values` into parts that begin at `starts`; the first one begins at 0.
+/// Cuts `values` into parts that begin at `starts`. The first start must be 0.
 pub(crate) fn cut<T>(mut values: &mut [T], starts: impl Iterator<Item = usize>) -> Vec<&mut [T]> {
     let mut parts = Vec::new();
     let mut before = 0;
@@ -56,7 +54,7 @@ pub(crate) fn cut<T>(mut values: &mut [T], starts: impl Iterator<Item = usize>) 
     parts
 }
 
-/// Copies vectors out and changes nothing.
+/// Copies vectors out of the store without changing rows.
 #[derive(Debug)]
 pub(crate) struct PeekRows<'a> {
     pub(crate) layout: &'a RowLayout,
@@ -67,7 +65,7 @@ pub(crate) struct PeekRows<'a> {
 impl Operation for PeekRows<'_> {
     const ACCESS: Access = Access::Peek;
 
-    /// A row of f32 begins with its vector.
+    /// A row of f32 begins with its vector, so the store copies it directly.
     #[inline]
     fn destination(&mut self, i: usize) -> Option<&mut [u8]> {
         let dim = self.layout.dim;
@@ -75,7 +73,7 @@ impl Operation for PeekRows<'_> {
         self.layout.is_plain().then(|| bytemuck::cast_slice_mut(row))
     }
 
-    /// Other rows are converted.
+    /// Converts the vectors of rows that are not plain f32.
     #[inline]
     fn read(&mut self, i: usize, value: &[u8]) {
         let dim = self.layout.dim;
@@ -101,7 +99,7 @@ impl Divisible for PeekRows<'_> {
     fn take_in(&mut self, _: usize, (): ()) {}
 }
 
-/// Finds out which rows exist.
+/// Only finds out which rows exist.
 #[derive(Debug)]
 pub(crate) struct FindRows;
 
@@ -122,37 +120,37 @@ impl Divisible for FindRows {
     fn take_in(&mut self, _: usize, (): ()) {}
 }
 
-/// Copies vectors out and inserts missing rows with their initial values.
+/// Copies vectors out of the store, and inserts missing rows with their initial values.
 #[derive(Debug)]
 pub(crate) struct GetRows<'a> {
     pub(crate) layout: &'a RowLayout,
     pub(crate) keys: &'a [u64],
     pub(crate) rows: GotRows<'a>,
-    /// Where the rows lie whose clocks the Get has moved.
+    /// The places in the store of rows whose clocks this Get has moved.
     pub(crate) reached: RowHints,
     pub(crate) seen: SeenClocks,
-    /// True if a missing row stays missing unless its key was admitted (see the module
-    /// `admission`).
+    /// True if only admitted keys get new rows; see the module `admission`.
     pub(crate) gated: bool,
-    /// The decisions about missing rows so far.
+    /// The decisions about missing rows that were made so far.
     pub(crate) decisions: Option<Vec<Decision>>,
-    /// Places of the rows that were refused in the end, ascending.
+    /// Places of the keys that were finally refused, ascending.
     pub(crate) refused: Vec<u32>,
 }
 
-/// Where a Get copies vectors to.
+/// The destination of the vectors that a Get reads.
 #[derive(Debug)]
 pub(crate) enum GotRows<'a> {
-    /// Nowhere: the Get only takes up the rows' clocks and brings the rows to mutable memory.
+    /// No destination: the Get only raises the rows' clocks and brings the rows into mutable
+    /// memory.
     Nowhere,
-    /// To the key's own place.
+    /// The vector of place i becomes row i.
     InOrder(&'a mut [f32]),
-    /// To these places, less `first`.
+    /// The vector of place i becomes row `places[i] - first`.
     To { places: &'a [u32], first: usize, rows: &'a mut [f32] },
 }
 
 impl GotRows<'_> {
-    /// Where the vector at place `i` goes; `None` if nowhere.
+    /// Returns the destination of the vector at place `i`. `None` if it is not copied.
     #[inline]
     pub(crate) fn at(&mut self, i: usize, dim: usize) -> Option<&mut [f32]> {
         match self {
@@ -164,7 +162,7 @@ impl GotRows<'_> {
         }
     }
 
-    /// The parts of `ranges`. The places of `To` must ascend.
+    /// Divides the destination by `ranges` of places. With `To`, the places must ascend.
     fn divide(&mut self, ranges: &[Range<usize>], dim: usize) -> Vec<GotRows<'_>> {
         match self {
             Self::Nowhere => ranges.iter().map(|_| GotRows::Nowhere).collect(),
@@ -266,13 +264,13 @@ impl Divisible for GetRows<'_> {
 pub(crate) struct PutRows<'a> {
     pub(crate) layout: &'a RowLayout,
     pub(crate) keys: &'a [u64],
-    /// True if the vectors are updates of rows that a lease holds; they are then rounded as
-    /// updates.
+    /// True if the vectors update rows that a lease holds. Then they are rounded as updates are.
     pub(crate) updates: bool,
     pub(crate) rows: &'a [f32],
-    /// Where in `rows` each key's vector lies; `None`: at its own place.
+    /// For each key, the row in `rows` with its vector. `None` if they are in the order of the
+    /// keys.
     pub(crate) sources: Option<&'a [u32]>,
-    /// Where the rows lie, if a lease knows it.
+    /// The places of the rows in the store, if a lease knows them.
     pub(crate) hints: Option<Hints<'a>>,
     pub(crate) reached: Reached,
 }
@@ -319,16 +317,17 @@ impl<'a> PutRows<'a> {
     }
 }
 
-/// Replaces vectors. With `WHOLE` the row is only its vector, so the old value is not needed. A row
-/// on disk is read nevertheless, because the batch needs its place in the index and its clock.
-/// Without `WHOLE` the optimizer's state stays, so the operation must see the row.
+/// Replaces vectors. With `WHOLE`, a row is only a vector, so its old value is not needed. A row on
+/// disk is read anyway, because the batch needs its place in the index and its clock. Without
+/// `WHOLE`, the row also has optimizer state, which stays. The operation must then read the old
+/// value.
 #[derive(Debug)]
 pub(crate) struct Put<'a, const WHOLE: bool>(pub(crate) PutRows<'a>);
 
 impl<const WHOLE: bool> Operation for Put<'_, WHOLE> {
     const ACCESS: Access = if WHOLE { Access::Put } else { Access::Update };
 
-    /// The caller can repeat a put.
+    /// A put may stop halfway, because the caller can repeat it.
     fn shortage(&self) -> Shortage {
         Shortage::Stops
     }
@@ -384,31 +383,31 @@ pub(crate) struct ApplyGradients<'a> {
     pub(crate) live: Arc<Live>,
     pub(crate) keys: &'a [u64],
     pub(crate) gradients: RowGradients<'a>,
-    /// Longer gradients are shortened to this L2 norm.
+    /// Gradients with a larger L2 norm are shortened to this norm.
     pub(crate) norm_max: Option<f32>,
-    /// For a gradient that is summed; `dim` values.
+    /// Scratch memory for the sum of a row's gradients; `dim` values.
     pub(crate) sum: Vec<f32>,
-    /// True if a missing row starts from its initial values; otherwise it stays missing.
+    /// True if a missing row is inserted with its initial values; otherwise it stays missing.
     pub(crate) insert_missing: bool,
-    /// True if a step may make a value of f32 infinite; see [`RowLayout::step`].
+    /// True if a step could make an f32 value infinite; see [`RowLayout::step`].
     pub(crate) careful: bool,
     pub(crate) shortage: Shortage,
-    /// Where the rows lie, if a lease knows it.
+    /// The places of the rows in the store, if a lease knows them.
     pub(crate) hints: Option<Hints<'a>>,
     pub(crate) reached: Reached,
-    /// Memory for rows that have to be converted.
+    /// Scratch memory for rows that need conversion.
     pub(crate) room: Vec<f32>,
-    /// The reports of all steps from the first one on that is not [`Stepped::Taken`]. A place has
-    /// several reports if its row moved in between.
+    /// The reports of all steps, beginning with the first one that is not [`Stepped::Taken`]. If a
+    /// row moved, its place has several reports.
     pub(crate) noted: Vec<(u32, Stepped)>,
 }
 
 impl ApplyGradients<'_> {
-    /// The last report of each place.
+    /// Returns the last report of each place.
     pub(crate) fn reports(&mut self) -> Vec<(u32, Stepped)> {
         let mut reports = std::mem::take(&mut self.noted);
-        // The sort is stable, so the last report of a place comes last, and `dedup_by` keeps it
-        // after the reversal.
+        // The sort is stable, so the last report of a place stays last. After the reversal it comes
+        // first, and `dedup_by_key` keeps it.
         reports.sort_by_key(|(place, _)| *place);
         reports.reverse();
         reports.dedup_by_key(|(place, _)| *place);
@@ -489,7 +488,7 @@ impl Divisible for ApplyGradients<'_> {
             sum: vec![0.0; self.layout.dim],
             insert_missing: self.insert_missing,
             careful: self.careful,
-            // Another part may have begun, and this one must not stop halfway.
+            // Other parts may already have changed rows, so this part must not stop halfway.
             shortage: Shortage::GoesOn,
             hints: self.hints.map(|hints| hints.part(range.clone())),
             reached: Reached::none_of(range.len()),
@@ -511,7 +510,7 @@ impl Divisible for ApplyGradients<'_> {
     }
 }
 
-/// Replaces vectors of rows that exist. This is no use of the rows.
+/// Replaces vectors of existing rows. This does not count as a use of the rows.
 #[derive(Debug)]
 pub(crate) struct RewriteVectors<'a>(pub(crate) PutRows<'a>);
 
@@ -524,10 +523,10 @@ impl Operation for RewriteVectors<'_> {
     }
 }
 
-/// Leaves the values alone: the batch only moves the clocks. A row that was deleted stays deleted.
+/// Moves only the clocks of the rows. Deleted rows stay deleted.
 #[derive(Debug)]
 pub(crate) struct TouchClocks<'a> {
-    /// Where the rows lie, if a lease knows it.
+    /// The places of the rows in the store, if a lease knows them.
     pub(crate) hints: Option<Hints<'a>>,
     pub(crate) reached: Reached,
 }

@@ -1,8 +1,8 @@
-//! Batches that are cut among the threads of a bank (`pool`).
+//! Divides a batch among the threads of a bank (`pool`).
 //!
-//! An operation that can be cut is divided into operations on neighbouring places. Each part has a
-//! place of its own for what it finds; afterwards the operation takes that in, in the order of the
-//! parts.
+//! A divisible operation is split into operations on consecutive ranges of places. Each part
+//! collects its findings separately. Afterwards the whole operation takes them in, in the order of
+//! the parts.
 
 use std::ops::Range;
 
@@ -11,28 +11,28 @@ use embank_kv::{Clock, Operation, Outcome};
 use crate::error::Result;
 use crate::table::Table;
 
-/// An operation whose batch can be cut.
+/// An operation that can be divided by places.
 pub(crate) trait Divisible: Operation {
-    /// The operation on some of the places.
+    /// The operation on one range of places.
     type Part<'p>: Operation + Send
     where
         Self: 'p;
-    /// What a part leaves behind.
+    /// The findings of a part.
     type Found: Send;
 
-    /// The operations on `ranges` of places, which cover all of them in their order. Each begins at
-    /// a multiple of 64. A part that has begun completes although the disk lacks room, if the
-    /// operation must not be done in halves.
+    /// Divides the operation into one part per range. The ranges are consecutive and cover all
+    /// places; each begins at a multiple of 64. If the operation must not be half done, a part
+    /// always completes, even if the disk has no room.
     fn divide(&mut self, ranges: &[Range<usize>]) -> Vec<Self::Part<'_>>;
 
-    /// What is left of a part that has run.
+    /// Returns the findings of a part that has run.
     fn found(part: Self::Part<'_>) -> Self::Found;
 
-    /// Takes in what the part from place `start` on has found.
+    /// Takes in the findings of the part that begins at place `start`.
     fn take_in(&mut self, start: usize, found: Self::Found);
 }
 
-/// A part on its way.
+/// A part that is executed, with its result.
 struct Running<'k, P> {
     keys: &'k [u64],
     part: P,
@@ -40,8 +40,9 @@ struct Running<'k, P> {
 }
 
 impl Table {
-    /// As [`execute`](Self::execute), on all threads of the bank if the batch is large. If a part
-    /// fails, the others go on to their end; the error is that of the first part that has one.
+    /// Executes like [`execute`](Self::execute), and divides a large batch among all threads of the
+    /// bank. If a part fails, the other parts still complete. The call returns the error of the
+    /// first part that failed.
     pub(crate) fn execute_in_parts<O: Divisible>(
         &self,
         keys: &[u64],
@@ -49,8 +50,8 @@ impl Table {
         operation: &mut O,
     ) -> Result<Outcome> {
         let context = self.context();
-        // A part that waits for room waits in a thread that the program's check does not interrupt.
-        // So the batch is not cut if writers have to wait now.
+        // While it waits for disk space, a thread of the pool can't run the program's check for
+        // interrupts. Therefore the batch is not divided while writers wait for space.
         let turn = context.pool.turn(keys.len()).filter(|_| !context.store.may_await_space());
         let Some(turn) = turn else { return self.execute(keys, clock, operation) };
         let ranges = turn.ranges(keys.len());
@@ -80,7 +81,8 @@ impl Table {
     }
 }
 
-/// The outcome of the parts before the one from place `start` on, and of that one.
+/// Joins the outcome of the earlier parts with the outcome of the part that begins at place
+/// `start`.
 fn joined(mut whole: Outcome, part: Outcome, start: u32) -> Outcome {
     whole.missing.extend(part.missing.iter().map(|place| start + place));
     whole.blocked.extend(part.blocked.iter().map(|place| start + place));

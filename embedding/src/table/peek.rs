@@ -1,4 +1,4 @@
-//! Reads that touch no clock.
+//! Reads that do not change staleness clocks.
 
 use embank_kv::Clock;
 
@@ -7,7 +7,7 @@ use crate::table::Table;
 use crate::table::operations::{FindRows, PeekRows};
 use crate::table::parts::Divisible;
 
-/// What a peek does about keys without a row. It never returns zeros for them.
+/// How a peek handles keys without a row. A peek never fills in zeros for them.
 ///
 /// # Examples
 /// ```
@@ -23,33 +23,34 @@ use crate::table::parts::Divisible;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// Fill in the row's initial values, which the first Get would give it.
+    /// Fill in the initial values that the first Get would return.
     Initial,
     /// Fail with [`Error::MissingRow`].
     Error,
-    /// Leave the part of the destination that belongs to the key as it is.
+    /// Leave the key's row in the destination unchanged.
     Skip,
 }
 
-/// What a peek found.
+/// The result of a peek.
 ///
 /// # Examples
 /// See [`Missing`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeekOutcome {
-    /// Places in the batch of the keys that have no row, ascending.
+    /// Places of the keys without a row in the batch, ascending.
     pub missing: Vec<u32>,
 }
 
 impl Table {
-    /// Reads rows for evaluation: `rows` holds keys * dim values and gets one row per key. Touches
-    /// no clock, waits for none, and writes nothing.
+    /// Reads rows for evaluation. `rows` holds keys * dim values and receives one row per key. Does
+    /// not change or wait for any staleness clock, and writes nothing.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::MissingRow`] if `missing` says so, or a failure of the
-    /// store; [`Error::KeyIsNoId`] for a key without a row that has no initial values either,
-    /// unless `missing` is [`Missing::Skip`]. After an error the content of `rows` is unspecified.
+    /// [`Error::ShapeMismatch`]. [`Error::MissingRow`] if a row is missing and `missing` is
+    /// [`Missing::Error`]. [`Error::KeyIsNoId`] if a key has no row and is not an id of the table's
+    /// vocabulary, unless `missing` is [`Missing::Skip`]. Any failure of the store. After an error,
+    /// the content of `rows` is unspecified.
     pub fn peek(&self, keys: &[u64], rows: &mut [f32], missing: Missing) -> Result<PeekOutcome> {
         self.check_shape("rows", keys.len(), rows.len())?;
         let layout = &self.shared.layout;
@@ -61,7 +62,7 @@ impl Table {
         self.settle_missing(|place| keys[place as usize], rows, places, missing)
     }
 
-    /// Does what `missing` says about the keys of `places` that have no row.
+    /// Handles the keys at `places`, which have no row, as `missing` says.
     pub(crate) fn settle_missing(
         &self,
         key_at: impl Fn(u32) -> u64,
@@ -93,12 +94,12 @@ impl Table {
         Ok(PeekOutcome { missing: places })
     }
 
-    /// Writes the initial values of `keys` to `rows`, keys * dim values: what a Get of a missing
-    /// row gives. A pure function of the table's seed and name, the key and the column; looks
-    /// at no row.
+    /// Writes the initial values of `keys` to `rows`, keys * dim values. A Get of a missing row
+    /// returns these values. They are a pure function of the table's seed and name, the key and the
+    /// column. No row is read.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`].
+    /// [`Error::ShapeMismatch`] and [`Error::KeyIsNoId`].
     pub fn initial(&self, keys: &[u64], rows: &mut [f32]) -> Result<()> {
         self.check_shape("rows", keys.len(), rows.len())?;
         self.check_ids(keys)?;
@@ -108,7 +109,7 @@ impl Table {
         Ok(())
     }
 
-    /// For each key whether the table has its row. Touches no clock.
+    /// Returns, for each key, true if the table has its row. Does not change staleness clocks.
     ///
     /// # Errors
     /// A failure of the store.
@@ -120,7 +121,7 @@ impl Table {
         Ok(present)
     }
 
-    /// Executes an operation that only reads; returns the places of missing rows, ascending.
+    /// Executes an operation that only reads. Returns the places of missing rows, ascending.
     fn find<O: Divisible>(&self, keys: &[u64], operation: &mut O) -> Result<Vec<u32>> {
         self.check_numbering()?;
         let mut outcome = self.execute_in_parts(keys, Clock::Keep, operation)?;

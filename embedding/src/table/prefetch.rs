@@ -1,13 +1,14 @@
-//! Reading ahead into a buffer: rows that are only read, for evaluation and for features.
+//! Prefetch: reads rows into a buffer in advance, for evaluation and for features that are not
+//! trained.
 //!
-//! A request is a job of the thread that reads ahead (`lookahead`). The job owns the buffer while
-//! it fills it, burst by burst, and hands it over at the end; the handle only waits and looks. So a
+//! A request is a job of the lookahead thread, which reads in advance. The job owns the buffer
+//! while it fills it in bursts, and hands it over at the end. The handle only waits and looks. A
 //! caller that drops the handle cancels the rest without waiting, and no thread writes to memory
-//! that another one reads. A job tells its handle about its end also if it was dropped unfinished,
-//! by a panic or together with the queue.
+//! that another thread reads. A job always reports its end to the handle, even if a panic or the
+//! end of the queue drops it unfinished.
 //!
-//! The store lends the bytes of the buffer from the bank's budget; the log and the cache shrink by
-//! as much.
+//! The bank's memory budget lends the buffer's bytes. The log and the cache shrink by the same
+//! number of bytes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,8 +28,8 @@ use crate::table::operations::PeekRows;
 use crate::table::peek::{Missing, PeekOutcome};
 use crate::table::shared::TableShared;
 
-/// Rows on their way into a buffer: what [`Table::prefetch`] returns. Dropping it cancels what has
-/// not been read.
+/// Rows that are being read into a buffer; [`Table::prefetch`] returns it. Dropping it cancels the
+/// reads that are left.
 ///
 /// # Examples
 /// ```
@@ -49,7 +50,7 @@ use crate::table::shared::TableShared;
 pub struct Prefetch {
     table: Table,
     request: Arc<Request>,
-    /// Held until the caller has the rows, or gives them up.
+    /// Reserves the buffer's memory until the caller fetches the rows or drops the handle.
     _loan: Arc<Loan>,
 }
 
@@ -78,17 +79,18 @@ struct Request {
 #[derive(Debug)]
 enum Progress {
     Reading,
-    /// One row for each distinct key, and the places of the keys without a row, ascending.
+    /// `rows` has one row per distinct key. `missing` has the places of distinct keys without a
+    /// row, ascending.
     Read {
         rows: Vec<f32>,
         missing: Vec<u32>,
     },
     Failed(embank_kv::Error),
-    /// The thread that reads ahead ended during the job.
+    /// The lookahead thread dropped the job before its end.
     Abandoned,
 }
 
-/// The worker's side of a prefetch.
+/// The lookahead thread's part of a prefetch.
 #[derive(Debug)]
 pub(crate) struct PrefetchJob {
     request: Arc<Request>,
@@ -96,11 +98,11 @@ pub(crate) struct PrefetchJob {
     loan: Arc<Loan>,
     rows: Vec<f32>,
     missing: Vec<u32>,
-    /// Distinct keys that have been read.
+    /// Number of distinct keys that were read so far.
     read: usize,
 }
 
-/// Reads that no caller waits for yet.
+/// Reads rows with low priority, because no caller waits for them yet.
 struct PeekAhead<'a>(PeekRows<'a>);
 
 impl Operation for PeekAhead<'_> {
@@ -118,7 +120,7 @@ impl Operation for PeekAhead<'_> {
 
 impl Job for PrefetchJob {
     fn advance(&mut self, store: &Store, keys_max: usize) -> bool {
-        // Relaxed: the worker only saves work if it sees the flag.
+        // Relaxed: the flag carries no data. If the worker misses it, it only does unneeded reads.
         if self.request.cancelled.load(Ordering::Relaxed) {
             return true;
         }
@@ -166,7 +168,7 @@ impl Drop for PrefetchJob {
 }
 
 impl Request {
-    /// Only the first end counts.
+    /// Records the end of the request. Only the first call has an effect.
     fn end(&self, how: Progress) {
         let mut progress = self.progress.lock();
         if matches!(*progress, Progress::Reading) {
@@ -197,31 +199,32 @@ impl Prefetch {
         (Self { table, request, _loan: loan }, job)
     }
 
-    /// True if [`wait`](Self::wait) would return without waiting.
+    /// True if [`wait`](Self::wait) would return at once.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         !matches!(*self.request.progress.lock(), Progress::Reading)
     }
 
-    /// How many keys were asked for, duplicates counted.
+    /// Number of keys in the request, counting duplicates.
     #[must_use]
     pub fn batch_len(&self) -> usize {
         self.request.unique.batch_len()
     }
 
-    /// The table.
+    /// The table that the rows are read from.
     pub fn table(&self) -> &Table {
         &self.table
     }
 
-    /// Waits for the rows. `rows` holds keys * dim values and gets one row for each key, duplicates
-    /// included. Each row is as it was when it was read, some time after the call of
-    /// [`Table::prefetch`]. Touches no clock.
+    /// Waits for the rows. `rows` holds keys * dim values and receives one row per key, including
+    /// duplicates. A row has its values from some time after the call of [`Table::prefetch`]. Does
+    /// not change staleness clocks.
     ///
     /// # Errors
-    /// [`ShapeMismatch`](Error::ShapeMismatch); [`MissingRow`](Error::MissingRow) if `missing` says
-    /// so; [`KeyIsNoId`](Error::KeyIsNoId) as of a [`peek`](crate::Table::peek); the failure of
-    /// reading, here and nowhere else. The content of `rows` is unspecified then.
+    /// [`ShapeMismatch`](Error::ShapeMismatch). [`MissingRow`](Error::MissingRow) if a row is
+    /// missing and `missing` is [`Missing::Error`]. [`KeyIsNoId`](Error::KeyIsNoId), as from a
+    /// [`peek`](crate::Table::peek). The error of the read, if it failed; only this call reports
+    /// it. After an error, the content of `rows` is unspecified.
     pub fn wait(self, rows: &mut [f32], missing: Missing) -> Result<PeekOutcome> {
         let Request { unique, progress, ended, .. } = &*self.request;
         self.table.check_shape("rows", unique.batch_len(), rows.len())?;
@@ -229,10 +232,10 @@ impl Prefetch {
         let started = Instant::now();
         let mut checks = Checks::new();
         let mut progress = progress.lock();
-        // The loop ends: the worker finishes or drops every job.
+        // The loop ends: the lookahead thread finishes or drops every job.
         while matches!(*progress, Progress::Reading) {
             ended.wait_until(&mut progress, checks.until(started + FAR_OFF));
-            // Without the lock, because the program's check may run for long.
+            // The lock is released for the program's check, which may run for a long time.
             if checks.due().is_some_and(|check| MutexGuard::unlocked(&mut progress, check)) {
                 let table = self.table.name().to_owned();
                 let key = unique.keys().first().copied().unwrap_or_default();
@@ -265,45 +268,47 @@ impl Prefetch {
 
 impl Drop for Prefetch {
     fn drop(&mut self) {
-        // Relaxed: as in `PrefetchJob::advance`.
+        // Relaxed: the flag carries no data; see `PrefetchJob::advance`.
         self.request.cancelled.store(true, Ordering::Relaxed);
     }
 }
 
 impl Table {
-    /// Brings the rows of `keys` that are on disk, or that will be evicted next, into mutable
-    /// memory soon. Never waits for the disk: keys that do not fit the queue are dropped, and a
-    /// worker reads the others. Clocks and staleness bounds do not matter.
+    /// Asks to bring rows into mutable memory soon, if they are on disk or will be evicted next.
+    /// Never waits for the disk: a worker thread reads the rows. Keys that do not fit the worker's
+    /// queue are dropped. Does not change or wait for staleness
+    /// clocks.
     ///
     /// # Errors
-    /// [`Error::LookaheadFailed`] reports, once, that reading ahead failed since the last call;
-    /// this call's keys are not queued then. [`ThreadRefused`](crate::Error::ThreadRefused), or
-    /// another failure of the store.
+    /// [`Error::LookaheadFailed`] if the worker failed since the last call. Each failure is
+    /// reported once, and then this call queues no keys.
+    /// [`ThreadRefused`](crate::Error::ThreadRefused), or another failure of the store.
     pub fn lookahead(&self, keys: &[u64]) -> Result<LookaheadReceipt> {
         let row_bytes = self.shared.layout().value_bytes() as u64;
         let announced = self.context().lookahead.announce(self.shared.id, row_bytes, keys);
         announced.map_err(|error| self.in_terms_of_the_table(error))
     }
 
-    /// Forgets the work that looking ahead still has for these keys, for every caller that asked
-    /// for it. Rows that wait for their turn stay where they are, and rows in memory are no longer
-    /// kept there. Returns how many keys waited.
+    /// Cancels the remaining lookahead of these keys, for every caller that asked for it. Queued
+    /// rows are not read, and rows in memory are no longer kept there. Returns the number of queued
+    /// keys that were cancelled.
     pub fn cancel_lookahead(&self, keys: &[u64]) -> usize {
         self.context().lookahead.cancel_keys(self.shared.id, keys)
     }
 
-    /// Reads the rows of `keys` ahead into a buffer, for a later [`wait`](Prefetch::wait): for
-    /// evaluation, and for features that are only read. Never waits: the thread that reads ahead
-    /// does the work, after the reads that callers wait for. As a peek, it touches no clock and
-    /// writes nothing; for rows that are to be trained, use [`lookahead`](Self::lookahead). The
-    /// buffer, keys * dim * 4 bytes, comes out of the bank's memory budget until the rows are
-    /// fetched or the handle is dropped.
+    /// Reads the rows of `keys` into a buffer in advance; [`wait`](Prefetch::wait) returns them.
+    /// This suits evaluation and features that are not trained. Never waits: the lookahead thread
+    /// reads the rows after the reads that callers wait for. Like a peek, it does not change clocks
+    /// and writes nothing. For rows to train, use [`lookahead`](Self::lookahead). The buffer takes
+    /// 4 bytes * dim per distinct key from the bank's memory budget, until the rows are fetched or
+    /// the handle is dropped.
     ///
     /// # Errors
-    /// [`BudgetTooSmall`](crate::Error::BudgetTooSmall) if the store could not work with the memory
-    /// that the buffers leave: wait for earlier prefetches first. [`Error::TableDropped`],
-    /// [`ThreadRefused`](crate::Error::ThreadRefused). [`wait`](Prefetch::wait) refuses keys that
-    /// are no ids of the table's vocabulary, as a [`peek`](Self::peek) does.
+    /// [`BudgetTooSmall`](crate::Error::BudgetTooSmall) if the buffer would leave the store too
+    /// little memory to work. In that case, wait for earlier prefetches first.
+    /// [`Error::TableDropped`] and [`ThreadRefused`](crate::Error::ThreadRefused). If a key is not
+    /// an id of the table's vocabulary, [`wait`](Prefetch::wait) fails, as a [`peek`](Self::peek)
+    /// does.
     pub fn prefetch(&self, keys: &[u64]) -> Result<Prefetch> {
         self.check_numbering()?;
         let unique = UniqueKeys::new(keys);

@@ -1,35 +1,36 @@
-//! Scans: every row of a table, as a checkpoint holds it.
+//! Scans: reads every row of a table, as a checkpoint holds it.
 
 use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::table::Table;
 
-/// A row that a [`Scan`] yields.
+/// A row that a [`Scan`] returns.
 ///
 /// # Examples
 /// See [`Table::scan`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct ScannedRow<'a> {
-    /// Its key.
+    /// The row's key.
     pub key: u64,
-    /// Its vector, dim values.
+    /// The row's vector, dim values.
     pub vector: &'a [f32],
 }
 
-/// The rows of a table as the newest checkpoint held them when [`Table::scan`] was called: each row
-/// once, in no particular order, whatever happens to the table during the scan. The scan keeps the
-/// bank open.
+/// Iterates over the rows of a table as the newest checkpoint held them when [`Table::scan`] was
+/// called. Each row comes once, in no particular order. Changes of the table during the scan have
+/// no effect on it. The scan keeps the bank open.
 ///
 /// # Examples
 /// See [`Table::scan`].
 pub struct Scan {
-    // Before the table, whose bank the scan reads.
+    // Declared before `table` so that it is dropped first: the scan reads the bank that `table`
+    // keeps open.
     rows: embank_kv::Scan<'static>,
     table: Table,
     remaining: u64,
-    /// Memory for rows that have to be converted.
+    /// Scratch memory for rows that need conversion.
     room: Vec<f32>,
 }
 
@@ -45,28 +46,29 @@ impl fmt::Debug for Scan {
 }
 
 impl Scan {
-    /// The checkpoint's number.
+    /// Number of the scanned checkpoint.
     #[must_use]
     pub fn checkpoint(&self) -> u64 {
         self.rows.checkpoint()
     }
 
-    /// How many rows the scan yields in all.
+    /// Total number of rows that the scan returns.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.rows.rows()
     }
 
-    /// How many rows are still to come.
+    /// Number of rows that the scan has not returned yet.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.remaining
     }
 
-    /// The next row; `None` after the last.
+    /// Returns the next row; `None` after the last row.
     ///
     /// # Errors
-    /// A part of the checkpoint can't be read or does not verify; the rows before it were good.
+    /// A part of the checkpoint can't be read, or its checksum is wrong. All rows returned before
+    /// are correct.
     pub fn next_row(&mut self) -> Result<Option<ScannedRow<'_>>> {
         let Some(row) = self.rows.next_row()? else { return Ok(None) };
         self.remaining = self.remaining.saturating_sub(1);
@@ -74,18 +76,18 @@ impl Scan {
         Ok(Some(ScannedRow { key: row.key, vector }))
     }
 
-    /// The next row as the store keeps it.
+    /// Returns the next row in its stored encoding.
     pub(crate) fn next_value(&mut self) -> Result<Option<(u64, &[u8])>> {
         let Some(row) = self.rows.next_row()? else { return Ok(None) };
         self.remaining = self.remaining.saturating_sub(1);
         Ok(Some((row.key, row.value)))
     }
 
-    /// Fills `keys` and `rows`, which holds keys * dim values, with the next rows, and returns how
-    /// many rows these are: fewer than fit only at the end, 0 after the last row.
+    /// Fills `keys` and `rows` with the next rows and returns their number. `rows` holds keys * dim
+    /// values. The number is less than `keys.len()` only at the end, and 0 after the last row.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`]; as [`next_row`](Self::next_row).
+    /// [`Error::ShapeMismatch`], and the errors of [`next_row`](Self::next_row).
     pub fn next_batch(&mut self, keys: &mut [u64], rows: &mut [f32]) -> Result<usize> {
         self.table.check_shape("rows", keys.len(), rows.len())?;
         let dim = self.table.dim();
@@ -99,17 +101,17 @@ impl Scan {
 }
 
 impl Table {
-    /// Goes through the table as the newest checkpoint holds it, in constant memory and at the
-    /// speed of sequential reads, while training goes on. Rows that came after the checkpoint
-    /// are not in it; clocks play no part. It reads the checkpoint's log from end to end,
-    /// whatever other tables lie in it. While a scan lives, space on disk is not given back,
-    /// two pages of the memory budget are lent to it, and the bank stays open.
+    /// Scans the table as the newest checkpoint holds it, while training continues. A scan uses
+    /// constant memory and reads sequentially. It does not return newer rows, and ignores staleness
+    /// clocks. It reads the checkpoint's whole log, including the records of other tables. While a
+    /// scan exists, disk space is not freed, the scan borrows two pages of the memory budget, and
+    /// the bank stays open.
     ///
     /// # Errors
-    /// [`Error::TableDropped`]; [`NoSuchTable`](crate::Error::NoSuchTable) if the table was made
-    /// after the checkpoint, and [`NoSuchCheckpoint`](crate::Error::NoSuchCheckpoint) if there is
-    /// none: take one first; [`BudgetTooSmall`](crate::Error::BudgetTooSmall); a checkpoint
-    /// that can't be read.
+    /// [`Error::TableDropped`] if the table was dropped. [`NoSuchTable`](crate::Error::NoSuchTable)
+    /// if the table was made after the newest checkpoint, and
+    /// [`NoSuchCheckpoint`](crate::Error::NoSuchCheckpoint) if the bank has no checkpoint: take one
+    /// first. [`BudgetTooSmall`](crate::Error::BudgetTooSmall). A checkpoint that can't be read.
     ///
     /// # Examples
     /// ```
@@ -132,8 +134,8 @@ impl Table {
     /// # Ok::<(), embank::Error>(())
     /// ```
     pub fn scan(&self) -> Result<Scan> {
-        // Looked at first: the store's refusal of a number doesn't tell a dropped table from a new
-        // one.
+        // Checked first for its error: when the store refuses a scan, it does not tell a dropped
+        // table from a new one.
         self.contains(&[])?;
         let rows = self.context().store.scan_shared(self.shared.id);
         let rows =

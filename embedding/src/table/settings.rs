@@ -1,4 +1,4 @@
-//! The settings of a table that change while it is open.
+//! Settings that can change while a table is open.
 
 use crate::error::{Error, Result};
 use crate::optimizer::Optimizer;
@@ -6,18 +6,19 @@ use crate::row::config::check_clip_row_norm;
 use crate::table::Table;
 
 impl Table {
-    /// Sets the staleness bound of all handles. Gets that are waiting wake and look at the new
-    /// bound. Not durable: it is given again at the next open.
+    /// Sets the staleness bound for all handles. Waiting Gets wake and check the new bound. The
+    /// setting is not durable: the caller gives it again at the next open.
     pub fn set_staleness_bound(&self, bound: Option<u32>) {
         self.shared.set_bound(bound);
         self.context().store.wake_waiters();
     }
 
-    /// Sets the learning rate of all handles, for batches applied from now on. Not durable: it is
-    /// given again at the next open.
+    /// Sets the learning rate for all handles and all later batches. The setting is not durable:
+    /// the caller gives it again at the next open.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] if it is negative, NaN or infinite; [`Error::NoOptimizer`].
+    /// [`Error::InvalidConfig`] if the rate is negative, NaN or infinite. [`Error::NoOptimizer`] if
+    /// the table has no optimizer.
     pub fn set_learning_rate(&self, lr: f64) -> Result<()> {
         if self.shared.config.optimizer == Optimizer::None {
             return Err(Error::NoOptimizer { table: self.name().to_owned() });
@@ -29,12 +30,13 @@ impl Table {
         })
     }
 
-    /// Sets the numbers of the optimizer of all handles, for batches applied from now on; a batch
-    /// sees all of them or none. Not durable: they are given again at the next open.
+    /// Sets the optimizer's numbers for all handles and all later batches. A batch uses either all
+    /// new numbers or all old ones. The setting is not durable: the caller gives it again at the
+    /// next open.
     ///
     /// # Errors
-    /// [`Error::ConfigMismatch`] if it is another optimizer, or one that keeps something else
-    /// beside a row (see [`Optimizer`]); [`Error::InvalidConfig`].
+    /// [`Error::ConfigMismatch`] if `optimizer` is of another kind or needs other state per row
+    /// (see [`Optimizer`]). [`Error::InvalidConfig`] if a number is invalid.
     ///
     /// # Examples
     /// ```
@@ -55,11 +57,11 @@ impl Table {
         self.shared.live.change_optimizer(|_| Ok(optimizer))
     }
 
-    /// Sets the longest gradient of a row ([`TableConfig::clip_row_norm`]) of all handles, for
-    /// batches applied from now on. Not durable: it is given again at the next open.
+    /// Sets the longest gradient of a row ([`TableConfig::clip_row_norm`]) for all handles and all
+    /// later batches. The setting is not durable: the caller gives it again at the next open.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] unless it is finite and above 0.
+    /// [`Error::InvalidConfig`] unless the norm is finite and above 0.
     pub fn set_clip_row_norm(&self, norm: Option<f32>) -> Result<()> {
         check_clip_row_norm(norm).map_err(|what| self.invalid(what))?;
         self.shared.live.set_clip_row_norm(norm);
@@ -70,14 +72,13 @@ impl Table {
         Error::InvalidConfig { table: self.name().to_owned(), what }
     }
 
-    /// Sets the time of all handles of a table with
-    /// [`Tracking::SetTime`](crate::Tracking::SetTime): what rows that are used from now on
-    /// tell, and what eviction by age counts from. The largest time is part of each checkpoint: an
-    /// open goes on with it until another is set. A handle of a bank that is open to read only sets
-    /// it for itself.
+    /// Sets the time of a table with [`Tracking::SetTime`](crate::Tracking::SetTime), for all
+    /// handles. Rows that are used from now on store this time, and eviction by age compares with
+    /// it. Every checkpoint contains the largest time that was set. The next open continues with it
+    /// until another time is set. In a read-only bank, only this process uses the new time.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] for a table that tracks otherwise or not at all; a failure of the
+    /// [`Error::InvalidConfig`] if the table does not have `Tracking::SetTime`. A failure of the
     /// store.
     pub fn set_time(&self, time: u32) -> Result<()> {
         match self.shared.set_tracker() {

@@ -1,4 +1,4 @@
-//! What all handles of a table share.
+//! The state that all handles of a table share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,40 +21,41 @@ use crate::table::count_tables::Generations;
 use crate::table::gate::Gate;
 use crate::vocabulary::VocabularyShared;
 
-/// What all handles of a table share.
+/// The state that all handles of a table share.
 #[derive(Debug)]
 pub(crate) struct TableShared {
     pub(crate) id: TableId,
     pub(crate) name: String,
     pub(crate) counters: TableCounters,
     pub(crate) leases: LeaseRegistry,
-    /// Held while a batch that was blocked once tries again; see the module `lease::waiting`.
+    /// Held by a Get that was blocked once, while it tries again; see the module `lease::waiting`.
     pub(crate) retry_turn: RetryTurn,
-    /// Gets that have waited long.
+    /// Gets that have waited for a long time.
     pub(crate) line: WaitingLine,
-    /// The table's identity. Its rates, clipping and bound are those of the first open; `live` and
-    /// `bound` hold the present ones.
+    /// The table's settings when it was first opened. Learning rates, clipping and bound may have
+    /// changed since: `live` and `bound` hold the present ones.
     pub(crate) config: TableConfig,
     pub(crate) layout: RowLayout,
     pub(crate) live: LiveSettings,
-    /// The vocabulary whose ids are the table's keys. Set when the table is opened, if the
-    /// vocabulary has the numbering that the table was made for.
+    /// The vocabulary whose ids are the table's keys. Set at open, if the vocabulary has the
+    /// numbering that the table was made for.
     ids: OnceLock<Arc<VocabularyShared>>,
-    /// True if the table was opened although its vocabulary had another numbering.
+    /// True if the table was opened without a check of its vocabulary's numbering.
     takes_every_key: AtomicBool,
-    /// True if the vocabulary was renumbered or dropped while handles of the table were open: the
-    /// rows belong to other values now.
+    /// True if the vocabulary was renumbered or dropped after the table was opened. The rows then
+    /// belong to other values.
     other_numbering: AtomicBool,
     /// Decides which keys get rows; `None` if all keys do.
     pub(crate) gate: Option<Gate>,
-    /// The staleness bound; `UNBOUNDED` for none.
+    /// The staleness bound; `UNBOUNDED` if there is none.
     bound: AtomicU64,
 }
 
 const UNBOUNDED: u64 = u64::MAX;
 
 impl TableShared {
-    /// `counts`: the tables that admission keeps beside this one, or `None`.
+    /// Makes the shared state of a table. `counts` names its tables of counts, if its admission
+    /// uses any.
     pub(crate) fn new(
         id: TableId,
         name: &str,
@@ -91,7 +92,8 @@ impl TableShared {
         shared
     }
 
-    /// Adopts the generations of counts of `other`, which is this table in a newer checkpoint.
+    /// Copies the generations of counts from `other`, which is the same table in a newer
+    /// checkpoint.
     pub(crate) fn take_counts_of(&self, other: &Self) {
         if let (Some(Gate::Counts { counts, .. }), Some(Gate::Counts { counts: newer, .. })) =
             (&self.gate, &other.gate)
@@ -100,52 +102,53 @@ impl TableShared {
         }
     }
 
-    /// The tracker of a table whose time its users set; `None` otherwise.
+    /// Returns the tracker of a table with `Tracking::SetTime`; `None` for other tables.
     pub(crate) fn set_tracker(&self) -> Option<&Tracker> {
         self.layout.tracker().filter(|tracker| !tracker.is_by_clock())
     }
 
-    /// The vocabulary whose ids are the table's keys.
+    /// The vocabulary whose ids are the table's keys, as named in its settings.
     pub(crate) fn vocabulary(&self) -> Option<&TableVocabulary> {
         self.config.vocabulary.as_ref()
     }
 
-    /// From now on keys are checked to be ids of `vocabulary`.
+    /// Makes later calls check that keys are ids of `vocabulary`.
     pub(crate) fn check_ids_of(&self, vocabulary: &Arc<VocabularyShared>) {
         self.ids.get_or_init(|| Arc::clone(vocabulary));
     }
 
-    /// From now on the table takes every key: the caller knows that the table belongs to another
-    /// numbering.
+    /// Makes later calls accept every key. The caller knows that the vocabulary's numbering has
+    /// changed.
     pub(crate) fn take_every_key(&self) {
-        // Relaxed: no other data depends on the flag, and the caller's later calls come after it.
+        // Relaxed: no other data depends on the flag, and this thread's later calls see it.
         self.takes_every_key.store(true, Ordering::Relaxed);
     }
 
-    /// Notes whether the vocabulary has another numbering now than the table was made for.
+    /// Records whether the vocabulary's numbering now differs from the one that the table was made
+    /// for.
     pub(crate) fn note_numbering(&self, is_other: bool) {
-        // Relaxed: no other data depends on the flag. A call that runs at the same time may read
-        // rows as before.
+        // Relaxed: no other data depends on the flag. A call that runs at the same time may still
+        // read rows.
         self.other_numbering.store(is_other, Ordering::Relaxed);
     }
 
-    /// True if the rows belong to other values now, and no caller has opened the table unchecked.
+    /// True if the rows now belong to other values, unless a caller has opened the table unchecked.
     #[inline]
     pub(crate) fn has_other_numbering(&self) -> bool {
         self.other_numbering.load(Ordering::Relaxed)
             && !self.takes_every_key.load(Ordering::Relaxed)
     }
 
-    /// The vocabulary that keys are checked against.
+    /// The vocabulary that keys are checked against, if any.
     #[inline]
     pub(crate) fn ids(&self) -> Option<&VocabularyShared> {
         let ids = self.ids.get()?;
-        // Relaxed: as in `take_every_key`.
+        // Relaxed: no other data depends on the flag; see `take_every_key`.
         (!self.takes_every_key.load(Ordering::Relaxed)).then_some(&**ids)
     }
 
-    /// Checks that `asked` describes this table, and adopts the settings that are not part of its
-    /// identity.
+    /// Checks that `asked` describes this table, and adopts its settings that may change between
+    /// opens.
     pub(crate) fn reopen(&self, asked: &TableConfig) -> Result<()> {
         self.config.check_same_table(&self.name, asked)?;
         self.live.set(asked);
@@ -165,7 +168,7 @@ impl TableShared {
         u32::try_from(self.bound.load(Ordering::Relaxed)).ok()
     }
 
-    /// The settings as they are now.
+    /// Returns the present settings.
     pub(crate) fn config(&self) -> TableConfig {
         let live = self.live.now();
         let config = self.config.clone().staleness_bound(self.bound());

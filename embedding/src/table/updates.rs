@@ -1,5 +1,4 @@
-//! What a batch of updates does to a table: gradients and vectors are checked, written, and
-//! counted.
+//! Batches of updates: checks, writes and counts gradients and vectors.
 
 use std::borrow::Cow;
 
@@ -15,20 +14,20 @@ use crate::table::gradients::{BatchGradients, Magnitudes, RowGradients, largest_
 use crate::table::operations::{ApplyGradients, Put, PutRows, Reached, RewriteVectors};
 
 impl Table {
-    /// Replaces or inserts rows without a lease. `rows` holds keys * dim values; of equal keys the
-    /// last row is kept. An existing row keeps its optimizer state, and a new row begins with a
-    /// fresh one. Touches no clock.
+    /// Replaces or inserts rows without a lease. `rows` holds keys * dim values. If a key repeats,
+    /// its last row wins. An existing row keeps its optimizer state, and a new row starts with a
+    /// fresh state. Does not change staleness clocks.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`] and [`Error::NonFiniteRow`] before any row is
-    /// changed; a failure of the store, after which some rows are changed.
+    /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`] and [`Error::NonFiniteRow`], before any row
+    /// is changed. A failure of the store, after which some rows may be changed.
     pub fn put(&self, keys: &[u64], rows: &[f32]) -> Result<()> {
         self.check_shape("rows", keys.len(), rows.len())?;
         self.check_rows(rows, |row| keys[row])?;
         self.put_unchecked(keys, rows)
     }
 
-    /// As [`put`](Self::put), of values that may be NaN or infinite.
+    /// Puts rows like [`put`](Self::put), but also accepts NaN and infinite values.
     pub(crate) fn put_unchecked(&self, keys: &[u64], rows: &[f32]) -> Result<()> {
         let unique = UniqueKeys::new(keys);
         self.check_ids(unique.keys())?;
@@ -37,14 +36,14 @@ impl Table {
             .map_err(|(error, _)| error)
     }
 
-    /// Applies gradients without a lease: `gradients` holds keys * dim values; those of equal keys
-    /// are summed in batch order first. Missing rows start from their initial values. Touches
-    /// no clock.
+    /// Applies gradients without a lease. `gradients` holds keys * dim values. The gradients of a
+    /// repeated key are first summed in batch order. Missing rows start from their initial values.
+    /// Does not change staleness clocks.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::KeyIsNoId`], [`Error::NoOptimizer`] and
-    /// [`Error::NonFiniteGradient`] before any row is changed; [`Error::RowOverflow`] after all
-    /// other rows are changed; a failure of the store, after which some rows are changed.
+    /// [`Error::NonFiniteGradient`], before any row is changed. [`Error::RowOverflow`], after all
+    /// other rows are changed. A failure of the store, after which some rows may be changed.
     pub fn apply_gradients(&self, keys: &[u64], gradients: &[f32]) -> Result<()> {
         self.check_shape("gradients", keys.len(), gradients.len())?;
         let unique = UniqueKeys::new(keys);
@@ -57,8 +56,8 @@ impl Table {
         self.execute_update(unique.keys(), Clock::Keep, &mut apply)
     }
 
-    /// The gradients of `unique`'s batch: one for each place, or for each of `bags`. Refuses those
-    /// that must not reach a row.
+    /// Checks the gradients of a batch: one per place, or one per bag if `bags` are given. Fails if
+    /// a gradient or a row's sum is not finite.
     pub(crate) fn batch_gradients<'g>(
         &self,
         unique: &UniqueKeys,
@@ -70,7 +69,7 @@ impl Table {
         BatchGradients::of_batch(self.name(), unique, bags, gradients, self.dim(), largest)
     }
 
-    /// The gradients of distinct keys, one for each. Refuses those that must not reach a row.
+    /// Checks gradients that are given once per distinct key. Fails if a gradient is not finite.
     pub(crate) fn distinct_gradients<'g>(
         &self,
         keys: &[u64],
@@ -89,7 +88,7 @@ impl Table {
         Ok(())
     }
 
-    /// The largest magnitude among the values of some rows; a NaN if there is one.
+    /// Returns the largest magnitude among the values of some rows; NaN if a value is NaN.
     fn largest_magnitude(&self, values: &[f32]) -> f32 {
         let dim = self.dim();
         let Some(turn) = self.context().pool.turn(values.len() / dim) else {
@@ -99,13 +98,13 @@ impl Table {
         let mut parts: Vec<_> =
             ranges.map(|range| (&values[range.start * dim..range.end * dim], 0.0)).collect();
         turn.run(&mut parts, |(values, largest)| *largest = largest_magnitude(values));
-        // Compared as bits, because the bits of a NaN are the largest.
+        // Compared as bits, because the bits of a NaN are larger than the bits of any number.
         let largest = parts.iter().map(|(_, largest)| largest.to_bits()).max();
         f32::from_bits(largest.unwrap_or(0))
     }
 
-    /// Makes the operation that applies `gradients`, one for each of `keys`; `magnitudes` are those
-    /// of the batch.
+    /// Makes the operation that applies `gradients`, one per key in `keys`. `magnitudes` is the
+    /// size class of the whole batch.
     pub(crate) fn prepare_apply<'a>(
         &'a self,
         keys: &'a [u64],
@@ -149,7 +148,7 @@ impl Table {
         if apply.noted.is_empty() { Ok(()) } else { self.settle_reports(keys, &apply.reports()) }
     }
 
-    /// Counts the rows whose state is saturated, and fails for those whose step was refused.
+    /// Counts the rows whose optimizer state is saturated. Fails if a step was refused.
     #[cold]
     fn settle_reports(&self, keys: &[u64], reports: &[(u32, Stepped)]) -> Result<()> {
         let saturated = reports.iter().filter(|(_, stepped)| *stepped == Stepped::Saturated);
@@ -169,7 +168,7 @@ impl Table {
         })
     }
 
-    /// Refuses vectors that the table can't hold. `key_of` is the key of each row.
+    /// Fails if a value is not finite in the table's dtype. `key_of` returns the key of a row.
     pub(crate) fn check_rows(&self, rows: &[f32], key_of: impl Fn(usize) -> u64) -> Result<()> {
         let Some(at) = self.shared.layout().first_beyond(rows) else { return Ok(()) };
         Err(Error::NonFiniteRow {
@@ -181,8 +180,7 @@ impl Table {
         })
     }
 
-    /// Puts one vector for each distinct key. After a failure, the second part of the error names
-    /// the places that were reached.
+    /// Puts one vector per distinct key. A failure also returns the places that were reached.
     pub(crate) fn execute_put(
         &self,
         keys: &[u64],
@@ -192,7 +190,7 @@ impl Table {
         hints: Option<Hints<'_>>,
     ) -> std::result::Result<(), (Error, Reached)> {
         let layout = self.shared.layout();
-        // A vector that comes through a lease is an update of a row that was got.
+        // A vector that is put through a lease updates a row that a Get has read.
         let updates = clock == Clock::Release;
         let reached = Reached::none_of(keys.len());
         let put = PutRows { layout, keys, updates, rows, sources, hints, reached };
@@ -211,8 +209,8 @@ impl Table {
         Ok(())
     }
 
-    /// Replaces the vectors of those of `keys` that have rows; `sources` gives the place of each in
-    /// `rows`.
+    /// Replaces the vectors of those `keys` that have rows. `sources` gives, for each key, its row
+    /// in `rows`.
     pub(crate) fn execute_rewrite(
         &self,
         keys: &[u64],

@@ -7,7 +7,7 @@ use std::time::Duration;
 use embank::{Bank, BankOptions, Missing, Table, TableConfig};
 use tempfile::TempDir;
 
-/// The smallest budget that training must work with, in bytes.
+/// The smallest memory budget that training must work with, in bytes.
 pub(crate) const SMALL_BUDGET_BYTES: u64 = 1 << 20;
 
 pub(crate) struct TestBank {
@@ -23,7 +23,7 @@ pub(crate) fn small_options() -> BankOptions {
     }
 }
 
-/// A new bank with the smallest budget, in a directory of its own.
+/// Makes a bank with the smallest budget, in its own directory.
 pub(crate) fn new_bank() -> TestBank {
     new_bank_with(small_options())
 }
@@ -38,7 +38,7 @@ pub(crate) fn table(bank: &Bank, config: TableConfig) -> Table {
     bank.table("t", config).unwrap()
 }
 
-/// The rows of `keys`, which must all be in the table.
+/// Returns the rows of `keys`, which must all exist.
 pub(crate) fn rows_of(table: &Table, keys: &[u64]) -> Vec<f32> {
     let mut rows = vec![f32::NAN; keys.len() * table.dim()];
     table.peek(keys, &mut rows, Missing::Error).unwrap();
@@ -51,8 +51,8 @@ pub(crate) fn initial_of(table: &Table, keys: &[u64]) -> Vec<f32> {
     rows
 }
 
-/// Writes rows of another table until the log has grown by several budgets, so that every row
-/// written before is on disk.
+/// Writes rows of another table until the log has grown by several budgets. Every row written
+/// before is then on disk.
 pub(crate) fn push_to_disk(bank: &Bank) {
     let filler = bank.table("filler", TableConfig::new(64)).unwrap();
     let start = filler.stats().put_rows;

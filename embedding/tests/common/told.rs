@@ -1,4 +1,4 @@
-//! Collects what the library writes to the process's logger.
+//! Collects the log messages of the library.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,13 +18,13 @@ impl log::Log for Kept {
 
 static KEPT: Kept = Kept(Mutex::new(Vec::new()));
 
-/// Begins to collect warnings. A second call changes nothing.
+/// Begins to collect warnings. A second call has no effect.
 pub(crate) fn listen() {
     let _ = log::set_logger(&KEPT);
     log::set_max_level(log::LevelFilter::Warn);
 }
 
-/// All collected warnings.
+/// Returns all warnings collected so far.
 pub(crate) fn told() -> MutexGuard<'static, Vec<String>> {
     KEPT.0.lock().unwrap_or_else(PoisonError::into_inner)
 }

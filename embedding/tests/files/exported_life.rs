@@ -1,5 +1,5 @@
-//! Tests that files keep the uses and the time of the last use, so that evictions treat the
-//! imported table as the exported one.
+//! Tests that files keep each row's uses and time of last use. An eviction must then treat an
+//! imported table like the exported one.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -14,7 +14,7 @@ use embank::{
     Table, TableConfig, Tracking,
 };
 
-/// Larger than 2^24: from there on, f32 cannot hold every whole number.
+/// Larger than 2^24, so f32 can't represent every whole number from here on.
 const START: u32 = 30_000_001;
 const KEYS: [u64; 6] = [0, 1, 2, 3, 4, 5];
 
@@ -33,7 +33,7 @@ fn config() -> TableConfig {
         .tracking(Tracking::SetTime)
 }
 
-/// A table whose row of key i was used i + 1 times, last at `START` + i.
+/// Makes a table whose row of key i was used i + 1 times, last at `START` + i.
 fn lived(bank: &Bank, config: TableConfig) -> Table {
     let table = bank.table("from", config).unwrap();
     for &key in &KEYS {
@@ -64,7 +64,8 @@ fn gone(table: &Table, eviction: &Eviction) -> Vec<u64> {
     gone
 }
 
-/// Each row's key and uses, as evictions by frequency judge it. No row may have 10 uses or more.
+/// Returns each row's key and use count, found by evictions by frequency. No row may have 10 or
+/// more uses.
 fn uses_of(bank: &Bank, table: &Table) -> Vec<(u64, u32)> {
     bank.checkpoint(b"").unwrap();
     let fewer = |count: u32| gone(table, &Eviction::new().used_fewer_than(count));
@@ -78,7 +79,8 @@ fn uses_of(bank: &Bank, table: &Table) -> Vec<(u64, u32)> {
     uses
 }
 
-/// Each row's key and last use: the rows that were unused since each of `times`, which must ascend.
+/// Returns each row's key and time of last use. For each of `times`, which must ascend, an eviction
+/// by age finds the rows unused since.
 fn last_used_of(bank: &Bank, table: &Table, times: std::ops::Range<u32>) -> Vec<(u64, u32)> {
     bank.checkpoint(b"").unwrap();
     let now = times.end;
@@ -104,8 +106,8 @@ fn expected_last_used() -> Vec<(u64, u32)> {
 
 const AROUND: std::ops::Range<u32> = START - 2..START + 10;
 
-/// In an earlier version an import counted as one use, so `used_fewer_than(3)` removed the most
-/// used rows.
+/// Shows that evictions treat an imported table like the exported one. In an earlier version an
+/// import counted as one use, so `used_fewer_than(3)` removed the most used rows.
 #[test]
 fn evictions_judge_an_imported_table_as_the_exported_one() {
     for (suffix, dense) in formats()
@@ -144,7 +146,7 @@ fn evictions_judge_an_imported_table_as_the_exported_one() {
     }
 }
 
-/// Makes a table that has set a time and then imported `path`.
+/// Makes a table, sets its time, and imports `path` into it.
 fn imported(test: &TestBank, path: &Path, options: &ImportOptions, config: TableConfig) -> Table {
     let table = test.bank.table("into", config).unwrap();
     if table.config().tracking == Tracking::SetTime {
@@ -204,8 +206,8 @@ fn a_table_without_tracking_ignores_uses() {
     }
 }
 
-/// Minutes and the caller's own times differ in unit: the rows would look too old, or never get
-/// old.
+/// Shows that an import ignores times of last use in another unit, such as minutes instead of the
+/// caller's times. With them, rows would look too old, or would never become old.
 #[test]
 fn a_last_use_of_another_unit_is_not_taken() {
     for suffix in formats() {
@@ -220,7 +222,7 @@ fn a_last_use_of_another_unit_is_not_taken() {
             test.bank.drop_table(table).unwrap();
         }
 
-        // The file's time is 7 of the caller's units. The importing table counts minutes.
+        // The file's time is 7, in the caller's unit. The importing table counts minutes.
         let from = test.bank.table("from", config()).unwrap();
         from.set_time(7).unwrap();
         from.put(&KEYS, &[1.0; 12]).unwrap();
@@ -266,8 +268,8 @@ fn keys_that_a_dense_file_fills_have_no_use() {
     }
 }
 
-/// If the caller names the rows, the import reads that tensor or column. Uses come only with the
-/// table's own rows.
+/// Shows that an import reads the tensor or column that the caller names. It takes uses only with
+/// the table's own rows.
 #[test]
 fn named_columns_are_the_ones_that_are_read() {
     for (suffix, rows) in [("safetensors", "rows"), ("parquet", "vector")] {
@@ -286,7 +288,7 @@ fn named_columns_are_the_ones_that_are_read() {
         let into = imported(&test, &path, &named(keys, rows), config());
         assert_eq!(uses_of(&test.bank, &into), expected_uses(), "{suffix}");
         test.bank.drop_table("into").unwrap();
-        // A matrix other than the rows comes without uses.
+        // A matrix other than the table's rows is imported without uses.
         let into = imported(&test, &path, &named(keys, "state"), config());
         assert_eq!(uses_of(&test.bank, &into), one_use_each(), "{suffix}");
         test.bank.drop_table("into").unwrap();
@@ -296,7 +298,8 @@ fn named_columns_are_the_ones_that_are_read() {
     }
 }
 
-/// In a file of another program, `uses` may mean something else.
+/// Shows that an import ignores `uses` in files of other programs, where it may mean something
+/// else.
 #[test]
 fn uses_in_files_of_other_programs_are_not_read() {
     let test = new_bank();
@@ -333,8 +336,9 @@ fn damaged_columns_of_uses_are_refused_by_name() {
     }
 }
 
-/// The export writes the list of the set's files, `t.embank.json`, last. Without the list, an
-/// import cannot tell which set the uses belong to.
+/// Shows that uses in npy files are imported only with the list of the set's files,
+/// `t.embank.json`, which the export writes last. Without the list, an import can't tell which set
+/// the uses belong to.
 #[test]
 fn an_npy_set_keeps_its_uses_together() {
     let test = new_bank();
@@ -363,12 +367,12 @@ fn an_npy_set_keeps_its_uses_together() {
     }
 }
 
-/// How a test damages a column of uses.
+/// A way to damage a column of uses.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     Gone,
     Floats,
-    /// One row fewer. Parquet columns are equally long, so there the last value is null.
+    /// One row fewer. In Parquet all columns have equal length, so there the last value is null.
     Short,
 }
 
@@ -385,7 +389,7 @@ fn alter(path: &Path, column: &str, change: Change) {
 /// A tensor's type, shape and bytes.
 type TensorBytes = (String, Vec<u64>, Vec<u8>);
 
-/// The tensors of a safetensors file.
+/// The parsed tensors of a safetensors file.
 struct Tensors {
     metadata: serde_json::Map<String, serde_json::Value>,
     tensors: BTreeMap<String, TensorBytes>,

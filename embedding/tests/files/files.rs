@@ -1,5 +1,5 @@
-//! Tests exports and imports of tables, and imports of files that other programs made or that are
-//! damaged.
+//! Tests exports and imports of tables, and imports of damaged files and of files from other
+//! programs.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -26,7 +26,7 @@ fn config() -> TableConfig {
     TableConfig::new(5).optimizer(Optimizer::adagrad(0.1)).seed(3)
 }
 
-/// Keys that are far apart and not sorted.
+/// Returns keys that are far apart and unsorted.
 fn keys() -> Vec<u64> {
     (0..3000_u64).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
 }
@@ -193,7 +193,7 @@ fn an_npy_set_loses_its_keys_first_and_no_older_part_stays() {
     assert!(error.contains("did not come to its end"), "{error}");
 }
 
-/// Makes a table whose rows were updated a few times, and writes a checkpoint.
+/// Makes a table, updates its rows several times, and writes a checkpoint.
 fn trained(bank: &Bank, name: &str, config: TableConfig) -> Table {
     let table = bank.table(name, config).unwrap();
     let keys: Vec<u64> = (0..300).rev().collect();
@@ -206,8 +206,9 @@ fn trained(bank: &Bank, name: &str, config: TableConfig) -> Table {
     table
 }
 
-/// A safetensors file holds f16, bf16 and int8 rows as they are stored. In an earlier version int8
-/// rows came back with other scales.
+/// Shows that f16, bf16 and int8 rows survive an export and import bit for bit, because a
+/// safetensors file holds their stored bytes. In an earlier version int8 rows came back with other
+/// scales.
 #[test]
 fn rows_below_f32_come_back_bit_for_bit() {
     for (dtype, suffix) in [Dtype::F16, Dtype::Bf16, Dtype::Int8]
@@ -251,7 +252,8 @@ fn rows_below_f32_come_back_bit_for_bit() {
     }
 }
 
-/// The tensors of a safetensors file that the table stores, cut into rows and sorted by key.
+/// Returns the rows of a safetensors file as bytes, sorted by key. A row joins the bytes of all
+/// tensors that the table stores.
 fn sorted_rows(path: &Path) -> Vec<Vec<u8>> {
     let file = fs::read(path).unwrap();
     let (length, rest) = file.split_first_chunk::<8>().unwrap();
@@ -288,7 +290,7 @@ fn rows_below_f32_have_their_own_types_in_files() {
         from.export(test.dir.path().join("t.npy"), &ExportOptions::default()).unwrap();
         let text = fs::read(test.dir.path().join("t.rows.npy")).unwrap();
         assert!(String::from_utf8_lossy(&text[..64]).contains(in_npy), "{dtype:?}");
-        // A table of another dtype imports the values.
+        // A table of another dtype can import the values.
         for file in ["t.safetensors", "t.npy"] {
             let plain = test.bank.table("plain", TableConfig::new(5)).unwrap();
             let options = ImportOptions { state: false, ..Default::default() };
@@ -300,7 +302,8 @@ fn rows_below_f32_have_their_own_types_in_files() {
     }
 }
 
-/// In an earlier version the reader panicked on an int8 tensor without rows.
+/// Shows that a file without rows imports no rows. In an earlier version the reader panicked on an
+/// int8 tensor without rows.
 #[test]
 fn a_file_without_rows_puts_none() {
     let test = new_bank();
@@ -325,8 +328,8 @@ fn a_file_without_rows_puts_none() {
     }
 }
 
-/// An export cuts off a final `.npy` only. In an earlier version both tables went to
-/// `model.rows.npy`.
+/// Shows that an export removes only a final `.npy` from the name. In an earlier version both
+/// tables were written to `model.rows.npy`.
 #[test]
 fn npy_sets_of_different_names_are_different_files() {
     let test = new_bank();
@@ -345,8 +348,9 @@ fn npy_sets_of_different_names_are_different_files() {
     }
 }
 
-/// In an earlier version an export removed any file with a part's name, and the older set before
-/// the new set was sure to replace it.
+/// Shows that an npy export removes only files that an export left. In an earlier version it
+/// removed any file with a part's name. It also removed the older set before the new set was sure
+/// to replace it.
 #[test]
 fn an_npy_export_removes_only_what_an_export_left() {
     let test = new_bank();
@@ -364,7 +368,7 @@ fn an_npy_export_removes_only_what_an_export_left() {
     fs::remove_file(file("emb.npy")).unwrap();
     export(false, false).unwrap();
 
-    // The export reports a directory in its way before it removes a file.
+    // The export reports the directory in its way before it removes any file.
     fs::create_dir(file("emb.state.npy")).unwrap();
     let error = export(true, false).unwrap_err().to_string();
     assert!(error.contains("emb.state.npy"), "{error}");
@@ -387,8 +391,8 @@ fn an_npy_export_removes_only_what_an_export_left() {
     }
 }
 
-/// Momentum and decaying Adagrad store equally many values in a row, so their lengths do not tell
-/// them apart.
+/// Shows that an import refuses the state of another optimizer. Momentum and decaying Adagrad store
+/// equally many values per row, so the length of the state does not tell them apart.
 #[test]
 fn state_of_another_optimizer_is_refused_in_every_format() {
     let momentum = Optimizer::Sgd(Sgd { momentum: 0.9, ..Sgd::new(0.1) });
@@ -414,15 +418,15 @@ fn state_of_another_optimizer_is_refused_in_every_format() {
         let options = ImportOptions { state: false, ..Default::default() };
         assert!(!into.import(&path, &options).unwrap().with_state);
     }
-    // Without `t.embank.json` an import cannot tell which optimizer the state belongs to.
+    // Without `t.embank.json`, an import can't tell which optimizer the state belongs to.
     fs::remove_file(test.dir.path().join("t.embank.json")).unwrap();
     let path = test.dir.path().join("t.npy");
     let error = into.import(&path, &ImportOptions::default()).unwrap_err().to_string();
     assert!(error.contains("t.embank.json") && error.contains("without the state"), "{error}");
 }
 
-/// In an earlier version one stray large key filled the disk, and the export could not be
-/// cancelled.
+/// Shows that a dense export can be cancelled at any point, and fails if the disk lacks room. In an
+/// earlier version one stray large key filled the disk, and the export could not be cancelled.
 #[test]
 fn a_dense_export_can_be_ended_at_any_point_and_needs_room() {
     for suffix in ["safetensors", "npy"] {
@@ -461,7 +465,7 @@ fn a_dense_export_can_be_ended_at_any_point_and_needs_room() {
     }
 }
 
-/// The bytes of an npy file as NumPy writes it.
+/// Returns the bytes of an npy file as NumPy writes it.
 fn npy(kind: &str, shape: &str, data: &[u8]) -> Vec<u8> {
     let mut text = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}");
     while !(10 + text.len() + 1).is_multiple_of(64) {
@@ -472,7 +476,7 @@ fn npy(kind: &str, shape: &str, data: &[u8]) -> Vec<u8> {
     [b"\x93NUMPY\x01\0", &length[..], text.as_bytes(), data].concat()
 }
 
-/// The bytes of a safetensors file with this header and data.
+/// Returns the bytes of a safetensors file with this header and data.
 fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
 }
@@ -500,7 +504,7 @@ fn matrices_of_others_are_rows_from_key_0_on() {
     assert_eq!(table.import(&path, &ImportOptions::default()).unwrap().rows, 3);
     assert_eq!(rows_of(&table, &[0, 1, 2]), [1.0, 2.0, -1.0, 0.0, 0.5, 3.0]);
 
-    // Rows of bytes, with a scale for each row.
+    // int8 rows, with one scale per row.
     let header = r#"{"rows":{"dtype":"I8","shape":[2,2],"data_offsets":[0,4]},"scales":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}"#;
     let data = [&[1, 0xFF, 100, 2][..], &[0.5_f32, 2.0].map(f32::to_le_bytes).concat()].concat();
     fs::write(&path, safetensors(header, &data)).unwrap();
@@ -516,7 +520,7 @@ fn a_value_that_is_not_finite_is_named_with_its_place() {
     for suffix in formats() {
         let test = new_bank();
         let table = table(&test.bank, TableConfig::new(3));
-        // A put refuses NaN, so NaN enters the table through a file.
+        // A put refuses NaN, so the test brings NaN into the table through a file.
         let header = r#"{"keys":{"dtype":"U32","shape":[1],"data_offsets":[0,4]},"rows":{"dtype":"F32","shape":[1,3],"data_offsets":[4,16]}}"#;
         let rows = [1.0, f32::NAN, 2.0].map(f32::to_le_bytes).concat();
         let bad = test.dir.path().join("bad.safetensors");
@@ -592,8 +596,8 @@ fn a_table_is_made_with_the_settings_of_a_file() {
     assert!(!test.bank.tables().iter().any(|table| table.name == "dense"));
 }
 
-/// For every cut and many changed bytes an import returns an error or other values, and never
-/// panics.
+/// Shows that an import never panics, for every cut and many changed bytes. It returns an error or
+/// other values.
 #[test]
 fn damaged_files_are_refused_or_read_and_nothing_else() {
     let test = new_bank();
@@ -620,8 +624,8 @@ fn damaged_files_are_refused_or_read_and_nothing_else() {
                 "{suffix} cut to {length}: {error}"
             );
         }
-        // The test changes fewer bytes in Parquet, because its reader is slow to open a file and
-        // slower to panic. The import catches such a panic.
+        // Fewer bytes are changed in Parquet, because its reader is slow to open a file and slower
+        // to panic. The import catches the panic.
         for at in (0..whole.len()).step_by(if suffix == "parquet" { 9 } else { 1 }) {
             for flip in [1, 0xFF] {
                 let mut damaged = whole.clone();

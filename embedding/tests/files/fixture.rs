@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-/// Copies a bank without its lock file, so that a test can open the copy for writing.
+/// Copies a bank without its lock file, so a test can open the copy for writing.
 pub(crate) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

@@ -1,7 +1,7 @@
 //! Tests that this build opens banks of every on-disk format: docs/testing.md, "Formats".
 //!
-//! `fixtures/format-<n>` and `fixtures/format-<n>-descriptor-<m>` hold a bank's files, and its rows
-//! as the hexadecimal bits of each value. n is the version of the metadata format, and m the
+//! `fixtures/format-<n>` and `fixtures/format-<n>-descriptor-<m>` each hold a bank's files, and its
+//! rows as the hexadecimal bits of each value. n is the version of the metadata format. m is the
 //! version of table descriptors: 1 in names without m. `write_a_fixture` makes a fixture.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
@@ -22,8 +22,8 @@ const BLOB: &[u8] = b"step 2";
 /// The version of table descriptors that this build writes.
 const DESCRIPTOR: u32 = 2;
 
-/// The tables of a fixture: one of each optimizer and initializer that this version of descriptors
-/// has.
+/// Returns the tables of a fixture: one per optimizer and initializer that this version of
+/// descriptors supports.
 fn configs(descriptor: u32) -> Vec<(&'static str, TableConfig)> {
     let mut configs = configs_of_descriptor_1();
     if descriptor >= 2 {
@@ -92,14 +92,14 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
 }
 
-/// The metadata format that this build writes.
+/// Returns the version of the metadata format that this build writes.
 fn version() -> u32 {
     let frame = embank_kv::metadata::encode(&());
     u32::from_le_bytes(frame[8..12].try_into().unwrap())
 }
 
-/// Lists rows that were put and trained, the initial values of missing rows, and the rows after one
-/// more gradient, which depend on the stored state.
+/// Lists three kinds of values as text: rows that were put and trained, initial values of missing
+/// rows, and rows after one more gradient. The last kind depends on the stored state.
 fn listing(bank: &Bank, configs: &[(&str, TableConfig)]) -> String {
     let mut text = String::new();
     for (name, config) in configs {
@@ -149,7 +149,7 @@ fn banks_of_every_fixture_open_with_their_tables() {
     assert!(found, "write a fixture of {} (docs/testing.md, \"Formats\")", own_name());
 }
 
-/// The fixture of the formats that this build writes.
+/// Returns the name of the fixture with the formats that this build writes.
 fn own_name() -> String {
     format!("format-{}-descriptor-{DESCRIPTOR}", version())
 }

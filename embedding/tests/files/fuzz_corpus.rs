@@ -10,7 +10,7 @@ mod settings;
 use std::fs;
 use std::path::Path;
 
-/// Runs the target over its corpus.
+/// Shows that the target runs over its whole corpus without a panic.
 #[test]
 fn settings_of_the_corpus() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kv/fuzz/corpus/table_settings");

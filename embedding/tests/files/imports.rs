@@ -1,4 +1,4 @@
-//! Tests that an import never guesses which part of a file holds the keys: it refuses a doubtful
+//! Tests that an import never guesses which part of a file holds the keys. It refuses a doubtful
 //! file and names the parts.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
@@ -10,7 +10,7 @@ use crate::common::{TestBank, new_bank, rows_of, table};
 use embank::{Dtype, Error, ExportOptions, ImportOptions, Table, TableConfig};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-/// Tensors of a safetensors file: name, dtype, shape, bytes.
+/// A tensor of a safetensors file: name, dtype, shape and bytes.
 type Tensor<'a> = (&'a str, &'a str, &'a [usize], Vec<u8>);
 
 fn safetensors(path: &Path, tensors: &[Tensor<'_>]) {
@@ -27,7 +27,7 @@ fn safetensors(path: &Path, tensors: &[Tensor<'_>]) {
     fs::write(path, [&length[..], header.as_bytes(), &data].concat()).unwrap();
 }
 
-/// An npy file as NumPy writes it.
+/// Writes an npy file as NumPy does.
 fn npy(path: &Path, kind: &str, is_fortran: bool, shape: &str, data: &[u8]) {
     let order = if is_fortran { "True" } else { "False" };
     let mut text = format!("{{'descr': '{kind}', 'fortran_order': {order}, 'shape': {shape}, }}");
@@ -43,7 +43,7 @@ fn floats(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// A matrix of two rows with two values each.
+/// Returns the bytes of a matrix of two rows with two values each.
 fn vectors() -> Vec<u8> {
     floats(&[1.5, -2.0, 0.25, 3.0])
 }
@@ -71,7 +71,8 @@ fn refusal(result: embank::Result<embank::Imported>) -> String {
     }
 }
 
-/// In an earlier version an import ignored 16-bit keys, and the rows got the keys 0 and 1.
+/// Shows that integers of 8 and 16 bits are keys. In an earlier version an import ignored 16-bit
+/// keys, and the rows got the keys 0 and 1.
 #[test]
 fn small_integers_are_keys_in_every_format() {
     let test = new_bank();
@@ -147,7 +148,7 @@ fn what_has_the_name_of_a_part_is_that_part_or_refused() {
         assert!(refused.contains("t.safetensors") && refused.contains(expected), "{refused}");
         assert_eq!(table.contains(&[0, 1, 7, 8]).unwrap(), [false; 4], "{refused}");
     }
-    // The options that the error messages advise make the import succeed.
+    // With the options that the error messages advise, the import succeeds.
     let named = ImportOptions { rows: Some("rows".to_owned()), ..Default::default() };
     safetensors(&path, &[keys(), rows(), ("scales", "F32", &[2], floats(&[1.0, 2.0]))]);
     assert_eq!(table.import(&path, &named).unwrap().rows, 2);
@@ -180,15 +181,15 @@ fn a_tensor_that_may_be_keys_is_named_or_left_on_request() {
         let refused = refusal(table.import(&path, &ImportOptions::default()));
         assert!(refused.contains(beside.0) && refused.contains("first_key"), "{refused}");
     }
-    // A tensor of another length cannot hold the keys of these rows.
+    // A tensor of another length can't hold the keys of these rows.
     safetensors(&path, &[("bias", "F32", &[3], floats(&[0.0; 3])), matrix()]);
     assert_eq!(table.import(&path, &ImportOptions::default()).unwrap().rows, 2);
     safetensors(&path, &[("ids", "I64", &[2], ids), matrix()]);
     let named = ImportOptions { keys: Some("ids".to_owned()), ..Default::default() };
     table.import(&path, &named).unwrap();
     assert_eq!(rows_of(&table, &[70, 11]), [1.5, -2.0, 0.25, 3.0]);
-    // Of two matrices, one has a type that imports cannot read. The import cannot tell which one is
-    // meant.
+    // The file has two matrices, one of a type that an import can't read. The import can't tell
+    // which one is meant.
     safetensors(&path, &[("packed", "F8_E4M3", &[2, 4], vec![0; 8]), matrix()]);
     let refused = refusal(table.import(&path, &ImportOptions::default()));
     assert!(refused.contains("name one of"), "{refused}");
@@ -223,7 +224,7 @@ fn rows_by_position_begin_at_a_key_and_end_at_the_last() {
     assert!(refused.contains("leave one of them out"), "{refused}");
 }
 
-/// Column-major order, as pandas' `to_numpy` writes it.
+/// Shows that column-major arrays are read, as pandas' `to_numpy` writes them.
 #[test]
 fn npy_in_fortran_order_is_read() {
     let test = new_bank();
@@ -250,7 +251,8 @@ fn npy_in_fortran_order_is_read() {
     assert!(refused.contains("does not fit"), "{refused}");
 }
 
-/// In an earlier version a matrix beside `t.keys.npy` got the keys from 0 on.
+/// Shows that an import refuses a matrix if a file of keys exists beside it. In an earlier version
+/// the rows got the keys from 0 on.
 #[test]
 fn an_npy_matrix_beside_keys_is_refused() {
     let test = new_bank();
@@ -270,7 +272,7 @@ fn an_npy_matrix_beside_keys_is_refused() {
         assert!(refused.contains(beside), "{refused}");
         fs::remove_file(at(beside)).unwrap();
     }
-    // The rows of a set, imported by the name of their own file.
+    // The path names the set's file of rows, not the set.
     npy(&at("t.rows.npy"), "<f4", false, "(2, 2)", &vectors());
     npy(&at("t.keys.npy"), "<i8", false, "(2,)", &ids);
     let refused = refusal(table.import(at("t.rows.npy"), &ImportOptions::default()));
@@ -336,7 +338,7 @@ fn a_list_of_files_goes_in_as_one_and_is_checked_before_the_first_row() {
     assert!(refused.contains("c.npy") && refused.contains("3 values"), "{refused}");
     assert_eq!(table.contains(&[10, 11, 20, 21]).unwrap(), [false; 4]);
 
-    // By position, a file's rows get the keys that follow the previous file's keys.
+    // An import by position continues the numbering from file to file.
     npy(&files[2], "<f4", false, "(2, 2)", &floats(&[5.0, 6.0, 7.0, 8.0]));
     let by_position = ImportOptions { first_key: Some(100), ..Default::default() };
     table.import_files(&files, &by_position).unwrap();
@@ -359,7 +361,8 @@ fn suffixes_are_read_in_any_case() {
     assert!(file(&test, "T.rows.npy").exists());
 }
 
-/// In an earlier version opening a FIFO waited for a writer without a limit.
+/// Shows that an import refuses FIFOs and devices at once. In an earlier version opening a FIFO
+/// waited for a writer without limit.
 #[test]
 fn what_is_no_regular_file_is_refused_at_once() {
     let test = new_bank();

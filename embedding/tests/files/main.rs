@@ -1,4 +1,4 @@
-//! Tests of files: exports, imports, and banks and vocabularies of every on-disk format.
+//! Tests of files: exports, imports, and banks and vocabularies in every on-disk format.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
-//! Tests the import of Parquet files of other programs: lists of every type, nulls, and columns
-//! that may be keys.
+//! Tests imports of Parquet files from other programs: lists of every type, nulls, and columns that
+//! may be keys.
 
 #![cfg(feature = "parquet")]
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
@@ -73,7 +73,7 @@ fn lists_of_doubles_come_in_and_those_that_are_no_rows_are_named() {
         let error = import(&test, vec![("vector", lists(&[whole, bad]))], None).unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
-    // Lists without a row have no length, so the import cannot check the dim.
+    // A file without rows does not show the length of its lists, so the import can't check the dim.
     assert_eq!(import(&test, vec![("vector", lists(&[]))], None).unwrap().rows, 0);
 }
 
@@ -92,8 +92,8 @@ fn keys_are_named_where_a_column_may_be_them() {
     let nulls: ArrayRef = Arc::new(Int32Array::from(vec![Some(1), None]));
     let error = import(&test, columns(nulls), Some("id")).unwrap_err();
     assert!(error.contains("row 1, column \"id\" is null"), "{error}");
-    // The importer cannot read these as keys, but the exporter may have turned integers into
-    // floats. So positions must not become keys.
+    // Floats can't be keys, but another program may have turned integer keys into floats. The
+    // import must not use positions as keys instead.
     let halves: ArrayRef = Arc::new(Float16Array::from(vec![half::f16::ONE; 2]));
     let error = import(&test, columns(halves), None).unwrap_err();
     assert!(error.contains("\"id\" (Float16)"), "{error}");
@@ -103,7 +103,7 @@ fn two(test: &TestBank) -> Table {
     table(&test.bank, TableConfig::new(2))
 }
 
-/// Ids as pandas, Polars and Spark write them by default when they are not plain integers.
+/// Returns ids that are not plain integers, as pandas, Polars and Spark write them by default.
 fn odd_ids() -> Vec<ArrayRef> {
     vec![
         Arc::new(StringArray::from(vec!["7", "8"])),
@@ -126,8 +126,8 @@ fn odd_ids() -> Vec<ArrayRef> {
     ]
 }
 
-/// In an earlier version these ids were ignored without an error, and the rows got the keys 0 and
-/// 1.
+/// Shows that ids of other types than integers are refused, with their type and a cure. In an
+/// earlier version they were silently ignored, and the rows got the keys 0 and 1.
 #[test]
 fn ids_that_are_no_integers_are_refused_by_type_and_cure() {
     let test = new_bank();
@@ -205,7 +205,7 @@ fn columns_that_may_be_meant_otherwise_are_refused() {
         assert!(error.contains(expected), "{expected}: {error}");
         assert_eq!(two(&test).contains(&[0, 1, 7, 8]).unwrap(), [false; 4]);
     }
-    // If the import finds keys, other columns may have any type.
+    // If the import finds a column of keys, other columns may have any type.
     let columns = vec![("keys", ids()), ("name", texts()), ("rows", vectors())];
     assert_eq!(import(&test, columns, None).unwrap().rows, 2);
 }
@@ -228,7 +228,7 @@ fn a_directory_of_parquet_files_is_read_in_sorted_order() {
         std::fs::write(directory.join(name), "no rows").unwrap();
     }
     assert_eq!(two(&test).import(&directory, &ImportOptions::default()).unwrap().rows, 4);
-    // If two files have a row of one key, the later file's row stays.
+    // If two files have a row of the same key, the row of the later file stays.
     assert_eq!(rows_of(&two(&test), &[2, 1, 3]), [1.0, 1.0, 2.0, 2.0, 2.0, 2.0]);
 
     std::fs::write(directory.join("notes.txt"), "no rows").unwrap();

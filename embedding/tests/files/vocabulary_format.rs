@@ -1,7 +1,7 @@
 //! Tests that this build opens vocabularies of every on-disk format: docs/testing.md, "Formats".
 //!
-//! `vocabulary_fixtures/format-<n>-vocabulary-<m>` holds a bank's files, and its vocabularies'
-//! values as text. n is the version of the metadata format, and m the version of vocabularies'
+//! `vocabulary_fixtures/format-<n>-vocabulary-<m>` holds a bank's files, and the values of its
+//! vocabularies as text. n is the version of the metadata format, and m the version of vocabulary
 //! descriptors. `write_a_fixture` makes a fixture.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
@@ -14,7 +14,7 @@ use super::fixture::copy;
 use crate::common::small_options;
 use embank::{Bank, ByteBuffer, TableConfig, UNKNOWN_ID, Values, VocabularyConfig};
 
-/// The version of vocabularies' descriptors that this build writes.
+/// The version of vocabulary descriptors that this build writes.
 const DESCRIPTOR: u32 = 1;
 const BLOB: &[u8] = b"step 2";
 
@@ -22,14 +22,14 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vocabulary_fixtures")
 }
 
-/// The fixture of the formats that this build writes.
+/// Returns the name of the fixture with the formats that this build writes.
 fn own_name() -> String {
     let frame = embank_kv::metadata::encode(&());
     let version = u32::from_le_bytes(frame[8..12].try_into().unwrap());
     format!("format-{version}-vocabulary-{DESCRIPTOR}")
 }
 
-/// Short and long strings, the empty string, and bytes that are not UTF-8.
+/// Returns short and long strings, the empty string, and bytes that are not UTF-8.
 fn strings(range: std::ops::Range<usize>) -> ByteBuffer {
     range
         .map(|i| match i % 10 {

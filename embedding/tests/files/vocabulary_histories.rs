@@ -1,5 +1,5 @@
-//! Tests vocabularies of a bank that is rolled back, of a reader while another process renumbers,
-//! and a drop during a verification.
+//! Tests vocabularies of a bank that is rolled back, a reader while another process renumbers, and
+//! a drop during a verification.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -28,8 +28,8 @@ fn refused(result: Result<embank::Imported, Error>) -> String {
     }
 }
 
-/// After a roll back, a renumbering with other values has the number of the lost one. An import
-/// must still refuse rows of the lost numbering.
+/// Shows that an import refuses rows of a numbering that was rolled back. A new renumbering with
+/// other values then has the same number as the lost one.
 #[test]
 fn a_numbering_after_going_back_is_another_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -65,8 +65,8 @@ fn a_numbering_after_going_back_is_another_one() {
     assert_eq!(t.contains(&[0]).unwrap(), [false]);
 }
 
-/// Tests values that were added later, without a renumbering: the file tells the values at its
-/// time.
+/// Shows that an import refuses rows for values that a rollback removed. No renumbering is
+/// involved: the file stores a hash of its values.
 #[test]
 fn rows_for_values_that_are_gone_are_not_imported() {
     for bytes in [false, true] {
@@ -107,7 +107,7 @@ fn rows_for_values_that_are_gone_are_not_imported() {
         assert_eq!(unbound.import(&file, &ImportOptions::default()).unwrap().rows, 1);
         drop((unbound, bank));
 
-        // The bank has the file's values again, and more values after them.
+        // The bank has the file's values again, followed by more values.
         Bank::roll_back(&path, first).unwrap();
         let bank = open(&path);
         insert(&bank, 5000..7000);
@@ -115,8 +115,9 @@ fn rows_for_values_that_are_gone_are_not_imported() {
     }
 }
 
-/// Refreshes move a reader on while other threads list tables. In an earlier version a list of one
-/// checkpoint met headers of the next, and sound vocabularies were reported as damaged.
+/// Shows that refreshes of a reader and lists of vocabularies in other threads do not disturb each
+/// other. In an earlier version a list of one checkpoint was combined with headers of the next, and
+/// sound vocabularies were reported as damaged.
 #[test]
 fn refreshes_from_many_threads_see_whole_vocabularies() {
     let dir = tempfile::tempdir().unwrap();
@@ -169,7 +170,7 @@ fn refreshes_from_many_threads_see_whole_vocabularies() {
 
 const ROUNDS: usize = 150;
 
-/// A drop of a vocabulary waits for its verification, and no other call waits with it.
+/// Shows that dropping a vocabulary waits for its verification, and that no other call waits.
 #[test]
 fn a_verification_may_use_the_bank_while_its_vocabulary_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
@@ -193,14 +194,14 @@ fn a_verification_may_use_the_bank_while_its_vocabulary_is_dropped() {
             if chunks == 1 {
                 begun.wait();
             }
-            // These calls return even if the other thread waits.
+            // These calls return while the other thread waits.
             for _ in 0..1000 {
                 assert_eq!(bank.vocabularies().len(), 2);
                 bank.open_vocabulary("other").unwrap();
                 std::thread::yield_now();
             }
             bank.table(&format!("t {chunks}"), TableConfig::new(1).vocabulary("v")).unwrap();
-            // An export and an import ask for the number of values. They must not wait for the
+            // An export and an import read the number of values, and must not wait for the
             // verification.
             let file = dir.path().join(format!("{chunks}.safetensors"));
             bound.export(&file, &ExportOptions::default()).unwrap();
@@ -215,7 +216,8 @@ fn a_verification_may_use_the_bank_while_its_vocabulary_is_dropped() {
     assert!(matches!(bank.drop_vocabulary("v"), Err(Error::NoSuchVocabulary { .. })));
 }
 
-/// A table of such a name would collide with a vocabulary's own tables.
+/// Shows that a table can't have the name of a vocabulary's internal table, because the two would
+/// collide.
 #[test]
 fn tables_have_no_names_of_a_vocabularys_own() {
     let dir = tempfile::tempdir().unwrap();
@@ -229,8 +231,8 @@ fn tables_have_no_names_of_a_vocabularys_own() {
     bank.vocabulary("word (vocabulary)", VocabularyConfig::bytes().counts(true)).unwrap();
 }
 
-/// The number of values in a chunk depends on their longest length: 4,096 strings of 64 KiB would
-/// take 256 MiB.
+/// Shows that the number of values in a chunk depends on their longest length. 4,096 strings of 64
+/// KiB would take 256 MiB.
 #[test]
 fn long_values_come_a_few_at_a_time() {
     let dir = tempfile::tempdir().unwrap();

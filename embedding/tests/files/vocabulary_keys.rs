@@ -1,4 +1,4 @@
-//! Tests that a table of a vocabulary takes only ids of that vocabulary as keys.
+//! Tests that a table of a vocabulary accepts only ids of that vocabulary as keys.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -18,7 +18,7 @@ fn rows(test: &TestBank, vocabulary: &str) -> Table {
     test.bank.table("rows", config).unwrap()
 }
 
-/// A vocabulary of the values 900 and 800, and a table of it.
+/// Makes a vocabulary with the values 900 and 800, and a table for it.
 fn two_values(config: VocabularyConfig) -> (TestBank, Vocabulary, Table) {
     let test = new_bank();
     let words = test.bank.vocabulary("word", config).unwrap();
@@ -50,7 +50,7 @@ fn every_way_in_refuses_a_key_that_is_no_id() {
         is_refused(table.peek(&[bad], &mut [0.0; 1], Missing::Error), bad);
         let prefetch = table.prefetch(&keys).unwrap();
         is_refused(prefetch.wait(&mut [0.0; 3], Missing::Initial), bad);
-        // These calls make no row and return no initial values.
+        // These calls make no row and return no initial values, so they accept any key.
         assert_eq!(table.contains(&[bad]).unwrap(), [false]);
         assert_eq!(table.peek(&[bad], &mut [0.0], Missing::Skip).unwrap().missing, [0]);
         assert_eq!(table.delete(&[bad]).unwrap(), 0);
@@ -61,8 +61,8 @@ fn every_way_in_refuses_a_key_that_is_no_id() {
     table.get(&[1, 0, 1], &mut [0.0; 3]).unwrap().apply(&[1.0; 3]).unwrap();
 }
 
-/// `UNKNOWN_ID` and the other numbers from 2^63 - 1 on are never ids, even if a caller gives them
-/// out.
+/// Shows that `UNKNOWN_ID` and all numbers from 2^63 - 1 on are never ids, whatever number of ids
+/// was assigned.
 #[test]
 fn ids_that_are_given_out_end_at_2_to_the_63() {
     let (_test, words, table) = two_values(VocabularyConfig::u64());
@@ -89,7 +89,8 @@ fn the_message_names_the_id_and_the_cure() {
     assert!(text.contains("lookup, which gives id 0"), "{text}");
 }
 
-/// The caller may use ids below the first id, for example for padding and for unknown values.
+/// Shows that the caller may use keys below the first id, for example for padding and for unknown
+/// values.
 #[test]
 fn ids_below_the_first_one_are_taken() {
     let config = VocabularyConfig::u64().first_id(2).unknown_id(1);
@@ -121,8 +122,8 @@ fn tables_that_are_opened_again_check_too() {
     is_refused(bank.open_table("rows").unwrap().put(&[5], &[1.0]), 5);
 }
 
-/// A table that only `open_table_unchecked` opens may hold keys of an older numbering. The caller
-/// can read its rows.
+/// Shows that rows of a table can be read although the vocabulary was renumbered. Only
+/// `open_table_unchecked` opens such a table.
 #[test]
 fn an_unchecked_table_takes_what_it_has() {
     let (test, words, table) = two_values(VocabularyConfig::u64().counts(true));
@@ -140,7 +141,7 @@ fn an_unchecked_table_takes_what_it_has() {
     assert_eq!(row, [5.0]);
 }
 
-/// A row whose key is not an id, left by an earlier version, can be read and deleted.
+/// Shows that a row whose key is not an id, left by an earlier version, can be read and deleted.
 #[test]
 fn rows_of_keys_that_are_no_ids_can_be_read_and_deleted() {
     let test = new_bank();
@@ -150,7 +151,7 @@ fn rows_of_keys_that_are_no_ids_can_be_read_and_deleted() {
     table.put(&[1], &[5.0]).unwrap();
     words.count(&[0, 0]).unwrap();
     words.keep_frequent(2).unwrap();
-    // After the renumbering id 1 does not exist, and the handle belongs to the old numbering.
+    // After the renumbering, id 1 does not exist, and the handle belongs to the old numbering.
     assert!(matches!(table.put(&[1], &[1.0]), Err(Error::OtherVocabulary { .. })));
     let table = test.bank.open_table_unchecked("rows").unwrap();
     let mut row = [0.0];
@@ -159,7 +160,7 @@ fn rows_of_keys_that_are_no_ids_can_be_read_and_deleted() {
     assert_eq!(table.delete(&[1]).unwrap(), 1);
 }
 
-/// An id is a key as soon as a thread has received it.
+/// Shows that a table accepts an id as soon as any thread has received it.
 #[test]
 fn ids_that_another_thread_was_given_just_now_are_taken() {
     let test = new_bank();
@@ -180,7 +181,7 @@ fn ids_that_another_thread_was_given_just_now_are_taken() {
                 let values: Vec<u64> = (0..2_000).map(|value| value * 7919).collect();
                 let mut ids = vec![0; values.len()];
                 while !done.load(Ordering::SeqCst) {
-                    // A lookup can return an id before the insert that made it has returned.
+                    // A lookup may return an id before the insert that made it has returned.
                     words.ids(&values, &mut ids).unwrap();
                     let known: Vec<u64> =
                         ids.iter().copied().filter(|&id| id != UNKNOWN_ID).collect();
@@ -217,7 +218,7 @@ fn an_import_names_the_row_of_a_key_that_is_no_id() {
     assert_eq!(crate::common::rows_of(&table, &[7]), [3.0]);
 }
 
-/// Checks that every call refuses a row number that now belongs to another value.
+/// Checks that every call refuses the key 0, which is now the id of another value.
 fn all_refused(table: &embank::Table) {
     let is_refused = |what: &str, result: embank::Result<()>| {
         assert!(matches!(result, Err(Error::OtherVocabulary { .. })), "{what}: {result:?}");
@@ -233,8 +234,8 @@ fn all_refused(table: &embank::Table) {
     is_refused("apply", table.apply_gradients(&[0], &[1.0]));
 }
 
-/// In an earlier version the reader served rows by their old numbers, which then belonged to other
-/// values.
+/// Shows that a reader that refreshes across a renumbering gets errors. In an earlier version it
+/// served rows by their old ids, which then belonged to other values.
 #[test]
 fn a_reader_that_refreshes_across_a_renumbering_is_told() {
     let (test, words, table) = two_values(VocabularyConfig::u64().counts(true));

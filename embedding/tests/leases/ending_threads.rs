@@ -1,4 +1,4 @@
-//! Tests threads that use a bank while their thread locals are destroyed.
+//! Tests threads that use a bank while their thread locals are being destroyed.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -9,7 +9,7 @@ use embank::{Bank, BankOptions, Lease, Missing, Table, TableConfig, VocabularyCo
 
 const DIM: usize = 2;
 
-/// Work that a thread does when its locals are destroyed, after the library's locals.
+/// Work that a thread does while its locals are destroyed, after the library's locals are gone.
 struct AtTheEnd(Box<dyn FnOnce()>);
 
 thread_local! {
@@ -22,12 +22,13 @@ impl Drop for AtTheEnd {
     }
 }
 
-/// Starts a thread that gets rows of the table, and runs `last` as that thread ends.
+/// Starts a thread that gets rows of the table, and runs `last` while that thread ends.
 fn as_a_thread_ends(table: &Table, last: impl FnOnce() + Send + 'static) {
     let table = table.clone();
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || {
-        // Locals are destroyed in reverse order, so this one is registered before the library's.
+        // Locals are destroyed in reverse order, so this one must be registered before the
+        // library's.
         let last = move || {
             last();
             done.send(()).unwrap();
@@ -49,7 +50,8 @@ fn bank_and_table() -> (tempfile::TempDir, Bank, Table) {
     (dir, bank, table)
 }
 
-/// In an earlier version a lease that was dropped at this point aborted the process.
+/// Shows that a lease can be dropped while its thread ends. In an earlier version this aborted the
+/// process.
 #[test]
 fn a_lease_is_given_back_as_a_thread_ends() {
     thread_local! {
@@ -58,14 +60,15 @@ fn a_lease_is_given_back_as_a_thread_ends() {
     let (_dir, bank, table) = bank_and_table();
     let taken = table.clone();
     std::thread::spawn(move || {
-        // Locals are destroyed in reverse order, so this one is registered before the library's.
+        // Locals are destroyed in reverse order, so this one must be registered before the
+        // library's.
         LEASE.set(None);
         LEASE.set(Some(taken.get(&[3, 1, 3], &mut [0.0; 3 * DIM]).unwrap()));
     })
     .join()
     .unwrap();
     assert_eq!(bank.outstanding_leases(), []);
-    // At bound 0 this Get would wait if the lease were still outstanding.
+    // With bound 0, this Get would wait if the lease were still outstanding.
     drop(table.get(&[1, 3], &mut [0.0; 2 * DIM]).unwrap());
 }
 

@@ -1,5 +1,5 @@
-//! Tests Gets that fail in the middle of a batch: no count stays without a lease, no count of
-//! another lease is given back, and the log stays within its quota.
+//! Tests Gets that fail in the middle of a batch. No count stays without a lease, no other lease
+//! loses a count, and the log stays within its quota.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -13,8 +13,8 @@ const KEYS: u64 = 4000;
 const DIM: usize = 64;
 const QUOTA_BYTES: u64 = 6 << 20;
 
-/// A table several times as large as memory, whose log is at its quota. Operations that bring rows
-/// to memory are refused, except for rows that fit the last page.
+/// Makes a table several times as large as memory, whose log is at its quota. Operations that bring
+/// rows into memory fail, unless the rows fit the last page.
 fn full_table(bound: Option<u32>) -> (TestBank, Table) {
     let test = new_bank_with(BankOptions {
         disk_quota_bytes: Some(QUOTA_BYTES),
@@ -23,7 +23,7 @@ fn full_table(bound: Option<u32>) -> (TestBank, Table) {
     });
     let table = test.bank.table("t", TableConfig::new(DIM as u32).staleness_bound(bound)).unwrap();
     let rows = vec![1.0; 100 * DIM];
-    // The loop ends: each round takes a part of the quota.
+    // The loop ends: each round uses up a part of the quota.
     for round in 0.. {
         let keys: Vec<u64> = (0..100).map(|i| (100 * round + i) % KEYS).collect();
         match table.put(&keys, &rows) {
@@ -35,8 +35,9 @@ fn full_table(bound: Option<u32>) -> (TestBank, Table) {
     (test, table)
 }
 
-/// In an earlier version a Get counted a row although another Get had moved the row to the tail.
-/// When the first Get failed, it gave back the other Get's count.
+/// Shows that a failed Get gives back only its own counts. In an earlier version a Get counted a
+/// row although another Get had moved the row to the tail. When the first Get failed, it gave back
+/// the other Get's count.
 #[test]
 fn a_failed_get_gives_back_its_own_counts_alone() {
     let (test, table) = full_table(Some(0));
@@ -47,8 +48,8 @@ fn a_failed_get_gives_back_its_own_counts_alone() {
             scope.spawn(|| {
                 let mut rows = vec![0.0; 16 * DIM];
                 for _ in 0..10_000 {
-                    // The threads get the same keys from disk together, four steps for each batch
-                    // of keys.
+                    // Four steps use each batch of keys, so several threads get the same keys from
+                    // disk together.
                     let first = step.fetch_add(1, Ordering::Relaxed) / 4 * 16;
                     let keys: Vec<u64> = (0..16).map(|i| (first + i) % KEYS).collect();
                     match table.get(&keys, &mut rows) {
@@ -83,8 +84,8 @@ fn a_failed_get_gives_back_its_own_counts_alone() {
     assert_eq!(test.bank.stats().release_failures, 0);
 }
 
-/// In an earlier version a Get took pages before it checked the quota. Each refused Get made the
-/// log longer.
+/// Shows that refused Gets do not make the log longer. In an earlier version a Get took pages
+/// before it checked the quota.
 #[test]
 fn refused_gets_do_not_grow_the_log() {
     let (test, table) = full_table(None);

@@ -1,4 +1,4 @@
-//! Leases that no thread ends: they expire, and the list of leases names the thread of each.
+//! Tests leases that no thread ends: they expire, and the list of leases names the thread of each.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -11,19 +11,19 @@ use embank::{Bank, BankOptions, Error, Initializer, Lease, Optimizer, Table, Tab
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Leases expire after 10 ms, and Gets wait longer than any test.
+/// Options with which leases expire after 10 ms, and Gets wait longer than any test.
 fn forgetful() -> BankOptions {
     let lease_timeout = Some(Duration::from_millis(10));
     BankOptions { wait_timeout: LONG, lease_timeout, ..small_options() }
 }
 
-/// `forgetful` with a longer timeout, so that a Get begins before the lease expires on a busy
-/// machine.
+/// Like `forgetful`, but leases expire later: even on a busy machine, a Get then begins before the
+/// lease expires.
 fn forgetful_after_a_get() -> BankOptions {
     BankOptions { lease_timeout: Some(Duration::from_millis(200)), ..forgetful() }
 }
 
-/// A row counts the gradients of -1 that were applied to it.
+/// With this config, a row's value counts the gradients of -1 that were applied to it.
 fn config() -> TableConfig {
     TableConfig::new(1).optimizer(Optimizer::sgd(1.0)).initializer(Initializer::Zeros)
 }
@@ -78,7 +78,7 @@ fn an_update_that_comes_too_late_is_refused_and_changes_nothing() {
         let late = get(&table, &[1, 2, 1]);
         let next = get(&table, &[2]);
         assert!(late.is_expired());
-        // The counts were given back already: to release them is no error.
+        // The expiry already gave the counts back. Releasing the lease is no error.
         let Some(update) = update else {
             late.release().unwrap();
             continue;
@@ -134,7 +134,7 @@ fn a_lease_expires_that_is_stuck_in_another_thread_with_rows_on_disk() {
     }
 }
 
-/// Threads whose leases expire while they are applied: each count comes down once, each gradient is
+/// Shows that a lease that expires during its update gives each count back once. Each gradient is
 /// applied once or refused.
 #[test]
 fn an_expiring_lease_and_its_owner_give_the_counts_back_once() {
@@ -167,7 +167,7 @@ fn an_expiring_lease_and_its_owner_give_the_counts_back_once() {
             });
         }
     });
-    // Waits until the last forgotten lease has expired.
+    // This Get waits until the last forgotten lease has expired.
     get(&table, &[0, 1]).release().unwrap();
     let rows = rows_of(&table, &[0, 1]);
     let applied = applied.each_ref().map(|count| count.load(Ordering::Relaxed));
@@ -258,8 +258,8 @@ fn a_get_that_had_to_wait_is_counted_once_as_it_came_through() {
     assert_eq!(table.stats().staleness.buckets().collect::<Vec<_>>(), [(0, 4)]);
 }
 
-/// The counts of a deleted row are gone, so the lease that held them gives nothing back for it. If
-/// the row is made again, it belongs to another lease.
+/// Shows that a lease on a deleted row gives back no count for it. If the row was made again, its
+/// count belongs to another lease.
 #[test]
 fn a_lease_on_a_deleted_row_does_not_take_the_count_of_the_row_made_anew() {
     type End = fn(Lease, &Table);
@@ -298,7 +298,7 @@ fn a_lease_on_a_deleted_row_does_not_take_the_count_of_the_row_made_anew() {
             end(old, &table);
             assert_eq!(table.outstanding(6).unwrap(), Some(0), "{number}: of its other row");
             if new.is_expired() {
-                // The new lease expired early on a slow machine.
+                // The new lease expired early, because the machine is slow.
                 continue;
             }
             assert_eq!(table.outstanding(5).unwrap(), Some(1), "{number}: that of the new lease");
@@ -307,7 +307,7 @@ fn a_lease_on_a_deleted_row_does_not_take_the_count_of_the_row_made_anew() {
                     Error::StalenessTimeout { outstanding: 1, .. }
                     | Error::SelfBlocked { held: 1, .. },
                 ) => {}
-                // The new lease expired early on a slow machine.
+                // The new lease expired early, because the machine is slow.
                 Ok(_) if new.is_expired() => continue,
                 other => panic!("{number}: {other:?}"),
             }
@@ -318,8 +318,9 @@ fn a_lease_on_a_deleted_row_does_not_take_the_count_of_the_row_made_anew() {
     }
 }
 
-/// Rows come and go under leases that are answered, released, forgotten and expired. Until a row is
-/// deleted, the thread with its only lease finds its clock at 1.
+/// Shows that deletions do not change the clocks of other leases' rows. Rows are deleted while
+/// leases on them are applied, released, forgotten and expired. Until a row is deleted, the thread
+/// with its only lease finds its clock at 1.
 #[test]
 fn deletions_leave_the_clocks_of_others_alone() {
     const KEYS: u64 = 4;
@@ -338,7 +339,7 @@ fn deletions_leave_the_clocks_of_others_alone() {
                     let before = begun(key);
                     let lease = get(table, &[key, 100 + thread]);
                     let outstanding = table.outstanding(key).unwrap();
-                    // No deletion has ended since the Get, and no deletion is running.
+                    // No deletion of the key began or ended since before the Get.
                     let undisturbed = before % 2 == 0 && begun(key) == before;
                     if undisturbed && !lease.is_expired() {
                         assert_eq!(outstanding, Some(1), "thread {thread}, round {round}");
@@ -376,7 +377,7 @@ fn deletions_leave_the_clocks_of_others_alone() {
     }
 }
 
-/// The longest timeout: no lease expires, and no waiting thread looks for one in a loop.
+/// Shows that with the longest timeouts no lease expires, and that a waiting thread sleeps.
 #[test]
 fn a_timeout_without_end_is_one() {
     for lease_timeout in [
@@ -392,22 +393,22 @@ fn a_timeout_without_end_is_one() {
         let lease = get(&table, &[1]);
         let before = cpu_ticks();
         assert!(table.get(&[1], &mut [0.0]).is_err());
-        // The wait takes 20 ticks, of which a sleeping thread uses almost no processor time.
+        // The wait takes 20 ticks. A thread that sleeps uses almost no processor time.
         assert!(cpu_ticks() - before < 10);
         assert!(!lease.is_expired());
         lease.apply(&[-1.0]).unwrap();
     }
 }
 
-/// The processor time of this thread, in hundredths of a second.
+/// Returns the processor time of this thread, in hundredths of a second.
 fn cpu_ticks() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
     let after_name = stat.rsplit(')').next().unwrap();
     after_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
-/// The numbers that Prometheus takes for counters never fall, also while threads count and tables
-/// are dropped.
+/// Shows that the counters of the histogram never fall, even while threads count and tables are
+/// dropped. Prometheus requires this of counters.
 #[test]
 fn the_histogram_never_falls_while_it_is_read() {
     let test = new_bank();
@@ -446,7 +447,7 @@ fn the_histogram_never_falls_while_it_is_read() {
     drop(hold);
 }
 
-/// If one row of a lease cannot be read, the lease still gives back the counts of the other rows.
+/// Shows that a lease gives back the counts of all readable rows if one of its rows can't be read.
 #[test]
 fn a_row_that_can_not_be_read_keeps_no_other_blocked() {
     const DIM: usize = 16;

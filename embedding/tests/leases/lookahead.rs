@@ -1,4 +1,4 @@
-//! Tests Lookahead: rows that are read ahead into memory.
+//! Tests lookahead, which reads rows into memory in advance.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -9,7 +9,7 @@ use embank::{Bank, BankOptions, LookaheadStats, Optimizer, Table, TableConfig};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Makes a table with `count` rows on disk. Each row holds its key.
+/// Makes a table with `count` rows on disk. Each row's values are its key.
 fn rows_on_disk(bank: &Bank, count: u64) -> (Table, Vec<u64>) {
     let table = table(bank, TableConfig::new(2).optimizer(Optimizer::sgd(1.0)));
     let keys: Vec<u64> = (0..count).collect();
@@ -19,7 +19,7 @@ fn rows_on_disk(bank: &Bank, count: u64) -> (Table, Vec<u64>) {
     (table, keys)
 }
 
-/// Waits for the queue, and checks that the statistics account for every announced key.
+/// Waits for the queue. Checks that the statistics account for every announced key.
 fn settled(bank: &Bank) -> LookaheadStats {
     assert!(bank.wait_lookahead(PATIENCE));
     let stats = bank.stats().lookahead;
@@ -70,20 +70,21 @@ fn missing_rows_stay_missing() {
     assert_eq!(table.contains(&keys).unwrap(), [false; 500]);
 }
 
-/// The worker may have read both rows before the second call, so the test tries several times.
+/// Shows that a second request for a row is merged. The worker may read both rows before the second
+/// call, so the test tries several times.
 #[test]
 fn requests_for_the_same_row_are_merged() {
     assert!((0..50).any(|_| a_second_request_is_merged()), "no second request was merged");
 }
 
-/// Requests two rows twice. Returns whether the second call merged one with what is still pending.
+/// Requests two rows twice. Returns true if the second call merged a request with a pending one.
 fn a_second_request_is_merged() -> bool {
     let test = new_bank();
     let (table, _) = rows_on_disk(&test.bank, 10);
-    // Within one call duplicates count once.
+    // Duplicates within one call count once.
     let first = table.lookahead(&[4, 4, 4, 5]).unwrap();
     assert_eq!((first.queued, first.merged), (2, 0));
-    // If the worker reads a row during this call, the row is queued again but not moved twice.
+    // If the worker reads a row during this call, the row is queued again, but is not moved twice.
     let again = table.lookahead(&[4, 5]).unwrap();
     assert_eq!(again.queued + again.merged + again.resident, 2);
     assert_eq!(settled(&test.bank).moved, 2);
@@ -138,7 +139,7 @@ fn counts_and_values_are_kept_while_rows_move() {
     assert_eq!(rows_of(&table, &[60]), [61.0; 2]);
 }
 
-/// Gets, updates and lookahead of the same rows at once: no update is lost, in any order.
+/// Shows that no update is lost if Gets, updates and lookahead use the same rows at once.
 #[test]
 fn training_while_looking_ahead_loses_nothing() {
     let test = new_bank();
@@ -174,7 +175,7 @@ fn a_bank_closes_with_requests_pending_and_opens_again() {
     assert_eq!(rows_of(&bank.open_table("t").unwrap(), &[499]), [499.0; 2]);
 }
 
-/// `count` keys below `rows` that depend only on `step`.
+/// Returns `count` keys below `rows` that depend only on `step`.
 fn batch_of(step: u64, count: u64, rows: u64) -> Vec<u64> {
     let mix = |x: u64| (x ^ x >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9).rotate_left(31);
     (0..count).map(|i| mix(mix(step * count + i + 1)) % rows).collect()
@@ -185,11 +186,11 @@ fn a_row_in_memory_when_it_is_announced_is_still_there_when_it_is_got() {
     const ROWS: u64 = 60_000;
     const DIM: u32 = 16;
     const BATCH: u64 = 400;
-    // 3 batches of 400 rows fit: the bank remembers half as many announced rows as its queue has
-    // places, here 1,236.
+    // The bank remembers half as many announced rows as its queue has places, here 1,236. That is
+    // enough for 3 batches of 400 rows.
     const AHEAD: u64 = 3;
-    // Rows that are put in each step between an announcement and its use. They exceed the read-only
-    // region, so a row that the bank does not remember is on disk when a Get comes.
+    // Rows that each step puts between an announcement and its use. They exceed the read-only
+    // region, so a row that the bank does not remember is on disk when its Get comes.
     const OTHERS: u64 = 2000;
     const WARM_UP: u64 = 60;
     const STEPS: u64 = 200;
@@ -224,7 +225,7 @@ fn a_row_in_memory_when_it_is_announced_is_still_there_when_it_is_got() {
     assert!(from_disk * 1000 < got, "{from_disk} of {got} rows had to be read from disk again");
 }
 
-/// Writes this number of bytes in rows that no call has announced.
+/// Writes this number of bytes of rows that no call has announced.
 fn flood(bank: &Bank, bytes: u64) {
     const DIM: u32 = 64;
     let filler = bank.table("flood", TableConfig::new(DIM)).unwrap();
@@ -233,16 +234,17 @@ fn flood(bank: &Bank, bytes: u64) {
     for first in (first..first + bytes / (4 * u64::from(DIM))).step_by(100) {
         let keys: Vec<u64> = (first..first + 100).collect();
         filler.put(&keys, &rows).unwrap();
-        // The worker could not keep up with a thread that only writes.
+        // Waits for the worker, which could not keep up with a thread that only writes.
         assert!(bank.wait_lookahead(PATIENCE));
     }
 }
 
-/// Rows in mutable memory, and the bytes of memory frames of their bank.
+/// Makes a table with rows in mutable memory. Also returns the size of the bank's row memory in
+/// bytes.
 fn rows_in_memory(count: u64) -> (crate::common::TestBank, Table, Vec<u64>, u64) {
     let options = BankOptions { memory_budget_bytes: 4 << 20, ..small_options() };
     let test = new_bank_with(options);
-    // Fills the memory once.
+    // Fills the whole row memory once.
     flood(&test.bank, 6 << 20);
     let table = table(&test.bank, TableConfig::new(2).optimizer(Optimizer::sgd(1.0)));
     let keys: Vec<u64> = (0..count).collect();
@@ -306,14 +308,14 @@ fn a_row_that_was_moved_in_time_is_kept_too() {
     assert!(stats.kept >= 200);
 }
 
-/// If the disk has no space to keep announced rows in memory, a Get reads them later. The next
-/// announcement does not fail.
+/// Shows that a full quota does not make the next announcement fail. If the disk has no space to
+/// keep announced rows in memory, a Get reads them later.
 #[test]
 fn a_full_quota_does_not_fail_the_next_announcement() {
     let options = BankOptions { disk_quota_bytes: Some(6 << 20), ..small_options() };
     let test = new_bank_with(options);
     let table = test.bank.table("t", TableConfig::new(64)).unwrap();
-    // The loop ends: each round takes a part of the quota.
+    // The loop ends: each round uses up a part of the quota.
     for round in 0.. {
         let keys: Vec<u64> = (0..100).map(|i| (100 * round + i) % 4000).collect();
         let put = table.put(&keys, &vec![1.0; 100 * 64]);

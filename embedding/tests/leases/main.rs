@@ -1,4 +1,4 @@
-//! Tests of leases: bounds, waits, timeouts, and rows that Lookahead and prefetch bring.
+//! Tests of leases: bounds, waits, timeouts, lookahead and prefetch.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Tests prefetches: rows that are read ahead into the caller's buffer.
+//! Tests prefetches, which read rows into the caller's buffer in advance.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use crate::common::{initial_of, new_bank, push_to_disk, small_options, table};
 use embank::{Bank, BankOptions, Error, Missing, Table, TableConfig};
 
-/// Makes a table whose rows hold their keys: even keys in memory, odd keys on disk.
+/// Makes a table whose rows' values are their keys. Rows of even keys are in memory, and rows of
+/// odd keys on disk.
 fn scattered(bank: &Bank, count: u64) -> (Table, Vec<u64>) {
     let table = table(bank, TableConfig::new(2));
     let keys: Vec<u64> = (0..count).collect();
@@ -111,7 +112,7 @@ fn buffers_come_out_of_the_budget_and_go_back() {
         }
         other => panic!("{other}"),
     }
-    // Dropping the handles returns their memory to the budget when the worker runs next.
+    // Dropping the handles returns their memory to the budget once the worker runs next.
     drop(held);
     let deadline = Instant::now() + Duration::from_secs(60);
     let again = loop {

@@ -1,4 +1,4 @@
-//! Tests that a Get that would wait for its own thread fails at once, and that other Gets wait.
+//! Tests that a Get fails at once if it would wait for its own thread, and that other Gets wait.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::common::{TestBank, new_bank_with, push_to_disk, small_options, table};
 use embank::{BankOptions, Error, Initializer, Lease, Optimizer, Table, TableConfig};
 
-/// A Get that waits by mistake fails with a timeout, which is another error.
+/// Makes a bank with a short timeout. A Get that waits by mistake fails with a timeout, which is
+/// another error.
 fn bank() -> TestBank {
     new_bank_with(BankOptions { wait_timeout: Duration::from_secs(2), ..small_options() })
 }
@@ -28,7 +29,7 @@ fn get(table: &Table, keys: &[u64]) -> Lease {
     try_get(table, keys).unwrap()
 }
 
-/// Ends the lease in another thread once a Get waits.
+/// Lets another thread end the lease as soon as a Get waits.
 fn end_when_a_get_waits(table: &Table, lease: Lease) -> thread::JoinHandle<()> {
     let (table, waits) = (table.clone(), table.stats().waits);
     thread::spawn(move || {
@@ -80,7 +81,7 @@ fn the_message_tells_what_to_do() {
     }
 }
 
-/// The bound admits the thread's own lease. Only the other thread's lease makes the Get wait.
+/// Shows that a Get waits for another thread's lease. The bound of 1 admits the thread's own lease.
 #[test]
 fn a_wait_for_another_thread_is_a_wait() {
     let test = bank();
@@ -107,8 +108,8 @@ fn a_lease_that_is_handed_over_is_waited_for() {
     ends.join().unwrap();
 }
 
-/// Once a thread of the bank has ended another thread's lease, Gets wait without a call of
-/// `hand_over`.
+/// Shows that Gets wait without a call of `hand_over` once a thread has ended another thread's
+/// lease.
 #[test]
 fn gets_wait_once_another_thread_has_ended_a_lease() {
     let test = bank();
@@ -124,8 +125,8 @@ fn gets_wait_once_another_thread_has_ended_a_lease() {
     }
 }
 
-/// Leases that move between threads in one bank change nothing in another bank. Leases that their
-/// own thread ends change nothing either.
+/// Shows that two kinds of leases change nothing: leases that move between threads in another bank,
+/// and leases that their own thread ends.
 #[test]
 fn ends_in_another_bank_or_by_the_taker_do_not_count() {
     let (test, other) = (bank(), bank());
@@ -162,7 +163,7 @@ fn a_lease_that_expires_after_the_waits_end_is_not() {
     assert!(matches!(try_get(&table, &[7]), Err(Error::SelfBlocked { .. })));
 }
 
-/// A lease that lost a row to a deletion does not hold the row that is made again.
+/// Shows that a lease that lost a row to a deletion does not hold the row that is made again.
 #[test]
 fn deleted_rows_are_held_by_no_lease() {
     let test = bank();

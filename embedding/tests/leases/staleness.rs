@@ -1,4 +1,4 @@
-//! Tests leases, clocks, and waits for the staleness bound.
+//! Tests leases, staleness clocks, and waits for the staleness bound.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -19,13 +19,14 @@ fn get(table: &Table, keys: &[u64]) -> Lease {
     table.get(keys, &mut vec![0.0; keys.len()]).unwrap()
 }
 
-/// Runs the Get in another thread, because a Get fails at once if its own thread's leases block it.
+/// Returns the error of a Get that times out. The Get runs in another thread, because it fails at
+/// once if its own thread's leases block it.
 fn times_out(table: &Table, keys: &[u64]) -> Error {
     let get = || table.get(keys, &mut vec![0.0; keys.len()]).unwrap_err();
     std::thread::scope(|scope| scope.spawn(get).join().unwrap())
 }
 
-/// Returns when this number of Gets of the table have begun to wait.
+/// Returns once this number of Gets of the table have begun to wait.
 fn until_waiting(table: &Table, waits: u64) {
     while table.stats().waits < waits {
         std::thread::yield_now();
@@ -172,7 +173,7 @@ fn batches_that_cross_each_other_all_come_through() {
     assert_eq!(table.stats().timeouts, 0);
 }
 
-/// With bound 0 a read-change-put under a lease is exclusive.
+/// Shows that with bound 0, reading, changing and putting rows under a lease is exclusive.
 #[test]
 fn bound_zero_makes_get_and_put_exclusive() {
     let test = new_bank();
@@ -243,7 +244,8 @@ fn counts_do_not_survive_a_restart() {
 
 #[test]
 fn a_raised_bound_wakes_those_who_wait() {
-    // The default `wait_timeout` is a minute, so only the wake lets the second Get through in time.
+    // The default `wait_timeout` is a minute, so only the wake-up lets the second Get through in
+    // time.
     let test = new_bank_with(small_options());
     let table = table(&test.bank, config().staleness_bound(Some(0)));
     let held = get(&table, &[5]);

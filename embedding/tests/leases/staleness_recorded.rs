@@ -1,15 +1,15 @@
-//! Every event of a run with several threads is recorded, and the bound is checked over the record.
+//! Records every event of a run with several threads, and checks the staleness bound over the
+//! record.
 //!
-//! The clocks of a Get go up at some moment between its begin and its end. They come down at some
-//! moment between the begin and the end of the call that answers it, or of a call that finds it
-//! expired. So at every moment the leases that are certainly out are those whose Get has ended and
-//! whose answer has not begun. Let `b` be the largest bound in force while a Get ran. There must
-//! have been a moment at which at most `b` other leases were out. So at most `b` leases may have
-//! been certainly out during the whole Get. The clock that the Get saw (the histogram) may never
-//! exceed `b`.
+//! A Get raises its rows' clocks at some moment between its begin and its end. The counts are given
+//! back at some moment during the call that ends the lease, or during a call that expires it. A
+//! lease is certainly outstanding from the end of its Get until its end begins. Let `b` be the
+//! largest bound in force during a Get. At some moment of the Get, at most `b` other leases were
+//! outstanding. So at most `b` leases may have been certainly outstanding during the whole Get. The
+//! clock that the Get saw (in the histogram) may never exceed `b`.
 //!
-//! For an expiring lease the answer "begins" when it comes of age, which is the earliest that it
-//! may expire.
+//! An expiring lease counts as ending when it reaches the lease timeout, the earliest time at which
+//! it may expire.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -27,18 +27,18 @@ const KEYS: u64 = 24;
 const BATCH: usize = 6;
 const ROUNDS_MIN: u64 = 250;
 const CHECKPOINTS_MIN: u32 = 4;
-/// The longest time that the trainers run to reach `CHECKPOINTS_MIN` checkpoints.
+/// Longest time that the trainers run to reach `CHECKPOINTS_MIN` checkpoints.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LEASE_TIMEOUT: Duration = Duration::from_millis(3);
 const BOUND_MAX: u32 = 2;
 
-/// A Get that returned a lease. All threads take their times from one clock.
+/// A Get that returned a lease. All threads read times from one clock.
 #[derive(Debug)]
 struct Got {
     keys: Vec<u64>,
     begun: u64,
     ended: u64,
-    /// The largest bound that was in force during the Get.
+    /// The largest bound in force during the Get.
     bound: u32,
     /// The earliest time at which this lease may have given its counts back.
     answered: u64,
@@ -46,7 +46,7 @@ struct Got {
 
 struct Recorder {
     started: Instant,
-    /// Every change of the bound, with the earliest time at which it was in force.
+    /// Every change of the bound, with the earliest time at which the new bound was in force.
     bounds: Mutex<Vec<(u64, u32)>>,
 }
 
@@ -55,11 +55,11 @@ impl Recorder {
         self.started.elapsed().as_nanos() as u64
     }
 
-    /// The largest bound that may have been in force between two moments.
+    /// Returns the largest bound that may have been in force between two times.
     fn largest_bound(&self, begun: u64, ended: u64) -> u32 {
         let bounds = self.bounds.lock();
         let before = bounds.iter().rposition(|&(since, _)| since <= begun).unwrap_or(0);
-        // A change is recorded before it is complete. So the previous bound may still be in force
+        // A change is recorded before it is complete, so the previous bound may still be in force
         // at that time.
         let first = before.saturating_sub(1);
         let within = bounds[first..].iter().take_while(|&&(since, _)| since <= ended);
@@ -92,7 +92,7 @@ fn train(
         let ended = recorder.now();
         let unique = lease.unique().keys().to_vec();
         let bound = recorder.largest_bound(begun, ended);
-        // The lease was registered during the Get, and its age counts from then.
+        // The lease was registered during the Get, and its age begins then.
         let of_age = begun + LEASE_TIMEOUT.as_nanos() as u64;
         let answered = match dice.u64(..20) {
             0 => {
@@ -105,8 +105,8 @@ fn train(
                 now
             }
             4 => {
-                // Kept longer than other threads wait for a row, and in some rounds beyond the
-                // lease timeout.
+                // This lease is kept longer than other threads wait for a row, and in some rounds
+                // beyond the lease timeout.
                 let until = recorder.now() + dice.u64(..2 * LEASE_TIMEOUT.as_nanos() as u64);
                 while recorder.now() < until {
                     std::thread::yield_now();
@@ -136,7 +136,8 @@ fn apply(lease: embank::Lease, recorder: &Recorder, steps: &[AtomicU64]) -> u64 
     now
 }
 
-/// The first Get during which more leases on one of its rows were out than its bound admits.
+/// Returns the first Get during which more leases on one of its rows were outstanding than its
+/// bound admits.
 fn first_excess(record: &[Got]) -> Option<String> {
     let mut by_key: HashMap<u64, Vec<&Got>> = HashMap::new();
     for got in record {
@@ -171,10 +172,11 @@ fn no_get_returns_beyond_the_bound_at_any_linearisation() {
         .initializer(Initializer::Zeros)
         .staleness_bound(Some(BOUND_MAX));
     let table = test.bank.table("t", config).unwrap();
-    // Rows begin on disk, because a quick machine may keep these few rows in memory later.
+    // The rows begin on disk, because a fast machine may later keep these few rows in memory.
     table.put(&(0..KEYS).collect::<Vec<_>>(), &[0.0; KEYS as usize]).unwrap();
     push_to_disk(&test.bank);
-    // Another thread rewrites these rows all the time, which pushes the other rows to disk.
+    // Another thread rewrites the rows of this table all the time, which pushes the other rows to
+    // disk.
     let filler = test.bank.table("wide", TableConfig::new(256)).unwrap();
     let seed = u64::from(std::process::id()) << 20 | 1;
     println!("seed {seed}");
@@ -225,11 +227,11 @@ fn no_get_returns_beyond_the_bound_at_any_linearisation() {
     let stats = table.stats();
     assert!(stats.staleness.max() <= Some(BOUND_MAX), "{:?}", stats.staleness);
     assert_eq!(stats.staleness.rows(), stats.get_rows);
-    // Checks that Gets waited and leases expired, which this test is about.
+    // Without waits and expired leases, the test would check nothing.
     assert!(stats.waits > 0 && stats.leases_expired > 0, "{stats:?}");
     let checkpoints = checkpoints.load(Ordering::Relaxed);
     assert!(stats.disk_reads > 0 && checkpoints >= CHECKPOINTS_MIN, "{checkpoints}, {stats:?}");
-    // What was forgotten last comes of age.
+    // With bound 0, this Get waits until the last forgotten leases have expired.
     table.set_staleness_bound(Some(0));
     let keys: Vec<u64> = (0..KEYS).collect();
     let mut rows = vec![0.0; KEYS as usize];

@@ -1,5 +1,5 @@
-//! Tests Gets that do not wait or wait for a short time: which rows they hold afterwards, and how
-//! they work in an async runtime.
+//! Tests Gets that wait briefly or not at all: which rows they hold afterwards, and how they work
+//! in an async runtime.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -25,8 +25,8 @@ fn a_get_that_would_wait_holds_nothing() {
     let test = new_bank();
     let table = table(&test.bank, config());
     let lease = table.get(&[2], &mut [0.0]).unwrap();
-    // Tried in this thread, where a Get would fail at once, and in another thread, where a Get
-    // would wait.
+    // Tried in this thread, in which a Get would fail at once, and in another thread, in which a
+    // Get would wait.
     assert!(try_get(&table, &[1, 2, 3, 2]).is_none());
     thread::scope(|scope| {
         scope.spawn(|| assert!(try_get(&table, &[1, 2, 3, 2]).is_none()));
@@ -45,7 +45,7 @@ fn a_get_that_would_wait_holds_nothing() {
     assert!(matches!(table.try_get(&[1], &mut []), Err(Error::ShapeMismatch { .. })));
 }
 
-/// The bank's own `wait_timeout` is two minutes.
+/// Shows that a handle's own `wait_timeout` applies. The bank's `wait_timeout` is two minutes.
 #[test]
 fn a_handle_waits_as_long_as_it_is_told() {
     let test = new_bank();
@@ -71,14 +71,15 @@ fn a_handle_waits_as_long_as_it_is_told() {
     at_once.release().unwrap();
 }
 
-/// If a poll could take a reserved row, polling tasks would overtake a waiting Get for ever.
+/// Shows that `try_get` does not take a reserved row. Otherwise polling tasks would overtake a
+/// waiting Get forever.
 #[test]
 fn a_row_that_is_reserved_is_not_taken() {
     let test = new_bank();
     let table = table(&test.bank, config());
     thread::scope(|scope| {
-        // The lease belongs to another thread, because a reservation lets the threads pass whose
-        // leases it waits for.
+        // The lease belongs to another thread, because a reservation lets threads pass whose leases
+        // it waits for.
         let held = scope.spawn(|| table.get(&[1], &mut [0.0]).unwrap()).join().unwrap();
         let waiting = scope.spawn(|| table.get(&[1, 2], &mut [0.0; 2]).unwrap().release());
         // The loop ends: the Get reserves its rows after it has waited for 50 ms.
@@ -93,8 +94,9 @@ fn a_row_that_is_reserved_is_not_taken() {
     assert!(try_get(&table, &[1, 2]).is_some());
 }
 
-/// Two tasks of one thread hold a lease over an await. With `get`, the second task would block the
-/// thread, so the first task could not end its lease.
+/// Shows that tasks of one thread can take turns with `try_get`. Each task holds a lease across an
+/// await. With `get`, the second task would block the thread, and the first task could never end
+/// its lease.
 #[test]
 fn tasks_of_one_thread_take_turns() {
     let test = new_bank();

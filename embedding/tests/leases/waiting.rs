@@ -1,7 +1,7 @@
-//! Tests that every event that ends a Get's wait wakes it, and that small Gets do not overtake a
-//! large Get for ever.
+//! Tests that every event that ends a Get's wait wakes the Get, and that small Gets do not overtake
+//! a large Get forever.
 //!
-//! A Get that is not woken fails after its `wait_timeout`, and the test fails with it.
+//! If a Get is not woken, it fails after its `wait_timeout`, and so does the test.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -25,7 +25,7 @@ fn get(table: &Table, keys: &[u64]) -> embank::Result<Lease> {
     table.get(keys, &mut vec![0.0; keys.len()])
 }
 
-/// Returns when the second Get of a table waits for `held`, or has returned because `held` expired.
+/// Returns once the table's second Get waits for `held`, or has returned because `held` expired.
 fn until_waiting(table: &Table, held: &Lease) {
     while table.stats().waits < 1 && table.stats().gets < 2 {
         std::thread::yield_now();
@@ -33,7 +33,8 @@ fn until_waiting(table: &Table, held: &Lease) {
     assert!(table.stats().waits == 1 || held.is_expired(), "that Get did not wait");
 }
 
-/// Lets one Get wait for the row of another, runs `end`, and returns the waiting Get's result.
+/// Lets one Get wait for the row of another Get's lease, runs `end`, and returns the waiting Get's
+/// result.
 fn ended_by(
     options: BankOptions,
     end: impl FnOnce(&TestBank, &Table, Lease),
@@ -103,7 +104,8 @@ fn a_higher_bound_wakes_whoever_sets_it() {
     .unwrap();
 }
 
-/// Returns when the waiting Get of `ended_by` has returned. The lease `held` must be valid then.
+/// Returns once the waiting Get of `ended_by` has returned. The lease `held` must then still be
+/// valid.
 fn until_released(table: &Table, held: &Lease) {
     while table.stats().gets < 2 {
         std::thread::yield_now();
@@ -113,7 +115,7 @@ fn until_released(table: &Table, held: &Lease) {
 
 #[test]
 fn a_lease_that_expires_wakes() {
-    // Long enough for the other Get to begin to wait on a busy machine.
+    // Long enough for the other Get to begin its wait even on a busy machine.
     let options = BankOptions { lease_timeout: Some(Duration::from_secs(2)), ..small_options() };
     ended_by(options, |_, table, lease| {
         while table.stats().gets < 2 {
@@ -124,8 +126,8 @@ fn a_lease_that_expires_wakes() {
     .unwrap();
 }
 
-/// Sixteen threads take 8 of 1,000 rows in a loop. In an earlier version a Get of 256 rows at bound
-/// 0 never found all of them free.
+/// Shows that a large Get succeeds among small ones. Sixteen threads take 8 of 1,000 rows in a
+/// loop. In an earlier version a Get of 256 rows at bound 0 never found all of them free.
 #[test]
 fn a_large_get_has_its_turn_among_small_ones() {
     let options = BankOptions { wait_timeout: Duration::from_secs(20), ..small_options() };
@@ -142,7 +144,7 @@ fn a_large_get_has_its_turn_among_small_ones() {
                 while !stop.load(Ordering::Relaxed) {
                     let keys: Vec<u64> = (0..8).map(|i| (at + i * 131) % 1_000).collect();
                     let lease = get(table, &keys).unwrap();
-                    // Stands for a step of training.
+                    // Stands for a training step.
                     std::thread::sleep(Duration::from_millis(5));
                     lease.apply(&[1.0; 8]).unwrap();
                     at += 17;
@@ -150,7 +152,7 @@ fn a_large_get_has_its_turn_among_small_ones() {
                 }
             });
         }
-        // Two large Gets of overlapping rows, which queue one behind the other.
+        // Two large Gets of overlapping rows queue one behind the other.
         let large = |first: u64| -> embank::Result<()> {
             let keys: Vec<u64> = (first..first + 256).collect();
             for _ in 0..10 {
@@ -160,7 +162,8 @@ fn a_large_get_has_its_turn_among_small_ones() {
         };
         let other = scope.spawn(move || large(128));
         let (first, second) = (large(0), other.join().unwrap());
-        // The small Gets run until `stop` is set. If a panic came first, the scope would never end.
+        // The small Gets run until `stop` is set. After a panic before this, the scope would never
+        // end.
         stop.store(true, Ordering::Relaxed);
         first.and(second).unwrap();
     });
@@ -168,7 +171,8 @@ fn a_large_get_has_its_turn_among_small_ones() {
     assert!((0..1_000).all(|key| table.outstanding(key).unwrap() == Some(0)));
 }
 
-/// The reservation waits for a thread's lease, so that thread must not wait for the reservation.
+/// Shows that a thread passes a reservation that waits for the thread's own lease. Otherwise both
+/// would wait for each other.
 #[test]
 fn a_thread_that_a_reservation_waits_for_passes_it() {
     let test = new_bank_with(small_options());
@@ -177,7 +181,8 @@ fn a_thread_that_a_reservation_waits_for_passes_it() {
     std::thread::scope(|scope| {
         let large = scope.spawn(|| get(&table, &[1, 2]).unwrap().release().unwrap());
         until_waiting(&table, &held);
-        // Long enough for the Get to reserve its rows, which it does after waiting for `PATIENCE`.
+        // Long enough for the other Get to reserve its rows, which it does after waiting for
+        // `PATIENCE`.
         std::thread::sleep(Duration::from_millis(200));
         get(&table, &[2]).unwrap().release().unwrap();
         assert_eq!(table.stats().waits, 1, "that Get did not wait");
@@ -186,8 +191,8 @@ fn a_thread_that_a_reservation_waits_for_passes_it() {
     });
 }
 
-/// A cycle over two tables: each Get waits for a lease of the other's thread. A Get that queues
-/// behind a reservation passes it after a quarter of `wait_timeout`, which ends the cycle.
+/// Shows that a cycle over two tables ends, in which each Get waits for a lease of the other's
+/// thread. A Get that queues behind a reservation passes it after a quarter of `wait_timeout`.
 #[test]
 fn a_cycle_over_two_tables_ends() {
     let options = BankOptions { wait_timeout: Duration::from_secs(8), ..small_options() };
@@ -197,8 +202,8 @@ fn a_cycle_over_two_tables_ends() {
     let held = get(&users, &[1]).unwrap();
     let stale = get(&items, &[1]).unwrap();
     std::thread::scope(|scope| {
-        // Reserves items 1 and 2, and waits for the lease on item 1. That lease ends after the Get
-        // of item 2.
+        // This Get reserves items 1 and 2, and waits for the lease on item 1. That lease ends after
+        // the Get of item 2.
         let large = scope.spawn(|| get(&items, &[1, 2]).unwrap().release().unwrap());
         until_waiting(&items, &stale);
         std::thread::sleep(Duration::from_millis(200));
@@ -212,7 +217,7 @@ fn a_cycle_over_two_tables_ends() {
     held.release().unwrap();
 }
 
-/// The error distinguishes a lease that never ends from a Get that other Gets overtake.
+/// Shows that the error tells a lease that never ends from other Gets that overtake.
 #[test]
 fn the_error_says_whether_a_lease_is_not_ended() {
     let options = BankOptions { wait_timeout: Duration::from_millis(300), ..small_options() };

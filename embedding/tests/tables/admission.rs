@@ -1,4 +1,4 @@
-//! Tests keys without an admitted row: the values that a Get shows, their gradients, and their
+//! Tests keys that are not admitted: the values that a Get returns, their gradients, and their
 //! counts.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
@@ -10,7 +10,7 @@ use embank::{Admission, Bank, Error, Initializer, Missing, Optimizer, Table, Tab
 use embank_kv::{Store, StoreOptions};
 use proptest::prelude::*;
 
-/// Rows of one column that begin at 1. A gradient of -1 adds 1.
+/// Makes settings with rows of one column that begin at 1. A gradient of -1 adds 1.
 fn config(admission: Admission) -> TableConfig {
     TableConfig::new(1)
         .optimizer(Optimizer::sgd(1.0))
@@ -134,8 +134,8 @@ fn chance_admits_as_many_as_it_says_and_the_same_each_time() {
     assert_eq!(admitted(1, 1.0).1, keys.len());
 }
 
-/// In an earlier version each process repeated the draws of the one before it, so a key that was
-/// refused once was refused in every process.
+/// Shows that the draws of random admission continue after a restart. In an earlier version each
+/// process repeated the same draws, so a key that was refused once was refused in every process.
 #[test]
 fn draws_go_on_after_a_restart() {
     let keys: Vec<u64> = (0..10_000).collect();
@@ -160,7 +160,7 @@ fn draws_go_on_after_a_restart() {
     let bank = Bank::open(dir.path(), small_options()).unwrap();
     let broken = bank.open_table("t").unwrap();
     let found = rows(&broken);
-    // 20 draws of 0.1 admit 1 - 0.9^20 of the keys, which is 8,784.
+    // 20 draws with probability 0.1 admit 1 - 0.9^20 of the keys, about 8,784.
     assert!((8_600..8_970).contains(&found.len()), "{} rows", found.len());
     assert_eq!(
         found,
@@ -171,7 +171,7 @@ fn draws_go_on_after_a_restart() {
     assert_eq!(rows(&bank.table("t", config()).unwrap()), [0; 0]);
 }
 
-/// Banks of earlier versions have no table that holds the number of draws.
+/// Shows that a bank of an earlier version, which has no table with the number of draws, gets one.
 #[test]
 fn a_bank_without_a_number_of_draws_begins_one() {
     let keys: Vec<u64> = (0..1000).collect();
@@ -210,8 +210,9 @@ fn settings_out_of_range_are_refused() {
     }
 }
 
-/// With bound 0, Gets of rows wait for one another while others are being admitted. Each gradient
-/// of a row that a lease held is in it, no other is, and every clock comes back to 0.
+/// Shows that threads lose no gradient and no count while keys are admitted. With bound 0, Gets
+/// wait for each other. A row contains exactly the gradients of leases that held it, and every
+/// clock returns to 0.
 #[test]
 fn threads_lose_no_gradient_and_no_count() {
     for admission in [Admission::AfterGets(3), Admission::Probability(0.3)] {
@@ -223,8 +224,8 @@ fn threads_lose_no_gradient_and_no_count() {
                 let table = &table;
                 scope.spawn(move || {
                     for round in 0..rounds {
-                        // New keys come in round by round. The threads' batches overlap, in
-                        // different orders.
+                        // Each round adds new keys. The threads' batches overlap in different
+                        // orders.
                         let new = round * keys / rounds;
                         let batch: Vec<u64> =
                             (0..4).map(|i| (thread * 5 + i * 7 + round) % (new + 1)).collect();
@@ -251,17 +252,18 @@ fn threads_lose_no_gradient_and_no_count() {
     }
 }
 
-/// A Get that waits tries again. A key that its first attempt refused may have a row by then, and
-/// the lease then holds the row: its clock comes back to 0.
+/// Shows that a lease holds a row that another Get made during the wait. A Get that waits tries
+/// again, and a key that its first attempt refused may have a row by then. The row's clock must
+/// return to 0.
 #[test]
 fn a_key_that_was_refused_before_a_wait_is_held_after_it() {
     let test = new_bank();
     let config = config(Admission::AfterGets(2)).staleness_bound(Some(0));
     let table = table(&test.bank, config);
     let waits = || table.stats().waits;
-    // In each round one thread gets two new keys: it refuses `a`, and admits `b` unless the other
-    // thread holds `b` by then. While it waits for `b`, the other thread's Get of `a` makes that
-    // row. Many rounds miss the moment; they check the clocks as well.
+    // In each round a thread gets two new keys. It refuses `a`, and admits `b` unless the other
+    // thread already holds `b`. While it waits for `b`, the other thread's Get makes the row of
+    // `a`. Many rounds miss that moment, but they check the clocks too.
     for round in 0..2000 {
         let a = 2 * round;
         let b = a + 1;
@@ -321,8 +323,8 @@ struct Model {
 }
 
 impl Model {
-    /// Gets the distinct keys of a batch: counts keys without a row, and admits those with `needed`
-    /// Gets.
+    /// Models a Get of the batch's distinct keys: counts keys without a row, and admits keys with
+    /// `needed` Gets.
     fn get(&mut self, keys: &[u64], needed: u32) {
         let mut distinct = keys.to_vec();
         distinct.sort_unstable();
@@ -411,7 +413,8 @@ proptest! {
     }
 }
 
-/// A module shortens rows by a rewrite. A rewrite admits no key and does not count as a Get.
+/// Shows that a rewrite changes only rows that the lease holds. It admits no key and does not count
+/// as a Get.
 #[test]
 fn a_rewrite_changes_rows_that_the_lease_holds_alone() {
     let test = new_bank();
@@ -453,13 +456,14 @@ fn a_second_get_of_a_step_counts_no_key_again() {
         let admitted = table.contains(&keys).unwrap().into_iter().filter(|&there| there).count();
         match admission {
             Admission::AfterGets(_) => assert_eq!(admitted, 1_000),
-            // Each key had three draws of probability 0.5: 7 of 8 keys are admitted.
+            // Each key had three draws with probability 0.5, so 7 of 8 keys are admitted.
             _ => assert!((825..925).contains(&admitted), "{admitted}"),
         }
     }
 }
 
-/// In an earlier version counts of keys that never came again could not be removed.
+/// Shows that an eviction by age and a deletion remove counts. In an earlier version counts of keys
+/// that never came again could not be removed.
 #[test]
 fn counts_age_out_with_an_eviction_and_go_with_a_deletion() {
     let test = new_bank();
@@ -474,11 +478,12 @@ fn counts_age_out_with_an_eviction_and_go_with_a_deletion() {
     table.set_time(25).unwrap();
     get(&[4]);
     let old = embank::Eviction::new().unused_for(10);
-    // Only key 1 is old: keys 2 and 3 were got at 20, and key 4 after the checkpoint.
+    // Only key 1 is old: keys 2 and 3 were read at time 20, and key 4 after the checkpoint.
     assert_eq!(table.evict(&old.dry_run(true)).unwrap().counts, 1);
     let evicted = table.evict(&old).unwrap();
     assert_eq!((evicted.counts, evicted.rows), (1, 0));
-    // Key 2 has its third Get now. Keys 1 and 3 count from 0: one was evicted, the other deleted.
+    // This is key 2's third Get. Keys 1 and 3 count from 0 again: one count was evicted, the other
+    // deleted.
     table.delete(&[3]).unwrap();
     get(&[1, 2, 3, 4]);
     assert_eq!(table.contains(&[1, 2, 3, 4]).unwrap(), [false, true, false, true]);

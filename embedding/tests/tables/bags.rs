@@ -1,5 +1,5 @@
-//! Tests that bags of rows equal a pooling by the caller, in values and in gradients, and that a
-//! refused call holds no lease.
+//! Tests that bags give the same values and gradients as pooling by the caller, and that a refused
+//! call holds no lease.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -10,7 +10,7 @@ use embank::{
 };
 use fastrand::Rng;
 
-/// A random batch of keys, cut into bags.
+/// A random batch of keys, divided into bags.
 struct Batch {
     keys: Vec<u64>,
     offsets: Vec<u64>,
@@ -40,12 +40,12 @@ impl Batch {
         Bags { offsets: &self.offsets, pooling: self.pooling, weights }
     }
 
-    /// The range of places of each bag.
+    /// Returns the range of places of each bag.
     fn places(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
         self.offsets.windows(2).map(|pair| pair[0] as usize..pair[1] as usize)
     }
 
-    /// Pools `rows`, one row for each key of the batch.
+    /// Pools `rows`, which has one row per key of the batch.
     fn pooled(&self, rows: &[f32], dim: usize) -> Vec<f32> {
         let mut pooled = Vec::new();
         for places in self.places() {
@@ -63,7 +63,7 @@ impl Batch {
         pooled
     }
 
-    /// The gradient of each place, computed from the gradients of the bags.
+    /// Returns the gradient of each place, computed from the gradients of the bags.
     fn of_places(&self, gradients: &[f32], dim: usize) -> Vec<f32> {
         let mut found = vec![0.0; self.keys.len() * dim];
         for (bag, places) in self.places().enumerate() {
@@ -137,7 +137,7 @@ fn apply(lease: Lease, per: GradientPer<'_>, gradients: &[f32]) {
         .unwrap();
 }
 
-/// The values of bags do not depend on which rows are in memory.
+/// Shows that the values of bags do not depend on which rows are in memory.
 #[test]
 fn bags_of_rows_on_disk_are_those_of_rows_in_memory() {
     let small = new_bank();

@@ -1,5 +1,5 @@
 //! Tests that counts of Gets before admission stay within their limit, and that keys that come
-//! again in time get their rows.
+//! again in time get rows.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -9,14 +9,15 @@ use std::path::Path;
 use embank::{Admission, Bank, BankOptions, Eviction, Table, TableConfig, Tracking};
 use embank_kv::inspect;
 
-/// The smallest limit of counts, as the docs give it for a table with fewer rows.
+/// The smallest limit on counts in a generation, as documented. It applies to tables with fewer
+/// rows.
 const COUNTS_MIN: usize = 65_536;
 
 fn config(needed: u32) -> TableConfig {
     TableConfig::new(1).admission(Admission::AfterGets(needed)).tracking(Tracking::SetTime)
 }
 
-/// A budget with room for the index of several generations of counts.
+/// Options with a budget that has room for the index of several generations of counts.
 fn options() -> BankOptions {
     BankOptions { memory_budget_bytes: 32 << 20, ..Default::default() }
 }
@@ -25,7 +26,7 @@ fn get(table: &Table, keys: &[u64]) {
     table.get(keys, &mut vec![0.0; keys.len()]).unwrap().release().unwrap();
 }
 
-/// Gets `COUNTS_MIN` keys once each, from `first` on: enough to end a generation.
+/// Gets `COUNTS_MIN` keys once each, from `first` on, which is enough to end a generation.
 fn one_off(table: &Table, first: u64) {
     for batch in 0..16 {
         let first = first + batch * (COUNTS_MIN as u64 / 16);
@@ -33,7 +34,7 @@ fn one_off(table: &Table, first: u64) {
     }
 }
 
-/// The name and the row count of each table of counts in the newest checkpoint.
+/// Returns the name and row count of each table of counts in the newest checkpoint.
 fn counts_on_disk(dir: &Path) -> Vec<(String, u64)> {
     let newest = inspect::summary(dir).unwrap().checkpoints.into_iter().next_back().unwrap();
     let counts = newest.tables.into_iter();
@@ -43,8 +44,8 @@ fn counts_on_disk(dir: &Path) -> Vec<(String, u64)> {
     found
 }
 
-/// In an earlier version counts of keys that came once were never removed. They slowed down Gets of
-/// new keys.
+/// Shows that counts of keys that come once have a limit. In an earlier version they were never
+/// removed, and slowed down Gets of new keys.
 #[test]
 fn counts_of_keys_that_come_once_have_a_limit() {
     let dir = tempfile::tempdir().unwrap();
@@ -58,7 +59,7 @@ fn counts_of_keys_that_come_once_have_a_limit() {
     assert_eq!(counts.len(), 2, "{counts:?}");
     assert!(counts.iter().all(|&(_, rows)| rows < COUNTS_MIN as u64 + 1000), "{counts:?}");
     assert_eq!(bank.tables().len(), 1);
-    // The counts of the last keys are kept.
+    // The counts of the last keys still exist.
     get(&table, &[699_999, 640_000]);
     assert_eq!(table.contains(&[699_999, 640_000]).unwrap(), [true, true]);
 }
@@ -72,14 +73,14 @@ fn a_key_that_comes_again_in_time_gets_its_row() {
         assert_eq!(table.contains(&[7]).unwrap(), [false]);
         get(&table, &[7, 8 + round]);
         one_off(&table, 1_000_000 * (round + 1));
-        // A checkpoint makes the generations durable, as it does rows.
+        // A checkpoint makes the generations durable, like rows.
         bank.checkpoint(b"").unwrap();
         drop((table, bank));
         bank = Bank::open(dir.path(), options()).unwrap();
         table = bank.open_table("t").unwrap();
     }
     assert_eq!(table.contains(&[7, 8, 9]).unwrap(), [true, false, false]);
-    // Key 8 was got once, and two generations ended since: its count begins at 1 again.
+    // Key 8 was read once, and two generations have ended since, so its count begins at 1 again.
     get(&table, &[8]);
     get(&table, &[8]);
     assert_eq!(table.contains(&[8]).unwrap(), [false]);
@@ -139,7 +140,8 @@ fn a_generation_of_a_large_table_is_as_large_as_the_table() {
     assert_eq!(rows, [3 * COUNTS_MIN as u64, COUNTS_MIN as u64]);
 }
 
-/// Compares the counts with a model of two maps. Reopens lose what no checkpoint has.
+/// Compares the counts with a model of two maps. A reopen loses all counts after the last
+/// checkpoint.
 #[test]
 fn generations_do_what_two_maps_would() {
     #[derive(Clone, Default)]

@@ -1,4 +1,4 @@
-//! Tests what a dropped table leaves: its rows, its waiting Gets, its leases and its lookahead.
+//! Tests the effects of dropping a table on its rows, waiting Gets, leases and lookahead.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -127,7 +127,7 @@ fn what_was_announced_is_cancelled_and_fails_nobody() {
     }
     test.bank.drop_table("t").unwrap();
     assert!(test.bank.wait_lookahead(Duration::from_secs(120)));
-    // The next announcement, of any table, would return a failure of the worker.
+    // If the worker had failed, the next announcement of any table would return the error.
     other.lookahead(&keys).unwrap();
     assert!(test.bank.wait_lookahead(Duration::from_secs(120)));
     let stats = test.bank.stats().lookahead;
@@ -141,8 +141,8 @@ fn what_was_announced_is_cancelled_and_fails_nobody() {
     assert_eq!(rows_of(&other, &keys), [1.5; 1000]);
 }
 
-/// Threads announce, get and update while the table is dropped. Each call works, or fails with
-/// `TableDropped`.
+/// Shows that dropping a table under load harms no other table. Threads announce, get and update
+/// rows meanwhile. Each call succeeds, or fails with `TableDropped`.
 #[test]
 fn a_table_dropped_under_load_harms_no_other() {
     let test = new_bank();

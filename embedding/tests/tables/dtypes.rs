@@ -16,7 +16,7 @@ fn row(key: u64) -> Vec<f32> {
     (0..DIM).map(|column| ((key * 31 + u64::from(column) * 7) as f32 * 0.37).sin()).collect()
 }
 
-/// The largest error of a row that is stored as this dtype: half a step of its largest value.
+/// Returns the largest rounding error of a row in this dtype: half a step of its largest value.
 fn half_step(dtype: Dtype, row: &[f32]) -> f32 {
     let largest = row.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
     largest
@@ -50,8 +50,7 @@ fn rows_come_back_as_near_as_the_dtype_can_tell_wherever_they_lie() {
         assert_eq!(got, held);
         push_to_disk(&test.bank);
         assert_eq!(rows_of(&table, &keys), held, "{dtype:?}: from disk");
-        // Rows that were read can be put back without a change, except for the last bit of int8's
-        // scale.
+        // Rows that were read can be put back unchanged, except for the last bit of an int8 scale.
         table.put(&keys, &held).unwrap();
         for (found, expected) in rows_of(&table, &keys).iter().zip(&held) {
             assert!((found - expected).abs() <= 2e-7 * expected.abs(), "{dtype:?}");
@@ -75,7 +74,7 @@ fn a_peek_of_a_missing_row_is_what_a_get_makes() {
     }
 }
 
-/// Trains one table of `config`. Returns the largest distance of its rows from the f32 table's.
+/// Trains `table`, and `exact` in f32. Returns the largest distance between their rows.
 fn distance_to_f32(table: &Table, exact: &Table, steps: u64) -> f32 {
     for step in 0..steps {
         for key in 0..4 {
@@ -125,8 +124,9 @@ fn state_below_f32_follows_f32_too() {
     }
 }
 
-/// Rounding to the nearest would never move these rows. Draws that do not count the steps would
-/// leave half of the values where they are.
+/// Shows that stochastic rounding adds up updates below half a step. Rounding to nearest would
+/// never move these rows. Draws that ignore the number of steps would never move half of the
+/// values.
 #[test]
 fn updates_below_half_a_step_add_up() {
     for dtype in [Dtype::Bf16, Dtype::Int8] {
@@ -190,7 +190,7 @@ fn puts_through_a_lease_are_updates_and_others_are_exact() {
     let start = TableConfig::new(2).dtype(Dtype::Int8).initializer(Initializer::Constant(1.0));
     let table = test.bank.table("t", start).unwrap();
     let keys: Vec<u64> = (0..400).collect();
-    // 100 steps of 1/127, and a quarter of a step.
+    // The second value is 100 steps of 1/127, plus a quarter of a step.
     let rows = [1.0, 100.25 / 127.0].repeat(keys.len());
     let mut seen = vec![0.0; rows.len()];
     table.get(&keys, &mut seen).unwrap().put(&rows).unwrap();
@@ -221,7 +221,7 @@ fn dtypes_are_the_tables_for_good_and_checked() {
     }
 }
 
-/// What lies on disk: docs/format.md.
+/// Shows that the bytes of a row follow docs/format.md.
 #[test]
 fn the_bytes_of_a_row_are_those_of_the_format() {
     let config = |dtype| TableConfig::new(3).dtype(dtype).optimizer(Optimizer::adam(0.1));

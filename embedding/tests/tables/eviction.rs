@@ -38,8 +38,8 @@ fn rows_on_disk_and_in_memory_go_by_age_and_a_dry_run_says_which() {
     let fresh: Vec<u64> = keys.iter().copied().filter(|key| key % 5 == 0).collect();
     table.apply_gradients(&fresh, &vec![0.0; 2 * fresh.len()]).unwrap();
     test.bank.checkpoint(b"").unwrap();
-    // These rows are used after the checkpoint. The eviction scans the checkpoint, which shows them
-    // old.
+    // These rows are used after the checkpoint. The eviction scans the checkpoint, in which they
+    // look old.
     let later: Vec<u64> = keys.iter().copied().filter(|key| key % 5 == 1).collect();
     table.put(&later, &vec![2.0; 2 * later.len()]).unwrap();
     let old: Vec<u64> = keys.iter().copied().filter(|key| key % 5 > 1).collect();
@@ -57,7 +57,8 @@ fn rows_on_disk_and_in_memory_go_by_age_and_a_dry_run_says_which() {
     assert!(evicted(&table, &stale).is_empty());
     assert_eq!(table.stats().evicted_rows, old.len() as u64);
 
-    // The next checkpoint makes the eviction durable. Without it, a reopen brings the rows back.
+    // Only the next checkpoint makes the eviction durable. Without it, a reopen brings the rows
+    // back.
     let path = test.dir.path().join("bank");
     let crate::common::TestBank { bank, dir } = test;
     drop((table, bank));
@@ -180,7 +181,7 @@ proptest! {
         let (mut rows, mut kept) = (HashMap::<u64, Row>::new(), HashMap::new());
         table.set_time(0).unwrap();
         bank.checkpoint(b"").unwrap();
-        // The time now, the largest time that was set, and the largest time in the checkpoint.
+        // The present time, the largest time that was set, and the largest time in the checkpoint.
         let (mut now, mut largest, mut kept_time) = (0, 0, 0);
         for step in steps {
             let made = Row { size: 1.0, last: now, uses: 0 };
@@ -192,8 +193,8 @@ proptest! {
                     *row = Row { size, last: row.last.max(now), uses: row.uses + 1 };
                 }
                 Step::Apply(key) => {
-                    // The gradient of a new row takes its second column from 1 to 0, which is what
-                    // a put writes.
+                    // The gradient changes a new row's second column from 1 to 0, the value that a
+                    // put writes.
                     let new = !rows.contains_key(&key);
                     table.apply_gradients(&[key], &[-1.0, f32::from(u8::from(new))]).unwrap();
                     let row = rows.entry(key).or_insert(made);

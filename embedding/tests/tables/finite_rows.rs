@@ -1,4 +1,4 @@
-//! Tests that rows and optimizer state stay finite: sums saturate, and an update that would make a
+//! Tests that rows and optimizer state stay finite. Sums saturate, and an update that would make a
 //! row infinite is refused with the row's key.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
@@ -27,7 +27,8 @@ fn optimizers() -> [Optimizer; 6] {
     ]
 }
 
-/// If the sum of squares were infinite, no later gradient would move the row.
+/// Shows that a row still learns after a gradient whose square no state can hold. With an infinite
+/// sum of squares, no later gradient would move it.
 #[test]
 fn a_row_learns_on_after_a_gradient_whose_square_no_state_can_hold() {
     for optimizer in optimizers() {
@@ -42,8 +43,8 @@ fn a_row_learns_on_after_a_gradient_whose_square_no_state_can_hold() {
             table.apply_gradients(&[1], &[large; 3]).expect(&case);
             let before = row(&table, 1);
             assert!(before.iter().all(|value| value.is_finite()), "{case}: {before:?}");
-            // These gradients are as large as the first, so they count in the state, and point the
-            // other way.
+            // These gradients have the opposite sign. They are as large as the first, so they
+            // matter compared with the state.
             for _ in 0..3 {
                 table.apply_gradients(&[1], &[-large; 3]).expect(&case);
             }
@@ -60,7 +61,8 @@ fn a_row_learns_on_after_a_gradient_whose_square_no_state_can_hold() {
     }
 }
 
-/// The sum of 3.0 squared exceeds the largest f16 after 7,500 steps.
+/// Shows that a long sum in f16 saturates and is counted. The sum of squares of 3.0 exceeds the
+/// largest f16 after about 7,300 steps.
 #[test]
 fn a_long_sum_in_16_bits_saturates_and_is_counted() {
     let test = new_bank();
@@ -114,12 +116,13 @@ fn a_step_that_would_make_a_row_infinite_is_refused_and_the_others_are_taken() {
         assert_eq!([row(&table, 1), row(&table, 3)], before, "{dtype:?}");
         assert_eq!(row(&table, 2), [0.0, 0.0], "{dtype:?}");
         assert_eq!(table.outstanding(1).unwrap(), Some(0));
-        // A refused gradient leaves no trace: ordinary gradients are applied again.
+        // A refused gradient leaves no trace: an ordinary gradient is applied again.
         table.apply_gradients(&[1], &[1.0, 0.0]).unwrap();
     }
 }
 
-/// Optimizer settings that turn a small gradient into a large step.
+/// Shows that a row never becomes infinite, even with settings that turn a small gradient into a
+/// large step.
 #[test]
 fn a_learning_rate_that_makes_rows_infinite_is_refused() {
     let decay = |weight_decay| Optimizer::Sgd(Sgd { weight_decay, ..Sgd::new(1e10) });
@@ -170,7 +173,7 @@ fn a_put_refuses_what_an_import_refuses() {
             assert_eq!([row(&table, 1), row(&table, 2)], before);
             assert_eq!(table.outstanding(1).unwrap(), Some(0));
         }
-        // The largest finite value of each dtype.
+        // The largest value that each dtype stores as a finite one.
         let largest = match dtype {
             Dtype::F16 => 65_519.0,
             Dtype::Bf16 => f32::from_bits(0x7F7F_7FFF),

@@ -1,4 +1,4 @@
-//! Tests optimizers in tables: state beside the rows, settings that change while a table is open,
+//! Tests optimizers in tables: state stored with rows, settings that change while a table is open,
 //! and clipping.
 
 use crate::common::{new_bank, rows_of, small_options};
@@ -31,7 +31,7 @@ fn gradient(step: usize) -> Vec<f32> {
     (0..DIM as usize).map(|column| ((step * 7 + column * 3) % 11) as f32 / 4.0 - 1.0).collect()
 }
 
-/// A row's result depends on its own steps only, not on steps of other rows between them.
+/// Shows that a row's result depends only on its own steps, not on steps of other rows in between.
 #[test]
 fn each_row_counts_its_own_steps() {
     for optimizer in optimizers() {

@@ -108,7 +108,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// A row of the model: all columns of its vector, and the accumulators if the table uses Adagrad.
+/// A row of the model: its vector, and its accumulators if the table uses Adagrad.
 #[derive(Debug, Clone, PartialEq)]
 struct ModelRow {
     vector: Vec<f32>,
@@ -133,8 +133,8 @@ fn new_row(table: &Table, key: u64) -> ModelRow {
     ModelRow { vector: initial_of(table, &[key]), sums: vec![0.5; DIM] }
 }
 
-/// a * b + c, rounded as the crate rounds it. `f32::mul_add` differs in about one of 2^29 cases,
-/// and this test runs more cases than that.
+/// Returns a * b + c, computed in f64 and rounded to f32. The crate uses `f32::mul_add`, which
+/// differs in about one of 2^29 cases. This test computes fewer cases.
 fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
     (f64::from(a) * f64::from(b) + f64::from(c)) as f32
 }
@@ -150,7 +150,8 @@ fn model_step(row: &mut ModelRow, gradient: f32, adagrad: bool) {
     }
 }
 
-/// Applies one gradient per key of the batch. The gradients of equal keys are summed in order.
+/// Applies one gradient per key of the batch to the model. The gradients of a repeated key are
+/// summed in order.
 fn model_apply(model: &mut Model, tables: &[Table], table: usize, keys: &[u64], gradient: f32) {
     let mut sums: HashMap<u64, f32> = HashMap::new();
     for &key in keys {

@@ -1,4 +1,4 @@
-//! Tests scans: they show each row of a checkpoint once while other threads change the table.
+//! Tests that a scan returns each row of a checkpoint once while other threads change the table.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -9,13 +9,14 @@ use embank::{Adagrad, Bank, Error, Optimizer, Scan, TableConfig};
 
 const DIM: usize = 3;
 
-/// An odd dim, and optimizer state after the vector. A scan must show neither padding nor state.
+/// Settings with an odd dim, and with optimizer state after the vector. A scan must return neither
+/// padding nor state.
 fn config() -> TableConfig {
     let adagrad = Optimizer::Adagrad(Adagrad { initial_accumulator: 9.0, ..Adagrad::new(0.5) });
     TableConfig::new(DIM as u32).optimizer(adagrad)
 }
 
-/// The rows that a scan has not shown yet, read in batches of `batch`.
+/// Returns the rows that a scan has not returned yet, read in batches of `batch`.
 fn collect(scan: &mut Scan, batch: usize) -> HashMap<u64, Vec<f32>> {
     let mut found = HashMap::new();
     let (mut keys, mut rows) = (vec![0; batch], vec![f32::NAN; batch * DIM]);

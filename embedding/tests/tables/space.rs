@@ -1,5 +1,5 @@
-//! Tests disk space: options reach the store, a quota refuses what does not fit, and its advice
-//! works.
+//! Tests disk space: the store receives the options, a quota refuses rows that do not fit, and the
+//! error's advice works.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -13,7 +13,7 @@ fn by_hand() -> BankOptions {
     BankOptions { compaction, ..small_options() }
 }
 
-/// Writes every row often enough that the log is many times as long as its rows.
+/// Writes every row repeatedly, so the log becomes many times as long as its rows.
 fn rewrite(table: &Table, keys: &[u64], times: usize) {
     let rows = vec![1.0; keys.len() * table.dim()];
     for _ in 0..times {
@@ -105,8 +105,8 @@ fn a_quota_refuses_what_does_not_fit_and_dropping_a_table_cures_it() {
     test.bank.drop_table("t").unwrap();
     test.bank.checkpoint(b"dropped").unwrap();
     test.bank.compact().unwrap();
-    // Two checkpoints are kept. The last one from before the compaction goes with the second new
-    // one.
+    // Two checkpoints are kept, so the second new one removes the last one from before the
+    // compaction.
     test.bank.checkpoint(b"compacted").unwrap();
     test.bank.checkpoint(b"and its last checkpoint gone").unwrap();
     let again = table(&test.bank, config());
@@ -115,8 +115,8 @@ fn a_quota_refuses_what_does_not_fit_and_dropping_a_table_cures_it() {
     assert_eq!(rows_of(&kept, &[1]), [7.0; DIM as usize]);
 }
 
-/// A Get that the quota stops halfway leaves no count behind. Outstanding leases can end, although
-/// giving back a count of a row on disk takes a new record.
+/// Shows that a Get that the quota stops halfway leaves no count behind. Outstanding leases can
+/// still end, although giving back a count of a row on disk writes a new record.
 #[test]
 fn at_the_quota_counts_come_back() {
     let compaction = CompactionOptions { background: true, ..CompactionOptions::default() };

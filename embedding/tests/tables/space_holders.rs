@@ -1,4 +1,4 @@
-//! Tests that the error at the quota, and the statistics, name what holds the log's space.
+//! Tests that the error at the quota, and the statistics, name the holders of the log's space.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -27,7 +27,8 @@ fn write_all(table: &Table) -> embank::Result<()> {
     Ok(())
 }
 
-/// Rewrites the rows until the quota is used up, and takes checkpoints that release older ones.
+/// Rewrites the rows until the log reaches the quota, and takes checkpoints that release older
+/// ones. Returns the holders that the error names, and its text.
 fn fill(bank: &Bank, table: &Table) -> (Vec<SpaceHolder>, String) {
     // The loop ends: the holder keeps every rewrite in the log, so the log reaches the quota.
     for _ in 0..10_000 {
@@ -56,7 +57,7 @@ fn an_open_scan_is_named_and_nothing_else_is_blamed() {
     assert!(text.contains("an open scan") && text.contains("close the scan"), "{text}");
     assert_eq!(test.bank.space_holders()[0], holders[0]);
     drop(scan);
-    // The error's advice works: with the scan closed there is room.
+    // The error's advice works: once the scan is closed, the log has room.
     test.bank.checkpoint(b"").unwrap();
     write_all(&table).unwrap();
     assert!(test.bank.space_holders().iter().all(|of| of.checkpoint.is_some()));

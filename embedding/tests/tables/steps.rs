@@ -1,4 +1,4 @@
-//! Tests one step over several tables: a refused step changes no table or names the tables that it
+//! Tests one step over several tables. A refused step changes no table, or names the tables that it
 //! changed.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
@@ -62,7 +62,7 @@ fn a_gradient_that_is_not_finite_stops_the_step_of_every_table() {
     }
 }
 
-/// Each gradient is finite, but the sum of a key's gradients is infinite.
+/// Shows that an infinite sum stops the step, although each gradient of the key is finite.
 #[test]
 fn a_sum_over_two_leases_that_overflows_stops_the_step() {
     let test = new_bank();
@@ -103,7 +103,7 @@ fn a_lease_that_has_expired_stops_the_step() {
     let tables = tables(&test.bank);
     tables[1].set_staleness_bound(Some(0));
     let old = get(&tables[1], &[1]);
-    // Another thread's Get of the row ends the lease once the lease is older than its timeout.
+    // Another thread's Get of the row expires the lease once the lease is older than its timeout.
     std::thread::scope(|scope| {
         scope.spawn(|| get(&tables[1], &[1]).release().unwrap()).join().unwrap();
     });

@@ -1,5 +1,5 @@
-//! Tests that handles, leases and lookahead of a dropped table are refused after its number went to
-//! a new table, and change nothing there.
+//! Tests that handles, leases and lookahead of a dropped table fail after a new table got its
+//! number, and change nothing there.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -13,7 +13,7 @@ use embank::{
     OwnedValues, Table, TableConfig, Tracking, VocabularyConfig,
 };
 
-/// No background compaction, and one kept checkpoint.
+/// Options without background compaction, and with one kept checkpoint.
 fn options() -> BankOptions {
     BankOptions {
         checkpoints_kept: 1,
@@ -26,16 +26,16 @@ fn config() -> TableConfig {
     TableConfig::new(2).optimizer(Optimizer::sgd(1.0)).tracking(Tracking::SetTime)
 }
 
-/// Removes the dropped tables' rows from the log and from all checkpoints but the last.
+/// Removes the dropped tables' rows from the log, and from all checkpoints except the last.
 fn clear(bank: &Bank) {
     bank.checkpoint(b"").unwrap();
     bank.compact().unwrap();
     bank.checkpoint(b"").unwrap();
 }
 
-/// Makes a table, and waits until a number is free.
+/// Makes a table. If no number is free, first frees the numbers of dropped tables.
 fn make(bank: &Bank, name: &str, config: &TableConfig) -> Table {
-    // The loop ends: the dropped tables' numbers come back.
+    // The loop ends: `clear` frees the numbers of dropped tables.
     loop {
         match bank.table(name, config.clone()) {
             Ok(table) => return table,
@@ -64,7 +64,8 @@ fn what_knows_a_dropped_table_never_reaches_the_one_that_gets_its_number() {
     let old = bank.table("t", config()).unwrap();
     old.set_time(70).unwrap();
     old.put(&keys, &[3.0; 600]).unwrap();
-    // Three numbers: this table, the table of times, and the table to drop and make.
+    // Three tables need numbers: this one, the table of times, and the table that is dropped and
+    // made again.
     bank.table("other", config()).unwrap().put(&[1], &[5.0; 2]).unwrap();
     bank.limit_table_numbers(3);
     let lease = |key| old.get(&[key], &mut [0.0; 2]).unwrap();
@@ -114,7 +115,8 @@ fn what_knows_a_dropped_table_never_reaches_the_one_that_gets_its_number() {
     assert!(refused.to_string().contains("none was ever given"), "{refused}");
 }
 
-/// The worker holds or has queued rows of the dropped table when the new table gets its number.
+/// Shows that lookahead of a dropped table moves no row of the table that gets its number. At that
+/// moment the worker reads rows of the dropped table or has them in its queue.
 #[test]
 fn a_lookahead_of_a_dropped_table_moves_no_row_of_another() {
     const ROUNDS: u64 = 8;
@@ -128,7 +130,7 @@ fn a_lookahead_of_a_dropped_table_moves_no_row_of_another() {
     for round in 0..ROUNDS {
         let value = round as f32;
         table.put(&keys, &vec![value; 3_000]).unwrap();
-        // Twice as many bytes as memory holds.
+        // Writes twice as many bytes as memory holds.
         for _ in 0..2 {
             filler.put(&filler_keys, &vec![value; 4_000 * 64]).unwrap();
         }
@@ -177,7 +179,8 @@ fn a_lookahead_of_a_dropped_table_moves_no_row_of_another() {
     assert!(filler.lookahead(&keys).is_ok());
 }
 
-/// In an earlier version each round used up three numbers for good.
+/// Shows that a vocabulary can be renumbered without limit. In an earlier version each round
+/// permanently used up three table numbers.
 #[test]
 fn a_vocabulary_is_renumbered_without_end() {
     let test = new_bank_with(options());
@@ -213,8 +216,8 @@ fn a_vocabulary_is_renumbered_without_end() {
     assert_eq!(words.values(&ids).unwrap(), OwnedValues::U64(vec![5, 6]));
 }
 
-/// A reader refreshes after the table was dropped and made again, with a new number and with the
-/// old one.
+/// Shows that a reader's handles belong to the table that they were opened for. The table is
+/// dropped and made again before a refresh, with a new number and with the old one.
 #[test]
 fn a_readers_handles_are_of_the_table_that_they_were_opened_for() {
     let test = new_bank_with(options());
@@ -230,7 +233,7 @@ fn a_readers_handles_are_of_the_table_that_they_were_opened_for() {
         bank.drop_table("t").unwrap();
         let before = table.number();
         if round % 2 == 0 {
-            // The reader moves off the old checkpoint, so that the number becomes free.
+            // The reader must leave the old checkpoint before the number becomes free.
             bank.checkpoint(b"").unwrap();
             reader.refresh().unwrap();
             clear(bank);
@@ -253,7 +256,7 @@ fn a_readers_handles_are_of_the_table_that_they_were_opened_for() {
     assert!(numbers.iter().all(|number| (1..=2).contains(number)), "{numbers:?}");
 }
 
-/// A table that reuses a number has ordinary rows, initial values and settings.
+/// Shows that a table that reuses a number has ordinary rows, initial values and settings.
 #[test]
 fn a_table_with_a_number_that_was_used_is_as_any_other() {
     let test = new_bank_with(options());

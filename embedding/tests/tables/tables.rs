@@ -188,7 +188,7 @@ fn a_gradient_that_is_not_finite_is_refused_and_changes_nothing() {
         assert_eq!(table.outstanding(1).unwrap(), Some(0));
         assert!(table.apply_gradients(&[1, 2], &[1.0, bad, 1.0, 1.0]).is_err());
     }
-    // Two finite gradients of one key whose sum is infinite.
+    // One key has two finite gradients whose sum is infinite.
     assert!(table.apply_gradients(&[1, 1], &[f32::MAX; 4]).is_err());
     assert_eq!(rows_of(&table, &[1, 2]), initial_of(&table, &[1, 2]));
 }

@@ -1,5 +1,5 @@
-//! Tests batches that several threads share: rows, clocks, counters and errors equal those of one
-//! thread.
+//! Tests batches that several threads share. Rows, clocks, counters and errors must equal those of
+//! one thread.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -24,7 +24,7 @@ fn config() -> TableConfig {
     TableConfig::new(DIM as u32).optimizer(Optimizer::RowWiseAdagrad(RowWiseAdagrad::new(0.1)))
 }
 
-/// Runs some steps of every kind. Returns the values that they returned.
+/// Runs several steps of every kind, and returns all values that the steps returned.
 fn train(table: &Table, seed: u64) -> Vec<f32> {
     let mut random = Rng::with_seed(seed);
     let mut seen = Vec::new();
@@ -61,7 +61,7 @@ fn train(table: &Table, seed: u64) -> Vec<f32> {
     seen
 }
 
-/// Results have equal bits for any number of threads, in memory and from disk.
+/// Shows that results have equal bits for any number of threads, in memory and from disk.
 #[test]
 fn any_number_of_threads_gives_the_rows_of_one() {
     for memory_budget_bytes in [1 << 20, 64 << 20] {
@@ -87,7 +87,8 @@ fn any_number_of_threads_gives_the_rows_of_one() {
     }
 }
 
-/// A step that a row refuses changes all other rows, of every part, and names the first row.
+/// Shows that a step that a row refuses still changes all other rows of every part. The error names
+/// the first refused row.
 #[test]
 fn a_refused_row_of_a_part_is_named_and_all_others_are_stepped() {
     let bank = bank_of(4, 64 << 20);
@@ -110,7 +111,7 @@ fn a_refused_row_of_a_part_is_named_and_all_others_are_stepped() {
     }
 }
 
-/// A NaN in the last part changes no row of any part.
+/// Shows that a NaN in the last part changes no row of any part.
 #[test]
 fn a_bad_gradient_of_a_part_changes_no_row() {
     let bank = bank_of(4, 64 << 20);
@@ -127,7 +128,8 @@ fn a_bad_gradient_of_a_part_changes_no_row() {
     assert_eq!(table.outstanding(0).unwrap(), Some(0));
 }
 
-/// A row at its bound in one part blocks the whole batch, and the other parts hold nothing.
+/// Shows that a row at its bound in one part blocks the whole batch, and that the other parts then
+/// hold nothing.
 #[test]
 fn a_blocked_row_of_a_part_blocks_the_batch() {
     let bank = bank_of(4, 64 << 20);
@@ -144,8 +146,8 @@ fn a_blocked_row_of_a_part_blocks_the_batch() {
     table.try_get(&keys, &mut rows).unwrap().unwrap().release().unwrap();
 }
 
-/// Shared batches admit the same keys as one thread, and the lease holds the admitted rows of all
-/// parts.
+/// Shows that shared batches admit the same keys as batches of one thread. The lease holds the
+/// admitted rows of all parts.
 #[test]
 fn admission_counts_the_keys_of_all_parts() {
     let banks = [1, 4].map(|threads| bank_of(threads, 64 << 20));
@@ -167,7 +169,8 @@ fn admission_counts_the_keys_of_all_parts() {
     assert_eq!(rows_of(&tables[0], &there), rows_of(&tables[1], &there));
 }
 
-/// Several callers at once: one uses the pool, the others work alone, and no update is lost.
+/// Shows that no update is lost with several callers at once. One of them uses the pool, and the
+/// others work alone.
 #[test]
 fn callers_at_once_lose_no_update() {
     let bank = bank_of(3, 64 << 20);
@@ -187,7 +190,8 @@ fn callers_at_once_lose_no_update() {
     assert!(rows_of(&table, &keys).iter().all(|&value| value == 40.0));
 }
 
-/// A peek in parts, or of bags, shows one checkpoint, even if the reader refreshes during the peek.
+/// Shows that a peek in parts, or of bags, reads one checkpoint, even if the reader refreshes
+/// during the peek.
 #[test]
 fn a_peek_shows_one_checkpoint_while_the_reader_is_refreshed() {
     let bank = bank_of(1, 64 << 20);
@@ -213,7 +217,7 @@ fn a_peek_shows_one_checkpoint_while_the_reader_is_refreshed() {
         let offsets: Vec<u64> = (0..=keys.len() as u64).collect();
         let bags = Bags { offsets: &offsets, pooling: Pooling::Sum, weights: None };
         let mut rows = vec![f32::NAN; keys.len() * DIM];
-        // The loop ends: the other thread stores its last round.
+        // The loop ends once the other thread has stored its last round.
         while last.load(Ordering::Acquire) == 0 {
             read.peek(&keys, &mut rows, Missing::Error).unwrap();
             assert!(rows.iter().all(|&value| value == rows[0]), "a peek of two checkpoints");
@@ -235,8 +239,9 @@ fn a_number_of_threads_out_of_range_is_refused() {
     opened(0).unwrap();
 }
 
-/// A thread of another rayon pool runs other jobs of its pool while it waits. If it waited for
-/// parts, such a job could wait for rows that its own batch holds.
+/// Shows that batches of a rayon thread do not wait for themselves. Such a thread runs other jobs
+/// of its pool while it waits. If it waited for parts, such a job could wait for rows that its own
+/// batch holds.
 #[test]
 fn jobs_of_another_pool_that_share_rows_do_not_wait_for_themselves() {
     let bank = bank_of(4, 64 << 20);
@@ -254,7 +259,7 @@ fn jobs_of_another_pool_that_share_rows_do_not_wait_for_themselves() {
     assert!(keys.iter().all(|&key| table.outstanding(key).unwrap() == Some(0)));
 }
 
-/// The threads of a bank end with it.
+/// Shows that the threads of a bank end with it.
 #[test]
 fn the_threads_end_with_the_bank() {
     let bank = bank_of(3, 64 << 20);
@@ -262,7 +267,7 @@ fn the_threads_end_with_the_bank() {
     let keys: Vec<u64> = (0..8192).collect();
     let before = batch_threads();
     table.peek(&keys, &mut vec![0.0; keys.len() * DIM], Missing::Initial).unwrap();
-    // Other tests of this process open and close banks of their own.
+    // Other tests of this process open and close their own banks.
     let own = || batch_threads().into_iter().filter(|id| !before.contains(id)).collect::<Vec<_>>();
     let deadline = Instant::now() + Duration::from_secs(60);
     // A thread names itself after it has started, on a busy machine after the batch has ended.
@@ -280,7 +285,7 @@ fn the_threads_end_with_the_bank() {
     }
 }
 
-/// The ids of all threads of the process that work on batches.
+/// Returns the ids of all threads of the process that work on batches.
 fn batch_threads() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     tasks

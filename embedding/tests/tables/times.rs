@@ -1,5 +1,5 @@
-//! Tests that the time of `set_time` survives a reopen, so that rows used before the next
-//! `set_time` do not look old.
+//! Tests that the time of `set_time` survives a reopen. Rows used before the next `set_time` must
+//! not look old.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -10,7 +10,7 @@ fn config() -> TableConfig {
     TableConfig::new(1).optimizer(Optimizer::sgd(0.1)).tracking(Tracking::SetTime)
 }
 
-/// The number of rows that were unused for `time`.
+/// Returns the number of rows that were unused for `time`.
 fn old(table: &Table, time: u32) -> u64 {
     table.evict(&Eviction::new().unused_for(time).dry_run(true)).unwrap().rows
 }
@@ -30,7 +30,7 @@ fn an_open_goes_on_with_the_largest_time_that_was_set() {
     let table = bank.table("t", config()).unwrap();
     table.apply_gradients(&[2], &[1.0]).unwrap();
     bank.checkpoint(b"").unwrap();
-    // Row 1 was used at 390 and row 2 at 400, which is the time now.
+    // Row 1 was used at 390, and row 2 at 400, which is the present time.
     assert_eq!((old(&table, 1), old(&table, 10), old(&table, 11)), (1, 1, 0));
     table.set_time(430).unwrap();
     assert_eq!((old(&table, 30), old(&table, 31), old(&table, 40), old(&table, 41)), (2, 1, 1, 0));

@@ -1,4 +1,4 @@
-//! Opens files of rows by their formats.
+//! Opens a file of rows according to its format.
 
 use crate::error::Result;
 use crate::files::batch::{RowFile, Wanted};
@@ -10,14 +10,14 @@ use crate::files::{FileFormat, npy_set, safetensors, settings};
 use crate::row::config::TableConfig;
 use crate::row::tracking::Tracking;
 
-/// A file's rows, with its settings of the exported table.
+/// An opened file, and the settings of the exported table that it stores.
 pub(super) struct Contents {
     pub(super) file: Box<dyn RowFile>,
     pub(super) held: Option<TableConfig>,
     pub(super) values: Option<HeldValues>,
 }
 
-/// `is_tracked`: true if the importing table tracks uses.
+/// Opens a file for an import. `is_tracked` is true if the importing table tracks uses.
 pub(super) fn open(
     source: &Source,
     options: &ImportOptions,
@@ -29,8 +29,8 @@ pub(super) fn open(
     let rows = options.rows.as_deref();
     let state = options.state;
     let uses = options.state && is_tracked;
-    // In a file of another program, or of a table without tracking, columns of these names mean
-    // something else.
+    // `last_used` and `uses` are read only if an exported table with tracking wrote them. In other
+    // files, columns of these names may mean something else.
     let select = |held: Option<&TableConfig>| {
         let has_uses = held.is_some_and(|held| held.tracking != Tracking::None);
         Selection { keys, rows, first_key, wanted: Wanted { state, uses: uses && has_uses } }
@@ -44,7 +44,8 @@ pub(super) fn open(
             Ok(Contents { file: Box::new(file), held, values })
         }
         FileFormat::Npy => {
-            // The set's list says which files belong to the set.
+            // The set's list names the files of uses, so `read` ignores unrelated files of these
+            // names.
             let selection = Selection { keys, rows, first_key, wanted: Wanted { state, uses } };
             let (file, pairs) = npy_set::read(path, selection)?;
             let held = settings::from_pairs(path, &pairs)?;

@@ -2,30 +2,31 @@
 
 use crate::files::FileFormat;
 
-/// The options of an import. Default: all that an export wrote, in the format of the file's suffix;
-/// of another program's file, a single matrix.
+/// Options of an import. By default, an import takes all that an export wrote. From another
+/// program's file it takes the single matrix. The file's suffix gives the format.
 ///
 /// # Examples
 /// See [`Table::import`](crate::Table::import).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportOptions {
-    /// Default: by the suffix ([`FileFormat::of_path`]).
+    /// File format. Default: the file's suffix gives it, see [`FileFormat::of_path`].
     pub format: Option<FileFormat>,
-    /// The tensor or column of the keys (for npy the file). Default: `keys` or `key`. Without such
-    /// a name, row i is the row of key i, if no other part of the file can be keys. Otherwise the
-    /// caller must name the keys or set `first_key`.
+    /// Name of the tensor, column or (for npy) file with the keys. Default: `keys` or `key`. If
+    /// neither exists and no other part of the file can be keys, row i is the row of key i. If
+    /// another part can be keys, the caller must name the keys or set `first_key`.
     pub keys: Option<String>,
-    /// The tensor or column of the vectors (for npy the file). Default: `rows` or `vector`, or the
-    /// only matrix.
+    /// Name of the tensor, column or (for npy) file with the vectors. Default: `rows` or `vector`,
+    /// or the only matrix.
     pub rows: Option<String>,
-    /// Imports by position: row i is the row of this key plus i, whatever else is in the file. Rows
-    /// of a further file continue from there. Default: `None`.
+    /// Imports by position: row i is the row of key `first_key` + i, and keys in the file are
+    /// ignored. With several files, the numbering continues from file to file. Default: `None`.
     pub first_key: Option<u64>,
-    /// Also takes the optimizer's state, and in a table with [tracking](crate::Tracking) each row's
-    /// uses and last use, if the file has them. Default: yes.
+    /// Also takes the optimizer's state, if the file has it. In a table with
+    /// [tracking](crate::Tracking), also takes each row's use count and time of last use. Default:
+    /// yes.
     pub state: bool,
-    /// Takes NaN and infinite values, and values that the table's dtype makes infinite. Default:
-    /// no, they are an error.
+    /// Accepts NaN and infinite values, and values that become infinite in the table's dtype.
+    /// Default: no; they are an error.
     pub non_finite: bool,
 }
 

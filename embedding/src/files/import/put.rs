@@ -1,4 +1,4 @@
-//! Puts rows of a file into records of the store.
+//! Operations that put a file's rows into records of the store.
 
 use embank_kv::{Access, Operation, Shortage};
 
@@ -6,38 +6,38 @@ use crate::dtype::Dtype;
 use crate::files::batch::ReadBatch;
 use crate::row::layout::RowLayout;
 
-/// The parts of a file that go into rows beside the vectors.
+/// The parts of a file that the import takes in addition to the vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) state: bool,
     pub(super) uses: TakenUses,
 }
 
-/// The part of a file's uses that goes into rows.
+/// The use data that an import takes from a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TakenUses {
-    /// The import counts as one use.
+    /// No use data; the import counts as one use.
     None,
-    /// The number of uses. The last use is the present time, because the file's times have another
-    /// unit than the table's.
+    /// Only the number of uses. The time of last use is set to the present, because the file's
+    /// times have another unit than the table's.
     Count,
-    /// The number of uses and the last use.
+    /// The number of uses and the time of last use.
     All,
 }
 
-/// A batch of a file that is put into the table.
+/// A batch of a file's rows that is put into the table.
 #[derive(Debug)]
 pub(super) struct PutImported<'a> {
     pub(super) layout: &'a RowLayout,
     pub(super) batch: &'a ReadBatch,
-    /// For each distinct key, the place of its row in the batch.
+    /// For each distinct key, the position of its row in `batch`.
     pub(super) sources: &'a [u32],
     pub(super) uses: TakenUses,
 }
 
 impl PutImported<'_> {
-    /// If the file has an int8 row as it is stored, the row is stored so, because its scale can't
-    /// be computed from its values.
+    /// Writes a vector and its use data. An int8 row of the file is copied with its scale, because
+    /// the scale can't be computed from the values.
     fn write_vector(&self, i: usize, value: &mut [u8]) {
         let place = self.sources[i] as usize;
         let layout = self.layout;
@@ -55,7 +55,7 @@ impl PutImported<'_> {
     }
 }
 
-/// Replaces whole rows, the optimizer's state too.
+/// Replaces whole rows, including the optimizer's state.
 #[derive(Debug)]
 pub(super) struct PutWithState<'a>(pub(super) PutImported<'a>);
 
@@ -84,7 +84,7 @@ pub(super) struct PutKeepingState<'a>(pub(super) PutImported<'a>);
 impl Operation for PutKeepingState<'_> {
     const ACCESS: Access = Access::Update;
 
-    /// It can be put again.
+    /// The batch may stop half-way if disk space runs out: the caller can repeat the import.
     fn shortage(&self) -> Shortage {
         Shortage::Stops
     }

@@ -1,5 +1,5 @@
-//! Finds the columns of keys, vectors, state and uses in a Parquet file; see `selection` for the
-//! rule.
+//! Finds the columns of keys, vectors, state and uses in a Parquet file. The module `selection`
+//! gives the rule.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::files::selection::{KEY_CURE, KEYS, ROWS, SCALES, STATE, Selection};
 use crate::files::selection::{one_of, refuse_by_position, refuse_state};
 use crate::files::unreadable;
 
-/// The places of a table's columns in a file's schema.
+/// Positions of a table's columns in a file's schema.
 pub(super) struct Columns {
     pub(super) vector: usize,
     pub(super) key: Option<usize>,
@@ -21,7 +21,7 @@ pub(super) struct Columns {
     pub(super) uses: Option<[usize; 2]>,
 }
 
-/// The columns of a file that is being opened.
+/// The schema of a file that is being opened.
 pub(super) struct Found<'a> {
     pub(super) path: &'a Path,
     pub(super) schema: &'a Schema,
@@ -65,7 +65,7 @@ impl Found<'_> {
         listed.collect::<Vec<_>>().join(", ")
     }
 
-    /// Refuses two columns of one name, because the file does not show which one is meant.
+    /// Fails if two columns have the same name: the file does not show which one is meant.
     fn refuse_twins(&self) -> Result<()> {
         let mut seen = HashSet::new();
         match self.schema.fields().iter().find(|field| !seen.insert(field.name())) {
@@ -78,8 +78,9 @@ impl Found<'_> {
         }
     }
 
-    /// State and uses in the file belong to vectors of the usual names, not to another column that
-    /// the caller names.
+    /// Returns the parts to read in addition to the vectors. State and uses in a file belong to
+    /// vectors of the usual names. If the caller names another column as vectors, they are not
+    /// read.
     fn wanted_for(&self, vector: usize, wanted: Wanted) -> Result<Wanted> {
         let name = self.schema.field(vector).name();
         if ROWS.contains(&name.as_str()) {
@@ -92,7 +93,8 @@ impl Found<'_> {
         Ok(Wanted::NOTHING)
     }
 
-    /// Without a name: `vector`, or the only column of lists.
+    /// Finds the column of vectors. If the caller gives no name, this is `vector` or `rows`, or the
+    /// only column of lists.
     fn vector(&self, name: Option<&str>) -> Result<usize> {
         if let Some(name) = name {
             return self.named(name);
@@ -117,7 +119,8 @@ impl Found<'_> {
         Ok(one)
     }
 
-    /// Without a name: `key`; `None` if rows come by position.
+    /// Finds the column of keys. If the caller gives no name, this is `key` or `keys`. `None` if
+    /// the keys are given by position.
     fn key(&self, selection: Selection<'_>, vector: usize) -> Result<Option<usize>> {
         let named = match selection.keys {
             Some(name) => Some(self.named(name)?),
@@ -150,8 +153,8 @@ impl Found<'_> {
         }
     }
 
-    /// The columns of the rows' uses. Fails if the file has only one of them, or one of another
-    /// type.
+    /// Finds the columns of the last use and of the number of uses. Fails if only one of them
+    /// exists, or if one is not UInt32.
     fn uses(&self) -> Result<Option<[usize; 2]>> {
         let names = [LAST_USED, USES];
         if names.iter().all(|name| self.find(name).is_none()) {
@@ -168,7 +171,7 @@ impl Found<'_> {
     }
 }
 
-/// The reason why integers became such a column, if it is known.
+/// Returns a likely reason why a column of keys does not contain integers; empty if unknown.
 fn why(kind: &DataType) -> &'static str {
     match kind {
         _ if kind.is_floating() => {

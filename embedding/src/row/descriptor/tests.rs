@@ -1,4 +1,4 @@
-//! Tests the round trip of descriptors, and the refusal of damaged and newer ones.
+//! Tests that descriptors are read back unchanged, and that damaged and newer ones are refused.
 
 use super::*;
 use crate::optimizer::{Adam, AdamW, Ftrl, RowWiseAdagrad, Sgd};
@@ -102,7 +102,7 @@ fn a_damaged_or_foreign_descriptor_is_refused() {
     assert!(refusal(&newer).contains("version 3"), "{}", refusal(&newer));
 }
 
-/// Returns the descriptor of a plain table with changed settings.
+/// Returns the descriptor of a plain table after `change` was applied to its settings.
 fn with(change: impl FnOnce(&mut Vec<(u16, Vec<u8>)>)) -> Vec<u8> {
     let descriptor = TableConfig::new(24).to_descriptor();
     let (.., settings): (u16, u16, Vec<u8>) = metadata::decode(&descriptor).unwrap();
@@ -153,8 +153,8 @@ fn version_1_is_read_with_the_numbers_that_were_meant() {
     assert_eq!(TableConfig::from_descriptor("t", &descriptor).unwrap(), expected);
 }
 
-/// A round trip would not show a changed order: one list orders the numbers for writing and
-/// reading.
+/// Pins the byte order of each optimizer's numbers. A round trip would not detect a changed order,
+/// because one list serves both writing and reading.
 #[test]
 fn an_optimizer_lies_as_the_format_says() {
     let accumulator = |value: f32| value.to_le_bytes().to_vec();
