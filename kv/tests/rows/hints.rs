@@ -12,9 +12,9 @@ const VALUE_BYTES: usize = 64;
 const ROWS: u64 = 3000;
 
 /// Gets rows and notes where they lie.
-struct Get(RowHints);
+pub(crate) struct NoteHints(pub(crate) RowHints);
 
-impl Operation for Get {
+impl Operation for NoteHints {
     const ACCESS: Access = Access::Get;
     fn settled(&mut self, i: usize, hint: RowHint) {
         self.0.note(i, hint);
@@ -68,7 +68,7 @@ impl Test {
         let table = store.create_table("rows", VALUE_BYTES as u32, b"").unwrap();
         let keys: Vec<u64> = (0..ROWS).collect();
         put(&store, table, &keys, 0, VALUE_BYTES);
-        let mut get = Get(RowHints::none_of(keys.len()));
+        let mut get = NoteHints(RowHints::none_of(keys.len()));
         store.execute(table, &keys, Clock::Keep, &mut get).unwrap();
         let values = keys.iter().map(|&key| Some(value(key, 0, VALUE_BYTES))).collect();
         Self { store, table, keys, values, hints: get.0, _dir: dir }
@@ -168,7 +168,7 @@ fn hints_of_another_store_are_not_used() {
     let mut test = Test::new();
     let other = Test::new();
     let reversed: Vec<u64> = other.keys.iter().rev().copied().collect();
-    let mut get = Get(RowHints::none_of(reversed.len()));
+    let mut get = NoteHints(RowHints::none_of(reversed.len()));
     other.store.execute(other.table, &reversed, Clock::Keep, &mut get).unwrap();
     test.add_by(get.0.all());
     test.add_by(other.hints.all());
@@ -208,7 +208,7 @@ fn hints_of_parts_come_together() {
     let mut whole = RowHints::none_of(test.keys.len());
     for start in [0, half] {
         let keys = &test.keys[start..start + half];
-        let mut get = Get(RowHints::none_of(half));
+        let mut get = NoteHints(RowHints::none_of(half));
         test.store.execute(test.table, keys, Clock::Keep, &mut get).unwrap();
         whole.take_in(start, &get.0);
     }

@@ -7,8 +7,9 @@ use std::collections::{HashMap, VecDeque};
 use crate::common::{
     Add, GetAll, GetEach, PutAll, PutEach, Turn, options, peek, peek_each, rows, turned, value,
 };
+use crate::hints::NoteHints;
 use embank_kv::{
-    Access, Clock, DeviceChoice, Hints, Operation, RowHint, RowHints, Store, StoreOptions, TableId,
+    Access, Clock, DeviceChoice, Hints, Operation, RowHints, Store, StoreOptions, TableId,
 };
 use proptest::prelude::*;
 
@@ -142,16 +143,6 @@ struct Hinted {
 
 /// Number of `Hint` steps whose hints are kept.
 const HINTED_MAX: usize = 3;
-
-/// Gets rows, inserts none, and notes where they lie.
-struct NoteHints(RowHints);
-
-impl Operation for NoteHints {
-    const ACCESS: Access = Access::Get;
-    fn settled(&mut self, i: usize, hint: RowHint) {
-        self.0.note(i, hint);
-    }
-}
 
 /// Adds 3 to the rows that exist.
 struct AddByHints<'a>(Hints<'a>);
