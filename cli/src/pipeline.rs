@@ -195,7 +195,7 @@ struct Report {
     missing_columns: u64,
     first_missing_columns: Vec<String>,
     vocabularies: Vec<Vocabulary>,
-    /// Of the bank.
+    /// The number of the bank's checkpoint that the run read.
     #[serde(skip_serializing_if = "Option::is_none")]
     checkpoint: Option<u64>,
     /// The paths as text, because a path need not be UTF-8 and JSON must be.

@@ -23,22 +23,22 @@ use crate::rows::{self, Model};
 use crate::strangers::check_restored_segments;
 use crate::workload::{BANK, KEYS_END, State, open, options, serial_of};
 
-/// One image in this number is verified as a whole. For that image a scan is compared with the
-/// model, and older checkpoints are opened.
+/// Each of the slow checks runs on one image in this number: the check of the whole bank, the
+/// comparison of a scan with the model, and the opening of older checkpoints.
 const SELDOM: u64 = 4;
 
 /// The operation of the program at the power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
-    /// In `Store::open`.
+    /// The program was in `Store::open`.
     Open,
-    /// In `checkpoint`.
+    /// The program was in `checkpoint`.
     Checkpoint,
-    /// In `compact`. Background compaction may also run during any other phase.
+    /// The program was in `compact`. Background compaction may also run during any other phase.
     Compaction,
-    /// In `roll_back`.
+    /// The program was in `roll_back`.
     RollBack,
-    /// In batches of row changes. Full pages are written during these.
+    /// The program ran batches of row changes. Full pages are written during these.
     Work,
 }
 
@@ -185,7 +185,7 @@ impl<'a> Oracle<'a> {
     /// the image.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Fails with a description of what is wrong.
     pub fn check(&self, cut: &Cut, dir: &Path, seed: u64) -> Result<()> {
         let mut random = Rng::with_seed(seed);
         self.lay_out(cut, dir)?;
@@ -248,7 +248,7 @@ impl<'a> Oracle<'a> {
     /// `.partial` promises a complete checkpoint. The check works on copies of the image, in `dir`.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Fails with a description of what is wrong.
     pub fn check_older(&self, cut: &Cut, dir: &Path) -> Result<()> {
         let copy = dir.join("older");
         let checkpoints = copy.join(BANK).join("checkpoints");

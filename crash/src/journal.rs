@@ -45,14 +45,14 @@ pub enum Op {
         from: String,
         /// The new one.
         to: String,
-        /// What it leads to.
+        /// The file or directory that was renamed.
         node: Node,
     },
     /// Bytes of a file.
     Write {
         /// The file.
         node: Node,
-        /// Where in it.
+        /// The offset of the first byte in the file.
         offset: u64,
         /// What.
         bytes: Arc<[u8]>,
@@ -68,14 +68,14 @@ pub enum Op {
     Punch {
         /// The file.
         node: Node,
-        /// Where the part begins.
+        /// The offset of the part in the file.
         offset: u64,
-        /// How long it is.
+        /// The length of the part in bytes.
         len: u64,
     },
     /// A file's content and length, or a directory's names, were synced.
     Sync {
-        /// What was synced.
+        /// The file or directory that was synced.
         node: Node,
         /// The path from the recorded directory at that moment.
         path: String,
@@ -94,12 +94,12 @@ pub enum Mark {
     },
     /// `checkpoint` returned.
     Done {
-        /// As in `Begun`.
+        /// The serial number of the state.
         serial: u64,
     },
     /// `Store::open` returned a store in this state. State 0 is an empty store.
     Opened {
-        /// As in `Begun`.
+        /// The serial number of the state.
         serial: u64,
     },
     /// The program is about to call `compact`.

@@ -240,7 +240,7 @@ pub const MOMENTS: [Moment; 8] = [
     Moment::Renamed,
 ];
 
-/// What a kill hit.
+/// The result of one kill.
 #[derive(Debug, Clone, Copy)]
 pub struct Kill {
     /// The planned moment of the kill.

@@ -17,7 +17,7 @@ const TABLES: [(&str, u32, bool); 3] =
     [("rows", 24, false), ("wide", 400, false), ("words", 500, true)];
 const PASSING_TABLE: (&str, u32, bool) = ("passing", 64, false);
 
-/// One step.
+/// One step of the writer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Makes the permanent tables.

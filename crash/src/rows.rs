@@ -113,9 +113,9 @@ pub fn put(
 pub struct ModelTable {
     /// The length of the values in bytes. If lengths vary, the longest length.
     pub value_bytes: u32,
-    /// Whether they vary.
+    /// True if the lengths of values vary.
     pub variable: bool,
-    /// Its rows.
+    /// The expected values by key.
     pub rows: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -188,7 +188,7 @@ pub fn check(store: &Store, model: &Model, keys_end: u64) -> Result<()> {
 /// must not have changed since.
 ///
 /// # Errors
-/// As [`check`].
+/// Fails with the first difference. Returns the store's errors.
 pub fn check_by_scan(store: &Store, model: &Model) -> Result<()> {
     for (name, expected) in model {
         let mut found = BTreeMap::new();

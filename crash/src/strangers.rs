@@ -21,7 +21,7 @@ use crate::workload::{open, options};
 /// Exchanges two directories atomically.
 ///
 /// # Errors
-/// What the kernel reports.
+/// Returns the kernel's errors.
 pub fn exchange(a: &Path, b: &Path) -> io::Result<()> {
     let [a, b] = [a, b].map(|path| CString::new(path.as_os_str().as_bytes()));
     let (a, b) = (a?, b?);

@@ -63,7 +63,7 @@ impl State {
 /// A recorded life.
 #[derive(Debug)]
 pub struct Life {
-    /// What was done.
+    /// The calls on the recorded directory.
     pub journal: Journal,
     /// The states by serial number.
     pub states: Vec<State>,
@@ -134,7 +134,7 @@ pub fn live(dir: &Path, seed: u64, steps: u64) -> Result<Life> {
 /// takes two more checkpoints.
 ///
 /// # Errors
-/// As [`live`].
+/// Fails as [`live`] does.
 pub fn live_and_be_killed(dir: &Path, calls: u64) -> Result<Life> {
     let mut living = Living::start(dir, 0)?;
     living.recording.kill_in(Some(calls));

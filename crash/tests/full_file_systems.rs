@@ -21,7 +21,7 @@ use embank_kv::{CompactionOptions, DeviceChoice, Error, Store, StoreOptions};
 const KEYS: u64 = 2000;
 const VALUE_BYTES: u32 = 400;
 const MIB: u64 = 1 << 20;
-/// Of each file system.
+/// Size of each file system that is mounted.
 const SIZE_MIB: u64 = 24;
 const FOUND: &str = "EMBANK_TEST_MOUNT";
 

@@ -168,7 +168,7 @@ fn python_stages(
 /// the Rust tests, so Cargo compiles nothing again.
 ///
 /// # Errors
-/// It can't be built.
+/// Fails if the program can't be built.
 fn program(root: &Path) -> Result<PathBuf> {
     let build = ["test", "--locked", "--no-run", "--test", "outputs"];
     command::shown(cargo(root).args(build)).context("building the program `embank`")?;

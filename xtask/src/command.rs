@@ -42,7 +42,7 @@ pub(crate) fn quiet(command: &mut Command) -> Result<()> {
 /// code becomes this process's.
 ///
 /// # Errors
-/// It can't be started.
+/// Fails if the program can't be started.
 pub(crate) fn become_program(command: &mut Command) -> Result<ExitCode> {
     let line = line(command);
     let error = command.exec();

@@ -36,7 +36,7 @@ pub(crate) fn run_all(runs: Vec<Run>) -> Vec<Ended> {
     thread::scope(|scope| {
         for _ in 0..LANES {
             scope.spawn(|| {
-                // Ends because each turn takes a program out of the queue.
+                // The loop ends because each turn takes a program out of the queue.
                 loop {
                     let Some(run) = locked(&waiting).pop_front() else { break };
                     println!("           begins: {}", run.name);

@@ -54,7 +54,7 @@ impl Percentiles {
     }
 }
 
-/// What a thread did.
+/// The calls and latencies of one thread.
 pub(crate) struct Tally {
     pub(crate) operations: [u64; Kind::ALL.len()],
     pub(crate) scanned_rows: u64,

@@ -27,7 +27,7 @@ pub(crate) struct Loaded {
     pub(crate) load_threads: Option<usize>,
     /// `None` in files of older versions.
     pub(crate) memory_budget_bytes: Option<u64>,
-    /// Where the note lies.
+    /// The directory of the file.
     #[serde(skip)]
     pub(crate) directory: PathBuf,
 }

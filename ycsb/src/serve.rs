@@ -37,7 +37,7 @@ pub(crate) fn run() -> Result<()> {
     let opening: Opening = serde_json::from_str(&line?).context("the first line")?;
     let (stand, load_s) = Stand::load(opening.engine, &opening.settings)?;
     answer(&Ready { configuration: stand.describe(), load_s })?;
-    // Ends with the input.
+    // The loop ends with the input.
     for line in lines {
         let spec: Spec = serde_json::from_str(&line?).context("a measurement's line")?;
         answer(&stand.measure(&spec)?)?;

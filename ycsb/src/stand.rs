@@ -70,7 +70,7 @@ impl Stand {
     /// One measurement.
     ///
     /// # Errors
-    /// As [`measure::measure`].
+    /// Fails as [`measure::measure`] does.
     pub(crate) fn measure(&self, spec: &Spec) -> Result<Measured> {
         let progress = bar(format!("measuring {}", self.kind.name()));
         measure::measure(self.target(), spec, &progress)

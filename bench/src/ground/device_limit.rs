@@ -115,7 +115,7 @@ impl DriveFile {
     /// checking the blocks.
     ///
     /// # Errors
-    /// As [`measure`](Self::measure).
+    /// Fails as [`measure`](Self::measure) does.
     pub(crate) fn bursts(
         &self,
         load: Load,

@@ -134,7 +134,7 @@ pub(crate) fn alternate(
 /// by round.
 ///
 /// # Errors
-/// As [`alternate`].
+/// Fails as [`alternate`] does.
 pub(crate) fn alternate_samples(
     plan: &Plan,
     contenders: &[&dyn Contender],

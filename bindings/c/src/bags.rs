@@ -79,7 +79,7 @@ impl LentBags {
     /// # Safety
     /// The buffers must stay valid during the call, and no other code may write to them.
     pub(crate) unsafe fn read<'a>(&self) -> Bags<'a> {
-        // SAFETY: this function's own caller keeps the duty of the callee.
+        // SAFETY: by this function's `# Safety`, the buffers stay valid and unchanged.
         unsafe {
             Bags {
                 offsets: self.offsets.read(),

@@ -35,7 +35,7 @@ fn ended() -> Failure {
 /// # Safety
 /// `lease` must be null or a handle that is not freed during the call.
 unsafe fn lease_of<'a>(lease: *const embank_lease) -> Result<&'a Mutex<Option<Lease>>, Failure> {
-    // SAFETY: this function's own caller keeps the duty of the callee.
+    // SAFETY: by this function's `# Safety`, `lease` is null or a live handle.
     unsafe { borrowed("lease", lease) }?.inner.get()
 }
 
@@ -53,7 +53,8 @@ unsafe fn end_with(
     end: impl FnOnce(Lease, &[f32]) -> embank::Result<()>,
 ) -> embank_status {
     call(|| {
-        // SAFETY: this function's own caller keeps the duty of the callee.
+        // SAFETY: by this function's `# Safety`, `lease` is null or a live handle, and `values`
+        // holds `values_len` values.
         let (lease, values) =
             unsafe { (lease_of(lease)?, Lent::new(what, values, values_len)?.read()) };
         let taken = {
@@ -83,14 +84,14 @@ pub(crate) unsafe fn end_with_bags(
     gradients: *const f32,
     gradients_len: usize,
 ) -> Result<(), Failure> {
-    // SAFETY: this function's own caller keeps the duty of the callee.
+    // SAFETY: by this function's `# Safety`, `lease` is null or a live handle.
     let lease = unsafe { lease_of(lease)? };
     let gradients = Lent::new("gradients", gradients, gradients_len)?;
     let mut held = lease.lock();
     let held_lease = held.as_ref().ok_or_else(ended)?;
-    // SAFETY: this function's own caller keeps the duty of the callee.
+    // SAFETY: by this function's `# Safety`, the buffers of `bags` stay valid and unchanged.
     let bags = unsafe { LentBags::new(bags, held_lease.unique().batch_len())?.read() };
-    // SAFETY: this function's own caller keeps the duty of the callee.
+    // SAFETY: by this function's `# Safety`, `gradients` holds `gradients_len` values.
     let gradients = unsafe { gradients.read() };
     // The check comes before `take`, so a wrong argument does not end the lease.
     held_lease.check_bag_gradients(bags, gradients)?;

@@ -59,8 +59,8 @@ pub(crate) unsafe fn write<T: Growing>(
 ) -> Result<(), Failure> {
     check_size::<T>(size)?;
     check_pointer(pointer)?;
-    // SAFETY: this function's own caller keeps the duty of the callee; there is no other buffer in
-    // the call.
+    // SAFETY: the caller of this function passes a pointer that is valid for `size` bytes. The call
+    // has no other buffer.
     let theirs = unsafe { Lent::new_mut(T::NAME, pointer.cast::<u8>(), size)?.write() };
     let known = size.min(size_of::<T>());
     // SAFETY: `value` and `theirs` have `known` bytes or more. They do not overlap, because

@@ -35,7 +35,7 @@ impl embank_table {
 /// # Safety
 /// `table` must be null or a handle that is not freed during the call.
 pub(crate) unsafe fn table_of<'a>(table: *const embank_table) -> Result<&'a Table, Failure> {
-    // SAFETY: this function's own caller keeps the duty of the callee.
+    // SAFETY: by this function's `# Safety`, `table` is null or a live handle.
     unsafe { borrowed("table", table) }?.inner.get()
 }
 

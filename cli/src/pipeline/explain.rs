@@ -38,7 +38,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// What was found.
+/// The explanation of a pipeline's speed, as JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) rows: u64,
@@ -59,7 +59,7 @@ pub(super) struct StageReport {
     pub(super) stage: &'static str,
     /// `None` if the stage takes no time.
     pub(super) rows_per_second_per_core: Option<f64>,
-    /// Of the best allocation.
+    /// The cores that the best allocation gives to this stage.
     cores: f64,
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// One count.
+/// A count with its name and unit.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     name: String,

@@ -299,7 +299,7 @@ impl Script<'_> {
     /// Returns the state with a serial number. The bank must be allowed to be at that state.
     ///
     /// # Errors
-    /// It is not.
+    /// Fails if the bank may not be in that state.
     pub fn admitted(&self, serial: u64) -> Result<&State> {
         ensure!(
             serial == self.sure || self.maybe.contains(&serial),

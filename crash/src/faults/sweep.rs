@@ -23,7 +23,7 @@ pub type Tally = BTreeMap<(Site, Fault), BTreeMap<Outcome, u64>>;
 /// Runs the script without a fault and returns the number of calls of each site.
 ///
 /// # Errors
-/// It fails.
+/// Fails if the script fails.
 pub fn count(dir: &Path, background: bool) -> Result<BTreeMap<Site, u64>> {
     let home = tempfile::tempdir_in(dir)?;
     let recording = Recording::start(home.path())?;
@@ -55,7 +55,7 @@ pub fn plans(calls: &BTreeMap<Site, u64>, count: usize, random: &mut Rng) -> Vec
 /// Runs the script with one fault below `dir` and judges it.
 ///
 /// # Errors
-/// What is wrong.
+/// Fails with a description of what is wrong.
 pub fn check(dir: &Path, plan: Plan, background: bool) -> Result<Outcome> {
     static PANICS: AtomicU64 = AtomicU64::new(0);
     static HOOK: std::sync::Once = std::sync::Once::new();

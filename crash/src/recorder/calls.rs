@@ -51,7 +51,7 @@ pub(super) fn failed_by(fault: Option<Fault>) -> Option<c_int> {
 /// # Safety
 /// `path` must be a valid C string that stays valid for the call.
 pub(super) unsafe fn path<'a>(path: *const c_char) -> &'a [u8] {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     bytes_of(unsafe { CStr::from_ptr(path) })
 }
 
@@ -65,7 +65,7 @@ unsafe fn open_in(dir_fd: c_int, name: *const c_char, flags: c_int, mode: mode_t
         libc::syscall(libc::SYS_openat, dir_fd, name, flags, c_long::from(mode)) as c_int
     };
     let Some(mut state) = state() else { return open() };
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     let bytes = unsafe { path(name) };
     let (there, place) = (state.node_of(dir_fd, bytes), state.place_of(dir_fd, bytes));
     let makes = there.is_none() && place.is_some() && flags & libc::O_CREAT != 0;
@@ -107,20 +107,20 @@ unsafe fn open_in(dir_fd: c_int, name: *const c_char, flags: c_int, mode: mode_t
 /// passes it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn open64(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     unsafe { open_in(libc::AT_FDCWD, name, flags, mode) }
 }
 
 /// # Safety
-/// As `open64`.
+/// The rules of [`open64`] hold.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     unsafe { open_in(libc::AT_FDCWD, name, flags, mode) }
 }
 
 /// # Safety
-/// As `open64`.
+/// The rules of [`open64`] hold.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn openat64(
     dir_fd: c_int,
@@ -128,12 +128,12 @@ unsafe extern "C" fn openat64(
     flags: c_int,
     mode: mode_t,
 ) -> c_int {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     unsafe { open_in(dir_fd, name, flags, mode) }
 }
 
 /// # Safety
-/// As `open64`.
+/// The rules of [`open64`] hold.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn openat(
     dir_fd: c_int,
@@ -141,7 +141,7 @@ unsafe extern "C" fn openat(
     flags: c_int,
     mode: mode_t,
 ) -> c_int {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     unsafe { open_in(dir_fd, name, flags, mode) }
 }
 
@@ -159,7 +159,7 @@ extern "C" fn close(fd: c_int) -> c_int {
 /// Requires the conditions of `write`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ssize_t {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     let write =
         |count: size_t| unsafe { libc::syscall(libc::SYS_write, fd, bytes, count) as ssize_t };
     let Some(mut state) = state() else { return write(count) };
@@ -202,7 +202,7 @@ unsafe extern "C" fn pwrite64(
     count: size_t,
     offset: off64_t,
 ) -> ssize_t {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     let write =
         || unsafe { libc::syscall(libc::SYS_pwrite64, fd, bytes, count, offset) as ssize_t };
     let Some(mut state) = state() else { return write() };
@@ -358,11 +358,11 @@ extern "C" fn fdatasync(fd: c_int) -> c_int {
 /// # Safety
 /// Requires the conditions of `mkdirat`.
 unsafe fn make_in(dir_fd: c_int, name: *const c_char, mode: mode_t) -> c_int {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     let make =
         || unsafe { libc::syscall(libc::SYS_mkdirat, dir_fd, name, c_long::from(mode)) as c_int };
     let Some(mut state) = state() else { return make() };
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     let Some(place) = state.place_of(dir_fd, unsafe { path(name) }) else { return make() };
     if !state.pass() {
         return gone();
@@ -383,7 +383,7 @@ unsafe fn make_in(dir_fd: c_int, name: *const c_char, mode: mode_t) -> c_int {
 /// Requires the conditions of `mkdir`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mkdir(name: *const c_char, mode: mode_t) -> c_int {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     unsafe { make_in(libc::AT_FDCWD, name, mode) }
 }
 
@@ -391,7 +391,7 @@ unsafe extern "C" fn mkdir(name: *const c_char, mode: mode_t) -> c_int {
 /// Requires the conditions of `mkdirat`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mkdirat(dir_fd: c_int, name: *const c_char, mode: mode_t) -> c_int {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     unsafe { make_in(dir_fd, name, mode) }
 }
 
@@ -400,10 +400,10 @@ unsafe extern "C" fn mkdirat(dir_fd: c_int, name: *const c_char, mode: mode_t) -
 /// # Safety
 /// Requires the conditions of `unlinkat`.
 unsafe fn unlink_in(dir_fd: c_int, name: *const c_char, flags: c_int) -> c_int {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     let unlink = || unsafe { libc::syscall(libc::SYS_unlinkat, dir_fd, name, flags) as c_int };
     let Some(mut state) = state() else { return unlink() };
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     let Some(place) = state.place_of(dir_fd, unsafe { path(name) }) else { return unlink() };
     if !state.pass() {
         return gone();
@@ -423,7 +423,7 @@ unsafe fn unlink_in(dir_fd: c_int, name: *const c_char, flags: c_int) -> c_int {
 /// Requires the conditions of `unlinkat`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn unlinkat(dir_fd: c_int, name: *const c_char, flags: c_int) -> c_int {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     unsafe { unlink_in(dir_fd, name, flags) }
 }
 
@@ -431,7 +431,7 @@ unsafe extern "C" fn unlinkat(dir_fd: c_int, name: *const c_char, flags: c_int) 
 /// Requires the conditions of `unlink`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn unlink(name: *const c_char) -> c_int {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     unsafe { unlink_in(libc::AT_FDCWD, name, 0) }
 }
 
@@ -439,7 +439,7 @@ unsafe extern "C" fn unlink(name: *const c_char) -> c_int {
 /// Requires the conditions of `rmdir`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rmdir(name: *const c_char) -> c_int {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     unsafe { unlink_in(libc::AT_FDCWD, name, libc::AT_REMOVEDIR) }
 }
 
@@ -454,12 +454,12 @@ unsafe fn rename_in(
     to: *const c_char,
 ) -> c_int {
     let no_flags: c_uint = 0;
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     let rename = || unsafe {
         libc::syscall(libc::SYS_renameat2, from_dir, from, to_dir, to, no_flags) as c_int
     };
     let Some(mut state) = state() else { return rename() };
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     let places =
         unsafe { (state.place_of(from_dir, path(from)), state.place_of(to_dir, path(to))) };
     let (Some(from), Some(to)) = places else { return rename() };
@@ -480,7 +480,7 @@ unsafe fn rename_in(
 /// Requires the conditions of `rename`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     unsafe { rename_in(libc::AT_FDCWD, from, libc::AT_FDCWD, to) }
 }
 
@@ -493,7 +493,7 @@ unsafe extern "C" fn renameat(
     to_dir: c_int,
     to: *const c_char,
 ) -> c_int {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     unsafe { rename_in(from_dir, from, to_dir, to) }
 }
 
@@ -507,11 +507,11 @@ unsafe extern "C" fn linkat(
     new: *const c_char,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     let link =
         || unsafe { libc::syscall(libc::SYS_linkat, old_dir, old, new_dir, new, flags) as c_int };
     let Some(mut state) = state() else { return link() };
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     let ends = unsafe { (state.node_of(old_dir, path(old)), state.place_of(new_dir, path(new))) };
     let (Some(node), Some(place)) = ends else { return link() };
     if !state.pass() {

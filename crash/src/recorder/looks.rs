@@ -49,12 +49,12 @@ unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssiz
         state.meet(Call::Read, node)
     });
     let Some(fault) = fault else {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
         return unsafe { libc::syscall(libc::SYS_read, fd, buffer, count) as ssize_t };
     };
     // SAFETY: the call uses no memory of this process.
     let offset = unsafe { libc::syscall(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) };
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     let done = unsafe { badly_read(fd, buffer, count, offset, fault) };
     if done > 0 {
         // SAFETY: the call uses no memory of this process.
@@ -77,10 +77,10 @@ unsafe extern "C" fn pread64(
         state.meet(Call::Read, node)
     });
     let Some(fault) = fault else {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
         return unsafe { libc::syscall(libc::SYS_pread64, fd, buffer, count, offset) as ssize_t };
     };
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     unsafe { badly_read(fd, buffer, count, offset, fault) }
 }
 
@@ -107,7 +107,7 @@ unsafe extern "C" fn statx(
     found: *mut c_void,
 ) -> c_int {
     let failed = state().filter(|_| !name.is_null()).and_then(|mut state| {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
         let name = unsafe { path(name) };
         let node = match name {
             [] => *state.files.get(&dir_fd)?,
@@ -115,7 +115,7 @@ unsafe extern "C" fn statx(
         };
         failed_by(state.meet(Call::Stat, node))
     });
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     failed.unwrap_or_else(|| unsafe {
         libc::syscall(libc::SYS_statx, dir_fd, name, flags, mask, found) as c_int
     })
@@ -131,11 +131,11 @@ unsafe extern "C" fn fstatat64(
     flags: c_int,
 ) -> c_int {
     let failed = state().and_then(|mut state| {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
         let node = state.node_of(dir_fd, unsafe { path(name) })?;
         failed_by(state.meet(Call::Stat, node))
     });
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     failed.unwrap_or_else(|| unsafe {
         libc::syscall(libc::SYS_newfstatat, dir_fd, name, found, flags) as c_int
     })
@@ -149,7 +149,7 @@ unsafe extern "C" fn fstat64(fd: c_int, found: *mut c_void) -> c_int {
         let node = *state.files.get(&fd)?;
         failed_by(state.meet(Call::Stat, node))
     });
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     failed.unwrap_or_else(|| unsafe { libc::syscall(libc::SYS_fstat, fd, found) as c_int })
 }
 
@@ -168,15 +168,15 @@ unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
     let open: unsafe extern "C" fn(*const c_char) -> *mut DIR =
         unsafe { std::mem::transmute(behind(c"opendir", &BEHIND)) };
     let Some(mut state) = state() else {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
         return unsafe { open(name) };
     };
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     let node = state.node_of(libc::AT_FDCWD, unsafe { path(name) });
     if node.is_some_and(|node| failed_by(state.meet(Call::List, node)).is_some()) {
         return std::ptr::null_mut();
     }
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     let dir = unsafe { open(name) };
     if !dir.is_null() {
         // SAFETY: `dir` is the directory stream that was just opened.
@@ -198,11 +198,11 @@ unsafe extern "C" fn readdir64(dir: *mut DIR) -> *mut dirent64 {
     let next: unsafe extern "C" fn(*mut DIR) -> *mut dirent64 =
         unsafe { std::mem::transmute(behind(c"readdir64", &BEHIND)) };
     let failed = state().and_then(|mut state| {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
         let node = *state.files.get(&unsafe { libc::dirfd(dir) })?;
         failed_by(state.meet(Call::ListNext, node))
     });
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     if failed.is_some() { std::ptr::null_mut() } else { unsafe { next(dir) } }
 }
 
@@ -216,10 +216,10 @@ unsafe extern "C" fn closedir(dir: *mut DIR) -> c_int {
         unsafe { std::mem::transmute(behind(c"closedir", &BEHIND)) };
     let mut state = state();
     if let Some(state) = &mut state {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
         state.files.remove(&unsafe { libc::dirfd(dir) });
     }
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     unsafe { close(dir) }
 }
 
@@ -240,7 +240,7 @@ unsafe extern "C" fn copy_file_range(
     count: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     unknown().unwrap_or_else(|| unsafe {
         libc::syscall(libc::SYS_copy_file_range, from, from_offset, to, to_offset, count, flags)
             as ssize_t
@@ -256,7 +256,7 @@ unsafe extern "C" fn sendfile64(
     offset: *mut off64_t,
     count: size_t,
 ) -> ssize_t {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     unknown().unwrap_or_else(|| unsafe {
         libc::syscall(libc::SYS_sendfile, to, from, offset, count) as ssize_t
     })

@@ -128,7 +128,7 @@ impl<'t> Lexer<'t> {
     }
 
     fn comments(mut self) -> Vec<Line> {
-        // Ends because each turn moves on by at least one character.
+        // The loop ends because each turn moves on by at least one character.
         while let Some(next) = self.rest().chars().next() {
             let is_taken = match self.language {
                 Language::Rust | Language::C => self.take_slashes(next),
@@ -226,7 +226,7 @@ impl<'t> Lexer<'t> {
         let rest = self.rest();
         let mut open = 1;
         let mut at = 2;
-        // Ends because each turn passes a mark.
+        // The loop ends because each turn passes a mark.
         while open > 0 {
             let end = self.through(at, "*/");
             let start = self.through(at, "/*");
@@ -278,7 +278,7 @@ impl<'t> Lexer<'t> {
 /// without a `\` before it.
 fn string_length(rest: &str, quote: &str, has_escapes: bool) -> usize {
     let mut at = quote.len();
-    // Ends because each turn moves on by a character.
+    // The loop ends because each turn moves on by a character.
     while let Some(next) = rest[at..].chars().next() {
         if rest[at..].starts_with(quote) {
             return at + quote.len();

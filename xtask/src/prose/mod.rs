@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// Fails if a file of the repository has a place, or if a link of a page leads nowhere.
 ///
 /// # Errors
-/// Those of [`run`].
+/// Fails as [`run`] does.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let mut pages = files_below(root)?;
     pages.retain(|file| file.extension().is_some_and(|extension| extension == "md"));

@@ -163,7 +163,7 @@ enum Kind {
 fn tokens(lines: &[Line]) -> Vec<Token> {
     let mut tokens = vec![Token { kind: Kind::End, line: 0 }];
     let mut rest = lines;
-    // Ends because each turn takes at least one line.
+    // The loop ends because each turn takes at least one line.
     while let Some((first, others)) = rest.split_first() {
         let mut length = 1;
         for (previous, line) in rest.iter().zip(others) {
@@ -199,7 +199,7 @@ fn add_text(tokens: &mut Vec<Token>, lines: &[Line]) {
     let first = lines[0].number;
     let line_at = |at: usize| first + text[..at].matches('\n').count();
     let mut at = 0;
-    // Ends because each turn moves on by a character.
+    // The loop ends because each turn moves on by a character.
     while let Some(next) = text[at..].chars().next() {
         let rest = &text[at..];
         let (length, kind) = match next {

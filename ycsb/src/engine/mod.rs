@@ -52,7 +52,7 @@ pub(crate) trait Engine: Send + Sync {
     /// Returns the store's whole configuration for the report.
     fn describe(&self) -> Named<String>;
 
-    /// This thread's way in.
+    /// Opens the handle through which this thread uses the store.
     ///
     /// # Errors
     /// Returns any error of the store.

@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
     /// Peeks at `count` keys a request for about `duration`.
     ///
     /// # Errors
-    /// As [`peek`](Self::peek).
+    /// Fails as [`peek`](Self::peek) does.
     pub(super) fn pass(
         &mut self,
         keys: &mut KeyStream,
@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
     /// Peeks at keys for about `duration`, to fill the cache.
     ///
     /// # Errors
-    /// As [`peek`](Self::peek).
+    /// Fails as [`peek`](Self::peek) does.
     pub(super) fn warm_up(&mut self, keys: &mut KeyStream, duration: Duration) -> Result<()> {
         self.pass(keys, WARM_UP_KEYS, duration).map(|_| ())
     }
@@ -173,7 +173,7 @@ impl<'a> Reader<'a> {
     /// Peeks at every row, in the order of loading. Returns the part that came from the drive.
     ///
     /// # Errors
-    /// As [`peek`](Self::peek).
+    /// Fails as [`peek`](Self::peek) does.
     pub(super) fn peek_at_all(&mut self) -> Result<f64> {
         let rows = self.expected.updates.rows();
         let before = self.rows_from_drive();

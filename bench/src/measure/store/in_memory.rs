@@ -143,7 +143,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 /// The figures.
 ///
 /// # Errors
-/// As [`run`].
+/// Fails as [`run`] does.
 pub(crate) fn measure(mut args: Args) -> Result<Vec<Row>> {
     ensure!(
         args.rows > 0 && args.batch > 0 && args.rounds > 0,

@@ -15,7 +15,7 @@ use crate::workload::State;
 /// A copy of the bank at one checkpoint, which a delta takes to the next checkpoint.
 #[derive(Debug)]
 pub struct Follower {
-    /// Its directory.
+    /// The directory of the copy.
     pub bank: PathBuf,
     /// The delta's file.
     pub delta: PathBuf,
@@ -101,7 +101,7 @@ impl Script<'_> {
     /// follower's two states.
     ///
     /// # Errors
-    /// It is neither.
+    /// Fails if neither state has this blob.
     pub fn admitted_of(&self, follower: &Follower, blob: &[u8]) -> Result<&State> {
         let Follower { older, newer, .. } = *follower;
         let mut states = [Some(older), newer].into_iter().flatten();
