@@ -168,8 +168,8 @@ mod tests {
 
     #[test]
     fn scrambled() {
-        // The cells of the hottest ranks have their own probabilities. All other rows have equal
-        // ones.
+        // The probability of each of the hottest ranks goes to the row of its hash. The rest of the
+        // probability is spread evenly over all rows.
         let rows = 100;
         let zipf = Zipf::new(SCRAMBLED_ITEMS, 0.99);
         let ranks = 2_000_000;

@@ -683,8 +683,8 @@ typedef struct embank_bank_stats {
   uint64_t lookahead_moved;
   // Rows that were moved or kept, and then used from memory.
   uint64_t lookahead_on_time;
-  // Rows in memory that were copied to the mutable region because they were about to leave
-  // memory unused. A row may be kept several times for one announcement.
+  // Rows that were copied to the mutable region because they were about to leave memory
+  // before their use. One announcement may keep a row several times.
   uint64_t lookahead_kept;
   // Keys whose turn came too late: another call had got the row, and may have waited for the
   // disk.

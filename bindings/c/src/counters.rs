@@ -70,8 +70,8 @@ pub struct embank_bank_stats {
     pub lookahead_moved: u64,
     /// Rows that were moved or kept, and then used from memory.
     pub lookahead_on_time: u64,
-    /// Rows in memory that were copied to the mutable region because they were about to leave
-    /// memory unused. A row may be kept several times for one announcement.
+    /// Rows that were copied to the mutable region because they were about to leave memory
+    /// before their use. One announcement may keep a row several times.
     pub lookahead_kept: u64,
     /// Keys whose turn came too late: another call had got the row, and may have waited for the
     /// disk.

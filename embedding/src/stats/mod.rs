@@ -170,8 +170,8 @@ statistics! {
         /// Rows left on disk because reading failed, or because the disk quota left no room.
         failed: Counter Count in lookahead.failed
             as "embank_lookahead_keys" { fate: "failed" } "Keys announced ahead";
-        /// Rows in memory that were copied to the mutable region because they were about to leave
-        /// memory unused. A row may be kept several times for one announcement.
+        /// Rows that were copied to the mutable region because they were about to leave memory
+        /// before their use. One announcement may keep a row several times.
         kept: Counter Count in lookahead.kept
             as "embank_lookahead_keys" { fate: "kept" } "Keys announced ahead";
         /// Working time of the lookahead thread, in microseconds: for bursts, prefetches, and rows

@@ -34,7 +34,7 @@ pub(crate) struct Numbering {
 /// The place of a vocabulary's ids.
 #[derive(Debug)]
 pub(super) enum Ids {
-    /// A table in memory. Used for values of a known range, even if a bank keeps them.
+    /// A table in memory, for values of a known range. A bank may store their ids too.
     Memory(MemoryNumbering),
     /// A bank's vocabulary. Used for all other values.
     Bank(Vocabulary),

@@ -141,8 +141,8 @@ impl<W: Work, const VARIABLE: bool> Batch<'_, W, VARIABLE> {
     /// file that was given back reads as zeros, and zeros are no valid record (`Reading::record`).
     #[cold]
     fn search_again(&mut self, pending: &[Pending], error: &Error) -> bool {
-        // Only a failed or a short read can be caused by a removed file. `Reading::record` has
-        // checked all other errors, also damage, for moved rows.
+        // A removed file causes only failed or short reads. For any other error, `Reading::record`
+        // has already checked whether the row had moved.
         if !matches!(error, Error::Io { .. } | Error::Truncated { .. }) {
             return false;
         }
