@@ -99,9 +99,10 @@ pub enum Shortage {
 ///
 /// Values are 8-byte aligned. A value in a table of fixed width has the table's length. In a table
 /// of variable width, [`value_bytes`](Self::value_bytes) gives the length of each value before it
-/// is written. If a row moves during a call, the store calls the method again for the same place.
-/// Each call must therefore do the whole work for its place, and the last call counts. The store
-/// holds the row during a call, so a method should only compute, and must not call any store.
+/// is written. If a row has moved meanwhile, the store calls the same method again for its place.
+/// Each call must therefore do the whole work for its place, and the last call counts. Other
+/// threads may wait for the row during a call, so a method should only compute, and must not call
+/// any store.
 pub trait Operation {
     /// What the operation does to a row that exists.
     const ACCESS: Access;

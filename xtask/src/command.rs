@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Lines of output that the error of a quiet program shows: its last ones.
+/// The error of a failed `quiet` command shows at most this number of its last lines.
 const TAIL_LINES: usize = 40;
 
 /// Runs a program and shows its output.

@@ -125,8 +125,8 @@ command, checks its answers, and runs the things that it compares by turns. So r
 absolute numbers do not. The modules of `bench/src/measure` begin with their estimates.
 
 `cargo xtask bench report` makes this page from `bench/results`: the newest run of each measurement,
-and its worst case. A spread is the least and the largest round or case; a single number is the
-distance between the quartiles. A date is the day of the commit that was measured.
+and its worst case. A spread of two numbers is the least and the largest round or case; of one
+number, the distance between the quartiles. A date is that of the measured commit.
 
 ";
 

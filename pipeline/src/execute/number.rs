@@ -176,8 +176,8 @@ impl OneVocabulary<'_> {
         Ok(())
     }
 
-    /// Returns the bank's ids of values, which must be in this order. Inserts the values that the
-    /// bank lacks.
+    /// Returns the bank's ids of `values`, which must be in the order of `order`. Inserts the
+    /// values that the bank lacks.
     fn insert(
         &self,
         bank: &BankIds,

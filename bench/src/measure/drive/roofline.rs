@@ -192,7 +192,8 @@ fn gathers(
     Ok(())
 }
 
-/// Nanoseconds for each row with one line and with two, by the place of the second.
+/// Measures the nanoseconds for each row: with one cache line, and with a second line in each of
+/// several places.
 fn page_costs(plan: &Plan, ground: &Ground, bytes: usize, figures: &mut Vec<Row>) -> Result<()> {
     let loops: Vec<PageCost<'_>> =
         Second::ALL.iter().filter_map(|&second| PageCost::new(ground, bytes, second)).collect();
