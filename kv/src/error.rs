@@ -278,8 +278,8 @@ pub enum Error {
         /// The layout in the bank.
         found: String,
     },
-    /// No table has this name or number.
-    #[error("there is no table {0} in this bank")]
+    /// No table has this name or number. The text names the table, and where it is missing.
+    #[error("there is no table {0}")]
     NoSuchTable(String),
     /// An earlier write failed. The store writes nothing more until the bank is reopened.
     #[error(

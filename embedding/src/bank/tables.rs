@@ -32,6 +32,9 @@ pub struct TableInfo {
     pub config: TableConfig,
 }
 
+/// Largest number of tables that the error for an unknown name lists.
+const NAMES_SHOWN_MAX: usize = 20;
+
 /// The tables of an open bank by name.
 pub(crate) type Tables = Mutex<BTreeMap<String, Arc<TableShared>>>;
 
@@ -115,7 +118,7 @@ impl Bank {
     /// are ids of a vocabulary that was dropped or renumbered.
     pub fn open_table(&self, name: &str) -> Result<Table> {
         let tables = self.shared.tables.lock();
-        let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
+        let Some(shared) = tables.get(name) else { return Err(self.no_such_table(name, &tables)) };
         self.check_vocabulary(shared)?;
         Ok(self.handle(shared))
     }
@@ -130,6 +133,24 @@ impl Bank {
         }
     }
 
+    /// Makes the error for a name that `tables`, the bank's tables, lack. It lists their names.
+    #[cold]
+    fn no_such_table(&self, name: &str, tables: &BTreeMap<String, Arc<TableShared>>) -> Error {
+        let shown = tables.keys().take(NAMES_SHOWN_MAX);
+        let mut has: Vec<_> = shown.map(|name| format!("{name:?}")).collect();
+        if tables.is_empty() {
+            has.push("no table".to_owned());
+        } else if tables.len() > has.len() {
+            has.push(format!("and {} more", tables.len() - has.len()));
+        }
+        let has = has.join(", ");
+        let place = match self.reading() {
+            Some(checkpoint) => format!("checkpoint {} of this bank", checkpoint.checkpoint),
+            None => "this bank".to_owned(),
+        };
+        Error::NoSuchTable(format!("{name:?} in {place}, which has {has}"))
+    }
+
     /// Opens a table like [`open_table`](Self::open_table), but also if its vocabulary was dropped,
     /// replaced or renumbered. This serves inspection and export. After a renumbering or
     /// replacement, the keys are ids of the old numbering. The table then accepts every key.
@@ -138,7 +159,7 @@ impl Bank {
     /// [`NoSuchTable`](crate::Error::NoSuchTable) if the bank has no such table.
     pub fn open_table_unchecked(&self, name: &str) -> Result<Table> {
         let tables = self.shared.tables.lock();
-        let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
+        let Some(shared) = tables.get(name) else { return Err(self.no_such_table(name, &tables)) };
         if self.check_vocabulary(shared).is_err() {
             shared.take_every_key();
         }
@@ -176,7 +197,7 @@ impl Bank {
     pub fn drop_table(&self, name: &str) -> Result<()> {
         // Held throughout, so no other thread makes a table of this name meanwhile.
         let mut tables = self.shared.tables.lock();
-        let Some(shared) = tables.get(name) else { return Err(no_such_table(name)) };
+        let Some(shared) = tables.get(name) else { return Err(self.no_such_table(name, &tables)) };
         let context = self.context();
         let side_tables = context.side_tables.lock();
         context.store.drop_table(shared.id)?;
@@ -229,10 +250,6 @@ pub(crate) fn refuse_other_numberings(tables: &Tables, vocabularies: &Vocabulari
             table.note_numbering(vocabularies.check(&table.name, wanted).is_err());
         }
     }
-}
-
-fn no_such_table(name: &str) -> Error {
-    embank_kv::Error::NoSuchTable(format!("{name:?}")).into()
 }
 
 pub(crate) fn read_tables(store: &Store) -> Result<BTreeMap<String, Arc<TableShared>>> {

@@ -47,7 +47,9 @@ fn every_call_on_a_dropped_table_says_so() {
 
     assert!(test.bank.tables().iter().all(|info| info.name == "other"));
     for error in [test.bank.drop_table("t"), test.bank.open_table("t").map(drop)] {
-        assert!(matches!(error, Err(Error::NoSuchTable(name)) if name == "\"t\""));
+        assert!(
+            matches!(error, Err(Error::NoSuchTable(name)) if name == "\"t\" in this bank, which has \"other\"")
+        );
     }
     assert_eq!(rows_of(&other, &[1]), [5.0; 2], "another table's row of the same key");
     other.lookahead(&[1]).unwrap();
@@ -213,4 +215,30 @@ fn a_drop_is_durable_with_the_next_checkpoint_and_gives_its_space_back() {
     let bank = Bank::open(&path, small_options()).unwrap();
     assert_eq!(bank.tables().len(), 1);
     assert_eq!(rows_of(&bank.open_table("other").unwrap(), &[7]), [1.0; 2]);
+}
+
+#[test]
+fn an_unknown_name_is_answered_with_the_names_that_exist() {
+    let test = new_bank();
+    let message = |bank: &Bank| bank.open_table("user").unwrap_err().to_string();
+    let none = "there is no table \"user\" in this bank, which has no table";
+    assert_eq!(message(&test.bank), none);
+    for number in 0..21 {
+        test.bank.table(&format!("t{number:02}"), sgd(2)).unwrap();
+    }
+    let shown: Vec<_> = (0..20).map(|number| format!("\"t{number:02}\"")).collect();
+    let all = format!(
+        "there is no table \"user\" in this bank, which has {}, and 1 more",
+        shown.join(", ")
+    );
+    assert_eq!(message(&test.bank), all);
+
+    // A reader names its checkpoint, because a newer one may have the table.
+    test.bank.drop_table("t20").unwrap();
+    test.bank.checkpoint(b"").unwrap();
+    test.bank.table("user", sgd(2)).unwrap();
+    let reader = Bank::open_read_only(test.bank.path(), small_options(), None).unwrap();
+    let read =
+        all.replace(", and 1 more", "").replace("in this bank", "in checkpoint 1 of this bank");
+    assert_eq!(message(&reader), read);
 }

@@ -250,6 +250,8 @@ fn a_name_stands_for_one_table() {
     assert!(matches!(bank.table("new", TableConfig::new(0)), Err(Error::InvalidConfig { .. })));
     let error = bank.open_table("new").unwrap_err();
     assert!(matches!(error, Error::NoSuchTable(_)), "{error}");
+    let listed = "there is no table \"new\" in this bank, which has \"item\", \"user\"";
+    assert_eq!(error.to_string(), listed);
     let names: Vec<_> = bank.tables().into_iter().map(|info| info.name).collect();
     assert_eq!(names, ["item", "user"]);
     assert_eq!(bank.tables()[1].config, config);

@@ -65,7 +65,10 @@ impl Core {
     pub(crate) fn table_name(&self, table: TableId) -> String {
         let tables = self.tables.read();
         let found = tables.iter().find(|state| state.id() == table && !state.entry.dropped);
-        found.map_or_else(|| format!("number {}", table.number.0), |state| state.entry.name.clone())
+        found.map_or_else(
+            || format!("number {} in this bank", table.number.0),
+            |state| state.entry.name.clone(),
+        )
     }
 
     /// Returns the table that has this number now. `None` if no table has it: the table was
@@ -116,7 +119,7 @@ impl Core {
 
     #[cold]
     pub(crate) fn no_such_table(&self, table: TableId) -> Error {
-        Error::NoSuchTable(format!("number {}", table.number.0))
+        Error::NoSuchTable(format!("number {} in this bank", table.number.0))
     }
 
     /// Returns the mean length in bytes of a table's records. `None` while the table has no rows.
