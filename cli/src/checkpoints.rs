@@ -30,7 +30,7 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Checkpoint {
     number: u64,
-    /// The bank's identity in hexadecimal digits, because a JSON number cannot hold it.
+    /// The checkpoint's random id in hexadecimal digits, because a JSON number cannot hold 64 bits.
     id: String,
     taken_unix_s: Option<u64>,
     log_begin: u64,
@@ -100,7 +100,7 @@ fn unix_seconds(time: SystemTime) -> Option<u64> {
     time.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
 }
 
-/// Returns the time since `time` in its largest unit.
+/// Returns the time since `time` as text, in seconds, minutes, hours or days.
 fn age(time: SystemTime) -> String {
     let Ok(ago) = SystemTime::now().duration_since(time) else { return "0 s".to_owned() };
     match ago.as_secs() {

@@ -58,9 +58,10 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     };
     let mut done = store.compact()?;
     let mut checkpoint = store.checkpoint(&blob)?;
-    // With little free space, each pass ends early, and the checkpoint after it frees the space
-    // that only the oldest one held. The loop ends when all earlier log is compacted, or when a
-    // pass and its checkpoint free nothing.
+    // With little free disk space, a compaction ends early. The checkpoint after it frees the space
+    // that only the oldest kept checkpoint held, so another compaction can go on. The loop ends
+    // when all log from before this command is compacted, or when a compaction and the checkpoint
+    // after it gain nothing.
     let is_through = || store.stats().log_begin >= newest.log_end;
     let mut gains = done.scanned_bytes > 0 || store.stats().log_held_bytes > 0;
     while done.out_of_room && !is_through() && gains {
@@ -115,7 +116,8 @@ fn text(report: &Report) -> String {
     text
 }
 
-/// Opens a bank with the memory budget that it needs.
+/// Opens a bank with the budget `memory_budget` or its default. If the bank needs more memory,
+/// opens it with a larger budget.
 fn open(dir: &Path, memory_budget: Option<u64>, keep: usize) -> Result<Store> {
     let options = StoreOptions {
         memory_budget_bytes: memory_bytes(memory_budget),
@@ -126,7 +128,7 @@ fn open(dir: &Path, memory_budget: Option<u64>, keep: usize) -> Result<Store> {
     };
     let store = match Store::open(dir, &options) {
         Err(Error::BudgetTooSmall { needed_bytes, .. }) => {
-            // The budget is twice the index, so that pages have room too.
+            // Twice the smallest sufficient budget, so that pages have room beside the index.
             let memory_budget_bytes = needed_bytes.saturating_mul(2);
             Store::open(dir, &StoreOptions { memory_budget_bytes, ..options })?
         }

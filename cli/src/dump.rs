@@ -73,7 +73,8 @@ fn key(text: &str) -> Result<u64> {
     text.parse().or_else(|_| negative()).with_context(|| format!("{text:?} is no key of 64 bits"))
 }
 
-/// Parses a range of keys `A..B`, without `B`. The start and the end are optional.
+/// Parses a range of keys `A..B`. The range does not contain `B`. A missing `A` means 0, and a
+/// missing `B` means no end.
 fn range(text: &str) -> Result<(u64, Option<u64>)> {
     let (from, to) = text.split_once("..").context("a range is written A..B")?;
     let number = |text: &str| match text {
@@ -106,8 +107,8 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         printed: 0,
     };
     let mut damage = Vec::new();
-    // Reading stops if rows cannot be printed any more. Damage that was found before still sets the
-    // exit status.
+    // If a row cannot be printed, the command reads no further rows. Damage that it has found by
+    // then still sets the exit status.
     let mut printed = printer.begin();
     if args.keys.is_empty() {
         damage = reader.for_each_row(&mut |key, value| {
@@ -145,7 +146,8 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
 struct Printer<W: Write> {
     out: W,
     format: Format,
-    /// The columns of vector and state. `None` for a table of bytes, which is no embedding table.
+    /// The table's settings, which say how a value splits into vector and state. `None` for a table
+    /// of plain bytes.
     config: Option<TableConfig>,
     /// True if the optimizer's values are printed too.
     state: bool,

@@ -1,7 +1,7 @@
 //! `embank evict`: deletes rows of a table by age, frequency or norm.
 //!
-//! The checkpoint at the end makes the deletion final. So the list of deleted keys is durable
-//! before that checkpoint.
+//! The checkpoint at the end makes the deletion final. The command makes the list of deleted keys
+//! durable before it takes this checkpoint.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -71,7 +71,8 @@ struct Report {
     examined: u64,
     rows: u64,
     counts: u64,
-    /// The number of the new checkpoint. `None` after a dry run, and if no row was deleted.
+    /// The number of the new checkpoint. `None` after a dry run, and if the command deleted
+    /// nothing.
     checkpoint: Option<u64>,
     /// The path as text, because a path need not be UTF-8 and JSON must be.
     keys: Option<String>,
@@ -80,11 +81,12 @@ struct Report {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Returns an error if the bank cannot be read or written, if the table or checkpoint is missing,
-/// or if the table lacks the data for a condition. Also if the file of keys exists or cannot be
+/// Returns an error if the bank cannot be read or written, if the table is missing, or if the table
+/// lacks the data for a condition. Also returns an error if the file of keys exists or cannot be
 /// written.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
-    // The number of checkpoints now, or 2: an eviction then removes at most the oldest one.
+    // The bank keeps as many checkpoints as it has now, and at least 2. So the new checkpoint
+    // removes at most the oldest one.
     let kept = summary(&args.dir)?.checkpoints.len().max(2);
     let bank = with_enough_memory(args.memory_budget, |options| {
         if args.dry_run {
@@ -92,7 +94,8 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         }
         Bank::open(&args.dir, BankOptions { checkpoints_kept: kept, create: false, ..options })
     })?;
-    // The name of a user's table may also end with the suffix of the counts.
+    // A table of the user may have a name with the suffix of counts. Then the name means this
+    // table.
     let counts_of = embank::table_of_counts(&args.table)
         .filter(|_| bank.tables().iter().all(|table| table.name != args.table));
     let table = bank.open_table(counts_of.unwrap_or(&args.table))?;
@@ -114,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
         checkpoint: None,
         keys: args.keys.as_ref().map(|path| path.display().to_string()),
     };
-    // A checkpoint without a change would only remove the oldest one.
+    // If nothing changed, a checkpoint would only remove the oldest checkpoint.
     if !args.dry_run && evicted.rows + evicted.counts > 0 {
         let blob = bank.recovered().map(|recovered| recovered.blob.clone()).unwrap_or_default();
         let taken = bank.checkpoint(&blob);
@@ -130,8 +133,8 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     Ok(Ending::Good)
 }
 
-/// Sets the table's time to the caller's time. Without one, the table keeps the largest time that
-/// training has set.
+/// Sets the table's time to the value of `--set-time`. Without this option, the table keeps the
+/// largest time that training has set.
 fn set_time(table: &Table, args: &Args) -> Result<()> {
     match (table.config().tracking, args.set_time) {
         (Tracking::SetTime, Some(time)) => Ok(table.set_time(time)?),
@@ -197,11 +200,11 @@ fn text(report: &Report) -> String {
     text
 }
 
-/// Removes the list of keys if the checkpoint failed and no row was deleted. Returns a text that
-/// says what happened to the rows.
+/// Called after a failed checkpoint. Removes the list of keys if no row was deleted. Returns a text
+/// that says what happened to the rows.
 fn not_taken(dir: &Path, list: Option<&Path>, examined: u64) -> String {
     // If only the checkpoint's last step failed, the new checkpoint may exist. The list then names
-    // deleted rows and is kept.
+    // deleted rows and must stay.
     let found = summary(dir).ok().filter(|found| found.damage.is_empty());
     let newest = found.and_then(|found| found.checkpoints.iter().map(|one| one.number).max());
     if newest != Some(examined) {
@@ -219,8 +222,8 @@ fn not_taken(dir: &Path, list: Option<&Path>, examined: u64) -> String {
     }
 }
 
-/// A file of keys, one in each line. It gets its name on completion; before that, dropping it
-/// removes it.
+/// A file of keys, one in each line. `complete` gives the file its name. If the list is dropped
+/// before, the file is removed.
 #[derive(Debug)]
 struct KeyList {
     path: PathBuf,
@@ -261,8 +264,8 @@ fn not_written(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    /// A checkpoint that fails in its last step may exist. The list is kept then, because nothing
-    /// else records the deleted rows.
+    /// A checkpoint that fails in its last step may exist. `not_taken` then keeps the list, because
+    /// nothing else records the deleted rows.
     #[test]
     fn a_list_stays_where_its_rows_may_have_gone() {
         let files = tempfile::tempdir().unwrap();

@@ -11,8 +11,8 @@ use serde::Serialize;
 use crate::Ending;
 use crate::output::{self, RowBar, bytes, count, parse_scaled};
 
-/// Memory budget of a bank that a command opens without an option or a limit. It is less than a
-/// program's default, because commands run beside the training program.
+/// Largest default of a command's memory budget. It is less than the library's default, because
+/// commands run beside the training program.
 const MEMORY_BYTES: u64 = 256 << 20;
 
 /// Options of `export`.
@@ -129,7 +129,8 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     Ok(Ending::Good)
 }
 
-/// Opens a bank with the memory budget that it needs.
+/// Opens a bank with the budget `memory_budget` or its default. If the bank needs more memory,
+/// opens it with a larger budget.
 pub(crate) fn with_enough_memory(
     memory_budget: Option<u64>,
     open: impl Fn(BankOptions) -> embank::Result<Bank>,
@@ -141,7 +142,7 @@ pub(crate) fn with_enough_memory(
     };
     let bank = match open(options.clone()) {
         Err(Error::BudgetTooSmall { needed_bytes, .. }) => {
-            // The budget is twice the index, so that pages have room too.
+            // Twice the smallest sufficient budget, so that pages have room beside the index.
             let memory_budget_bytes = needed_bytes.saturating_mul(2);
             open(BankOptions { memory_budget_bytes, ..options })?
         }
@@ -151,7 +152,8 @@ pub(crate) fn with_enough_memory(
     Ok(bank)
 }
 
-/// Returns the memory of the option, or else the commands' default.
+/// Returns the memory budget that the option gives. Without the option, returns the library's
+/// default, but at most [`MEMORY_BYTES`].
 pub(crate) fn memory_bytes(given: Option<u64>) -> u64 {
     given.unwrap_or_else(|| embank::default_memory_budget_bytes().min(MEMORY_BYTES))
 }

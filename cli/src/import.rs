@@ -76,7 +76,8 @@ struct Report {
 /// Returns an error if a file or the bank cannot be read, if a file does not fit the table, or if
 /// the table is missing.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
-    // The number of checkpoints now, or 2: an import then removes at most the oldest one.
+    // The bank keeps as many checkpoints as it has now, and at least 2. So the new checkpoint
+    // removes at most the oldest one.
     let kept = match summary(&args.dir) {
         Ok(summary) => summary.checkpoints.len().max(2),
         Err(_) if args.create => 2,

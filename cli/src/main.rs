@@ -1,8 +1,9 @@
 //! `embank`: looks at banks, verifies, dumps, copies, compacts and repairs them, evicts rows, and
 //! plans new ones; runs pipelines over raw rows.
 //!
-//! `embank_kv::inspect` and the store do the work. This program adds the command line, the texts
-//! and JSON. A new subcommand needs a module with `Args` and `run`, and one line in [`Command`].
+//! `embank_kv::inspect` and the store do the work. This program adds the command line, and prints
+//! the results as text or JSON. A new subcommand needs a module with `Args` and `run`, a variant of
+//! [`Command`], and a line in `run`.
 
 mod checkpoints;
 mod compact;

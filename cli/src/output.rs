@@ -1,8 +1,9 @@
-//! The output of the program: text, JSON, tables, numbers in words and progress bars.
+//! The output of the program: text, JSON, tables, readable numbers and progress bars.
 //!
-//! **Printing never ends a command.** A failed write changes neither the work nor its result. A
-//! closed pipe (`| head`) silences the rest of the output. Any other failure is stored for
-//! [`exit_code`]. No function here panics if a stream is full or closed.
+//! **Printing never ends a command.** If a write to standard output fails, the command still does
+//! its work, but prints nothing more. A closed pipe (`| head`) does not change the exit status. For
+//! any other failure, [`exit_code`] returns an error status. No function here panics if a stream is
+//! full or closed.
 
 use std::fmt::{Display, Write as _};
 use std::io::{self, ErrorKind, Write};
@@ -30,7 +31,7 @@ pub(crate) fn json<T: Serialize>(value: &T) {
     }
 }
 
-/// Prints text. Line feeds end lines. Other control characters are escaped, because names may
+/// Prints text. Keeps line feeds and escapes all other control characters, because names may
 /// contain them.
 pub(crate) fn print(text: &str) {
     put(&escaped(text, true));
@@ -46,8 +47,8 @@ fn put(text: &str) {
     }
 }
 
-/// Prints the result of a command as JSON or text. Prints to standard error if rows went to
-/// standard output.
+/// Prints the result of a command as JSON or text. If `is_streamed`, the rows went to standard
+/// output, and the result goes to standard error.
 pub(crate) fn report<T: Serialize>(
     value: &T,
     as_json: bool,
@@ -62,7 +63,7 @@ pub(crate) fn report<T: Serialize>(
     }
 }
 
-/// Stores the error of a failed write to standard output.
+/// Stores the error of the first failed write to standard output for [`exit_code`].
 pub(crate) fn failed(error: io::Error) {
     FAILED.lock().get_or_insert(error);
 }
@@ -89,7 +90,8 @@ fn escaped(text: &str, keeps_lines: bool) -> String {
     shown
 }
 
-/// Returns an error with its causes. A cause that an earlier text already contains is left out.
+/// Returns the text of an error with its causes. Leaves out a cause that the text before it already
+/// contains.
 pub(crate) fn causes(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -102,14 +104,15 @@ pub(crate) fn causes(error: &anyhow::Error) -> String {
     text
 }
 
-/// True if the error comes from a closed standard output to which rows were written.
+/// True if the error says that the reader of a pipe has closed it.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let of = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
     of.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// Returns the exit status of a command. An error or found damage decides it first. Otherwise a
-/// failed write to standard output counts as a failure.
+/// Returns the exit status of a command. An error of the command or damage that it found decides
+/// the status. If there is neither, a failed write to standard output counts as a failure, except
+/// to a closed pipe.
 pub(crate) fn exit_code(ended: Result<Ending>) -> ExitCode {
     const DAMAGE: u8 = 1;
     const FAILURE: u8 = 2;
@@ -177,7 +180,7 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// 1,234,567.
+/// Returns a number with commas between thousands, such as 1,234,567.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -190,7 +193,7 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
-/// 1.50 GiB.
+/// Returns a number of bytes in the largest fitting unit, such as 1.50 GiB.
 pub(crate) fn bytes(number: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let (mut value, mut unit) = (number as f64, 0);
@@ -204,7 +207,7 @@ pub(crate) fn bytes(number: u64) -> String {
 /// Parses a number with an optional unit: 4096, 64MiB, 1GB, 10k.
 ///
 /// # Errors
-/// Something else.
+/// Returns an error for a text that is no number, an unknown unit, and a number that is too large.
 pub(crate) fn parse_scaled(text: &str) -> Result<u64> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = (&text[..split], text[split..].trim());

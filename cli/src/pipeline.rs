@@ -188,7 +188,7 @@ struct Report {
     seconds: f64,
     input_bytes: u64,
     bad_rows: u64,
-    /// Lines that those span.
+    /// The number of lines that the bad rows span.
     bad_lines: u64,
     first_bad_rows: Vec<String>,
     /// The number of the pipeline's columns that Parquet or Arrow files lack.
@@ -225,7 +225,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
 }
 
 impl RowsArgs {
-    /// Returns the pipeline and the total length of its inputs.
+    /// Returns the pipeline and the total length of its inputs in bytes.
     ///
     /// # Errors
     /// Returns an error if the pipeline is invalid or an input is missing.
@@ -258,13 +258,14 @@ impl RowsArgs {
         Ok(options)
     }
 
-    /// Returns the input files. The files of a directory take the directory's place in the order.
+    /// Returns the input files. A directory is replaced by its files.
     fn files(&self) -> Result<Vec<Input<'static>>> {
         let inputs: Vec<_> = self.inputs.iter().map(Input::file).collect();
         Ok(Input::expand(&inputs)?)
     }
 
-    /// Makes the pipeline of a spec, with its vocabularies in `bank` if that is given.
+    /// Makes the pipeline of a spec. Its vocabularies are in `bank` if this is given, or else in
+    /// memory.
     fn made(&self, spec: &Spec, options: &RunOptions, bank: Option<&Bank>) -> Result<Pipeline> {
         let made = match bank {
             Some(bank) => Pipeline::with_bank(spec, options, bank),
@@ -273,7 +274,7 @@ impl RowsArgs {
         made.with_context(|| format!("the pipeline {}", self.spec.display()))
     }
 
-    /// Returns the total length of the inputs.
+    /// Returns the total length of the inputs in bytes.
     fn input_bytes(&self) -> Result<u64> {
         let mut input_bytes = 0;
         for input in self.files()? {
@@ -325,8 +326,8 @@ fn run_pipeline(args: &RunArgs) -> Result<Ending> {
     let mut shown = Shown { sink, bar: Bar::new(input_bytes) };
     let ran = told(pipeline.run(&inputs, &mut shown))?;
     drop(shown.bar);
-    // The checkpoint comes before the files get their names. Otherwise a crash could leave files
-    // with ids that the bank does not know.
+    // The bank takes its checkpoint before the files get their names. Otherwise a crash could leave
+    // files with ids that the bank does not know.
     let checkpoint = bank.as_ref().filter(|_| pipeline.learns()).map(|bank| {
         let blob = bank.recovered().map(|recovered| recovered.blob.clone()).unwrap_or_default();
         pipeline.checkpoint(bank, &blob)
@@ -344,19 +345,21 @@ fn run_pipeline(args: &RunArgs) -> Result<Ending> {
 }
 
 fn open_bank(dir: &Path, memory_budget: Option<u64>, create: bool) -> Result<Bank> {
-    // The number of checkpoints now, or 2: a run then removes at most the oldest one.
+    // The bank keeps as many checkpoints as it has now, and at least 2. So the checkpoint of the
+    // run removes at most the oldest one.
     let kept = if dir.join("BANK").exists() { summary(dir)?.checkpoints.len().max(2) } else { 2 };
     with_enough_memory(memory_budget, |options| {
         Bank::open(dir, BankOptions { checkpoints_kept: kept, create, ..options })
     })
 }
 
-/// Opens a bank at its newest checkpoint. A pipeline on it inserts nothing.
+/// Opens a bank read-only at its newest checkpoint. A pipeline with this bank inserts no values
+/// into the vocabularies.
 pub(crate) fn open_bank_to_read(dir: &Path, memory_budget: Option<u64>) -> Result<Bank> {
     with_enough_memory(memory_budget, |options| Bank::open_read_only(dir, options, None))
 }
 
-/// Returns the pipeline's vocabularies as the bank stores them.
+/// Returns the name and the number of values of each vocabulary of the bank that the pipeline uses.
 fn vocabularies_of(spec: &Spec, bank: &Bank) -> Vec<Vocabulary> {
     let operators = spec.columns.iter().flat_map(|column| &column.operators);
     let named = |name: &str| {
@@ -366,7 +369,7 @@ fn vocabularies_of(spec: &Spec, bank: &Bank) -> Vec<Vocabulary> {
     all.map(|of| Vocabulary { name: of.name, values: of.len }).collect()
 }
 
-/// Adds the remedy that the command line offers to the error of a run.
+/// Adds to the error of a run the option of the command line that helps.
 fn told(ran: embank_pipeline::Result<RunReport>) -> Result<RunReport> {
     match ran {
         Err(Error::BadRow(row)) => {
@@ -374,13 +377,14 @@ fn told(ran: embank_pipeline::Result<RunReport>) -> Result<RunReport> {
             bail!("{row}; --skip-bad-rows leaves out single bad rows and counts them")
         }
         Err(error @ Error::TooManyBadRows { .. }) => bail!(in_names_of_options(&error.to_string())),
-        // The consumer is the output file here, so its error is returned unchanged.
+        // The consumer of this run writes the output files, so its error needs no addition.
         Err(Error::Consumer(why)) => Err(anyhow::Error::from_boxed(why)),
         ran => Ok(ran?),
     }
 }
 
-/// A message of the pipeline with the options of the command line in place of its settings.
+/// Returns a message of the pipeline in which options of the command line replace the names of the
+/// pipeline's settings.
 fn in_names_of_options(text: &str) -> String {
     text.replace("`format: csv`", "`--input-format csv`")
         .replace("`separator`", "`--separator`")

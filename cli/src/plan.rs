@@ -15,8 +15,8 @@ use crate::output::{self, bytes, count, parse_scaled};
 const INDEX_BYTES_PER_ROW: f64 = 15.1;
 /// Bytes of a whole index image on disk for each row.
 const IMAGE_BYTES_PER_ROW: f64 = 9.6;
-/// An index image is written whole again when the changes since the last whole one reach this part
-/// of it. It is also written whole if this part of the buckets has changed.
+/// A checkpoint writes the index as a whole image or as an image of changes. It writes a whole
+/// image if the images of changes since the last whole image would exceed this part of that image.
 const CHANGES_PART: f64 = 0.25;
 /// Average number of rows in an index bucket.
 const ROWS_PER_BUCKET: f64 = 5.0;
@@ -24,7 +24,7 @@ const ROWS_PER_BUCKET: f64 = 5.0;
 const RECORD_HEADER_BYTES: u64 = 32;
 /// The size of the log divided by the size of its rows, with background compaction.
 const SPACE_AMPLIFICATION: f64 = 1.5;
-/// Bytes that compaction writes for each byte of the caller, at its default target.
+/// Bytes that compaction, at its default target, writes for each byte that updates write.
 const COMPACTION_WRITES: f64 = 1.0;
 /// The part of a memory budget that holds pages. The rest is the lookahead queue (1/32), read
 /// buffers (1/16) and pages in flight.
@@ -74,8 +74,8 @@ fn dtypes() -> impl TypedValueParser<Value = Dtype> {
     }))
 }
 
-/// Parses the library's optimizers by their names. The learning rate does not change the size of a
-/// row's state.
+/// Parses the library's optimizers by their names. Any learning rate serves here, because it does
+/// not change the size of a row's state.
 fn optimizers() -> impl TypedValueParser<Value = Optimizer> {
     one_of(Optimizer::each_kind(0.1).map(|optimizer| Choice {
         name: optimizer.name().to_lowercase().replace(' ', "-"),
@@ -136,7 +136,7 @@ struct Written {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Options out of range.
+/// Returns an error if an option is out of range.
 pub(crate) fn run(args: &Args) -> Result<Ending> {
     ensure!(args.rows > 0, "--rows must be positive");
     ensure!((0.0..=1.0).contains(&args.in_memory), "--in-memory goes from 0 to 1");
@@ -162,7 +162,8 @@ fn plan(args: &Args) -> Plan {
     let index_bytes = scaled(args.rows, INDEX_BYTES_PER_ROW);
     let budget = |part: f64| {
         let kept = scaled(rows_bytes, part) + index_bytes;
-        // At least a quarter of the budget stays for the log.
+        // The index takes at most 65% of the budget: a quarter stays for the log, and the rest for
+        // buffers.
         scaled(kept, 1.0 / FRAMES_PART).max(scaled(index_bytes, 1.0 / 0.65)).max(1 << 20)
     };
     let checkpoint_bytes = scaled(args.rows, IMAGE_BYTES_PER_ROW);
@@ -188,8 +189,8 @@ fn plan(args: &Args) -> Plan {
 
 fn written(args: &Args, rate: u64, record_bytes: u64, checkpoint_bytes: u64) -> Written {
     const DAY: u64 = 86_400;
-    // Evenly spread updates are the worst case: each update of a row outside mutable memory writes
-    // the row again.
+    // The worst case is assumed: the updates are spread evenly, so each one meets a row outside
+    // mutable memory and writes a new record.
     let updates_bytes = rate.saturating_mul(DAY).saturating_mul(record_bytes);
     let compaction_bytes = scaled(updates_bytes, COMPACTION_WRITES);
     let changed = rate as f64 * args.checkpoint_every as f64 / args.rows as f64;
@@ -200,15 +201,15 @@ fn written(args: &Args, rate: u64, record_bytes: u64, checkpoint_bytes: u64) -> 
     Written { updates_bytes, compaction_bytes, checkpoints_bytes, total_bytes, drive_days }
 }
 
-/// Returns the average part of the index that an image holds. `updates_per_row` is the number of
-/// updates for each row between two checkpoints, evenly spread.
+/// Returns the average part of the index that the image of a checkpoint holds. `updates_per_row` is
+/// the number of updates for each row between two checkpoints. The updates are spread evenly.
 fn image_part(updates_per_row: f64) -> f64 {
     let buckets = 1.0 - (-ROWS_PER_BUCKET * updates_per_row).exp();
     if buckets > CHANGES_PART {
         return 1.0;
     }
-    // One whole image is followed by images of changes, until the changes reach a quarter of the
-    // whole one.
+    // Images of changes follow each whole image, until together they reach `CHANGES_PART` of the
+    // whole image.
     let changes = (CHANGES_PART / buckets.max(1e-6)).ceil();
     (1.0 + changes * buckets) / (1.0 + changes)
 }
@@ -326,7 +327,8 @@ mod tests {
         assert!(text(&args, &plan).contains("the drive lasts"));
     }
 
-    /// The names are derived from the library's variants. A name that scripts use must not change.
+    /// The command derives these names from the library's variants. Scripts use the names, so they
+    /// must not change.
     #[test]
     fn choices_have_the_names_that_the_command_takes() {
         fn names<T>(parser: &impl TypedValueParser<Value = T>) -> Vec<String> {
@@ -344,8 +346,8 @@ mod tests {
     fn images_cost_what_changed_and_a_whole_one_at_times() {
         assert_eq!(image_part(1.0), 1.0);
         assert!(image_part(0.0) < 1e-4);
-        // Each checkpoint changes 4.9% of the buckets, so six images of changes precede a whole
-        // one.
+        // Each checkpoint changes 4.9% of the buckets. The images of changes may add up to a
+        // quarter of a whole image, so six of them follow each whole image.
         let part = image_part(0.01);
         assert!((part - (1.0 + 6.0 * 0.0488) / 7.0).abs() < 1e-3, "{part}");
     }

@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<Ending> {
     let options = FlightOptions { feed, message_bytes, wait: Duration::from_secs(args.wait) };
     let inputs = args.rows.inputs.iter().map(FeedInput::file).collect();
     let server = FlightServer::start(pipeline, inputs, &args.listen, &options)?;
-    // Scripts read this line.
+    // Scripts read this line to learn the port.
     output::print(&format!("serving at grpc://{}\n", server.address()));
     if !server.address().ip().is_loopback() {
         output::note(

@@ -42,7 +42,7 @@ struct Report {
     damage: Vec<DamageJson>,
 }
 
-/// A directory that could not be removed, as JSON.
+/// A directory of a removed checkpoint that the store could not delete, as JSON.
 #[derive(Debug, Serialize)]
 struct NotRemovedJson {
     path: String,

@@ -23,7 +23,7 @@ fn embank(dir: &Path, arguments: &str) -> Output {
     output_of(command.args(words.next()).arg(dir).args(words))
 }
 
-/// Runs `embank` with a file as its last argument. The file may have any name.
+/// Runs `embank` with a file as its last argument. The file's name may contain any bytes.
 fn embank_with_file(dir: &Path, arguments: &str, file: &Path) -> Output {
     let mut words = arguments.split_whitespace();
     let mut command = Command::new(env!("CARGO_BIN_EXE_embank"));
@@ -322,7 +322,8 @@ fn a_table_goes_out_and_comes_into_a_new_bank() {
     assert!(text(&output).contains("--fill-missing") || text(&output).contains("fill missing"));
 }
 
-/// Runs a command whose files may not exceed `kib` KiB. As on a full disk, a write fails midway.
+/// Runs a command whose files may not exceed `kib` KiB. A write beyond that fails, as on a full
+/// disk.
 fn embank_without_space(kib: u32, dir: &Path, arguments: &str, file: &Path) -> Output {
     let mut words = arguments.split_whitespace();
     let mut command = Command::new("bash");
@@ -412,8 +413,8 @@ fn an_eviction_is_durable_and_keeps_the_blob() {
     assert!(text(&often).contains("evicted       5\ncheckpoint    3;"), "{}", text(&often));
 }
 
-/// `evict` takes the name under which `stat` shows the counts before admission. No command once
-/// did.
+/// `evict` takes the name under which `stat` shows the counts before admission. In an earlier
+/// version no command took this name.
 #[test]
 fn counts_are_forgotten_by_the_name_that_stat_shows() {
     let dir = tempfile::tempdir().unwrap();
@@ -487,8 +488,8 @@ fn bank_with_long_keys(blob: &[u8]) -> tempfile::TempDir {
     dir
 }
 
-/// Checks that an eviction of all rows of `user` fails with this file limit, reports the reason and
-/// changes nothing. Without the limit the same command succeeds.
+/// Checks that an eviction of all rows of `user` fails if files may not exceed `kib` KiB. It must
+/// report the reason and change nothing. Without the limit the same command succeeds.
 fn assert_fails_without_space(dir: &Path, kib: u32, told: &str) {
     let (before, _) = json(dir, "stat");
     let files = tempfile::tempdir().unwrap();
@@ -510,17 +511,18 @@ fn assert_fails_without_space(dir: &Path, kib: u32, told: &str) {
     assert_eq!(fs::read_dir(files.path()).unwrap().count(), 1);
 }
 
-/// Rows are only deleted for good after the list of their keys is durable.
+/// The command deletes rows for good only after the list of their keys is durable.
 #[test]
 fn an_eviction_that_can_not_list_its_keys_is_none() {
     // The list has 20,000 bytes, and a write of it fails while rows are deleted.
     assert_fails_without_space(bank_with_long_keys(b"").path(), 1, "so no row went: File too");
-    // The list has 1,890 bytes, which are all still in the buffer after the last row is deleted.
+    // The list has 1,890 bytes. All are still in the buffer when the last row is deleted, so the
+    // write at the end fails.
     assert_fails_without_space(bank().path(), 1, "so no row went: File too");
 }
 
-/// The list of keys is removed if no row was deleted. It would be wrong, and would block the next
-/// try.
+/// The command removes the list of keys if no row was deleted. The list would be wrong, and would
+/// block the next try.
 #[test]
 fn an_eviction_whose_checkpoint_fails_leaves_no_list() {
     let dir = bank_with_long_keys(&[7; 1 << 20]);
@@ -550,8 +552,8 @@ fn files_with_any_name_are_told_of_in_json() {
     assert!(file.exists());
 }
 
-/// Without an option, the memory budget follows the limit of the control group. A command once
-/// always took 256 MiB.
+/// Without an option, the memory budget follows the limit of the control group. In an earlier
+/// version a command always took 256 MiB.
 #[test]
 fn a_limit_of_memory_is_kept_and_a_budget_above_it_warned_of() {
     let dir = bank();

@@ -95,8 +95,8 @@ impl Test {
     }
 }
 
-/// A closed pipe does not change the exit status. `embank verify DAMAGED | head -1` once returned
-/// 0.
+/// A closed or full output does not change the exit status of a command that finds damage. In an
+/// earlier version, `embank verify DAMAGED | head -1` returned 0.
 #[test]
 fn a_verdict_stands_whatever_becomes_of_the_output() {
     let (good, damaged) = (Test::new(), Test::damaged());
@@ -126,7 +126,8 @@ fn a_verdict_stands_whatever_becomes_of_the_output() {
     }
 }
 
-/// An error text that cannot be written does not change the exit status. The program once panicked.
+/// An error text that cannot be written does not change the exit status. An earlier version
+/// panicked.
 #[test]
 fn errors_that_can_not_be_written_change_no_status() {
     let test = Test::new();
@@ -197,7 +198,8 @@ fn mkfifo(path: &Path) {
     assert!(spawn(Command::new("mkfifo").arg(path)).wait().unwrap().success());
 }
 
-/// An export to a device leaves the device in place. As root, it once replaced /dev/null by a file.
+/// An export to a device leaves the device in place. An earlier version, run by root, replaced
+/// /dev/null by a file.
 #[test]
 fn an_export_replaces_no_device_pipe_or_link() {
     let test = Test::new();
@@ -215,8 +217,8 @@ fn an_export_replaces_no_device_pipe_or_link() {
     ] {
         for format in ["npy", "safetensors", "parquet"] {
             if format == "npy" && !out.contains("/bank/") {
-                // With keys, npy writes several files beside the path, so it cannot write to a
-                // device.
+                // For a table with keys, npy writes several files beside the path, so it cannot
+                // write to a device.
                 continue;
             }
             let output = test.export(out, &["--format", format]);
@@ -276,7 +278,7 @@ fn pipeline(test: &Test) -> String {
     test.path("spec.json")
 }
 
-/// An output that is also an input is refused. It once replaced the input.
+/// The command refuses an output that is also an input. An earlier version replaced the input.
 #[test]
 fn a_pipeline_that_would_replace_its_input_is_refused() {
     let test = Test::new();
@@ -307,7 +309,7 @@ fn a_pipeline_that_would_replace_its_input_is_refused() {
     assert!(streamed.status.success() && streamed.stdout == before, "{}", text(&streamed));
 }
 
-/// A run that is ended by a signal removes its hidden files. They once stayed.
+/// A run that a signal ends leaves no hidden files. In an earlier version they stayed.
 #[test]
 fn a_run_that_a_signal_ends_leaves_nothing() {
     for (name, signal) in [("INT", 2), ("TERM", 15), ("KILL", 9)] {
@@ -319,8 +321,8 @@ fn a_run_that_a_signal_ends_leaves_nothing() {
         // This open returns when the run begins to read. The run has made its outputs by then.
         let mut rows = File::options().write(true).open(test.at("pipe")).unwrap();
         rows.write_all(&fs::read(test.at("rows.tsv")).unwrap()).unwrap();
-        // If a shell started this test with SIGINT ignored, the run continues and ends with its
-        // input.
+        // A shell may have started this test with SIGINT ignored. The run then continues, and ends
+        // when its input ends.
         let script = format!("kill -{name} {}", run.id());
         assert!(spawn(Command::new("sh").args(["-c", &script])).wait().unwrap().success());
         drop(rows);

@@ -77,7 +77,7 @@ fn rows_become_files_of_each_format() {
         run("good.tsv good.tsv --out out --format parquet");
         assert!(fs::read(dir.path().join("out/row.parquet")).unwrap().starts_with(b"PAR1"));
     }
-    // A name with `.bin` marks packed rows as an input.
+    // The name `row.bin` says that this input has packed rows.
     let spec = fs::read_to_string(dir.path().join("spec.json")).unwrap();
     fs::write(dir.path().join("spec.json"), spec.replace("\"logarithm\"", "\"float\"")).unwrap();
     assert_eq!(run("out/row.bin --out again")["rows"], 80);
@@ -185,7 +185,8 @@ fn formats_by_name_separators_and_directories() {
         assert_eq!(output.status.code(), Some(2), "{arguments}: {}", text(&output));
         assert!(text(&output).contains(told), "{arguments}: {}", text(&output));
     }
-    // Commas that were read as TSV: every row was left out, and the run succeeded without rows.
+    // An earlier version read this file with commas as TSV, left out every row, and succeeded
+    // without rows. Now the error names the options that help.
     fs::write(path("commas.txt"), "n,word\n5,a\n6,b\n").unwrap();
     for (skips, cures) in [
         ("", ["`--input-format csv`", "--skip-bad-rows leaves out single"]),
@@ -305,8 +306,7 @@ fn a_bank_keeps_the_vocabularies_from_run_to_run() {
     assert_eq!(bank.recovered().unwrap().blob, b"the trainer's");
 }
 
-/// A run for evaluation inserts no words and works while a trainer has the bank open. Once it did
-/// neither.
+/// A run with `--no-learn` inserts no words, and works while a trainer has the bank open.
 #[test]
 fn a_run_that_is_not_to_learn_leaves_the_bank_as_it_is() {
     let dir = words();

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-/// Returns `bytes` pseudo-random bytes. They depend only on the key and the version.
+/// Returns `bytes` pseudo-random bytes. Only `key` and `version` decide their values.
 #[must_use]
 pub fn content(key: u64, version: u64, bytes: usize) -> Vec<u8> {
     let mut content = vec![0; bytes];

@@ -4,13 +4,14 @@
 //! - every change that a sync before `position` covers. A sync of a file covers its bytes and its
 //!   length; a sync of a directory covers the names in it. This is what POSIX promises. Most file
 //!   systems promise more, so a test that passes here passes there.
-//! - **any subset** of the other changes: writes reach the disk in any order, and a write may reach
-//!   it in part. A write is torn at blocks of 512 bytes, which a drive writes whole. Each block may
-//!   be missing, and the file's new length may be there without any block. A rename is never torn.
+//! - **any subset** of the changes that no sync covers: writes reach the disk in any order, and a
+//!   write may reach it in part. A write is torn between blocks of 512 bytes, because a drive
+//!   writes each block as a whole. Any of the blocks may be missing. The file's new length may be
+//!   there without any new block. A rename is never torn.
 //!
-//! One case is left out: two unsynced calls of one file or directory trade places, so that the
-//! older one wins. For each block and each name, the result equals an image without the newer call.
-//! The subsets contain that image.
+//! One case is left out: two unsynced calls on one file or directory reach the disk in reverse
+//! order, and the older call overwrites the newer one. Each block and each name then is as in an
+//! image without the newer call. The subsets contain such images.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,15 +29,15 @@ const BLOCK_BYTES: u64 = 512;
 /// Selects the unsynced calls that have reached the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
-    /// None.
+    /// No unsynced call.
     Nothing,
-    /// Every call, as after a kill of the process.
+    /// Every unsynced call, as after a kill of the process.
     Everything,
-    /// Every call except the one at this index of the journal.
+    /// Every unsynced call except the one at this index of the journal.
     AllBut(usize),
-    /// Only the call at this index of the journal.
+    /// Only the unsynced call at this index of the journal.
     Only(usize),
-    /// A random subset with this seed. Some of its writes are torn.
+    /// A random subset of the unsynced calls, drawn with this seed. Some of its writes are torn.
     Random(u64),
 }
 
@@ -63,8 +64,8 @@ enum Part {
 }
 
 impl Disk {
-    /// Returns the disk after a power cut at `position` of `journal`. `sure` must be the journal's
-    /// [`Journal::sure_from`].
+    /// Returns the disk after a power cut that follows the first `position` calls of `journal`.
+    /// `sure` must be the result of [`Journal::sure_from`] for this journal.
     #[must_use]
     pub fn after_cut(journal: &Journal, sure: &[usize], position: usize, left: Left) -> Disk {
         let mut disk = Disk::empty(journal);
@@ -72,7 +73,8 @@ impl Disk {
             Left::Random(seed) => seed,
             _ => 0,
         });
-        // Of 8 unsynced calls, about 1, 4 or 7 are kept.
+        // The seed decides how many unsynced calls are kept: about 1, 4 or 7 of 8. `some_part`
+        // tears or shortens further calls.
         let keep_of_8 = [1, 4, 7][random.u64(..3) as usize];
         for (i, op) in journal.ops[..position].iter().enumerate() {
             let is_sure = sure[i] < position;
@@ -98,7 +100,8 @@ impl Disk {
         (0..position).filter(unsure).collect()
     }
 
-    /// Returns a disk with every file and directory that the journal ever makes, without names.
+    /// Returns a disk with every file and directory that the journal ever makes. The files have no
+    /// bytes, and the directories have no names in them.
     fn empty(journal: &Journal) -> Disk {
         let mut nodes = vec![Content::Dir(BTreeMap::new()); journal.nodes()];
         for op in &journal.ops {
@@ -175,7 +178,8 @@ impl Disk {
         for (name, &node) in names {
             let path = dir.join(name);
             match &self.nodes[node] {
-                // A further hard link becomes a copy. Readers of the image see no difference.
+                // If a file has several names (hard links), each name becomes a file of its own
+                // with the content. A reader of the image sees no difference.
                 Content::File(bytes) => fs::write(path, &**bytes)?,
                 Content::Dir(_) => {
                     fs::create_dir(&path)?;
@@ -318,8 +322,9 @@ mod tests {
             let blocks: Vec<u8> = bytes[1024..].chunks(512).map(|block| block[0]).collect();
             seen.insert((name.clone(), blocks));
         }
-        // The image has neither write, a length of zeros, the first write, the second write (with a
-        // hole before it) or both. Each of these appears under the old name and under the new name.
+        // The unsynced write has two blocks. An image has no change by it, zeros in the new length,
+        // the first block, the second block (with zeros before it), or both blocks. Each of these
+        // five appears under the file's old name and under its new name.
         assert_eq!(seen.len(), 10, "{seen:?}");
     }
 }

@@ -1,11 +1,11 @@
-//! Crash images of a recorded life: the power cuts to try, and the states at which the bank must
-//! open.
+//! Crash images: the possible contents of the disk after a power cut in a recorded life. This
+//! module chooses the power cuts to try, and checks that the bank opens at an allowed state.
 //!
-//! The journal alone decides the state at which an image must open. It is the state of the last
-//! `checkpoint` or `Store::open` that had returned. From the rename of a new checkpoint until that
-//! return, the new checkpoint's state is allowed too. A rollback removes the newest checkpoint's
-//! name. From the removal until its sync, both states are allowed; after the sync, only the older
-//! one.
+//! The journal alone decides the state at which an image must open: the state of the last
+//! `checkpoint` or `Store::open` that had returned. A new checkpoint's state is allowed too from
+//! the rename of the checkpoint until `checkpoint` returns. A rollback removes the newest
+//! checkpoint's name. Until the sync of this removal, the newest state and the one before it are
+//! allowed; after the sync, only the one before it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,15 +42,15 @@ pub enum Phase {
     Work,
 }
 
-/// A moment of the power cut.
+/// A moment at which the power may be cut.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     /// The number of journal calls before the power cut.
     pub position: usize,
     /// The serial number of the state that is durable.
     pub sure: u64,
-    /// The serial number of a checkpoint that may be complete. `None` if there is no such
-    /// checkpoint.
+    /// The serial number of another state at which the bank may open. `None` if there is no such
+    /// state.
     pub maybe: Option<u64>,
     /// The operation of the program at this moment.
     pub phase: Phase,
@@ -65,9 +65,9 @@ impl Moment {
 /// A moment, and the unsynced calls that had reached the disk by then.
 #[derive(Debug, Clone, Copy)]
 pub struct Cut {
-    /// When.
+    /// The moment of the power cut.
     pub moment: Moment,
-    /// What.
+    /// The unsynced calls that had reached the disk.
     pub left: Left,
 }
 
@@ -128,9 +128,9 @@ fn is_checkpoints(path: &str) -> bool {
     Path::new(path) == Path::new(BANK).join("checkpoints")
 }
 
-/// Returns up to `count` different cuts of a journal. Each moment is cut with no unsynced call and
-/// with every unsynced call. It is also cut with each call missing, with each call alone, and with
-/// random subsets. If these are more than `count`, a random selection is returned.
+/// Returns `count` random cuts of a journal. Up to a third of them keep no unsynced call or every
+/// unsynced call. Up to a third keep all unsynced calls but one, or only one. The remaining cuts
+/// keep a random subset of the unsynced calls.
 #[must_use]
 pub fn cuts(journal: &Journal, count: usize, random: &mut Rng) -> Vec<Cut> {
     let (sure, moments) = (journal.sure_from(), moments(journal));
@@ -147,12 +147,13 @@ pub fn cuts(journal: &Journal, count: usize, random: &mut Rng) -> Vec<Cut> {
             singles.push(Cut { moment, left: Left::Only(call) });
         }
     }
-    // A third each.
+    // At most a third of the cuts comes from each of these two lists.
     random.shuffle(&mut plain);
     random.shuffle(&mut singles);
     let mut cuts: Vec<Cut> = plain.into_iter().take(count / 3).collect();
     cuts.extend(singles.into_iter().take(count / 3));
-    // Each phase gets the same number of random cuts, because most calls belong to checkpoints.
+    // A random cut first draws its phase, so each phase gets about the same number of cuts.
+    // Otherwise most cuts would fall into checkpoints, which make the most calls.
     let mut phases: BTreeMap<Phase, Vec<Moment>> = BTreeMap::new();
     for moment in moments {
         phases.entry(moment.phase).or_default().push(moment);
@@ -278,7 +279,7 @@ impl<'a> Oracle<'a> {
     }
 }
 
-/// Checks every byte that a kept checkpoint names.
+/// Runs `verify`, which checks every byte that a checkpoint of the bank names.
 fn check_whole(bank: &Path) -> Result<()> {
     let report = verify(bank, &VerifyOptions::default(), &mut |_| {}).context("verifying it")?;
     let damage = report.damage.first();
@@ -289,7 +290,7 @@ fn check_whole(bank: &Path) -> Result<()> {
 /// Returns the names of the complete checkpoints' directories.
 fn complete_names(checkpoints: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
-    // A bank whose creation was cut short may lack this directory.
+    // The directory may be missing if the power was cut while the bank was made.
     if checkpoints.is_dir() {
         for entry in std::fs::read_dir(checkpoints)? {
             let name = entry?.file_name().into_string().unwrap_or_default();
@@ -299,7 +300,8 @@ fn complete_names(checkpoints: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Makes some changes of each kind, on the store and on a copy of the model.
+/// Makes some changes of each kind, on the store and on a copy of the model. Returns the changed
+/// copy.
 pub(crate) fn work_on(
     store: &Store,
     model: &Model,

@@ -1,4 +1,5 @@
-//! The calls by which a program changed a directory, and the changes that a sync has made durable.
+//! A journal: the calls by which a program changed or synced a directory. It also tells which sync
+//! makes a call durable.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 /// Number of a file or directory, independent of its name. Number 0 is the recorded directory.
 pub type Node = usize;
 
-/// A call that changed or synced something, or a mark of the program's position.
+/// A call that changed or synced a file or directory, or a mark of the program's position.
 #[derive(Debug, Clone)]
 pub enum Op {
     /// A new file or directory `node`, named `name` in `dir`.
@@ -36,25 +37,25 @@ pub enum Op {
         /// The removed name in `dir`.
         name: String,
     },
-    /// A name changed within its directory and replaced any file of the new name. A power cut keeps
-    /// a rename whole or not at all.
+    /// A file or directory got another name in its directory. A file that had this name before is
+    /// replaced. After a power cut the disk holds all of a rename or nothing of it.
     Rename {
         /// The directory.
         dir: Node,
         /// The old name.
         from: String,
-        /// The new one.
+        /// The new name.
         to: String,
         /// The file or directory that was renamed.
         node: Node,
     },
-    /// Bytes of a file.
+    /// Bytes were written to a file.
     Write {
         /// The file.
         node: Node,
         /// The offset of the first byte in the file.
         offset: u64,
-        /// What.
+        /// The written bytes.
         bytes: Arc<[u8]>,
     },
     /// The length of a file was set.
@@ -77,7 +78,7 @@ pub enum Op {
     Sync {
         /// The file or directory that was synced.
         node: Node,
-        /// The path from the recorded directory at that moment.
+        /// The path of `node` at that moment, relative to the recorded directory.
         path: String,
     },
     /// The program noted its position.
@@ -89,7 +90,8 @@ pub enum Op {
 pub enum Mark {
     /// The program is about to call `checkpoint`.
     Begun {
-        /// The state's serial number, which the blob contains. No other state of the life has it.
+        /// The serial number of the state that the checkpoint stores. The checkpoint's blob begins
+        /// with it. No other state of the bank's life has this number.
         serial: u64,
     },
     /// `checkpoint` returned.
@@ -113,13 +115,13 @@ pub enum Mark {
     },
     /// The program is about to open the bank.
     Opening,
-    /// The program is about to do any other work.
+    /// The program is about to do work that no other mark names.
     Working,
 }
 
 impl Op {
-    /// Returns the node whose sync makes this call durable: the file for a content, the directory
-    /// for a name.
+    /// Returns the node whose sync makes this call durable: the file if the call changes bytes or a
+    /// length, the directory if the call changes a name. `None` for a sync or a mark.
     #[must_use]
     pub fn covered_by(&self) -> Option<Node> {
         match *self {
@@ -167,7 +169,7 @@ pub struct Journal {
 
 impl Journal {
     /// Returns, for each call, the index of the first sync that makes the call durable. The index
-    /// is past the end if there is no such sync, and is not used for syncs and marks.
+    /// is `usize::MAX` if no sync makes the call durable. For syncs and marks it has no meaning.
     #[must_use]
     pub fn sure_from(&self) -> Vec<usize> {
         let mut next_sync = vec![usize::MAX; self.nodes()];
@@ -183,7 +185,8 @@ impl Journal {
         sure
     }
 
-    /// Returns the number of files and directories that were ever made.
+    /// Returns the number of files and directories that the journal ever makes, plus one for the
+    /// recorded directory.
     #[must_use]
     pub fn nodes(&self) -> usize {
         let made = |op: &Op| match op {
@@ -193,7 +196,8 @@ impl Journal {
         self.ops.iter().map(made).max().unwrap_or(1)
     }
 
-    /// Returns a copy of this journal without the syncs that `gone` selects.
+    /// Returns a copy of this journal without the syncs that `gone` selects by their index and
+    /// path.
     #[must_use]
     pub fn without_syncs(&self, mut gone: impl FnMut(usize, &str) -> bool) -> Journal {
         let kept = |(i, op): (usize, &Op)| match op {
@@ -214,12 +218,12 @@ mod tests {
         let write = |node| Op::Write { node, offset: 0, bytes: [1].into() };
         let sync = |node| Op::Sync { node, path: String::new() };
         let ops = vec![
-            make(1, 0, true),  // sure with 6
-            make(2, 1, false), // sure with 4
-            write(2),          // sure with 3
+            make(1, 0, true),  // durable from the sync at index 6
+            make(2, 1, false), // durable from the sync at index 4
+            write(2),          // durable from the sync at index 3
             sync(2),
             sync(1),
-            write(2), // never
+            write(2), // never durable
             sync(0),
         ];
         let journal = Journal { ops };

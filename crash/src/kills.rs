@@ -2,19 +2,21 @@
 //! kill.
 //!
 //! The writer runs the steps of [`program`](crate::program) on one thread, beside the store's own
-//! threads. Some steps are followed by a checkpoint, whose blob holds the number of steps. The
-//! writer also keeps a *status file* beside the bank with the last checkpoint that it began and the
-//! last that returned. One `write` call stores the file's few bytes, and they survive the process.
+//! threads. Some steps take a checkpoint, whose blob holds the number of steps done. The writer
+//! also keeps a *status file* beside the bank. This file names the checkpoint that the writer has
+//! begun and the last checkpoint that returned. One `write` call stores the file's few bytes, so
+//! they survive a kill of the process.
 //!
 //! The supervisor starts the writer, waits for the planned moment and sends SIGKILL. Then it opens
 //! the bank and compares every row with the rows that the steps make. The next writer continues
-//! from there. The supervisor finds moments within a checkpoint by watching its directory, so the
-//! store needs no hook for it.
+//! with this bank. To find a moment within a checkpoint, the supervisor watches the checkpoint's
+//! directory, so the store needs no hook for these tests.
 //!
-//! The writer opens the bank by a relative path through a symbolic link. Then it switches the link
-//! and changes its working directory. After some checkpoints it exchanges the bank's directory for
-//! another bank, the *decoy*, and back. A checkpoint in between must fail. A kill may come at any
-//! of these moments. The supervisor checks that the decoy keeps every byte.
+//! The writer opens the bank by a relative path through a symbolic link. Then it points the link at
+//! another bank, the *decoy*, and makes the decoy its working directory. After some checkpoints the
+//! writer exchanges the bank's directory for the decoy's, and back. A checkpoint in between must
+//! fail. A kill may come at any of these moments. The supervisor checks that the decoy keeps every
+//! byte.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -39,21 +41,24 @@ const BUDGET_BYTES: u64 = 1 << 20;
 const SEGMENT_BYTES: u64 = 256 << 10;
 /// The symbolic link through which the writer opens the bank.
 const LINK: &str = "current";
-/// The other bank that the writer puts in its bank's place for a moment, and a file that only the
-/// decoy holds.
+/// The directory of the decoy, the other bank that the writer puts in its bank's place for a
+/// moment.
 const DECOY: &str = "decoy";
+/// A file that only the decoy's directory holds.
 const MARK: &str = "DECOY";
 /// The decoy takes the bank's place after a checkpoint whose number of steps is a multiple of this.
 const EXCHANGED_EVERY: u64 = 3;
-/// The supervisor waits at most this long for the planned moment, also on a slow machine.
+/// The supervisor waits at most this long for the planned moment. This suffices on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The time between two looks at the checkpoint's directory.
+/// The time between two looks of the supervisor at the status file and the checkpoint's directory.
 const LOOK: Duration = Duration::from_micros(30);
-/// The writer runs at most this many steps before the supervisor waits for the planned moment.
+/// The supervisor lets the writer run at most this many steps. Then it begins to look for the
+/// planned moment.
 const STEPS_AHEAD_MAX: u64 = 60;
-/// Longest delay, in microseconds, of a kill at any time.
+/// Longest delay, in microseconds, of a kill for [`Moment::Any`].
 const ANY_TIME_US: u64 = 20_000;
-/// Longest delay, in microseconds, from an awaited moment to its kill.
+/// Longest delay, in microseconds, from the start of a checkpoint to the kill for
+/// [`Moment::Checkpoint`]. For the moments after it, the longest delay is a quarter of this.
 const LATER_US: u64 = 4_000;
 
 /// Opens the bank that the writer works on.
@@ -77,11 +82,11 @@ pub fn open(dir: &Path, device: DeviceChoice) -> embank_kv::Result<Store> {
 /// The content of the status file. Steps are counted from 1; 0 means no step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Status {
-    /// Steps that are done.
+    /// The number of steps that are done.
     done: u64,
-    /// Steps in the checkpoint that was begun and has not returned.
+    /// The number of steps in the checkpoint that the writer has begun and that has not returned.
     begun: u64,
-    /// Steps in the last checkpoint that returned.
+    /// The number of steps in the last checkpoint that returned.
     completed: u64,
 }
 
@@ -127,8 +132,8 @@ pub fn write_until_killed(dir: &Path, seed: u64, from: u64, device: DeviceChoice
     // The loop ends when SIGKILL ends the process.
     loop {
         match go_on(&store, dir, seed, &mut status, &status_file) {
-            // A thread of the store met the exchanged directory and failed. The last checkpoint is
-            // still good.
+            // A thread of the store found the decoy in the bank's place and failed. The bank's last
+            // checkpoint is still good.
             Err(error) if has_met_the_decoy(&error) => {
                 drop(store);
                 put_back(dir)?;
@@ -212,13 +217,13 @@ fn put_back(dir: &Path) -> Result<()> {
 pub enum Moment {
     /// While the writer opens the bank or runs its first steps.
     Start,
-    /// Any time.
+    /// After some steps, at any time.
     Any,
-    /// At any time after a call of `checkpoint` began.
+    /// Shortly after the writer began a checkpoint.
     Checkpoint,
     /// After the checkpoint's directory has appeared.
     Partial,
-    /// While the index image is written.
+    /// After a file of the index image has appeared.
     Image,
     /// After the blob has appeared.
     Blob,
@@ -228,7 +233,7 @@ pub enum Moment {
     Renamed,
 }
 
-/// All of them.
+/// All moments.
 pub const MOMENTS: [Moment; 8] = [
     Moment::Start,
     Moment::Any,
@@ -263,8 +268,9 @@ pub struct Supervisor {
     status_file: File,
     /// The decoy's files with their original bytes.
     decoy: BTreeMap<PathBuf, Vec<u8>>,
-    /// The number of steps in the newest durable checkpoint, and the rows that they make.
+    /// The number of steps in the newest durable checkpoint.
     steps: u64,
+    /// The rows that these steps make.
     model: Model,
     kills: u64,
 }
@@ -299,19 +305,20 @@ impl Supervisor {
         })
     }
 
-    /// Checkpoints' steps so far.
+    /// Returns the number of steps in the newest durable checkpoint.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Starts the writer, kills it, and compares the bank with the steps.
+    /// Starts the writer, kills it, and compares the bank's rows with the rows that the steps make.
     ///
     /// # Errors
     /// Returns an error with the number of the kill and the first difference.
     pub fn kill(&mut self) -> Result<Kill> {
         let moment = MOMENTS[self.random.u64(..MOMENTS.len() as u64) as usize];
-        // The kills alternate between the two devices over one bank.
+        // The writers alternate between two devices for the same bank: the one that the store
+        // chooses (`auto`) and `threads`.
         let device = if self.kills.is_multiple_of(2) { "auto" } else { "threads" };
         let number = self.kills;
         self.kills += 1;
@@ -337,7 +344,7 @@ impl Supervisor {
             Moment::Start => self.random.u64(..15_000),
             Moment::Any => self.random.u64(..ANY_TIME_US),
             Moment::Checkpoint => self.random.u64(..LATER_US),
-            // Half of these kills come at once, the others after a short delay.
+            // Half of these kills come without a delay, the other half after a short one.
             _ => self.random.u64(..2) * self.random.u64(..LATER_US / 4),
         });
         let ahead = match moment {
@@ -438,7 +445,7 @@ impl Drop for Writer {
 /// Returns the device choice with this name.
 ///
 /// # Errors
-/// There is none.
+/// Returns an error if no device has this name.
 pub fn device_named(name: &str) -> Result<DeviceChoice> {
     match name {
         "auto" => Ok(DeviceChoice::Auto),

@@ -1,8 +1,10 @@
 //! Tests of the store against power cuts, kills and failing disks.
 //!
-//! - [`recorder`] records each system call of the store on its directory in a [`journal`].
-//! - [`disk`] builds the possible contents of the disk after a power cut from a journal.
-//! - [`workload`] runs the recorded life of a bank. [`images`] checks the bank in each image.
+//! - [`recorder`] records the system calls by which the store changes or syncs its directory. A
+//!   [`journal`] holds the recorded calls.
+//! - [`disk`] builds the possible contents of the disk after a power cut (*images*) from a journal.
+//! - [`workload`] runs a bank under the recorder through many operations (the bank's *life*).
+//!   [`images`] checks the bank in each image.
 //! - [`faults`] makes one system call of a bank fail or lie, as on a disk that fails or fills up.
 //! - [`kills`] kills a writer that runs the steps of [`program`], and checks its bank.
 //! - [`strangers`] replaces directories and files of a bank by those of another bank.

@@ -1,5 +1,6 @@
-//! The endless sequence of steps that the killed program runs. The seed and a step's number decide
-//! the step. So a reader can compute a checkpoint's content from its number of steps.
+//! The endless sequence of steps that the writer in [`kills`](crate::kills) runs. The seed and the
+//! number of a step decide the step. So the supervisor can compute the content of a checkpoint from
+//! the seed and the number of steps in it.
 
 use anyhow::{Context, Result};
 use embank_kv::Store;
@@ -8,9 +9,9 @@ use fastrand::Rng;
 use crate::content::content;
 use crate::rows::{self, Model};
 
-/// Keys are below this limit. No step uses the last key.
+/// Keys are below this limit. No step uses the last key, `KEYS_END - 1`.
 pub const KEYS_END: u64 = 3000;
-/// After this number of steps, the temporary table is made or dropped.
+/// One step in this number makes the temporary table. The next such step drops it.
 const TABLE_TURN: u64 = 150;
 /// The permanent tables: the name, the length of the values, and whether the length varies.
 const TABLES: [(&str, u32, bool); 3] =
@@ -24,7 +25,7 @@ pub enum Step {
     CreateAll,
     /// Makes the temporary table.
     Create,
-    /// Drops it.
+    /// Drops the temporary table.
     Drop,
     /// Puts rows of a table.
     Put(&'static str, Vec<u64>, Vec<Vec<u8>>),
@@ -32,7 +33,7 @@ pub enum Step {
     Delete(&'static str, Vec<u64>),
     /// Gets rows for training.
     Get(&'static str, Vec<u64>),
-    /// Promotes rows.
+    /// Calls `promote` for rows of a table.
     Promote(&'static str, Vec<u64>),
     /// Calls `compact`, in addition to background compaction.
     Compact,

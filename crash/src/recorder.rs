@@ -1,27 +1,29 @@
 //! Records the calls of this process on a directory, by replacing functions of the C library.
 //!
 //! **Problem.** The store writes its log through `Device` and everything else through `std::fs`. A
-//! recorder inside the store would need an interface around both. Such a test would miss a call
-//! that bypasses the interface, and a forgotten sync is such a call.
+//! recorder inside the store would need an interface around both. It would miss each call that
+//! bypasses the interface.
 //!
-//! **Approach.** This crate defines `open64`, `write`, `fsync`, `rename` and others under the C
-//! library's own names. Rust's standard library then calls these functions, so the store runs
-//! unchanged. Each function forwards to the kernel (`syscall`). During a [`Recording`] it adds
-//! calls on the recorded directory to one [`Journal`]. One lock covers the call and the entry, so
-//! the journal has the order of the calls. `embank-bench` does not link this crate, because the
-//! recorder would slow it down.
+//! **Approach.** This crate defines functions with names of the C library: `open64`, `write`,
+//! `fsync`, `rename` and more. Rust's standard library then calls these functions, so the store
+//! runs unchanged. Each function passes the call on to the kernel (`syscall`). During a
+//! [`Recording`], a function that changes or syncs a file also adds the call to one [`Journal`], if
+//! the file lies in the recorded directory. One lock covers the call and its entry, so the entries
+//! have the order of the calls. `embank-bench` does not link this crate, because the recorder would
+//! slow it down.
 //!
-//! **Completeness.** A call through another function would be missed. So [`Recording::finish`]
-//! replays the journal and compares the result with the directory, byte by byte. A call that the
-//! recorder cannot represent (a rename across directories, another mode of `fallocate`) makes
-//! `finish` fail. Transfers by io_uring are not seen, but the store only reads that way.
+//! **Completeness.** The recorder misses a call through a function that this crate does not
+//! replace. So [`Recording::finish`] replays the journal and compares the result with the
+//! directory, byte by byte. `finish` also fails after a call that the recorder cannot represent:
+//! a rename across directories, or a call of `fallocate` that does not punch a hole. The recorder
+//! does not see transfers by io_uring, but the store only reads that way.
 //!
-//! **Kills.** [`Recording::kill_in`] lets a number of calls pass. Later calls fail with `EIO` and
-//! do nothing, as if the process were gone. The files are then as SIGKILL would leave them between
-//! two calls.
+//! **Kills.** [`Recording::kill_in`] lets a given number of changing or syncing calls pass. Later
+//! calls of this kind fail with `EIO` and do nothing, as if the process were gone. The files are
+//! then as SIGKILL would leave them between two calls.
 //!
-//! **Faults.** [`Recording::plan`] makes one call, or all calls from one on, fail or lie as on a
-//! bad disk. Read-only calls (`looks`) are then counted too.
+//! **Faults.** [`Recording::plan`] makes one call go wrong, or one call and later ones. The call
+//! fails or lies as on a bad disk. Read-only calls (module `looks`) can go wrong too.
 //!
 //! Source: ALICE (Pillai et al., OSDI 2014) records system calls and builds the states that a file
 //! system may leave; CrashMonkey (Mohan et al., OSDI 2018) does so below the file system.
@@ -46,13 +48,13 @@ mod looks;
 use faults::Faults;
 pub use faults::{Call, Fault, Plan, Site};
 
-/// True while calls are recorded. Relaxed: the lock of `STATE` protects the recorded data. Threads
-/// of the tested program start after this is set, or they work on another directory.
+/// True while calls are recorded. Relaxed: the lock of `STATE` protects the recorded data. Each
+/// thread of the tested program starts after this flag is set, or works on another directory.
 static RECORDING: AtomicBool = AtomicBool::new(false);
-/// True if syncs of unrecorded files are skipped. Relaxed: the flag affects only the speed.
+/// True if a sync of an unrecorded file does nothing. Relaxed: the flag affects only the speed.
 static SYNCS_SKIPPED: AtomicBool = AtomicBool::new(false);
 static STATE: Mutex<Option<State>> = Mutex::new(None);
-/// Held by the recording in progress, so that there is one at a time.
+/// A recording holds this lock while it is in progress, so the process has one recording at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// The state of a recording and its directory.
@@ -65,9 +67,11 @@ struct State {
     places: Vec<(Node, String)>,
     is_dir: Vec<bool>,
     files: HashMap<i32, Node>,
-    /// Calls that still pass.
+    /// The number of changing or syncing calls that still pass before the simulated kill. `None` if
+    /// no kill is planned.
     passes: Option<u64>,
-    /// The first call that the recorder cannot represent. `finish` reports it.
+    /// The last call that the recorder could not represent. `finish` reports it. `None` if the
+    /// recorder could represent every call.
     not_understood: Option<String>,
     /// The counts of all calls and the planned fault. `None` while faults are not planned.
     faults: Option<Faults>,
@@ -89,7 +93,8 @@ impl State {
         self.faults.as_mut()?.meet(call, &path)
     }
 
-    /// Returns true if another call may change the directory.
+    /// Counts a changing or syncing call. Returns false if the simulated kill comes before the
+    /// call, which then must do nothing.
     fn pass(&mut self) -> bool {
         match &mut self.passes {
             None => true,
@@ -101,7 +106,8 @@ impl State {
         }
     }
 
-    /// Returns the directory and the name to which a path from the directory `from` leads.
+    /// Returns the directory and the name to which a path leads. The path starts at the directory
+    /// `from`. `None` if the recorder does not know a directory of the path.
     fn place(&self, from: Node, path: &[u8]) -> Option<(Node, String)> {
         let path = std::str::from_utf8(path).ok()?;
         let mut parts = path.split('/').filter(|part| !part.is_empty() && *part != ".");
@@ -110,8 +116,8 @@ impl State {
         Some((dir, last.into()))
     }
 
-    /// Returns the place of a path argument. A relative path starts from the open directory
-    /// `dir_fd`.
+    /// Returns the place (the directory and the name) of a path argument. A relative path starts at
+    /// the open directory `dir_fd`. `None` if the place is outside the recorded directory.
     fn place_of(&self, dir_fd: i32, path: &[u8]) -> Option<(Node, String)> {
         if path.first() != Some(&b'/') {
             return self.place(*self.files.get(&dir_fd)?, path);
@@ -123,7 +129,7 @@ impl State {
         self.place(0, below)
     }
 
-    /// Returns the node to which a path leads.
+    /// Returns the node to which a path leads. `None` if the recorder knows no node there.
     fn node_of(&self, dir_fd: i32, path: &[u8]) -> Option<Node> {
         if path == self.root {
             return Some(0);
@@ -185,7 +191,8 @@ impl State {
         self.journal.ops.push(Op::Link { dir, name, node });
     }
 
-    /// Adds an existing directory and its contents to the journal as synced.
+    /// Adds an existing directory and its contents to the journal, as if the program had just made
+    /// and synced them.
     fn take_in(&mut self, node: Node, dir: &Path) -> Result<()> {
         let mut entries: Vec<_> = std::fs::read_dir(dir)?.collect::<std::io::Result<_>>()?;
         entries.sort_by_key(std::fs::DirEntry::file_name);
@@ -205,14 +212,14 @@ impl State {
     }
 }
 
-/// Skips later syncs of unrecorded files. The tests write copies and throw them away, so these need
-/// no syncs.
+/// Makes later syncs of unrecorded files do nothing. The tests throw these files away, so a power
+/// cut need not spare them.
 pub fn skip_syncs() {
     SYNCS_SKIPPED.store(true, Ordering::Relaxed);
 }
 
-/// A recording of a directory, until it is finished or dropped. A process has one recording at a
-/// time; `start` waits for the previous one.
+/// A recording of a directory. It is in progress until it is finished or dropped. A process has one
+/// recording at a time; `start` waits until the previous one has ended.
 #[derive(Debug)]
 pub struct Recording {
     root: PathBuf,
@@ -220,8 +227,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Begins to record the calls of this process below `root`, which must exist. The existing
-    /// contents count as synced.
+    /// Begins to record the calls of this process below `root`, which must exist. The files that
+    /// are there already count as synced.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be read.
@@ -245,7 +252,8 @@ impl Recording {
         Ok(Recording { root, _turn: turn })
     }
 
-    /// Returns the path of the recorded directory, as calls must name it.
+    /// Returns the canonical path of the recorded directory. The recorder recognizes an absolute
+    /// path only if it begins with this path.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
@@ -258,15 +266,16 @@ impl Recording {
         }
     }
 
-    /// Lets `calls` further calls pass; later calls fail and change nothing. `None` lets all calls
-    /// pass again.
+    /// Lets `calls` further changing or syncing calls pass. Later calls of this kind fail and
+    /// change nothing. `None` lets all calls pass again.
     pub fn kill_in(&self, calls: Option<u64>) {
         if let Some(state) = &mut *STATE.lock() {
             state.passes = calls;
         }
     }
 
-    /// Starts to count all calls from zero. The planned call goes wrong.
+    /// Starts to count the calls of each site from zero. The call that `plan` names goes wrong. If
+    /// `plan` is `None`, no call goes wrong.
     pub fn plan(&self, plan: Option<Plan>) {
         if let Some(state) = &mut *STATE.lock() {
             state.faults = Some(Faults::new(plan));
@@ -294,10 +303,10 @@ impl Recording {
         STATE.lock().as_ref().is_some_and(|state| state.passes == Some(0))
     }
 
-    /// The journal.
+    /// Ends the recording and returns its journal.
     ///
-    /// # Errors
-    /// Returns an error if the directory differs from the replayed journal.
+    /// # Errors Returns an error if the recorder could not represent a call, or if the directory
+    /// differs from the replayed journal.
     pub fn finish(self) -> Result<Journal> {
         RECORDING.store(false, Ordering::Relaxed);
         let state = STATE.lock().take().context("the recording has ended already")?;

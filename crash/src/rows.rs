@@ -36,7 +36,7 @@ impl Operation for PutVariable<'_> {
     }
 }
 
-/// Reads values: as a training read (get) if `GET`, else as a peek.
+/// Reads values. If `GET`, the read is a get, as in training; otherwise it is a peek.
 struct Fetch<'a, const GET: bool, const VARIABLE: bool>(&'a mut [Option<Vec<u8>>]);
 
 impl<const GET: bool, const VARIABLE: bool> Operation for Fetch<'_, GET, VARIABLE> {
@@ -67,7 +67,8 @@ fn fetch<const GET: bool>(
     Ok(values)
 }
 
-/// Reads rows as a training get does, which brings them to mutable memory.
+/// Reads rows by a get, as training does. A get moves each row to the mutable part of the log. A
+/// missing row is `None`.
 ///
 /// # Errors
 /// Returns any error of the store.
@@ -79,7 +80,7 @@ pub fn get(
     fetch::<true>(store, table, keys)
 }
 
-/// Reads rows without moving them. A missing row is `None`.
+/// Reads rows by a peek, which leaves each row at its place in the log. A missing row is `None`.
 ///
 /// # Errors
 /// Returns any error of the store.
@@ -145,13 +146,14 @@ pub fn create(
 /// Returns the store's table with a name.
 ///
 /// # Errors
-/// There is none.
+/// Returns an error if the store has no table with this name.
 pub fn table(store: &Store, name: &str) -> Result<TableInfo> {
     let mut tables = store.tables().into_iter();
     tables.find(|table| table.name == name).with_context(|| format!("table {name} is missing"))
 }
 
-/// Compares every table and every row with the model. No key at or above `keys_end` was ever used.
+/// Compares every table and every row with the model. The caller must have used only keys below
+/// `keys_end`.
 ///
 /// # Errors
 /// Returns the first difference, or any error of the store.
@@ -184,8 +186,8 @@ pub fn check(store: &Store, model: &Model, keys_end: u64) -> Result<()> {
     Ok(())
 }
 
-/// Compares a scan of each table with the model. A scan shows the newest checkpoint, so the store
-/// must not have changed since.
+/// Compares a scan of each table with the model. A scan shows the newest checkpoint, so no row may
+/// have changed after that checkpoint.
 ///
 /// # Errors
 /// Fails with the first difference. Returns the store's errors.

@@ -1,7 +1,7 @@
 //! Replaces directories and files of a bank by those of another bank or of a diverged copy.
 //!
-//! These changes bypass the functions that the recorder replaces, because a user makes them and not
-//! the store.
+//! In the tests a user makes these changes, not the store. So [`exchange`] calls the kernel
+//! directly, and the recorder does not see the call.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -49,9 +49,9 @@ pub fn files(dir: &Path) -> io::Result<BTreeMap<PathBuf, Vec<u8>>> {
     Ok(found)
 }
 
-/// Copies a bank that is at `model`, changes bank and copy differently, and puts the copy's
-/// segments in the bank. Then `verify` must report damage, and each row must be right or
-/// unreadable.
+/// Copies a bank whose rows are `model`, and changes the bank and the copy differently. Then
+/// replaces the bank's segments by the copy's segments. Now `verify` must report damage, and each
+/// row of the bank must be right or unreadable.
 ///
 /// # Errors
 /// Returns an error if the bank serves a row of the copy, or if `verify` finds nothing.

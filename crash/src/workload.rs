@@ -15,9 +15,9 @@ use crate::journal::{Journal, Mark};
 use crate::recorder::Recording;
 use crate::rows::{self, Model};
 
-/// The name of the bank's directory in the recorded one.
+/// The name of the bank's directory in the recorded directory.
 pub const BANK: &str = "bank";
-/// Keys are below this.
+/// Every key of a life is below this.
 pub const KEYS_END: u64 = 4000;
 const BUDGET_BYTES: u64 = 384 << 10;
 const PAGE_BYTES: u32 = 8 << 10;
@@ -29,14 +29,14 @@ const TABLES: [(&str, u32, bool); 4] =
     [("rows", 24, false), ("wide", 200, false), ("words", 300, true), ("brief", 8, false)];
 /// The bank keeps several checkpoints, so that rollbacks have a choice.
 const CHECKPOINTS_KEPT: usize = 3;
-/// A kill comes within this number of calls. Most of these calls belong to a checkpoint or follow
-/// it.
+/// A kill comes within this number of recorded calls after it was planned. In three of four kills
+/// these calls belong to a checkpoint and to the compaction after it.
 const KILL_CALLS: u64 = 40;
 /// A kill during a rollback comes within this number of calls.
 const ROLL_BACK_CALLS: u64 = 25;
 
-/// The state that a checkpoint stores. No other state of the life has its serial number; a
-/// checkpoint's own number may be used again after a crash.
+/// The state that a checkpoint stores. Each state of a life has its own serial number. The number
+/// of a checkpoint is not unique: after a crash, the store may give it to another checkpoint.
 #[derive(Debug, Clone)]
 pub struct State {
     /// The serial number, with which the blob begins.
@@ -67,17 +67,17 @@ pub struct Life {
     pub journal: Journal,
     /// The states by serial number.
     pub states: Vec<State>,
-    /// Checkpoints that were completed.
+    /// The number of completed checkpoints.
     pub checkpoints: u64,
     /// The number of steps that made the index grow.
     pub growth_steps: u64,
-    /// Kills of the program.
+    /// The number of kills, except those during a rollback.
     pub kills: u64,
-    /// Kills inside `checkpoint`.
+    /// The number of kills inside `checkpoint`.
     pub kills_in_checkpoint: u64,
     /// The number of rollbacks to an older checkpoint.
     pub roll_backs: u64,
-    /// Kills inside of that.
+    /// The number of kills inside a rollback.
     pub kills_in_roll_back: u64,
 }
 
@@ -94,7 +94,7 @@ pub fn options(background: bool) -> StoreOptions {
     }
 }
 
-/// Opens a bank on a device with few threads, whose calls the recorder sees.
+/// Opens a bank on a [`ThreadDevice`] with one thread. The recorder sees the calls of this device.
 ///
 /// # Errors
 /// Returns any error of the store.
@@ -105,7 +105,8 @@ pub fn open(dir: &Path, options: &StoreOptions) -> embank_kv::Result<Store> {
     })
 }
 
-/// Returns the serial number with which a store's blob begins; 0 for a store without a checkpoint.
+/// Returns the serial number with which the blob of a store's checkpoint begins. Returns 0 for a
+/// store without a checkpoint.
 ///
 /// # Errors
 /// Returns an error if the blob is too short.
@@ -147,8 +148,8 @@ pub fn live_and_be_killed(dir: &Path, calls: u64) -> Result<Life> {
         }
         Ok::<_, anyhow::Error>(())
     };
-    // A checkpoint may complete after a failed call: a failed removal of an old checkpoint is
-    // repeated later.
+    // The work may succeed although the kill has struck: if the removal of an old checkpoint fails,
+    // the checkpoint still completes.
     let failed = work().is_err();
     living.kills = u64::from(failed || living.recording.is_killed());
     living.reopen()?;
@@ -181,11 +182,11 @@ struct Living {
     sure: u64,
     /// The serial number of a checkpoint that was begun and may or may not be complete.
     begun: Option<u64>,
-    /// The serial numbers at which an unfinished rollback may have ended.
+    /// The serial numbers of the states at which an unfinished rollback may have left the bank.
     going_back: Vec<u64>,
     /// The serial number of the newest state for each checkpoint number.
     serials: BTreeMap<u64, u64>,
-    /// True after a kill was planned, so that calls may fail.
+    /// True if a kill is planned, so that operations may fail.
     may_be_killed: bool,
     version: u64,
     checkpoints: u64,
@@ -203,8 +204,8 @@ impl Living {
             bank: recording.root().join(BANK),
             recording,
             random: Rng::with_seed(seed),
-            // Lives with an odd seed compact in the background. Their order of calls also depends
-            // on the threads.
+            // A life with an odd seed compacts in the background. Its order of calls also depends
+            // on the timing of the threads.
             options: options(seed % 2 == 1),
             store: None,
             model: Model::new(),
@@ -240,11 +241,12 @@ impl Living {
 
     fn step(&mut self, step: u64) -> Result<()> {
         let done = match (step, self.random.u64(..100)) {
-            // Early steps put many rows, so that later index images are deltas.
+            // Early steps put many rows, so that later checkpoints write only the changed part of
+            // the index.
             (0..4, _) => self.create_missing().and_then(|()| self.put(500)),
             (4, _) | (_, 0..24) => self.checkpoint(),
             (_, 24..36) => return self.kill(),
-            // Each life has a rollback that completes.
+            // This rollback completes, because no kill is planned for it.
             (40, _) => return self.roll_back(false),
             (_, 36..38) => return self.roll_back(true),
             (_, 38..39) => return self.reopen(),
@@ -303,8 +305,8 @@ impl Living {
         Ok(())
     }
 
-    /// Kills the program within some calls, most often in a checkpoint, and opens the bank again.
-    /// The open may be killed too.
+    /// Plans a kill within the next calls, most often in a checkpoint, and opens the bank again. A
+    /// kill may strike this open too.
     fn kill(&mut self) -> Result<()> {
         self.kills += 1;
         self.may_be_killed = true;
@@ -314,13 +316,13 @@ impl Living {
             _ => self.checkpoint().and_then(|()| self.compact()),
         };
         self.kills_in_checkpoint += u64::from(self.begun.is_some());
-        // The program counts as gone here, even if the planned kill did not strike.
+        // The program counts as killed here, even if it made too few calls for the planned kill.
         drop(done);
         self.reopen()
     }
 
     fn reopen(&mut self) -> Result<()> {
-        // The killed process makes no more changes: every call of this close fails.
+        // After a kill every call of this close fails, because a killed process makes no changes.
         self.close();
         if self.may_be_killed && self.random.u64(..2) == 0 {
             self.recording.kill_in(Some(self.random.u64(..20)));
@@ -333,8 +335,8 @@ impl Living {
         self.open()
     }
 
-    /// Rolls the bank back to an older checkpoint, if it has one. If `may_be_killed`, half of the
-    /// rollbacks are killed.
+    /// Rolls the bank back to an older checkpoint, if it has one. If `may_be_killed`, a kill is
+    /// planned for half of the rollbacks.
     fn roll_back(&mut self, may_be_killed: bool) -> Result<()> {
         self.close();
         let numbers = checkpoints_of(&self.bank)?;
@@ -407,7 +409,7 @@ impl Living {
     /// Returns a random range of keys.
     fn some_keys(&mut self, count_max: u64) -> Vec<u64> {
         let count = 1 + self.random.u64(..count_max);
-        // The range of keys grows with each version, so the index grows.
+        // Each put raises the version, and with it the largest key. So the index grows.
         let end = (1000 + self.version * 40).min(KEYS_END);
         let first = self.random.u64(..end - count.min(end - 1));
         (first..first + count).filter(|&key| key < KEYS_END).collect()

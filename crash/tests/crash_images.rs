@@ -20,8 +20,8 @@ fn temporary() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Returns the seed of this run. A repeated run may still have other cuts, because the order of
-/// calls also depends on the threads.
+/// Returns the seed of this run. Two runs with one seed may have different cuts, because the order
+/// of calls also depends on the timing of the threads.
 fn seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| {
@@ -37,15 +37,15 @@ fn life() -> &'static Life {
     LIFE.get_or_init(|| eventful_life(seed()))
 }
 
-/// Returns the first eventful life of up to twenty. Their seeds start at `first_seed`.
+/// Records up to twenty lives, with seeds from `first_seed` on, and returns the first eventful one.
 fn eventful_life(first_seed: u64) -> Life {
     recorder::skip_syncs();
     let mut lives = (0..20).map(|i| live(temporary().path(), first_seed + i, 80).unwrap());
     lives.find(is_eventful).expect("one life of twenty has all that the tests look for")
 }
 
-/// True if a life has the events that the tests of this file need. Its moments depend on the
-/// threads, so about one life in twenty has no rollback or no kill inside a checkpoint.
+/// True if a life has the events that the tests of this file need. The events also depend on the
+/// timing of the threads. About one life in twenty has no rollback or no kill inside a checkpoint.
 fn is_eventful(life: &Life) -> bool {
     life.checkpoints > 10 && life.kills_in_checkpoint > 0 && life.roll_backs > 0
 }
@@ -67,9 +67,9 @@ fn every_image_of_a_life_opens_at_its_checkpoint() {
     }
 }
 
-/// An open after a kill syncs the names that it relies on. Once it accepted the names of a
-/// checkpoint and of a new bank's directory without a sync. A later power cut then took back the
-/// state that the open had reported.
+/// An open after a kill syncs the names that it relies on. An earlier version accepted the names of
+/// a checkpoint and of a new bank's directory without a sync. A later power cut could then take
+/// back the state that the open had reported.
 #[test]
 fn what_an_open_after_a_kill_reports_is_there_for_good() {
     recorder::skip_syncs();
@@ -118,7 +118,7 @@ fn what_an_open_after_a_kill_removes_does_not_come_back() {
     }
 }
 
-/// Returns the moment after the last open.
+/// Returns the index of the moment just after the last open.
 fn opened_last(journal: &Journal) -> usize {
     let opened = |op: &Op| matches!(op, Op::Mark(Mark::Opened { .. }));
     journal.ops.iter().rposition(opened).unwrap() + 1
@@ -179,10 +179,10 @@ fn purposes(journal: &Journal) -> Vec<Purpose> {
     purposes
 }
 
-/// Without the syncs of any one purpose, some image fails. So every sync is needed, and the images
-/// find a missing one.
+/// If all syncs of one purpose are removed from a life's journal, some image fails. This holds for
+/// each purpose. So every sync is needed, and the images show a missing one.
 ///
-/// If the threads of a life ran slowly, its cuts may have no failing image. So the test tries
+/// If the threads ran slowly during a life, the life may have no failing image. So the test tries
 /// several lives.
 #[test]
 fn a_missing_sync_shows() {
@@ -225,8 +225,8 @@ fn missing_sync_shows(life: &Life, purpose: Purpose, seed: u64) -> bool {
     found.is_some()
 }
 
-/// The images fail for a store that frees space before the checkpoint without that space is
-/// durable.
+/// A store may free space only after a checkpoint that no longer names this space is durable. If
+/// the space is freed earlier, some image fails.
 ///
 /// About one life in twenty frees only space that no checkpoint has named, so the test tries
 /// several lives.
@@ -240,11 +240,11 @@ fn space_that_is_given_back_too_early_shows() {
     assert!(shows, "with space given back too early every image is good");
 }
 
-/// True if an image of `life` fails after each freeing of space is moved to the start of its
-/// checkpoint.
+/// Moves each call that frees space to the start of the checkpoint before the call. Returns true if
+/// an image of the changed life fails.
 ///
-/// The space is missing only between the checkpoint's start and the original place of the call. So
-/// the power is cut only there, with every earlier call on the disk.
+/// The space is missing too early only between the checkpoint's start and the original place of the
+/// call. So the test cuts the power only there, with every earlier call on the disk.
 fn early_give_back_shows(life: &Life, seed: u64) -> bool {
     let mut ops: Vec<Op> = Vec::new();
     let mut begun = 0;

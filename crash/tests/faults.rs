@@ -1,4 +1,5 @@
-//! Tests that a bank is whole or reports its loss after any one system call went wrong in any way.
+//! Tests that a bank is whole or reports its loss after one system call went wrong. Each fault
+//! strikes at each site where it is possible.
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -11,10 +12,11 @@ use embank_crash::recorder;
 use fastrand::Rng;
 use tempfile::TempDir;
 
-/// The most runs of the script for one planned fault, until the planned call comes.
+/// For one planned fault the test runs the script at most this many times, until a run makes the
+/// planned call.
 const RUNS_MAX: usize = 4;
-/// The calls of this number of lives are listed. One life in a hundred compacts no segment in part
-/// and lacks those calls.
+/// The test collects the sites of at most this many runs of the script. About one run in a hundred
+/// never compacts a part of a segment, and lacks the sites of this compaction.
 const LIVES_MAX: usize = 10;
 
 /// Makes a temporary directory, in memory if the system has /dev/shm.
@@ -22,8 +24,8 @@ fn temporary() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Every call of the store is on a list, so a new call fails this test. Each listed call goes wrong
-/// in every possible way.
+/// A list has the site of every call of the store, so a call at a new site fails this test. At each
+/// listed site, calls go wrong in every possible way.
 #[test]
 fn every_site_is_forced() {
     recorder::skip_syncs();
@@ -45,8 +47,8 @@ fn every_site_is_forced() {
     assert_eq!(sites, listed, "the calls of the store, and those of crash/tests/fault_sites.txt");
     let (mut struck, mut failed) = (BTreeSet::new(), Vec::new());
     for plan in plans(&calls, 0, &mut Rng::with_seed(seed)) {
-        // The log's writer thread has its own timing, so a call of one run may be missing in
-        // another.
+        // The timing of the log's writer thread differs from run to run. So a run may lack a call
+        // that another run makes.
         let mut runs = (0..RUNS_MAX).map(|_| check(dir.path(), plan, false));
         let reached = runs.find(|run| !matches!(run, Ok(Outcome::NotReached)));
         match reached.unwrap_or(Ok(Outcome::NotReached)) {

@@ -25,11 +25,12 @@ const MIB: u64 = 1 << 20;
 const SIZE_MIB: u64 = 24;
 const FOUND: &str = "EMBANK_TEST_MOUNT";
 
-/// Runs an ignored test of this file in a process that may mount.
+/// Runs an ignored test of this file in a child process that may mount a file system.
 fn in_own_namespace(test: &str) {
     let program = std::env::current_exe().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    // If this process is not root, the child becomes root of a new user namespace.
+    // The first flags suffice for root. With the second flags, the child is root in a new user
+    // namespace.
     let flags: &[&[&str]] = &[&["-m"], &["-r", "-m"]];
     let may = |flags: &&&[&str]| {
         let probe = "mount -t tmpfs -o size=64k none \"$0\"";
@@ -58,8 +59,8 @@ fn mount(args: &[&str], at: &Path) -> bool {
     done.status.success()
 }
 
-/// The directory in which the test of a child process mounts. `None` if the test was started by
-/// hand.
+/// Returns the directory on which the test in a child process mounts its file system. `None` if the
+/// test was started by hand.
 fn place() -> Option<std::path::PathBuf> {
     std::env::var_os(FOUND).map(Into::into)
 }
@@ -75,7 +76,8 @@ fn options(device: DeviceChoice) -> StoreOptions {
     }
 }
 
-/// A bank on a file system of its own, with the expected content of its newest checkpoint.
+/// A bank on a mounted file system. `version` is the version of its rows; `saved` is their version
+/// in the newest checkpoint.
 struct OpenBank<'a> {
     mount: &'a Path,
     options: StoreOptions,
@@ -132,7 +134,7 @@ impl<'a> OpenBank<'a> {
         Ok(number)
     }
 
-    /// Checks that each row has its last or its previous version or cannot be read.
+    /// Checks each row that can be read. It must have the newest version or the version before.
     fn check_what_can_be_read(&self) {
         let store = self.store();
         let table = rows::table(store, "rows").unwrap();
@@ -184,8 +186,8 @@ fn fills_up(mount: &Path, device: DeviceChoice) {
     const FULL: &str = "No space left on device";
     let mut bank = OpenBank::new(mount, device);
 
-    // Without room for a checkpoint's own files, that checkpoint fails. The next one succeeds once
-    // there is room.
+    // A checkpoint fails if its own files find no room. Once there is room, the next checkpoint
+    // succeeds.
     let ballast = leave(mount, 128 << 10);
     let error = bank.checkpoint(&vec![2; 4 << 20]).unwrap_err();
     assert_clear(&error, FULL, mount);
@@ -193,7 +195,7 @@ fn fills_up(mount: &Path, device: DeviceChoice) {
     fs::remove_file(&ballast).unwrap();
     bank.checkpoint(&[3]).unwrap();
 
-    // Without room for the log, no row is lost, because the bank keeps the files of its checkpoint.
+    // When the log finds no room, a put fails, and no row is lost. A checkpoint still succeeds.
     let others = mount.join("others");
     fs::write(&others, vec![1; 8 << 20]).unwrap();
     let mut rounds = 0;
@@ -271,7 +273,7 @@ fn fills_up_in_training(mount: &Path, device: DeviceChoice) {
                 full += 1;
             }
         }
-        // A lease is held until its row has left mutable memory.
+        // The test holds each lease for about 60 rounds, so that its rows leave mutable memory.
         if leases.len() > 60 || full > 0 && !leases.is_empty() {
             let (lease, keys) = leases.remove(0);
             if round % 5 == 0 {
@@ -394,7 +396,7 @@ mod mounted {
     fn is_aborted(at: &Path, device: DeviceChoice, image: &str) {
         let mut bank = OpenBank::new(at, device);
         bank.put().unwrap();
-        // The mount command exits with an error although the state was set as requested.
+        // The mount command exits with an error, although the kernel has aborted the file system.
         mount(&["-o", "remount,abort"], at);
         let error = loop {
             assert!(bank.version < 20, "a file system that was aborted takes writes");

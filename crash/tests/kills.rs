@@ -24,7 +24,7 @@ fn every_row_comes_back_after_twenty_kills() {
     let dir = tempfile::tempdir().unwrap();
     let mut supervisor = supervisor(dir.path());
     let mut kills: Vec<_> = (0..20).map(|_| supervisor.kill().unwrap()).collect();
-    // On a busy machine, a kill that is planned for a checkpoint may come after it.
+    // On a busy machine, a kill that is planned for a checkpoint may come after the checkpoint.
     while kills.len() < 100 && !kills.iter().any(|kill| kill.in_checkpoint) {
         kills.push(supervisor.kill().unwrap());
     }
@@ -33,7 +33,7 @@ fn every_row_comes_back_after_twenty_kills() {
     assert!(supervisor.steps() > 0);
 }
 
-/// The supervisor finds a row that the steps do not make.
+/// The supervisor reports a row that the steps do not make.
 #[test]
 fn a_wrong_row_shows() {
     let dir = tempfile::tempdir().unwrap();
@@ -52,7 +52,7 @@ fn a_wrong_row_shows() {
     assert!(error.contains(&format!("table wide, key {}", KEYS_END - 1)), "{error}");
 }
 
-/// The supervisor finds that the newest checkpoint is gone.
+/// The supervisor reports that the newest checkpoint is gone.
 #[test]
 fn a_lost_checkpoint_shows() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,9 +1,10 @@
 //! `embank pipeline explain`: finds the limit of a pipeline's speed and tests the result.
 //!
-//! The command makes four passes over the inputs. The first pass only reads them, so that every
-//! later pass finds the same bytes in memory. The second pass measures the speed of reading. The
-//! third pass is a traced run. The fourth pass runs with the number of threads that the trace
-//! suggests. With `--from-disk` the first pass is left out, and the others find nothing in memory.
+//! The command makes four passes over the inputs. The first pass only reads the inputs, so that
+//! every later pass finds them in the system's page cache. The second pass measures the speed of
+//! reading. The third pass is a traced run. The fourth pass runs with the number of threads that
+//! the trace suggests. With `--from-disk` the command leaves out the first pass, and drops the
+//! inputs from the page cache before each other pass.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -78,7 +79,7 @@ pub(super) fn run(args: &Args) -> Result<Ending> {
     let spec = args.rows.spec()?;
     let inputs = Inputs::new(args)?;
     let options = args.rows.options()?;
-    // This comes first because it reports an invalid pipeline.
+    // The command makes a pipeline before it reads the inputs, to report an invalid pipeline first.
     let pipeline = args.rows.made(&spec, &options, None)?;
     let mut bar = Passes { bar: Bar::new(inputs.bytes * 3), done: 0, pass_bytes: 0, rows: 0 };
     let read_bytes_per_second = inputs.read_rate(&pipeline)?;
@@ -148,14 +149,15 @@ impl Inputs {
 /// Drops a file from the system's page cache.
 fn forget(path: &Path) -> Result<()> {
     let file = File::open(path).with_context(|| format!("the input {}", path.display()))?;
-    // Pages that are not on disk yet would stay in memory.
+    // The system drops only pages that are on disk, so the file is synced first.
     file.sync_data().with_context(|| format!("syncing {}", path.display()))?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
         .with_context(|| format!("dropping {} from memory", path.display()))
 }
 
-/// Runs the pipeline with new vocabularies in memory. If a vocabulary has a threshold, the run
-/// includes the pass that applies it.
+/// Runs the pipeline with new vocabularies in memory. If a vocabulary has a threshold
+/// (`min_count`), a first run counts the values, and a second run drops the rare values. Returns
+/// the report of the last run.
 fn run_once(
     args: &Args,
     inputs: &Inputs,
@@ -172,7 +174,7 @@ fn run_once(
     Ok(ran)
 }
 
-/// Takes batches and shows the progress over all passes.
+/// Takes batches and drops them. Shows the progress over all passes.
 struct Passes {
     bar: Bar,
     done: u64,
@@ -181,7 +183,7 @@ struct Passes {
 }
 
 impl Passes {
-    /// Notes that a pass over this number of bytes has ended.
+    /// Notes that a pass over `input_bytes` bytes has ended.
     fn passed(&mut self, input_bytes: u64) {
         self.done += input_bytes;
         self.pass_bytes = 0;

@@ -13,16 +13,16 @@ const BAR: &str = "#3c6eaa";
 const SLOWEST: &str = "#c0392b";
 const PREDICTED: &str = "#9bb7d4";
 
-/// Returns the plot. The upper block has the stages' rates for each core on a logarithmic scale,
-/// because they differ by powers of ten. The lower block has the predicted and measured speeds on a
-/// linear scale from 0.
+/// Returns the plot. The upper block has a bar for the rate of each stage per core. Its scale is
+/// logarithmic, because the rates differ by powers of ten. The lower block has the traced,
+/// predicted and measured speed on a linear scale from 0.
 pub(super) fn svg(title: &str, report: &Report) -> String {
     let rates: Vec<f64> =
         report.stages.iter().filter_map(|stage| stage.rows_per_second_per_core).collect();
     let least = rates.iter().copied().fold(f64::INFINITY, f64::min).max(1.0);
     let most = rates.iter().copied().fold(1.0, f64::max);
-    // The axis spans whole powers of ten. It starts one below the slowest rate, so that its bar is
-    // visible.
+    // The axis spans whole powers of ten. It starts one power below the slowest rate, so that the
+    // slowest stage has a visible bar.
     let low = if least.is_finite() { least.log10().floor() - 1.0 } else { 0.0 };
     let high = most.log10().ceil().max(low + 1.0);
     let x = |rate: f64| BARS * (rate.log10() - low) / (high - low);
@@ -71,7 +71,7 @@ struct Picture {
 }
 
 impl Picture {
-    /// A line of text.
+    /// Adds a line of text.
     fn text(&mut self, x: f64, size: u32, text: &str) {
         self.y += ROW;
         self.place(x, size, text);

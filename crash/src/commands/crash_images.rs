@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use super::report::{Row, publish, scratch, seed};
 
-/// Images of one life.
+/// The number of images that are checked for each life.
 const IMAGES_PER_LIFE: usize = 500;
 /// The run keeps the images of at most this many failures for inspection.
 const KEPT_MAX: usize = 5;
@@ -27,19 +27,19 @@ const KEPT_MAX: usize = 5;
 /// Options of `crash-images`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Images in all
+    /// Number of images
     #[arg(long, default_value_t = 10_000)]
     count: usize,
-    /// Decides lives and cuts; a random one by default, printed
+    /// Seed of the lives and the power cuts [default: a random one, which the run prints]
     #[arg(long)]
     seed: Option<u64>,
     /// Steps of each life
     #[arg(long, default_value_t = 100)]
     steps: u64,
-    /// Where images lie while they are looked at; in memory (/dev/shm) by default
+    /// Directory for the images during their checks [default: in memory, /dev/shm]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Where images that fail are kept, with their journals
+    /// Directory that keeps the images that fail, with their journals
     #[arg(long, value_name = "DIR", default_value = "target/crash-images")]
     keep: PathBuf,
     /// Write the counts to this file as JSON rows
@@ -193,7 +193,8 @@ fn keep(dir: &Path, oracle: &Oracle<'_>, life: &Life, cut: &Cut, text: &str) -> 
     Ok(())
 }
 
-/// Counts the life's checkpoints that hard-link index images of earlier checkpoints.
+/// Counts the life's checkpoints that store only changes of the index. Such a checkpoint hard-links
+/// the index images of earlier checkpoints.
 fn delta_checkpoints(life: &Life) -> u64 {
     let mut dirs: Vec<_> = life
         .journal

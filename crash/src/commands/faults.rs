@@ -20,14 +20,14 @@ const TOLD_MAX: usize = 20;
 /// Options of `faults`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Faults in all; at least the first and the last call of each site meets each that can strike
-    /// there. All of them are some 20,000
+    /// Number of faults. The first and the last call of each site always meet every fault that can
+    /// strike there. All possible faults are some 20,000
     #[arg(long, default_value_t = 4000)]
     count: usize,
-    /// Decides which; a random one by default, printed
+    /// Seed of the choice of faults [default: a random one, which the run prints]
     #[arg(long)]
     seed: Option<u64>,
-    /// Where banks lie while they are looked at; in memory (/dev/shm) by default
+    /// Directory for the banks during their checks [default: in memory, /dev/shm]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Write the counts to this file as JSON rows
@@ -41,7 +41,7 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Returns an error if a bank was wrong after a fault, or if a site met no fault.
+/// Returns an error if something was wrong after a fault.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let seed = seed(args.seed);
     let dir = scratch(args.directory.as_ref())?;
@@ -53,8 +53,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let bar = ProgressBar::new(plans.len() as u64);
     let (mut tally, mut failed) = (Tally::new(), Vec::new());
     for &plan in &plans {
-        // One run in four compacts in the background. There the order of calls depends on the
-        // threads.
+        // One run in four compacts in the background. In such a run the order of calls also depends
+        // on the timing of the threads.
         match check(dir.path(), plan, random.u64(..4) == 0) {
             Ok(outcome) => {
                 let outcomes = tally.entry((plan.site, plan.fault)).or_default();

@@ -7,7 +7,7 @@ mod store_kills;
 
 use clap::{Parser, Subcommand};
 
-/// What the store recovers to after power cuts and kills.
+/// Tests what the store recovers after power cuts, kills and failed calls.
 #[derive(Debug, Parser)]
 #[command(name = "embank-crash", version)]
 struct Cli {
@@ -17,12 +17,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Power cuts: what may be left of a bank, opened and held against what its checkpoints held
+    /// Power cuts: opens what may be left of a bank, and compares its rows with its checkpoints
     CrashImages(crash_images::Args),
-    /// Calls that go wrong one by one, as those of a disk that fails, fills up or lies: errors, and
-    /// what is left
+    /// Makes one system call after another go wrong, as on a disk that fails, fills up or lies, and
+    /// checks the errors and the bank
     Faults(faults::Args),
-    /// kill -9 of a writer at random and at chosen moments: every row after it, against an oracle
+    /// Kills a writer (kill -9) at random and at chosen moments, and checks every row after each
+    /// kill
     StoreKills(store_kills::Args),
     /// The writer that `store-kills` kills
     #[command(hide = true)]

@@ -1,5 +1,5 @@
-//! Prints and writes the result of a run: the command, and rows of counts in the format of the
-//! other measurements.
+//! Prints the counts of a run and writes them to a file, in the JSON format of the project's other
+//! measurements. Also chooses the seed and the directory of a run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,8 +34,8 @@ pub(crate) fn publish(rows: &[Row], json: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the directory for tested banks: the requested one, else one in memory, else a temporary
-/// one.
+/// Makes a directory for the tested banks. It lies in the requested directory, or else in memory
+/// (/dev/shm), or else in the system's directory for temporary files.
 pub(crate) fn scratch(asked_for: Option<&PathBuf>) -> Result<tempfile::TempDir> {
     let memory = Path::new("/dev/shm");
     let found = match asked_for {
@@ -48,8 +48,8 @@ pub(crate) fn scratch(asked_for: Option<&PathBuf>) -> Result<tempfile::TempDir> 
     found.context("making a temporary directory")
 }
 
-/// Returns the requested seed, or else a random one. A random seed is printed so that the run can
-/// be repeated.
+/// Returns the requested seed, or else a random one. Prints the seed, so that the caller can repeat
+/// the run.
 pub(crate) fn seed(asked_for: Option<u64>) -> u64 {
     use std::hash::{BuildHasher, RandomState};
     let seed = asked_for.unwrap_or_else(|| RandomState::new().hash_one(0) % 1_000_000);

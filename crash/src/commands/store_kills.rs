@@ -13,13 +13,13 @@ use super::report::{Row, publish, scratch, seed};
 /// Options of `store-kills`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Kills in all
+    /// Number of kills
     #[arg(long, default_value_t = 2000)]
     count: u64,
-    /// Decides the steps and the moments; a random one by default, printed
+    /// Seed of the steps and the moments [default: a random one, which the run prints]
     #[arg(long)]
     seed: Option<u64>,
-    /// Where the bank lies while this runs; it is removed at the end
+    /// Directory for the bank; the run removes the bank at the end
     #[arg(long, value_name = "DIR", default_value = "target/store-kills")]
     directory: PathBuf,
     /// Write the counts to this file as JSON rows

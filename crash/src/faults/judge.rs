@@ -1,5 +1,5 @@
-//! Judges what a fault leaves. Either the bank opens at its newest checkpoint, or an error says
-//! what is wrong.
+//! Judges the bank that a fault leaves. Either the bank opens at its newest checkpoint, or an error
+//! says what is wrong.
 
 use anyhow::{Context, Result, ensure};
 use embank_kv::inspect::{VerifyOptions, verify};
@@ -33,7 +33,7 @@ pub enum Outcome {
 /// Judges the bank that a script and its fault have left.
 ///
 /// # Errors
-/// What is wrong.
+/// Fails with a description of what is wrong.
 pub fn judge(recording: &Recording, script: &Script<'_>, plan: Plan) -> Result<Outcome> {
     let struck = recording.has_struck();
     let Plan { site, fault, .. } = plan;
@@ -51,8 +51,8 @@ pub fn judge(recording: &Recording, script: &Script<'_>, plan: Plan) -> Result<O
     }
     recording.plan(None);
     let fails = matches!(fault, Fault::Broken | Fault::NoRoom);
-    // A page of the log that finds no room once stays in memory, and the writer's next attempt
-    // finds room.
+    // If a page of the log finds no room, it stays in memory. The fault does not last, so the next
+    // attempt of the store's writer thread finds room.
     let is_tried_again = fault == Fault::NoRoom
         && site.file == "segment"
         && matches!(site.call, Call::Write | Call::Create);
@@ -79,14 +79,15 @@ pub fn judge(recording: &Recording, script: &Script<'_>, plan: Plan) -> Result<O
     })
 }
 
-/// True if data is lost without the call. Other calls are only useful: they remove unneeded files,
-/// make links that save a copy, or ask what the file system can do. The store repeats them or does
-/// without.
+/// True if the store loses data when a call of this site fails, so that an operation must report
+/// the failure. Other calls are only useful: they remove unneeded files, make links that save a
+/// copy, or ask what the file system can do. If one of these fails, the store repeats it or goes on
+/// without its effect.
 fn must_be_noticed(Site { call, file }: Site) -> bool {
     match call {
         Call::Create | Call::Write => file != "probe",
-        // The store does without a link of an image. It syncs the names of checkpoints again after
-        // it removes some.
+        // If the sync of a linked index image fails, the store writes a whole image instead. It
+        // syncs the names of the checkpoints again after the next removal of a checkpoint.
         Call::Sync => !matches!(file, "index image" | "checkpoints directory"),
         Call::Read => matches!(file, "BANK" | "blob" | "delta" | "index image"),
         // A checkpoint directory that cannot be renamed away stays until the next checkpoint.
@@ -111,8 +112,8 @@ fn check_that_it_is_whole(recording: &Recording, script: &Script<'_>) -> Result<
     go_on(store, &state.model, recording)
 }
 
-/// Checks that the copy is whole at its older or newer checkpoint, and that the delta takes it to
-/// the newer one.
+/// Checks that the copy is whole at its older or newer checkpoint, and that the delta takes the
+/// copy to the newer checkpoint.
 fn check_that_it_follows(script: &Script<'_>, follower: &Follower) -> Result<()> {
     let check = || -> Result<u64> {
         let report = verify(&follower.bank, &VerifyOptions::default(), &mut |_| {})?;
@@ -143,8 +144,8 @@ fn go_on(store: Store, model: &Model, recording: &Recording) -> Result<()> {
     rows::check(&store, &model, KEYS_END).context("opened again")
 }
 
-/// Checks that every readable row of the bank is right. If a row cannot be read, `verify` must
-/// report damage.
+/// Checks that every readable row of the bank is right. If a row cannot be read or the bank cannot
+/// be opened, `verify` must report damage.
 fn check_what_is_left(recording: &Recording, script: &Script<'_>) -> Result<Outcome> {
     let bank = bank_in(recording.root());
     let whole =
@@ -221,7 +222,7 @@ fn rows_lost(recording: &Recording, store: &Store, model: &Model) -> Result<u64>
     Ok(lost)
 }
 
-/// Checks that an error reports damage and names the damaged file.
+/// Checks that an error names a path in the recorded directory.
 fn check_named(recording: &Recording, error: &Error) -> Result<()> {
     let text = error.to_string();
     let named = text.contains(&*recording.root().to_string_lossy());

@@ -17,7 +17,7 @@ use crate::workload::{BANK, State, checkpoints_of, open, serial_of};
 
 pub mod follower;
 
-/// Keys are below this.
+/// Every key of the script is below this.
 pub const KEYS_END: u64 = 1500;
 const TABLES: [(&str, u32, bool); 3] =
     [("rows", 24, false), ("wide", 120, false), ("words", 200, true)];
@@ -46,7 +46,7 @@ pub struct Script<'a> {
     model: Model,
     /// The states by serial number.
     pub states: Vec<State>,
-    /// The serial number of the newest state that is durable for sure.
+    /// The serial number of the newest state that is certainly durable.
     pub sure: u64,
     /// The serial numbers of other states at which the bank may open.
     pub maybe: Vec<u64>,
@@ -54,7 +54,8 @@ pub struct Script<'a> {
     completed: Vec<u64>,
     /// The copy of the bank that deltas update.
     pub follower: Option<Follower>,
-    /// The number of the checkpoint to which a rollback was begun.
+    /// The number of the checkpoint to which the script has begun to roll the bank back. `None`
+    /// before the rollback.
     going_back_to: Option<u64>,
     /// The failed steps with their error messages.
     pub errors: Vec<(&'static str, String)>,
@@ -65,7 +66,7 @@ pub struct Script<'a> {
     stopped: bool,
     /// True if the script closed the store before a step could report the fault.
     pub overtaken: bool,
-    /// True if wrong bytes of a read were stored in a copy of a segment.
+    /// True if a read returned wrong bytes and the store wrote them to a copy of a segment.
     pub copied_wrong: bool,
 }
 
@@ -192,14 +193,15 @@ impl Script<'_> {
             Err(error) => {
                 let what = format!("{name} failed, the cause is over, and it fails again");
                 self.note(name, error).context(what.clone())?;
-                // `open` copies a shared segment before it cuts it. Bytes that it read wrong are
-                // then wrong in the copy, and a later step may meet that damage.
+                // Before `open` cuts a segment that a copy of the bank shares, it copies the
+                // segment. If the fault made `open` read wrong bytes, they are in the copy of the
+                // segment, and a later step may meet that damage.
                 self.copied_wrong = self.struck_in == Some("reopen") && self.reads_lie();
                 if self.copied_wrong {
                     return Ok(Next::Stop);
                 }
-                // The first reported failure may belong to an inner operation. The store must
-                // refuse writes in any case.
+                // After the first failure the store may still take writes, because the failure may
+                // come from an inner operation. After the second one it must refuse writes.
                 ensure!(self.is_closed(), "{what}: {:?}", self.errors);
                 Ok(Next::Stop)
             }
@@ -221,10 +223,12 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// True if a write or sync of the open store's log has failed.
+    /// True if a write or sync of the open store's log has failed, so that the store must refuse
+    /// writes.
     fn must_close(&self) -> bool {
         let Some(Plan { site, fault, .. }) = self.plan else { return false };
-        // A page that finds no room stays in memory. A failed sync may have lost written pages.
+        // A page that finds no room stays in memory, so the store goes on. After a failed sync the
+        // store cannot go on, because written pages may be lost.
         let fails = fault == Fault::Broken || fault == Fault::NoRoom && site.call == Call::Sync;
         let step = self.struck_in.unwrap_or_default();
         let by_others = matches!(
@@ -268,8 +272,9 @@ impl Script<'_> {
         self.store.as_ref().context("the store is closed")
     }
 
-    /// Closes the store. Its writer thread runs until the store is dropped, so a fault may strike
-    /// after the last step. Such a fault reaches only writes that no completed call has promised.
+    /// Closes the store. The store's writer thread runs until the store is dropped, so a fault may
+    /// strike after the last step. Such a fault can lose only rows that no completed call has made
+    /// durable.
     fn close(&mut self) {
         self.store = None;
         if self.struck_in.is_none() && self.recording.has_struck() {
@@ -285,7 +290,8 @@ impl Script<'_> {
         self.take(store)
     }
 
-    /// Takes a store that was just opened. It must be at a checkpoint that may be the newest.
+    /// Takes over a store that was just opened. The store must be at state `sure` or at a state of
+    /// `maybe`.
     fn take(&mut self, store: Store) -> Result<()> {
         let serial = serial_of(&store)?;
         let state = self.admitted(serial)?;
@@ -296,10 +302,10 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Returns the state with a serial number. The bank must be allowed to be at that state.
+    /// Returns the state with a serial number.
     ///
     /// # Errors
-    /// Fails if the bank may not be in that state.
+    /// Fails if `serial` is neither `sure` nor in `maybe`: the bank may not open at that state.
     pub fn admitted(&self, serial: u64) -> Result<&State> {
         ensure!(
             serial == self.sure || self.maybe.contains(&serial),
@@ -367,8 +373,8 @@ impl Script<'_> {
         let state = State { serial: self.states.len() as u64, model: Arc::new(self.model.clone()) };
         let (serial, blob) = (state.serial, state.blob());
         self.states.push(state);
-        // A failed checkpoint may still have its final name, because the rename precedes the failed
-        // call.
+        // A failed checkpoint may still have its final name, because the rename may come before the
+        // failed call.
         self.maybe.push(serial);
         self.store()?.checkpoint(&blob)?;
         self.completed.push(serial);
@@ -385,12 +391,12 @@ impl Script<'_> {
     /// and write nothing to the other directory.
     fn exchange(&mut self) -> Result<()> {
         if self.options.compaction.background {
-            // Background compaction may begin a segment during the exchange. The store would then
-            // refuse writes for good.
+            // Background compaction may begin a new segment during the exchange. That fails, and
+            // the store then refuses writes for good.
             return Ok(());
         }
-        // The other directory lies outside the recorded one, because the test makes it and not the
-        // bank.
+        // The other directory lies outside the recorded one. The test makes it, so the recorder
+        // must not count these calls, and no fault may strike them.
         let other = self.recording.root().with_extension("other");
         std::fs::create_dir_all(other.join("checkpoints"))?;
         exchange(&self.bank, &other)?;
@@ -419,7 +425,8 @@ impl Script<'_> {
             return Ok(());
         }
         let found = anyhow!("verify finds {}", report.damage[0]);
-        // The fault has struck during this read, so its result is not compared.
+        // Once the fault has struck, `verify` may report damage. It then counts as this step's
+        // error.
         if self.recording.has_struck() {
             self.noted_by_verify(&report.damage[0])
         } else {
@@ -454,7 +461,8 @@ impl Script<'_> {
         self.copy_to("copy").map(|_| ())
     }
 
-    /// Returns the checkpoint's number.
+    /// Copies the newest checkpoint to the directory `name` beside the bank, and checks the rows of
+    /// the copy. Returns the checkpoint's number.
     fn copy_to(&self, name: &str) -> Result<u64> {
         let copy = self.bank.with_file_name(name);
         if copy.join("BANK").exists() {
@@ -472,7 +480,8 @@ impl Script<'_> {
     fn roll_back(&mut self) -> Result<()> {
         self.close();
         let listed = checkpoints_of(&self.bank);
-        // The script itself lists the directory, and the fault may strike that call.
+        // The script itself lists the directory, and the fault may strike this call. The error then
+        // counts as one of the store.
         let numbers = listed.map_err(|error| Error::Io {
             operation: "list",
             path: self.bank.clone(),

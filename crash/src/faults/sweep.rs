@@ -14,7 +14,8 @@ use super::script;
 use super::{Fault, Plan, Site};
 use crate::recorder::Recording;
 
-/// A run of the script takes about 0.1 s. After this time the process is aborted as hanging.
+/// A run of the script takes about 0.1 s. If a run takes longer than this, it hangs, and `check`
+/// aborts the process.
 const RUN_S_MAX: u64 = 120;
 
 /// The number of runs for each outcome of each site and fault.
@@ -32,8 +33,9 @@ pub fn count(dir: &Path, background: bool) -> Result<BTreeMap<Site, u64>> {
     Ok(recording.calls())
 }
 
-/// Returns `count` plans, or all plans if there are fewer. They include the first and the last call
-/// of each site with each possible fault, even beyond `count`. The others are chosen at random.
+/// Returns `count` plans, or all possible plans if these are fewer. The first and the last call of
+/// each site always meet each possible fault, even if these plans alone are more than `count`. The
+/// further plans are chosen at random.
 #[must_use]
 pub fn plans(calls: &BTreeMap<Site, u64>, count: usize, random: &mut Rng) -> Vec<Plan> {
     let (mut forced, mut others) = (Vec::new(), Vec::new());

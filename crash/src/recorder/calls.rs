@@ -1,5 +1,5 @@
-//! Replacements of the C library's functions. Each has the C function's effect and informs the
-//! recorder.
+//! Replacements of functions of the C library that open, change, sync or close files. Each does
+//! what the replaced function does, and also informs the recorder.
 //!
 //! The code here touches files only through `syscall`. Any other call would reach these functions
 //! again.
@@ -20,8 +20,9 @@ pub(super) fn state() -> Option<MappedMutexGuard<'static, State>> {
     if !RECORDING.load(Ordering::Relaxed) {
         return None;
     }
-    // SAFETY: the pointer leads to this thread's own `errno`. The value is restored because waiting
-    // for the lock may change it. A caller of `readdir` uses `errno` to tell the end from an error.
+    // SAFETY: the pointer leads to this thread's own `errno`. The value is restored, because
+    // waiting for the lock may change it. A caller of `readdir` reads `errno` to tell the
+    // directory's end from an error.
     let errno = unsafe { &mut *libc::__errno_location() };
     let before = *errno;
     let locked = STATE.lock();
@@ -58,7 +59,7 @@ pub(super) unsafe fn path<'a>(path: *const c_char) -> &'a [u8] {
 /// Opens a file as the kernel's `openat` does.
 ///
 /// # Safety
-/// Requires the conditions of `openat`.
+/// The caller keeps the conditions of the C library's `openat`.
 unsafe fn open_in(dir_fd: c_int, name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller passes a valid path. The kernel adds O_LARGEFILE on 64-bit systems.
     let open = || unsafe {
@@ -102,9 +103,10 @@ unsafe fn open_in(dir_fd: c_int, name: *const c_char, flags: c_int, mode: mode_t
 }
 
 /// # Safety
-/// Replaces `open`. The C function is variadic, but x86-64 and AArch64 Linux pass a variadic
-/// argument like any other. The mode is read only when a file is created, and then the caller
-/// passes it.
+/// The caller keeps the conditions of the C library's `open64`, which this function replaces. The C
+/// function is variadic: the caller passes `mode` only if the call may create a file. x86-64 and
+/// AArch64 Linux pass a variadic argument like any other argument. Without a caller's `mode`, the
+/// parameter has no defined value, and the kernel does not use it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn open64(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
@@ -112,7 +114,7 @@ unsafe extern "C" fn open64(name: *const c_char, flags: c_int, mode: mode_t) -> 
 }
 
 /// # Safety
-/// The rules of [`open64`] hold.
+/// The caller keeps the conditions in the `# Safety` section of [`open64`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
@@ -120,7 +122,7 @@ unsafe extern "C" fn open(name: *const c_char, flags: c_int, mode: mode_t) -> c_
 }
 
 /// # Safety
-/// The rules of [`open64`] hold.
+/// The caller keeps the conditions in the `# Safety` section of [`open64`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn openat64(
     dir_fd: c_int,
@@ -133,7 +135,7 @@ unsafe extern "C" fn openat64(
 }
 
 /// # Safety
-/// The rules of [`open64`] hold.
+/// The caller keeps the conditions in the `# Safety` section of [`open64`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn openat(
     dir_fd: c_int,
@@ -156,7 +158,7 @@ extern "C" fn close(fd: c_int) -> c_int {
 }
 
 /// # Safety
-/// Requires the conditions of `write`.
+/// The caller keeps the conditions of the C library's `write`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ssize_t {
     // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
@@ -186,7 +188,7 @@ unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ss
         }
     };
     if done > 0 {
-        // SAFETY: the kernel has just stored `done` bytes in the buffer.
+        // SAFETY: the caller passes `count` readable bytes, and the kernel wrote `done` of them.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), done.cast_unsigned()) };
         state.wrote(node, offset.cast_unsigned(), bytes);
     }
@@ -194,7 +196,7 @@ unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: size_t) -> ss
 }
 
 /// # Safety
-/// Requires the conditions of `pwrite`.
+/// The caller keeps the conditions of the C library's `pwrite64`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwrite64(
     fd: c_int,
@@ -220,15 +222,15 @@ unsafe extern "C" fn pwrite64(
     }
     let done = write();
     if done > 0 {
-        // SAFETY: the kernel has just stored `done` bytes in the buffer.
+        // SAFETY: the caller passes `count` readable bytes, and the kernel wrote `done` of them.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), done.cast_unsigned()) };
         state.wrote(node, offset.cast_unsigned(), bytes);
     }
     done
 }
 
-/// Makes a write that meets a fault. The write is not added to the journal, because runs with
-/// faults do not use the journal.
+/// Makes a write that meets a fault. This function does not add the write to the journal, because
+/// runs with faults do not use the journal.
 fn badly_written(fd: c_int, content: &[u8], offset: off64_t, fault: Fault) -> ssize_t {
     if let Some(errno) = fault.errno() {
         return failed(errno) as ssize_t;
@@ -244,7 +246,7 @@ fn badly_written(fd: c_int, content: &[u8], offset: off64_t, fault: Fault) -> ss
         Fault::Short => put(&content[..shortened(content.len())], offset),
         Fault::Misdirected => put(content, elsewhere),
         Fault::Flipped => {
-            // The copy is aligned as the caller's buffer, which direct I/O requires.
+            // Direct I/O requires an aligned buffer, so the copy is aligned too.
             let mut flipped = AlignedBuffer::zeroed(content.len().max(1).next_multiple_of(512));
             flipped[..content.len()].copy_from_slice(content);
             flip(&mut flipped[..content.len()]);
@@ -254,8 +256,8 @@ fn badly_written(fd: c_int, content: &[u8], offset: off64_t, fault: Fault) -> ss
     }
 }
 
-/// Returns the number of bytes of a shortened transfer: half of it. A transfer of whole blocks
-/// stops at the end of a block.
+/// Returns the length of a shortened transfer: half of `len`. If `len` is a multiple of a block,
+/// the half is rounded up to whole blocks.
 pub(super) fn shortened(len: usize) -> usize {
     const BLOCK: usize = 512;
     match len {
@@ -265,13 +267,14 @@ pub(super) fn shortened(len: usize) -> usize {
     }
 }
 
-/// Returns the offset of a misdirected transfer: two pages away from the right offset.
+/// Returns the offset of a misdirected transfer. It lies two pages of the tested bank before the
+/// right offset, or two pages after it near the file's start.
 pub(super) fn misdirected(offset: off64_t) -> off64_t {
     const AWAY: off64_t = 16 << 10;
     if offset >= AWAY { offset - AWAY } else { offset + AWAY }
 }
 
-/// Flips one bit in the middle.
+/// Flips one bit of the middle byte.
 pub(super) fn flip(bytes: &mut [u8]) {
     let middle = bytes.len() / 2;
     if let Some(byte) = bytes.get_mut(middle) {
@@ -321,8 +324,8 @@ extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off64_t, len: off64_t) -
     done
 }
 
-/// Replaces `fsync` and `fdatasync`. A recorded file is not really synced; the journal only notes
-/// the sync.
+/// Does the work of `fsync` and `fdatasync`. If the file is recorded, the kernel does not sync it;
+/// only the journal notes the sync.
 fn sync(fd: c_int, call: c_long) -> c_int {
     if let Some(mut state) = state()
         && let Some(&node) = state.files.get(&fd)
@@ -356,7 +359,7 @@ extern "C" fn fdatasync(fd: c_int) -> c_int {
 /// Makes a directory as the kernel's `mkdirat` does.
 ///
 /// # Safety
-/// Requires the conditions of `mkdirat`.
+/// The caller keeps the conditions of the C library's `mkdirat`.
 unsafe fn make_in(dir_fd: c_int, name: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     let make =
@@ -367,7 +370,8 @@ unsafe fn make_in(dir_fd: c_int, name: *const c_char, mode: mode_t) -> c_int {
     if !state.pass() {
         return gone();
     }
-    // The kernel reports an existing directory before it needs the disk, so no fault strikes.
+    // If the directory exists, the kernel reports that before it needs the disk. So no fault
+    // strikes such a call.
     let is_new = !state.names.contains_key(&place);
     if is_new && let Some(failed) = failed_by(state.meet_name(Call::MakeDir, &place)) {
         return failed;
@@ -380,7 +384,7 @@ unsafe fn make_in(dir_fd: c_int, name: *const c_char, mode: mode_t) -> c_int {
 }
 
 /// # Safety
-/// Requires the conditions of `mkdir`.
+/// The caller keeps the conditions of the C library's `mkdir`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mkdir(name: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
@@ -388,7 +392,7 @@ unsafe extern "C" fn mkdir(name: *const c_char, mode: mode_t) -> c_int {
 }
 
 /// # Safety
-/// Requires the conditions of `mkdirat`.
+/// The caller keeps the conditions of the C library's `mkdirat`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mkdirat(dir_fd: c_int, name: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
@@ -398,7 +402,7 @@ unsafe extern "C" fn mkdirat(dir_fd: c_int, name: *const c_char, mode: mode_t) -
 /// Removes a name as the kernel's `unlinkat` does.
 ///
 /// # Safety
-/// Requires the conditions of `unlinkat`.
+/// The caller keeps the conditions of the C library's `unlinkat`.
 unsafe fn unlink_in(dir_fd: c_int, name: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
     let unlink = || unsafe { libc::syscall(libc::SYS_unlinkat, dir_fd, name, flags) as c_int };
@@ -420,7 +424,7 @@ unsafe fn unlink_in(dir_fd: c_int, name: *const c_char, flags: c_int) -> c_int {
 }
 
 /// # Safety
-/// Requires the conditions of `unlinkat`.
+/// The caller keeps the conditions of the C library's `unlinkat`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn unlinkat(dir_fd: c_int, name: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
@@ -428,7 +432,7 @@ unsafe extern "C" fn unlinkat(dir_fd: c_int, name: *const c_char, flags: c_int) 
 }
 
 /// # Safety
-/// Requires the conditions of `unlink`.
+/// The caller keeps the conditions of the C library's `unlink`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn unlink(name: *const c_char) -> c_int {
     // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
@@ -436,7 +440,7 @@ unsafe extern "C" fn unlink(name: *const c_char) -> c_int {
 }
 
 /// # Safety
-/// Requires the conditions of `rmdir`.
+/// The caller keeps the conditions of the C library's `rmdir`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rmdir(name: *const c_char) -> c_int {
     // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
@@ -446,7 +450,7 @@ unsafe extern "C" fn rmdir(name: *const c_char) -> c_int {
 /// Renames a file as the kernel's `renameat` does.
 ///
 /// # Safety
-/// Requires the conditions of `renameat`.
+/// The caller keeps the conditions of the C library's `renameat`.
 unsafe fn rename_in(
     from_dir: c_int,
     from: *const c_char,
@@ -477,7 +481,7 @@ unsafe fn rename_in(
 }
 
 /// # Safety
-/// Requires the conditions of `rename`.
+/// The caller keeps the conditions of the C library's `rename`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
     // SAFETY: the caller keeps the conditions in this function's `# Safety` section.
@@ -485,7 +489,7 @@ unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
 }
 
 /// # Safety
-/// Requires the conditions of `renameat`.
+/// The caller keeps the conditions of the C library's `renameat`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn renameat(
     from_dir: c_int,
@@ -498,7 +502,7 @@ unsafe extern "C" fn renameat(
 }
 
 /// # Safety
-/// Requires the conditions of `linkat`.
+/// The caller keeps the conditions of the C library's `linkat`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn linkat(
     old_dir: c_int,

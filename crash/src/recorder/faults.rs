@@ -1,8 +1,8 @@
 //! Chooses the call that goes wrong, and how it goes wrong.
 //!
-//! Every call on the recorded directory is counted, including read-only calls. The call with the
-//! planned number meets a [`Fault`]: it fails with an error number, moves fewer bytes, or reports
-//! success and does something else.
+//! The recorder counts every call on the recorded directory by its [`Site`], including read-only
+//! calls. The call with the planned site and number meets a [`Fault`]: it fails with an error
+//! number, moves fewer bytes, or reports success and does something else.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -64,7 +64,7 @@ fn kind_of(path: &str) -> &'static str {
     let last = path.rsplit('/').next().unwrap_or_default();
     let kinds: [(bool, &'static str); 15] = [
         (path.is_empty(), "parent directory"),
-        // A delta is written under a hidden name and renamed at the end.
+        // The store writes a delta under a hidden name. It gives the file its own name at the end.
         (last.contains(".delta") || last.starts_with(".embank-"), "delta"),
         (!path.contains('/'), "bank directory"),
         (last == "LOCK", "LOCK"),
@@ -112,7 +112,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Fault; 11] = [
         Fault::Broken,
         Fault::NoRoom,
@@ -167,15 +167,16 @@ impl Fault {
     }
 }
 
-/// The call that is to go wrong: call `number` of its site, counted from 0. Counting by site finds
-/// the same call in every run, whatever the order between threads.
+/// The call that is to go wrong: call `number` of its site, counted from 0. The threads of a store
+/// mix the calls of different sites in another order in each run. A count within one site does not
+/// depend on that order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Where.
+    /// The site of the call.
     pub site: Site,
     /// The number of earlier calls of this site.
     pub number: u64,
-    /// How.
+    /// The fault that strikes the call.
     pub fault: Fault,
 }
 

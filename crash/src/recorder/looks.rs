@@ -1,8 +1,8 @@
-//! Replacements of the C library's read-only functions. They are not recorded, but they may meet
-//! faults.
+//! Replacements of read-only functions of the C library. The journal does not hold their calls, but
+//! a planned fault may strike them.
 //!
-//! The code here touches files only through `syscall` or through the replaced C function, as in
-//! `calls`.
+//! The code here touches files only through `syscall` or through the replaced C function. Any other
+//! call would reach these functions again.
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ use super::{Call, Fault};
 /// Makes a read that meets a fault.
 ///
 /// # Safety
-/// Requires the conditions of `pread`.
+/// The caller keeps the conditions of the C library's `pread`.
 unsafe fn badly_read(
     fd: c_int,
     buffer: *mut c_void,
@@ -41,7 +41,7 @@ unsafe fn badly_read(
 }
 
 /// # Safety
-/// Requires the conditions of `read`.
+/// The caller keeps the conditions of the C library's `read`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
     let fault = state().and_then(|mut state| {
@@ -64,7 +64,7 @@ unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssiz
 }
 
 /// # Safety
-/// Requires the conditions of `pread`.
+/// The caller keeps the conditions of the C library's `pread64`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pread64(
     fd: c_int,
@@ -86,7 +86,8 @@ unsafe extern "C" fn pread64(
 
 #[unsafe(no_mangle)]
 extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
-    // A failed unlock has no effect to test: the file is closed next, which unlocks it too.
+    // No fault strikes an unlock, because a failed one has no effect to test: the caller closes the
+    // file next, which unlocks it too.
     let taken = operation & libc::LOCK_UN == 0;
     let failed = taken.then(state).flatten().and_then(|mut state| {
         let node = *state.files.get(&fd)?;
@@ -97,7 +98,7 @@ extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
 }
 
 /// # Safety
-/// Requires the conditions of `statx`.
+/// The caller keeps the conditions of the C library's `statx`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn statx(
     dir_fd: c_int,
@@ -122,7 +123,7 @@ unsafe extern "C" fn statx(
 }
 
 /// # Safety
-/// Requires the conditions of `fstatat`.
+/// The caller keeps the conditions of the C library's `fstatat64`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fstatat64(
     dir_fd: c_int,
@@ -142,7 +143,7 @@ unsafe extern "C" fn fstatat64(
 }
 
 /// # Safety
-/// Requires the conditions of `fstat`.
+/// The caller keeps the conditions of the C library's `fstat64`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fstat64(fd: c_int, found: *mut c_void) -> c_int {
     let failed = state().and_then(|mut state| {
@@ -153,14 +154,15 @@ unsafe extern "C" fn fstat64(fd: c_int, found: *mut c_void) -> c_int {
     failed.unwrap_or_else(|| unsafe { libc::syscall(libc::SYS_fstat, fd, found) as c_int })
 }
 
-/// Returns the C library's function that this crate replaces under `name`.
+/// Returns the address of the C library's function `name`, which this crate replaces. `found` keeps
+/// the address for later calls.
 fn behind(name: &'static CStr, found: &'static OnceLock<usize>) -> usize {
     // SAFETY: `dlsym` gets a valid C string.
     *found.get_or_init(|| unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize)
 }
 
 /// # Safety
-/// Requires the conditions of `opendir`.
+/// The caller keeps the conditions of the C library's `opendir`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
     static BEHIND: OnceLock<usize> = OnceLock::new();
@@ -190,7 +192,7 @@ unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
 }
 
 /// # Safety
-/// Requires the conditions of `readdir64`.
+/// The caller keeps the conditions of the C library's `readdir64`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn readdir64(dir: *mut DIR) -> *mut dirent64 {
     static BEHIND: OnceLock<usize> = OnceLock::new();
@@ -207,7 +209,7 @@ unsafe extern "C" fn readdir64(dir: *mut DIR) -> *mut dirent64 {
 }
 
 /// # Safety
-/// Requires the conditions of `closedir`.
+/// The caller keeps the conditions of the C library's `closedir`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closedir(dir: *mut DIR) -> c_int {
     static BEHIND: OnceLock<usize> = OnceLock::new();
@@ -223,14 +225,15 @@ unsafe extern "C" fn closedir(dir: *mut DIR) -> c_int {
     unsafe { close(dir) }
 }
 
-/// Pretends that the kernel lacks a copying call. `None` if nothing is recorded. The recorder would
-/// miss a copy within the kernel; without the call, the caller reads and writes.
+/// Returns the result of a copying call that the kernel lacks: -1 with `ENOSYS`. `None` if there is
+/// no recording. The recorder would miss a copy inside the kernel. After `ENOSYS` the caller copies
+/// with reads and writes, which the recorder sees.
 fn unknown() -> Option<ssize_t> {
     state().map(|_| failed(libc::ENOSYS) as ssize_t)
 }
 
-/// # Safety
-/// Requires the conditions of `copy_file_range`.
+/// # Safety The caller keeps the conditions of the C library's `copy_file_range`, which this
+/// function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn copy_file_range(
     from: c_int,
@@ -248,7 +251,7 @@ unsafe extern "C" fn copy_file_range(
 }
 
 /// # Safety
-/// Requires the conditions of `sendfile`.
+/// The caller keeps the conditions of the C library's `sendfile64`, which this function replaces.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendfile64(
     to: c_int,

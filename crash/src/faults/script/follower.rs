@@ -1,7 +1,9 @@
-//! The steps of the script that write a delta of the bank and apply it to a copy.
+//! The steps of the script that write a delta of the bank and apply it to a copy. A delta is a file
+//! with the changes between two checkpoints, the older and the newer one.
 //!
-//! After an error the copy is whole at its older or its newer checkpoint. It is at the newer one if
-//! only the sync of that checkpoint's name failed. The next try brings the copy to the newer one.
+//! If applying fails, the copy is whole at the older or at the newer checkpoint. It is at the newer
+//! checkpoint if only the sync of that checkpoint's name failed. The next try brings the copy to
+//! the newer checkpoint.
 
 use std::path::PathBuf;
 
@@ -28,8 +30,9 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Applies the delta, if there is one, to the copy. `at` is the state of the copy. If the copy
-    /// is at the delta's state already, the store must refuse the delta for that reason.
+    /// Applies the delta, if there is one, to the copy. `at` is the serial number of the copy's
+    /// state. If the copy already is at the state to which the delta leads, the store must refuse
+    /// the delta for that reason.
     ///
     /// # Errors
     /// Returns any error of the store.
@@ -66,7 +69,8 @@ impl Script<'_> {
     pub(super) fn export_delta(&mut self) -> Result<()> {
         let follower = self.follower.as_mut().context("no follower")?;
         if follower.delta.exists() {
-            // An earlier try failed after it named this file and before the name was durable.
+            // An earlier try failed: it gave this file its name, and could not make the name
+            // durable.
             std::fs::remove_file(&follower.delta)?;
         }
         let (from, delta) = (follower.number, &follower.delta);
