@@ -11,8 +11,8 @@ use serde::Serialize;
 use crate::Ending;
 use crate::output::{self, RowBar, bytes, count, parse_scaled};
 
-/// Largest default of a command's memory budget. It is less than the library's default, because
-/// commands run beside the training program.
+/// Largest default of a command's memory budget. It is less than the library's default of 1 GiB,
+/// because commands run beside the training program.
 const MEMORY_BYTES: u64 = 256 << 20;
 
 /// Options of `export`.

@@ -258,7 +258,8 @@ impl RowsArgs {
         Ok(options)
     }
 
-    /// Returns the input files. A directory is replaced by its files.
+    /// Returns the input files. The files of a directory stand at the directory's place in the
+    /// order.
     fn files(&self) -> Result<Vec<Input<'static>>> {
         let inputs: Vec<_> = self.inputs.iter().map(Input::file).collect();
         Ok(Input::expand(&inputs)?)

@@ -16,7 +16,7 @@ const INDEX_BYTES_PER_ROW: f64 = 15.1;
 /// Bytes of a whole index image on disk for each row.
 const IMAGE_BYTES_PER_ROW: f64 = 9.6;
 /// A checkpoint writes the index as a whole image or as an image of changes. It writes a whole
-/// image if the images of changes since the last whole image would exceed this part of that image.
+/// image again once the images of changes amount to this part of the last whole image.
 const CHANGES_PART: f64 = 0.25;
 /// Average number of rows in an index bucket.
 const ROWS_PER_BUCKET: f64 = 5.0;
@@ -346,8 +346,8 @@ mod tests {
     fn images_cost_what_changed_and_a_whole_one_at_times() {
         assert_eq!(image_part(1.0), 1.0);
         assert!(image_part(0.0) < 1e-4);
-        // Each checkpoint changes 4.9% of the buckets. The images of changes may add up to a
-        // quarter of a whole image, so six of them follow each whole image.
+        // Each checkpoint changes 4.9% of the buckets. Images of changes follow a whole image until
+        // together they reach a quarter of it, and the sixth one reaches it.
         let part = image_part(0.01);
         assert!((part - (1.0 + 6.0 * 0.0488) / 7.0).abs() < 1e-3, "{part}");
     }

@@ -71,7 +71,7 @@ pub struct Life {
     pub checkpoints: u64,
     /// The number of steps that made the index grow.
     pub growth_steps: u64,
-    /// The number of kills, except those during a rollback.
+    /// The number of kills, without those during a rollback or an open.
     pub kills: u64,
     /// The number of kills inside `checkpoint`.
     pub kills_in_checkpoint: u64,

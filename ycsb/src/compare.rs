@@ -1,11 +1,13 @@
 //! `compare`: measures several stores with the same work, in alternating rounds.
 //!
-//! Every store runs in its own process ([`serve`](crate::serve)), which loads it once. One process
-//! measures at a time while the others are idle. In one common process, the stores would share an
-//! allocator, storage traffic and memory would be added up, and background threads of one store
-//! would disturb another. A store's turn ends after its background work. A new process for each
-//! round would measure how a store warms up. The cost: the memory budgets of all stores must fit at
-//! the same time.
+//! Every store runs in its own process ([`serve`](crate::serve)), which loads the store once. One
+//! process measures at a time, and the other processes are idle. A store's turn ends when its
+//! background work is done.
+//!
+//! In one common process the stores would share an allocator. The counts of storage traffic and
+//! memory would be sums over all stores, and background threads of one store would disturb another
+//! store. A new process for each round would measure how a store warms up. The price of one process
+//! for each store: the memory budgets of all stores must fit into memory at the same time.
 
 use std::fs;
 use std::path::PathBuf;
@@ -29,7 +31,7 @@ use crate::work::{NamedSpec, Times, Work};
 /// Options of `compare`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Stores; ratios are those of the first to each of the others
+    /// Stores; the report has the ratio of the first store to each other store
     #[arg(long, value_enum, value_delimiter = ',', required = true)]
     engines: Vec<EngineKind>,
     #[command(flatten)]
@@ -38,7 +40,7 @@ pub(crate) struct Args {
     data: Data,
     #[command(flatten)]
     work: Work,
-    /// Rounds; the median counts
+    /// Number of rounds; the report has the median over the rounds
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// A rough answer: at most 1M rows, 3 rounds of one second after half a second of warm-up
@@ -189,7 +191,8 @@ fn refuses(kind: EngineKind, spec: &Spec) -> Option<&'static str> {
     kind.no_scan().filter(|_| spec.mix.scan > 0.0)
 }
 
-/// Runs all rounds of one measurement. Each round begins with another store.
+/// Runs all rounds of one measurement. Each round begins with the next store, so that no store is
+/// always first.
 fn alternate(clients: &mut [Client], named: &NamedSpec, rounds: usize) -> Result<Vec<Measurement>> {
     let mut measurements: Vec<Measurement> = clients
         .iter()
@@ -239,7 +242,8 @@ fn figures(name: &str, measurements: &[Measurement]) -> Vec<Row> {
     rows
 }
 
-/// Returns the round with the median rate, or with the next lower rate.
+/// Returns the round with the median rate. If the number of rounds is even, returns the lower one
+/// of the two rounds in the middle.
 fn middle_round(measurement: &Measurement) -> Option<&Measured> {
     let mut rounds: Vec<&Measured> = measurement.rounds.iter().collect();
     rounds.sort_by(|a, b| a.operations_per_s.total_cmp(&b.operations_per_s));

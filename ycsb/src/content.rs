@@ -7,15 +7,15 @@
 //! | between | pattern of the key |
 //! | the last 8, from 16 bytes on | hash of key and version |
 //!
-//! A reader that knows the key checks the first and the last eight bytes. This finds the value of
-//! another row, a value torn between two versions, and zeros. `check_whole` checks the bytes
-//! between them too.
+//! A value of less than 16 bytes has no hash at its end. A reader that knows the key checks the
+//! first and the last eight bytes. This finds the value of another row, a value torn between two
+//! versions, and zeros. `check_whole` also checks the bytes in the middle.
 
 use std::fmt;
 
 use crate::random::mix;
 
-/// A value must have room for the version and the hash.
+/// Smallest length of a value. It has room for the version and the hash of the key.
 pub(crate) const VALUE_BYTES_MIN: usize = 8;
 
 /// The error for a row whose bytes do not fit its key and version.
@@ -108,8 +108,8 @@ pub(crate) fn advance(key: u64, value: &mut [u8]) -> Result<(), WrongAnswer> {
     Ok(())
 }
 
-/// Writes the next version of every value of a batch in place. A key that the batch has twice
-/// advances by one, because both copies were read before the first write.
+/// Writes the next version of every value of a batch in place. If the batch has a key twice, the
+/// row's version advances only by one, because both copies were read before the first write.
 pub(crate) fn advance_all(keys: &[u64], values: &mut [u8]) -> Result<(), WrongAnswer> {
     let value_bytes = values.len() / keys.len().max(1);
     let rows = keys.iter().zip(values.chunks_exact_mut(value_bytes));

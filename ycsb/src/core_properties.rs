@@ -1,8 +1,9 @@
 //! Translates the properties of YCSB's files into settings of a run.
 //!
-//! Each property of YCSB's client and core workload has one line in [`NAMES`]. The line says that
-//! the property is honoured, is honoured with some values, or has no effect here. A name that is
-//! not in the table is ignored with a warning, because store bindings of YCSB have their own names.
+//! Each property of YCSB's client and core workload has one line in the table [`NAMES`]. The line
+//! says that the program honours the property, accepts only some values of it, or gives it no
+//! effect. The program ignores a name that is not in the table, with a warning, because each of
+//! YCSB's store bindings has names of its own.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -20,10 +21,10 @@ use crate::workload::Mix;
 enum Rule {
     /// [`Core`] takes its value.
     Honoured,
-    /// Only these values are accepted, because the run does what they ask anyway. Other values are
-    /// refused with the reason.
+    /// The program accepts only these values, because a run does what they ask anyway. Any other
+    /// value is an error with this reason.
     Only(&'static [&'static str], &'static str),
-    /// Any value is accepted without effect, with a warning that gives the reason.
+    /// The program accepts any value, but it has no effect. A warning gives this reason.
     NoEffect(&'static str),
 }
 
@@ -103,7 +104,7 @@ const NAMES: &[(&str, Rule)] = &[
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Asked<T> {
     pub(crate) value: T,
-    /// The option, or the property with its file.
+    /// The name of the option, or the name of the property and its file.
     pub(crate) by: String,
 }
 
@@ -131,7 +132,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Reads the properties of a command line. Warns of names without effect.
+    /// Reads the properties of a command line. Warns of names that are unknown or have no effect.
     ///
     /// # Errors
     /// Returns an error for an unreadable file, and for a value that is malformed or cannot be
@@ -182,7 +183,8 @@ impl Core {
     }
 }
 
-/// Applies the table to every property that is set. Returns the warnings.
+/// Applies the table [`NAMES`] to every property that is set. Returns the warnings, or an error for
+/// a value that the table does not accept.
 fn check_names(properties: &Properties) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
     for (name, property) in properties {
@@ -275,7 +277,7 @@ fn rows(get: &Getter<'_>) -> Result<Option<Asked<u64>>> {
     Ok(rows.zip(by).map(|(value, by)| Asked { value, by }))
 }
 
-/// Returns the length of a value, which is the sum of its fields.
+/// Returns the length of a value: the number of its fields times the length of a field.
 fn value_bytes(get: &Getter<'_>) -> Result<Option<Asked<u64>>> {
     let (count, length) = (get.positive("fieldcount")?, get.positive("fieldlength")?);
     if get.value("writeallfields").is_some_and(|all| all != "true") && count != Some(1) {
@@ -297,16 +299,17 @@ fn value_bytes(get: &Getter<'_>) -> Result<Option<Asked<u64>>> {
     Ok(Some(Asked { value, by }))
 }
 
-/// YCSB's default number of fields and bytes of a field.
+/// YCSB's default number of fields.
 const FIELD_COUNT: u64 = 10;
+/// YCSB's default length of a field in bytes.
 const FIELD_BYTES: u64 = 100;
-/// The default length of a value with properties.
+/// Default length of a value if properties are given: the length of all of YCSB's fields.
 pub(crate) const VALUE_BYTES: u64 = FIELD_COUNT * FIELD_BYTES;
-/// The default longest scan with properties.
+/// Default number of rows of the longest scan if properties are given, as in YCSB.
 pub(crate) const SCAN_ROWS_MAX: u64 = 1_000;
 
-/// Returns the shares of the operations. YCSB takes them as weights, so shares with another sum
-/// than 1 are scaled, with a warning.
+/// Returns the shares of the operations. YCSB takes the shares as weights. If their sum is not 1,
+/// this function scales them and adds a warning.
 fn mix(get: &Getter<'_>, warnings: &mut Vec<String>) -> Result<Mix> {
     let mut shares = [0.95, 0.05, 0.0, 0.0, 0.0];
     let names = [
@@ -336,7 +339,7 @@ fn distribution(get: &Getter<'_>) -> Result<Option<Distribution>> {
     let why = ": there are uniform, zipfian, latest and hotspot";
     let chosen = get.choice("requestdistribution", why, |value| match value {
         "uniform" => Some(Distribution::Uniform),
-        // YCSB's core workload scrambles.
+        // With this name, YCSB's core workload means its scrambled Zipf distribution.
         "zipfian" => Some(Distribution::Scrambled),
         "latest" => Some(Distribution::Latest),
         "hotspot" => Some(Distribution::Hotspot),

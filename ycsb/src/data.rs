@@ -1,4 +1,5 @@
-//! The settings of a run's rows, from options, properties and the note of an earlier load.
+//! The settings of a run's rows. They come from options, from properties, and from the settings
+//! file of an earlier load.
 
 use std::path::PathBuf;
 
@@ -18,7 +19,8 @@ use crate::work::{NamedSpec, THREADS_MAX};
 const ROWS: u64 = 1_000_000;
 const VALUE_BYTES_PLAIN: u64 = 64;
 
-/// The rows. What is not named has a default, or with `run --loaded` the setting of the load.
+/// The options for the rows. An option that is not given has a default. With `run --loaded` it has
+/// the setting of the load.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Data {
     /// Rows to load: a number, or one with k, M or G (thousands) [default: 1M]
@@ -27,21 +29,21 @@ pub(crate) struct Data {
     /// Bytes of a value [default: 64, or 1000 with properties]
     #[arg(long, value_parser = bytes)]
     value_size: Option<u64>,
-    /// Memory that every store may use, all its caches and buffers together: bytes, or with K, M,
-    /// G, KiB, MiB, GiB (of 1,024) or kB, MB, GB (of 1,000) [default: 1GiB, or a quarter
-    /// of the memory limit of the process's control group, if that is less]
+    /// Memory of each store, for all its caches and buffers together: bytes, or with K, M, G, KiB,
+    /// MiB, GiB (of 1,024) or kB, MB, GB (of 1,000) [default: 1GiB, or a quarter of the memory
+    /// limit of the process's control group, if that is less]
     #[arg(long, value_parser = bytes)]
     memory_budget: Option<u64>,
-    /// Where the stores lie
+    /// Directory of the stores
     #[arg(long, value_name = "DIR", default_value = "target/ycsb")]
     pub(crate) directory: PathBuf,
     /// How a row's number becomes its key [default: hashed]
     #[arg(long, value_enum)]
     key_order: Option<KeyOrder>,
-    /// Threads that load [default: 1, or the threadcount of properties]
+    /// Threads of the load [default: 1, or the threadcount of properties]
     #[arg(long)]
     load_threads: Option<usize>,
-    /// Measure Embank with its staleness clocks: `embank` stands for `embank-clock`
+    /// Measure Embank with its staleness clocks: the name `embank` then means `embank-clock`
     #[arg(long)]
     pub(crate) embank_clock: bool,
 }
@@ -50,7 +52,7 @@ impl Data {
     /// Returns the settings for an engine in `directory`.
     ///
     /// # Errors
-    /// Returns an error for invalid sizes and for sizes that exceed this machine's memory.
+    /// Returns an error for a size or a number of threads that is too small or too large.
     pub(crate) fn settings(&self, core: &Core, directory: PathBuf) -> Result<Settings> {
         let value_size = named(self.value_size, &core.value_bytes);
         let value_size =
@@ -79,11 +81,10 @@ impl Data {
     }
 
     /// Returns the settings to open the store of an earlier load. The memory budget may differ from
-    /// the load's.
+    /// that of the load.
     ///
-    /// # Errors
-    /// Returns an error if options or properties differ from the load. The error gives the expected
-    /// and the found value of each.
+    /// # Errors Returns an error if other settings differ from those of the load. The error gives
+    /// the expected and the found value of each.
     pub(crate) fn settings_of(&self, core: &Core, loaded: &Loaded) -> Result<Settings> {
         let mut others = Vec::new();
         other(&mut others, "--rows", self.rows, &core.rows, loaded.rows);
@@ -115,7 +116,8 @@ impl Data {
         })
     }
 
-    /// Returns the engine for a name on the command line.
+    /// Returns the engine for a name on the command line. `--embank-clock` changes the meaning of
+    /// `embank`.
     pub(crate) fn engine(&self, kind: EngineKind) -> EngineKind {
         if self.embank_clock && kind == EngineKind::Embank { EngineKind::EmbankClock } else { kind }
     }
@@ -142,7 +144,7 @@ fn other<T: Copy + PartialEq + std::fmt::Debug>(
 }
 
 /// Checks before the load that rows and batches fit into memory. A load sorts the keys of all rows
-/// in memory, 8 bytes a row. The `map` store keeps the rows in memory too.
+/// in memory, which takes 8 bytes a row. The `map` store also keeps all rows in memory.
 ///
 /// # Errors
 /// Returns an error with the needed and the available bytes.

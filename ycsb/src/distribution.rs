@@ -1,4 +1,5 @@
-//! The request distributions of YCSB's reference, which choose the row of an operation.
+//! The request distributions of YCSB's own program (*the reference*). A request distribution
+//! chooses the row of an operation.
 
 use clap::ValueEnum;
 use fastrand::Rng;
@@ -10,16 +11,17 @@ use crate::zipf::Zipf;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Distribution {
-    /// Every row alike
+    /// Every row is equally likely
     Uniform,
-    /// Zipf's law, row 0 the hottest
+    /// Zipf's law; row 0 is the hottest
     Zipfian,
-    /// Zipf's law over 10^10 items that are hashed onto the rows, as the reference's workloads A,
-    /// B, C and F
+    /// Zipf's law over 10^10 items that are hashed onto the rows, as in YCSB's core workloads
+    /// except D
     Scrambled,
-    /// Zipf's law, the newest row the hottest
+    /// Zipf's law; the newest row is the hottest
     Latest,
-    /// A share of the operations goes to a share of the rows, uniformly within each part
+    /// A share of the operations goes to the hot rows, the others to the cold rows; within each
+    /// part every row is equally likely
     Hotspot,
 }
 
@@ -40,8 +42,8 @@ impl Default for Skew {
     }
 }
 
-/// The scrambled distribution draws from this number of items, as the reference does, for any
-/// number of rows.
+/// The scrambled distribution draws from this number of items, whatever the number of rows is. The
+/// reference does so too.
 const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 
 /// Draws rows.
@@ -55,9 +57,9 @@ pub(crate) struct Chooser {
 }
 
 impl Chooser {
-    /// Makes a distribution over `rows` rows. If the rows will grow, scrambled ranks are hashed
-    /// onto twice that number, and a draw without a row is repeated. So an insert does not change
-    /// the rank of other rows.
+    /// Makes a distribution over `rows` rows. If the number of rows will grow, scrambled ranks are
+    /// hashed onto twice as many row numbers. A draw of a row that does not exist yet is repeated.
+    /// So an insert does not change the ranks of the existing rows.
     pub(crate) fn new(distribution: Distribution, skew: Skew, rows: u64, grows: bool) -> Self {
         let zipf = match distribution {
             Distribution::Zipfian | Distribution::Latest => Some(Zipf::new(rows, skew.theta)),
@@ -74,7 +76,7 @@ impl Chooser {
         match (self.distribution, &mut self.zipf) {
             (Distribution::Zipfian, Some(zipf)) => zipf.draw(rows, random),
             (Distribution::Latest, Some(zipf)) => rows - 1 - zipf.draw(rows, random),
-            // The loop ends because at least every second draw hits a row.
+            // The loop ends because at least half of the row numbers have a row.
             (Distribution::Scrambled, Some(zipf)) => loop {
                 let row = fnv_64(zipf.draw(SCRAMBLED_ITEMS, random)) % self.scrambled_onto;
                 if row < rows {
@@ -121,8 +123,8 @@ mod tests {
         counts
     }
 
-    /// Returns Pearson's statistic as a number of standard deviations above its expectation. Every
-    /// cell must expect 5 or more.
+    /// Returns Pearson's statistic as a number of standard deviations above its expectation. The
+    /// expected count of every row must be 5 or more.
     fn chi_square_sigmas(counts: &[u64], probabilities: &[f64]) -> f64 {
         let mut statistic = 0.0;
         for (&count, probability) in counts.iter().zip(probabilities) {
@@ -168,8 +170,8 @@ mod tests {
 
     #[test]
     fn scrambled() {
-        // The probability of each of the hottest ranks goes to the row of its hash. The rest of the
-        // probability is spread evenly over all rows.
+        // The probability of each of the hottest ranks goes to the row of its hash. The probability
+        // of all other ranks is spread evenly over all rows.
         let rows = 100;
         let zipf = Zipf::new(SCRAMBLED_ITEMS, 0.99);
         let ranks = 2_000_000;

@@ -1,4 +1,5 @@
-//! The file of `--json`: checked before a run, written after it.
+//! The file of `--json`. The program checks before a run that it can write the file, and writes it
+//! after the run.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -37,7 +38,8 @@ impl JsonFile {
     }
 }
 
-/// The loop ends because the system has already followed this chain of links to its end.
+/// Checks a path. If it is a link to a missing file, checks the path to which the link leads. This
+/// recursion ends, because `fs::metadata` has already followed the chain of links to its end.
 fn check(path: &Path, inputs: &[PathBuf]) -> Result<()> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => bail!("it is a directory"),
@@ -50,7 +52,7 @@ fn check(path: &Path, inputs: &[PathBuf]) -> Result<()> {
             OpenOptions::new().write(true).open(path)?;
             Ok(())
         }
-        // For a pipe or a device, opening it here could disturb its reader.
+        // A pipe or a device is not opened here, because that could disturb its reader.
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             ensure!(path.file_name().is_some(), "it names no file");

@@ -1,10 +1,10 @@
 //! The numbers and keys of rows, and the rows that readers may request.
 //!
 //! Rows are numbered in the order of their insertion. A row's key is a hash of its number, or the
-//! number itself (the reference's `insertorder`). With hashed keys, hot rows are not neighbours in
-//! a sorted store. A reader may request a row after its insertion *and the insertions of all
-//! earlier rows* have returned. So it never requests a missing row (the reference's
-//! `AcknowledgedCounterGenerator`).
+//! number itself (YCSB's property `insertorder`). With hashed keys, hot rows are not neighbours in
+//! a sorted store. A reader may request a row after the insertions of this row *and of all earlier
+//! rows* have returned. So a reader never requests a missing row. YCSB has the class
+//! `AcknowledgedCounterGenerator` for this.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use crate::random::mix;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum KeyOrder {
-    /// Mixed by a bijection: neighbours by number lie apart
+    /// A hash of the number, unique for each row: rows with neighbouring numbers lie apart
     Hashed,
     /// The number itself
     Ordered,
@@ -31,7 +31,8 @@ pub(crate) struct Keyspace {
     order: KeyOrder,
     reserved: AtomicU64,
     acknowledged: AtomicU64,
-    /// Inserted ranges that wait for the insertion of an earlier range: start and end.
+    /// Inserted ranges that wait for the insertion of an earlier range. A range is the number of
+    /// its first row and its count of rows.
     early: Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -46,7 +47,7 @@ impl Keyspace {
         }
     }
 
-    /// A row's key.
+    /// Returns the key of row number `row`.
     #[inline]
     pub(crate) fn key(&self, row: u64) -> u64 {
         match self.order {
@@ -55,9 +56,10 @@ impl Keyspace {
         }
     }
 
-    /// Returns the limit of the rows that readers may request: all row numbers below it.
+    /// Returns the limit of the row numbers that readers may request. All rows below it exist.
     pub(crate) fn rows(&self) -> u64 {
-        // Acquire: pairs with the Release in `acknowledge`, so the insertions have returned.
+        // Acquire: pairs with the Release in `acknowledge`, so the insertions of these rows have
+        // returned.
         self.acknowledged.load(Ordering::Acquire)
     }
 

@@ -2,9 +2,9 @@
 //!
 //! With a schedule (`--target`), a call has two latencies. The service latency starts when the call
 //! begins. The intended latency starts at the scheduled time, so it includes the wait for an
-//! earlier slow call. A closed loop shows a stall of a second as one slow call, though hundreds of
-//! callers would have waited. Gil Tene calls this coordinated omission; see YCSB's `measurement.
-//! interval=intended`.
+//! earlier slow call. A loop without a schedule shows a stall of a second as one slow call,
+//! although hundreds of callers would have waited. Gil Tene calls this coordinated omission. YCSB
+//! reports intended latencies with `measurement.interval=intended`.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::workload::Kind;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Latency {
     pub(crate) kind: Kind,
-    /// Operations done.
+    /// The number of operations that were done.
     pub(crate) operations: u64,
-    /// Calls that were timed.
+    /// The number of calls that were timed.
     pub(crate) timed_calls: u64,
-    /// Latencies from the call's start.
+    /// Latencies from the actual start of a call.
     #[serde(flatten)]
     pub(crate) service: Percentiles,
-    /// Latencies from the scheduled start. `None` without a schedule.
+    /// Latencies from the scheduled start of a call. `None` without a schedule.
     pub(crate) intended: Option<Percentiles>,
 }
 
@@ -62,9 +62,10 @@ pub(crate) struct Tally {
     pub(crate) spent: Duration,
     /// The number of operations that were due but had not begun at the end.
     pub(crate) overdue: u64,
-    /// Latencies of timed calls in nanoseconds.
+    /// Latencies of timed calls from their actual starts, in nanoseconds.
     service: [Histogram<u64>; Kind::ALL.len()],
-    /// Latencies from the scheduled starts in nanoseconds. `None` without a schedule.
+    /// Latencies of timed calls from their scheduled starts, in nanoseconds. `None` without a
+    /// schedule.
     intended: Option<[Histogram<u64>; Kind::ALL.len()]>,
 }
 
@@ -74,7 +75,7 @@ fn histogram() -> Histogram<u64> {
 }
 
 impl Tally {
-    /// Nothing yet.
+    /// Returns a tally without calls. `scheduled` says if the calls will have scheduled starts.
     pub(crate) fn new(scheduled: bool) -> Self {
         Tally {
             operations: [0; Kind::ALL.len()],
@@ -98,12 +99,12 @@ impl Tally {
         }
     }
 
-    /// Operations of all kinds.
+    /// Returns the number of operations of all kinds.
     pub(crate) fn operations(&self) -> u64 {
         self.operations.iter().sum()
     }
 
-    /// Operations a second.
+    /// Returns the operations a second.
     pub(crate) fn rate(&self) -> f64 {
         self.operations() as f64 / self.spent.as_secs_f64().max(1e-9)
     }

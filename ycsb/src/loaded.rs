@@ -1,8 +1,8 @@
 //! The result of a load: its store, and its settings in the file `ycsb.json` beside the store.
 //!
-//! The settings file is written last. A directory with a store and without that file belongs to an
-//! interrupted load. The rows depend only on their keys (see [`content`](crate::content)), so a
-//! load has no seed.
+//! A load writes the settings file last. So a directory with a store and without this file belongs
+//! to an interrupted load. The values of rows depend only on their keys (see
+//! [`content`](crate::content)), so a load has no seed.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -57,7 +57,8 @@ impl Loaded {
         self.directory.join(NOTE)
     }
 
-    /// Finds the load of a store in `parent`. Without a name, there must be one load.
+    /// Finds the load of the store `engine` in `parent`. If `engine` is `None`, `parent` must hold
+    /// exactly one load.
     ///
     /// # Errors
     /// Returns an error if there is no load, if the load was interrupted, or if several loads exist

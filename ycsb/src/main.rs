@@ -1,10 +1,14 @@
-//! `embank-ycsb`: the YCSB workloads over Embank and its peers, with the answers checked.
+//! `embank-ycsb`: runs the YCSB workloads on Embank and on other stores, its peers, and checks the
+//! answers.
 //!
 //! `run` loads one store and measures it. `compare` measures several stores in turn and prints the
-//! ratios. See `docs/ycsb.md`. The modules: `workload`, `distribution`, `zipf` and `keyspace`
-//! choose operations and rows; `content` checks answers; `measure`, `worker`, `pace` and `latency`
-//! take times. `data`, `work` and `core_properties` read options and YCSB's properties; `engine`
-//! has the stores; `compare` and `serve` let the stores alternate.
+//! ratios. See `docs/ycsb.md`.
+//!
+//! - `workload`, `distribution`, `zipf` and `keyspace` choose operations and rows.
+//! - `content` makes the values of rows and checks answers.
+//! - `measure`, `worker`, `pace` and `latency` make the calls and take their times.
+//! - `data`, `work` and `core_properties` read options and YCSB's properties.
+//! - `engine` has the stores. `compare` and `serve` let the stores take turns.
 
 mod compare;
 mod content;
@@ -37,7 +41,7 @@ mod zipf;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 
-/// YCSB workloads over Embank and its peers.
+/// Runs YCSB workloads on Embank and on other stores.
 #[derive(Debug, Parser)]
 #[command(name = "embank-ycsb", version)]
 struct Cli {
@@ -53,7 +57,7 @@ enum Command {
     Run(run::Args),
     /// Measures several stores in turn and prints the ratios
     Compare(compare::Args),
-    /// One store of a comparison, led over standard input
+    /// Serves one store of a comparison; requests come over standard input
     #[command(hide = true)]
     Serve,
 }
@@ -73,7 +77,8 @@ fn main() -> anyhow::Result<()> {
     out.finish()
 }
 
-/// Prints a help text to standard output. Ends the program for an error in its arguments.
+/// Prints a help text to standard output. If the arguments are wrong, prints the error to standard
+/// error and ends the program.
 ///
 /// # Errors
 /// Returns an error if the help text could not be written, unless its reader closed the pipe.

@@ -1,20 +1,22 @@
 //! The load phase and the run phase.
 //!
 //! **Blocks.** A thread draws the kinds and keys of a block of calls, then makes the calls. Only
-//! the calls are timed. Drawing a Zipf rank costs as much as a row in the processor's cache, and
-//! would add to the time of every store. The time includes making values for writes and checking
-//! values of reads. A block lasts about ten milliseconds and uses the rows that exist when it
-//! begins. With inserts, a block has only a few calls, so that "the latest" row stays recent.
+//! the calls are timed. Drawing a Zipf rank takes as long as reading a row from the processor's
+//! cache, and would add to the time of every store. The time of the calls includes making values
+//! for writes and checking the values of reads. A block lasts about ten milliseconds and requests
+//! only rows that exist when it begins. If the workload inserts rows, a block has only a few calls,
+//! so that "the latest" row stays recent.
 //!
 //! **Rates** are sums over threads. The rate of a thread is its number of operations divided by its
 //! time in calls.
 //!
-//! **Latencies** are the times of whole calls. Reading the clock twice costs as much as a quarter
-//! of a row in memory. So with batches below 16, only one call in 16 is timed by default
-//! (`--latency-every`).
+//! **Latencies** are the times of whole calls. Reading the clock twice takes a quarter of the time
+//! of reading a row in memory. So by default the latency of only one call in 16 is taken if batches
+//! have fewer than 16 operations (`--latency-every`).
 //!
-//! **Schedules** (`--target`): each call is drawn before its start and begins at its scheduled
-//! time. The rate is the number of operations divided by the whole time. See [`pace`](crate::pace).
+//! **Schedules** (`--target`): a thread draws each call before the call's scheduled time, and
+//! begins it at that time. The rate of a thread is its number of operations divided by its whole
+//! time. See [`pace`](crate::pace).
 //!
 //! **Answers** are checked after each call. The first wrong answer ends the run on all threads.
 
@@ -42,9 +44,9 @@ const LOAD_BATCH: usize = 4096;
 /// The limits of a phase. It ends at the first limit that is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Limit {
-    /// Seconds.
+    /// The longest duration in seconds.
     pub(crate) seconds: Option<f64>,
-    /// The number of operations of all threads together.
+    /// The largest number of operations of all threads together.
     pub(crate) operations: Option<u64>,
 }
 
@@ -54,18 +56,20 @@ pub(crate) struct Spec {
     pub(crate) mix: Mix,
     pub(crate) distribution: Distribution,
     pub(crate) skew: Skew,
-    /// Operations of a call.
+    /// The number of operations of a call.
     pub(crate) batch: usize,
     pub(crate) threads: usize,
     /// The number of operations that all threads together begin in a second. `None` for full speed.
     pub(crate) target_operations_per_s: Option<u64>,
     pub(crate) warm_up: Limit,
     pub(crate) limit: Limit,
-    /// The fewest and the most rows of a scan, and the distribution of the lengths between.
+    /// The number of rows of the shortest scan.
     pub(crate) scan_rows_min: u64,
+    /// The number of rows of the longest scan.
     pub(crate) scan_rows_max: u64,
+    /// The distribution of the lengths of scans.
     pub(crate) scan_lengths: ScanLengths,
-    /// One call in this number is timed on its own.
+    /// The latency of one call in this number is taken.
     pub(crate) latency_every: u64,
     pub(crate) seed: u64,
 }
@@ -75,20 +79,20 @@ pub(crate) struct Spec {
 pub(crate) struct Measured {
     /// The sum of the threads' operations per second.
     pub(crate) operations_per_s: f64,
-    /// Operations done.
+    /// The number of operations that were done.
     pub(crate) operations: u64,
     /// The number of operations that `--target` scheduled before the end and that did not begin.
     pub(crate) overdue_operations: u64,
-    /// Rows shown by scans.
+    /// The number of rows that scans have returned.
     pub(crate) scanned_rows: u64,
-    /// The time from the first thread's start to the last thread's end, including drawing.
+    /// The time from the first thread's start to the last thread's end. It includes drawing calls.
     pub(crate) wall_s: f64,
-    /// The time that the store then took to finish its background work.
+    /// The time that the store took after the measurement to finish its background work.
     pub(crate) settle_s: f64,
     pub(crate) latencies: Vec<Latency>,
     /// The resource use of the process during the measurement and the background work after it.
     pub(crate) usage: Usage,
-    /// The store's counters for the measurement and the background work after it.
+    /// The growth of the store's counters during the measurement and the background work after it.
     pub(crate) counters: Named<u64>,
 }
 
@@ -100,9 +104,10 @@ pub(crate) struct Target<'a> {
     pub(crate) value_bytes: usize,
 }
 
-/// Inserts every row in ascending order of the keys and returns the seconds. All stores get this
-/// order, which is the best one for sorted stores. A store that appends its rows gets no locality
-/// from it that the requests could use.
+/// Inserts every row in ascending order of the keys and returns the seconds that this took. All
+/// stores get the rows in this order, which is the best order for sorted stores. If keys are
+/// hashed, a store that appends its rows has no advantage from the order, because hot rows do not
+/// lie together.
 ///
 /// # Errors
 /// Returns any error of the store.
@@ -173,7 +178,7 @@ pub(crate) fn check_all(target: Target<'_>, progress: &ProgressBar) -> Result<u6
     Ok(versions)
 }
 
-/// Warms up, then measures.
+/// Warms up, then measures. Waits at the end until the store's background work is done.
 ///
 /// # Errors
 /// Returns an error for a wrong answer, and any error of the store.

@@ -1,9 +1,9 @@
 //! The texts of the program on standard output and standard error.
 //!
 //! The macros of the standard library panic if a write fails. Here a failed write never ends a
-//! measurement. If the reader closed the pipe (`| head`), the rest of the text is dropped without
-//! effect on the exit status. [`Output::finish`] reports any other failure, such as a full disk,
-//! after the run has written its JSON.
+//! measurement; the text after it is dropped. If the reader closed the pipe (`| head`), the exit
+//! status does not change. [`Output::finish`] reports any other failure, such as a full disk, after
+//! the run has written its JSON.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -25,7 +25,7 @@ enum State {
 }
 
 impl Output {
-    /// Standard output.
+    /// Returns an output that writes to standard output.
     pub(crate) fn stdout() -> Self {
         Output::new(io::stdout())
     }
@@ -52,7 +52,7 @@ impl<W: Write> Output<W> {
         }
     }
 
-    /// Ends the output.
+    /// Ends the output. Reports a failed write.
     ///
     /// # Errors
     /// Returns an error if text could not be written, unless its reader closed the pipe.

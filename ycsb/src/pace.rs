@@ -1,18 +1,20 @@
 //! The schedule of `--target`, which sets the start of each call.
 //!
 //! With `threads` threads and `batch` operations a call, a thread begins a call every `threads *
-//! batch / target` seconds. The first calls of the threads are spread over the first interval. The
-//! schedule never moves. A thread that is late begins its calls at once until it has caught up.
+//! batch / target` seconds. The first calls of the threads are spread over the first interval. A
+//! slow call does not shift the schedule. A thread that is late begins its calls at once until it
+//! has caught up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::measure::Spec;
 
-/// The last part of a wait spins for this time, because the system wakes a sleeper about 60
-/// microseconds late. A thread that yields may lose its core for milliseconds on a busy machine.
+/// A waiting thread spins for this last part of its wait. It does not sleep, because the system
+/// wakes a sleeper about 60 microseconds late. It does not yield, because on a busy machine it may
+/// then lose its core for milliseconds.
 const SPIN: Duration = Duration::from_micros(100);
-/// The longest sleep. After it the thread checks if another thread has failed.
+/// The longest sleep. After a sleep the thread checks if another thread has failed.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 
 /// The schedule of one thread.
@@ -31,7 +33,7 @@ impl Pace {
         Some(Pace { first_s: between_s * thread as f64, interval_s })
     }
 
-    /// Returns the scheduled start of a call, from the start of the phase.
+    /// Returns the scheduled start of a call, counted from the start of the phase.
     pub(crate) fn start_of(&self, call: u64) -> Duration {
         let seconds = self.first_s + self.interval_s * call as f64;
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)

@@ -5,12 +5,13 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes that the process has moved and holds. A field is `None` if the system does not report it.
+/// The bytes that the process has read from and written to storage, and the memory that it holds. A
+/// field is `None` if the system does not report it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Usage {
     /// Bytes read from storage (`/proc/self/io`), without reads that the page cache served.
     pub(crate) storage_read_bytes: Option<u64>,
-    /// Sent to storage.
+    /// Bytes written to storage.
     pub(crate) storage_write_bytes: Option<u64>,
     /// Resident private memory.
     pub(crate) memory_own_bytes: Option<u64>,
@@ -19,7 +20,8 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Returns the bytes moved since `before`, and the present memory.
+    /// Returns the bytes read and written since `before`, and the memory that the process holds
+    /// now.
     pub(crate) fn since(self, before: &Usage) -> Usage {
         let minus = |after: Option<u64>, before: Option<u64>| Some(after?.saturating_sub(before?));
         Usage {
@@ -30,7 +32,7 @@ impl Usage {
     }
 }
 
-/// Returns the bytes that the process has moved so far and the memory that it holds.
+/// Returns the bytes that the process has read and written so far, and the memory that it holds.
 pub(crate) fn usage() -> Usage {
     let io = fs::read_to_string("/proc/self/io").unwrap_or_default();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -55,7 +57,7 @@ fn field<'a>(listing: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Processor, cores, memory, kernel.
+/// Returns a line that names the processor, its cores and cache, the memory and the kernel.
 pub(crate) fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -1,10 +1,10 @@
 //! Property files in the format of `java.util.Properties`. YCSB's workload files have this format.
 //!
 //! A line is `name=value`, `name: value` or `name value`. `#` and `!` begin comments. A backslash
-//! at the end of a line continues it. `\t`, `\n`, `\r`, `\f` and `\uXXXX` are escapes. If a name is
-//! set twice, the later line counts, also across files; `-p` overrides files. Spaces at the end of
-//! a value are dropped. Java keeps them, and YCSB then refuses the value.
-//! [`core_properties`](crate::core_properties) explains the names.
+//! at the end of a line continues it. `\t`, `\n`, `\r`, `\f` and `\uXXXX` are escapes. If several
+//! lines set a name, the last line counts, also across files. `-p` overrides files. This module
+//! drops spaces at the end of a value. Java keeps them, and YCSB then refuses the value.
+//! [`core_properties`](crate::core_properties) gives the names their meaning.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,9 +17,9 @@ use clap::Args;
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct PropertyArgs {
     /// File of YCSB properties, such as a core workload of YCSB; the option can be repeated, and
-    /// later files win. Options of this command line win over properties. What neither names
-    /// is then as in YCSB: 10 fields of 100 bytes, 95% read and 5% update, uniform requests,
-    /// no warm-up, every call timed
+    /// later files win. Options of this command line win over properties. Once a property is given,
+    /// every setting that is not named has YCSB's default: 10 fields of 100 bytes, 95% read and 5%
+    /// update, uniform requests, no warm-up, every call timed
     #[arg(short = 'P', long = "property-file", value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// One YCSB property, which wins over those in files; the option can be repeated
@@ -94,8 +94,8 @@ fn parse(file: &Path, bytes: &[u8], properties: &mut Properties) -> Result<()> {
     Ok(())
 }
 
-/// Decodes UTF-8 with or without a byte order mark. Other bytes are decoded as Latin-1, as Java
-/// does.
+/// Decodes UTF-8 with or without a byte order mark. Decodes bytes that are not UTF-8 as Latin-1, as
+/// Java does.
 fn decode(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.trim_start_matches('\u{feff}').to_owned(),
@@ -109,7 +109,7 @@ fn continues(line: &str) -> bool {
     !backslashes.is_multiple_of(2)
 }
 
-/// Splits a line into name and value, and decodes their escapes.
+/// Splits a line into name and value. Their escapes are not decoded yet.
 fn split(line: &str) -> (&str, &str) {
     let mut escaped = false;
     let end = line.find(|c: char| {

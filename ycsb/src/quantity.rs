@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 
-/// Parses a number with an optional k, M or G of 1,000.
+/// Parses a number with an optional suffix k, M or G, which are powers of 1,000.
 pub(crate) fn count(text: &str) -> Result<u64> {
     scaled(text, |suffix| match suffix {
         "" => Some(1),
@@ -13,7 +13,7 @@ pub(crate) fn count(text: &str) -> Result<u64> {
     })
 }
 
-/// Parses a number of bytes with an optional suffix.
+/// Parses a number of bytes with an optional suffix, such as MiB (of 1,024) or MB (of 1,000).
 pub(crate) fn bytes(text: &str) -> Result<u64> {
     scaled(text, |suffix| match suffix {
         "" | "B" => Some(1),
@@ -27,8 +27,8 @@ pub(crate) fn bytes(text: &str) -> Result<u64> {
     })
 }
 
-/// Parses a number of seconds, 0 or more. Without the check, a run of `nan` seconds would never
-/// end.
+/// Parses a number of seconds, which must be finite and not negative. A run of `nan` seconds would
+/// never end.
 pub(crate) fn seconds(text: &str) -> Result<f64> {
     let seconds: f64 = text.parse().with_context(|| format!("{text:?} is no number"))?;
     if !(seconds.is_finite() && seconds >= 0.0) {

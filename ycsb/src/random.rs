@@ -7,8 +7,8 @@ pub(crate) fn stream(seed: u64, thread: u64) -> Rng {
     Rng::with_seed(mix(seed ^ mix(thread.wrapping_add(1))))
 }
 
-/// Maps 64-bit numbers one to one onto others without a visible order, so no two rows get the same
-/// key. It is the finaliser of SplitMix64 (Steele, Lea and Flood 2014).
+/// Hashes a 64-bit number. Different numbers have different hashes, so no two rows get the same
+/// key. This is the finaliser of SplitMix64 (Steele, Lea and Flood 2014).
 #[inline]
 pub(crate) fn mix(number: u64) -> u64 {
     let mut z = number;

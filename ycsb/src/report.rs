@@ -1,4 +1,4 @@
-//! The printed report and the figures for programs.
+//! The printed report, and its figures for the JSON file.
 
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ pub(crate) struct Row {
     pub(crate) max: f64,
 }
 
-/// Median, least and greatest.
+/// The median, the smallest and the largest of several values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -34,8 +34,10 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
+    /// Returns the spread of samples.
+    ///
     /// # Panics
-    /// No samples.
+    /// Panics if there are no samples.
     pub(crate) fn of(mut samples: Vec<f64>) -> Self {
         assert!(!samples.is_empty(), "a spread needs a sample");
         samples.sort_by(f64::total_cmp);
@@ -47,7 +49,7 @@ impl Spread {
 }
 
 impl Row {
-    /// A rate over rounds.
+    /// Returns the figure of a rate that several rounds have measured.
     pub(crate) fn rate(name: String, spread: Spread) -> Self {
         Row {
             name,
@@ -184,7 +186,7 @@ fn print_latencies<'a>(
     }
 }
 
-/// Returns the bytes moved and held as text.
+/// Returns the storage traffic and the memory of a measurement as text.
 pub(crate) fn usage(measured: &Measured) -> String {
     let mib = |bytes: Option<u64>| bytes.map_or("?".to_owned(), |b| (b >> 20).to_string());
     let usage = &measured.usage;

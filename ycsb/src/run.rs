@@ -1,5 +1,5 @@
-//! `load` and `run`: one store in this process. Every check that can refuse the run comes before
-//! the first row is loaded.
+//! `load` and `run`: one store in this process. The program makes every check that can refuse a run
+//! before it loads the first row.
 
 use std::fs;
 use std::path::PathBuf;
@@ -44,12 +44,12 @@ pub(crate) struct Args {
     data: Data,
     #[command(flatten)]
     work: Work,
-    /// Measure what `load` left in --directory, in place of loading a store that is removed at the
-    /// end. Rows, value size, key order and memory budget default to those of the load. Other
-    /// values are refused, except for the memory budget
+    /// Measure the store that `load` left in --directory. Without this option the program loads a
+    /// store, and removes it at the end. Rows, value size, key order and memory budget default to
+    /// those of the load. The program refuses other values, except for the memory budget
     #[arg(long)]
     loaded: bool,
-    /// At the end read every row and look at every byte
+    /// At the end read every row and check every byte
     #[arg(long)]
     check_all: bool,
     /// Write everything to this file as JSON
@@ -105,10 +105,10 @@ pub(crate) fn load(args: &LoadArgs, out: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// Returns an error for work that a store cannot do.
+/// Checks that a store can do the operations of `mix`.
 ///
 /// # Errors
-/// The store's reason.
+/// Returns an error with the store's reason if it cannot.
 fn ensure_runs(kind: EngineKind, name: &str, mix: Mix) -> Result<()> {
     match kind.no_scan() {
         Some(reason) if mix.scan > 0.0 => bail!("{name}: {} can't do it: {reason}", kind.name()),
@@ -188,7 +188,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<()> {
         stand.check_all()?;
         writeln!(out, "every byte of every row is right");
     }
-    // The store closes before its directory is removed.
+    // The store must be closed before its directory is removed.
     drop(stand);
     drop(scratch);
     if let Some(file) = &json {

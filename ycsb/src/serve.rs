@@ -1,5 +1,6 @@
 //! A process that serves one store over standard input and output. Each request and each answer is
-//! a line of JSON. Progress and messages go to standard error, which stays the terminal's.
+//! a line of JSON. Progress and messages go to standard error, which the process shares with the
+//! process that started it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -11,8 +12,8 @@ use crate::engine::{EngineKind, Named, Settings};
 use crate::measure::{Measured, Spec};
 use crate::stand::Stand;
 
-/// The first request: the store and its rows. Each later request is a [`Spec`], and its answer is a
-/// [`Measured`].
+/// The first request: the store and its rows. The answer to it is [`Ready`]. Each later request is
+/// a [`Spec`], and the answer to it is a [`Measured`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Opening {
     pub(crate) engine: EngineKind,
@@ -52,21 +53,21 @@ fn answer(answer: &impl Serialize) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// The side that sends requests. Dropping it ends the process.
+/// The side that sends requests. Dropping the client ends the serving process.
 pub(crate) struct Client {
     engine: EngineKind,
     child: Child,
-    /// The standard input of the process. Closing it ends the requests.
+    /// The standard input of the process. When the client closes it, the process ends.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
 impl Client {
-    /// Starts a process that loads its store.
+    /// Starts a process and waits until it has loaded its store.
     ///
     /// # Errors
-    /// Returns an error if the process cannot be started or failed. Its own message is on standard
-    /// error.
+    /// Returns an error if the process cannot be started or fails. The message of the process is on
+    /// standard error.
     pub(crate) fn start(opening: &Opening) -> Result<(Self, Ready)> {
         let program = std::env::current_exe().context("this program's own path")?;
         let mut child = Command::new(program)
@@ -83,15 +84,15 @@ impl Client {
         Ok((client, ready))
     }
 
-    /// The store.
+    /// Returns the store that the process serves.
     pub(crate) fn engine(&self) -> EngineKind {
         self.engine
     }
 
-    /// One measurement.
+    /// Lets the process make one measurement.
     ///
     /// # Errors
-    /// Returns an error if the process failed. Its own message is on standard error.
+    /// Returns an error if the process fails. The message of the process is on standard error.
     pub(crate) fn measure(&mut self, spec: &Spec) -> Result<Measured> {
         self.ask(spec)
     }
@@ -101,7 +102,8 @@ impl Client {
         let input = self.input.as_mut().context("the process is being ended")?;
         let mut line = serde_json::to_string(question)?;
         line.push('\n');
-        // A failed process has closed its end. Its exit status below gives the error.
+        // If the process has failed, this write fails too. The error below gives the exit status of
+        // the process.
         let _ = input.write_all(line.as_bytes()).and_then(|()| input.flush());
         let mut answer = String::new();
         self.output.read_line(&mut answer).with_context(|| format!("hearing from {name}"))?;

@@ -33,7 +33,8 @@ impl Stand {
         Ok((stand, seconds))
     }
 
-    /// Makes the store durable and writes its settings to `directory`, for a later process.
+    /// Makes the store durable and writes its settings to `directory`, so that a later process can
+    /// open the store.
     ///
     /// # Errors
     /// Returns any error of the store, and an error if the settings cannot be written.
@@ -67,7 +68,7 @@ impl Stand {
         settings
     }
 
-    /// One measurement.
+    /// Makes one measurement.
     ///
     /// # Errors
     /// Fails as [`measure::measure`] does.

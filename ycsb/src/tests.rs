@@ -111,8 +111,8 @@ fn every_workload_on_every_store() {
                 }
                 if spec.mix.update == 0.0 && (engine.atomic_rmw() || threads * batch == 1) {
                     let rmw = operations_of(&measured, Kind::Rmw);
-                    // The versions also count the warm-up, a quarter more, which the measurement
-                    // leaves out.
+                    // The versions also count the warm-up, which has 500 operations. `rmw` does
+                    // not.
                     assert!(versions >= rmw && versions <= rmw + 500, "{what}: {versions}, {rmw}");
                 }
             }
@@ -188,11 +188,11 @@ fn a_time_limit_ends_a_run() {
 /// The fault of a broken store.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
-    /// Right.
+    /// The store answers right.
     None,
     /// The store returns the value of the previous row in the batch.
     Neighbour,
-    /// Zeros.
+    /// The store returns zeros.
     Zeros,
     /// The store returns a value with the tail of another version.
     Torn,
@@ -309,8 +309,8 @@ fn a_wrong_answer_ends_the_run() {
     assert!(error.contains("on fire"), "{error}");
 }
 
-/// With a schedule, a stall counts for every call that waited behind it. A closed loop shows it
-/// once (coordinated omission).
+/// With a schedule, a stall shows in the latency of every call that waited behind it. Without a
+/// schedule, it shows in one call (coordinated omission).
 #[test]
 fn a_stall_shows_in_the_intended_latencies_of_all_calls_behind_it() {
     let engine = Broken { fault: Fault::Stalls, calls: AtomicU64::new(0) };
@@ -322,7 +322,8 @@ fn a_stall_shows_in_the_intended_latencies_of_all_calls_behind_it() {
     let reads = &measured.latencies[0];
     let intended = reads.intended.unwrap();
     assert!(reads.service.max_us >= 3e5 && intended.max_us >= 3e5, "{reads:?}");
-    // 300 calls were due during the stall. The 50 longest waits are at least a quarter of a second.
+    // 300 calls were due during the stall. The 50 that waited longest waited for at least a quarter
+    // of a second.
     assert!(intended.p95_us >= 2e5, "{reads:?}");
     assert!(reads.service.p95_us < intended.p95_us / 4.0, "{reads:?}");
     assert!(measured.operations_per_s <= 1_000.1, "{measured:?}");

@@ -10,18 +10,18 @@ use crate::quantity::{count, seconds};
 use crate::worker::ScanLengths;
 use crate::workload::{Mix, Workload};
 
-/// The most threads of a measurement. Most systems cannot start more, and the started threads would
-/// wait for the missing ones.
+/// Largest number of threads of a load or a measurement. Most systems cannot start more.
 pub(crate) const THREADS_MAX: usize = 1024;
 
-/// The operations. Lists make one measurement for each combination.
+/// The options for the operations. Some options take a list of values. The program makes one
+/// measurement for each combination of the values.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Work {
     /// Core workloads, one letter each, separated by commas [default: c, or the properties' own
     /// mix]
     #[arg(long, value_enum, ignore_case = true, value_delimiter = ',')]
     workload: Vec<Workload>,
-    /// Share of reads, for a mix of your own in place of a core workload; the five add up to 1
+    /// Share of reads; the five shares replace a core workload, and must add up to 1
     #[arg(long, value_name = "SHARE", conflicts_with = "workload")]
     read: Option<f64>,
     /// Share of updates
@@ -48,15 +48,15 @@ pub(crate) struct Work {
     /// Hotspot: share of the operations that goes to the hot rows [default: 0.8]
     #[arg(long, value_name = "SHARE")]
     hot_operations: Option<f64>,
-    /// Operations of a call, all of one kind; 1 is the YCSB of old
+    /// Operations of a call, all of one kind; YCSB's own program has 1
     #[arg(long, value_delimiter = ',', default_value = "1")]
     batch: Vec<usize>,
     /// Threads [default: 1]
     #[arg(long, value_delimiter = ',')]
     threads: Vec<usize>,
-    /// Operations a second, of all threads together. Calls begin by a schedule, and latencies are
-    /// also taken from the start that the schedule intends, so that a call which waits behind
-    /// a slow one counts its waiting. Without it, calls follow each other at full speed
+    /// Operations a second, of all threads together. Each call then has a scheduled start.
+    /// Latencies are also taken from the scheduled starts, so they include the wait behind a slow
+    /// call. Without this option calls follow each other at full speed
     #[arg(long, value_name = "OPS", value_parser = count)]
     target: Option<u64>,
     /// Measure for this many seconds
@@ -65,10 +65,10 @@ pub(crate) struct Work {
     /// Measure this many operations; with --seconds, whichever comes first
     #[arg(long, value_parser = count)]
     operations: Option<u64>,
-    /// Warm up for this many seconds before
+    /// Warm up for this many seconds before the measurement
     #[arg(long, value_parser = seconds)]
     warm_up_seconds: Option<f64>,
-    /// Warm up with this many operations before
+    /// Warm up with this many operations before the measurement
     #[arg(long, value_parser = count)]
     warm_up_operations: Option<u64>,
     /// The shortest scan [default: 1]
@@ -80,7 +80,7 @@ pub(crate) struct Work {
     /// Lengths of scans [default: uniform]
     #[arg(long, value_enum)]
     scan_lengths: Option<ScanLengths>,
-    /// Time one call in this many on its own [default: 16 with batches below 16, else 1; 1 with
+    /// Take the latency of one call in this many [default: 16 with batches below 16, else 1; 1 with
     /// --target or properties]
     #[arg(long, value_name = "CALLS")]
     latency_every: Option<u64>,
@@ -213,8 +213,8 @@ impl Work {
         Ok((or(limit, times.seconds), warm_up))
     }
 
-    /// Returns the name, shares and distribution of each mix. The mixes come from the options, else
-    /// from the properties, else workload C is used.
+    /// Returns the name, shares and distribution of each mix. The options decide the mixes. Without
+    /// options the properties decide. Without either, the mix is that of workload C.
     fn mixes(&self, core: &Core) -> Result<Vec<(String, Mix, Distribution)>> {
         let own = [self.read, self.update, self.insert, self.scan, self.rmw];
         if own.iter().any(Option::is_some) {

@@ -21,25 +21,28 @@ use crate::zipf::Zipf;
 
 /// A block has at most this number of rows, unless one batch is larger.
 const BLOCK_ROWS: usize = 16 << 10;
-/// While rows are inserted, a block has at most this number of rows, so that draws see new rows.
+/// If the workload inserts rows, a block has at most this number of rows, so that the next block's
+/// draws soon see new rows.
 const BLOCK_ROWS_GROWING: usize = 256;
+/// A block of calls is sized to take about this time.
 const BLOCK: Duration = Duration::from_millis(10);
 
 /// The distribution of scan lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ScanLengths {
-    /// Every length alike
+    /// Every length is equally likely
     Uniform,
-    /// Zipf's law, the shortest scan the most frequent
+    /// Zipf's law; the shortest scan is the most frequent
     Zipfian,
 }
 
-/// The end of a thread: the first limit, or the failure of another thread.
+/// The conditions that end a thread's work. The first one that holds ends it.
 pub(crate) struct End<'a> {
     pub(crate) seconds: Option<f64>,
-    /// Operations of this thread.
+    /// The number of operations of this thread.
     pub(crate) quota: Option<u64>,
+    /// True after another thread has failed.
     pub(crate) stop: &'a AtomicBool,
 }
 
@@ -52,12 +55,13 @@ pub(crate) struct Worker<'a> {
     random: Rng,
     chooser: Chooser,
     scan_ranks: Option<Zipf>,
-    /// The block: one kind for each call, and `batch` keys for each call.
+    /// The kinds of the block's calls, one for each call.
     kinds: Vec<Kind>,
+    /// The keys of the block's calls, `batch` keys for each call.
     keys: Vec<u64>,
     values: Vec<u8>,
     version: u32,
-    /// The number of calls up to the next timed call, including it.
+    /// The number of calls up to the next call whose latency is taken, including that call.
     until_timed: u64,
     tally: Tally,
 }
@@ -131,8 +135,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Begins each call at its scheduled time, or at once if that time has passed. A call is drawn
-    /// before its time, so drawing delays only a late thread.
+    /// Begins each call at its scheduled time, or at once if that time has passed. Draws a call
+    /// before its scheduled time, so drawing delays only a late thread.
     fn run_paced(
         mut self,
         pace: &Pace,
@@ -161,7 +165,8 @@ impl<'a> Worker<'a> {
             self.make_paced_call(started, intended)?;
             calls += 1;
         }
-        // A schedule that ended early does not raise the rate.
+        // The time is at least the scheduled time of the calls that were made. So the rate is at
+        // most the target.
         self.tally.spent =
             started.elapsed().max(pace.start_of(calls).saturating_sub(pace.start_of(0)));
         if let Some(over) = over {
@@ -217,7 +222,8 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Makes the one call of the block. If it is timed, records both latencies.
+    /// Makes the one call of the block. If the call's latency is taken, records the service latency
+    /// and the intended latency.
     fn make_paced_call(&mut self, started: Instant, intended: Duration) -> Result<()> {
         let (kind, keys) = (self.kinds[0], std::mem::take(&mut self.keys));
         let began = started.elapsed();
@@ -257,7 +263,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Inserts new rows. The drawn keys are not used.
+    /// Inserts `count` new rows. Their keys are new, so an insert does not use the drawn keys.
     fn insert(&mut self, count: u64) -> Result<()> {
         let keyspace = self.target.keyspace;
         let first = keyspace.reserve(count);

@@ -1,5 +1,5 @@
-//! The mix of operations of a run. Includes the core workloads A to F of Cooper et al.,
-//! *Benchmarking Cloud Serving Systems with YCSB* (SoCC 2010).
+//! The mix of operations of a run, and YCSB's core workloads A to F. The workloads are from Cooper
+//! et al., *Benchmarking Cloud Serving Systems with YCSB* (SoCC 2010).
 
 use std::fmt;
 
@@ -59,6 +59,8 @@ impl Mix {
         [self.read, self.update, self.insert, self.scan, self.rmw]
     }
 
+    /// Checks the shares.
+    ///
     /// # Errors
     /// Returns an error for a share outside 0 to 1, or for shares whose sum is not 1.
     pub(crate) fn check(&self) -> Result<()> {
@@ -81,12 +83,13 @@ impl Mix {
             }
             left -= share;
         }
-        // Rounding may leave a small rest. It goes to the last kind with a share.
+        // Because of rounding, the shares may add up to slightly less than the drawn number. The
+        // draw then goes to the last kind with a share.
         let last = self.shares().iter().rposition(|&share| share > 0.0);
         Kind::ALL[last.expect("the shares add up to 1")]
     }
 
-    /// Whether rows are added.
+    /// Returns true if the mix inserts rows.
     pub(crate) fn inserts(&self) -> bool {
         self.insert > 0.0
     }

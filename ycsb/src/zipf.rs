@@ -1,18 +1,21 @@
-//! Zipf's law over a growing number of items, as the YCSB reference draws it.
+//! Zipf's law over a growing number of items. Draws follow the method of YCSB's own program (*the
+//! reference*).
 //!
-//! Rank `i` (from 0) has a probability near `1 / ((i + 1)^theta * zeta(n))`. The method is from
-//! Gray et al., *Quickly generating billion-record synthetic databases* (SIGMOD 1994). Ranks 0 and
-//! 1 are exact. The others come from inverting an integral instead of the sum, with one power a
-//! draw. The probabilities of ranks 2 to 10 are off by some per cent. Published YCSB numbers were
-//! drawn with this method.
+//! Rank `i` (from 0) of `n` items has a probability near `1 / ((i + 1)^theta * zeta(n))`. The
+//! method is from Gray et al., *Quickly generating billion-record synthetic databases* (SIGMOD
+//! 1994). The probabilities of ranks 0 and 1 are exact. For the other ranks the method inverts an
+//! integral in place of the sum, with one power a draw. So the probabilities of ranks 2 to 10 are
+//! off by a few percent. Published YCSB numbers were drawn with this method.
 //!
-//! `zeta(n)` is the sum of `i^-theta`. The reference adds every term, which takes minutes for 10^10
-//! items. Here the formula of Euler and Maclaurin replaces the terms after the first 10,000. Its
-//! error is below the rounding of the sum. Growth adds only the new terms.
+//! `zeta(n)` is the sum of `i^-theta` for `i` from 1 to `n`. The reference adds every term, which
+//! takes minutes for 10^10 items. Here the formula of Euler and Maclaurin gives the sum of the
+//! terms after the first 20,000. Its error is below the rounding of the sum. If the number of items
+//! grows, only the new terms are added.
 
 use fastrand::Rng;
 
-/// This number of terms is added one by one. The formula covers later terms.
+/// [`zeta_between`] adds this number of terms one by one before it uses the formula. It also adds
+/// the terms below this index one by one.
 const TERMS_DIRECT: u64 = 10_000;
 
 /// Returns the sum of `i^-theta` for `i` in `from + 1..=to`.
@@ -50,7 +53,7 @@ impl Zipf {
         zipf
     }
 
-    /// Returns the sum by which a rank's probability is divided.
+    /// Returns the sum `zeta(n)`, which divides the probability of each rank.
     #[cfg(test)]
     pub(crate) fn zeta(&self) -> f64 {
         self.zeta
@@ -85,12 +88,12 @@ impl Zipf {
         ((items as f64 * share) as u64).min(items - 1)
     }
 
-    /// Returns the probability that `draw` gives each rank below `ranks`. The method only
-    /// approximates Zipf's law.
+    /// Returns the probability with which `draw` returns each rank below `ranks`. It differs from
+    /// Zipf's law, because the method is an approximation.
     #[cfg(test)]
     pub(crate) fn probabilities(&self, ranks: u64) -> Vec<f64> {
         let n = self.items as f64;
-        // `draw` returns a rank of at most k - 1 if u is below this.
+        // `draw` returns a rank below `k` if its random number `u` is below this limit.
         let below = |k: u64| match k {
             0 => 0.0,
             1 => 1.0 / self.zeta,

@@ -1,4 +1,5 @@
-//! `run --loaded` takes its settings from the load and refuses other settings.
+//! Tests that `run --loaded` takes its settings from the load. It refuses settings that differ from
+//! the load's, except the memory budget.
 
 mod support;
 
@@ -25,7 +26,8 @@ fn report(directory: &Path, arguments: &str) -> serde_json::Value {
     serde_json::from_str(&fs::read_to_string(json).expect("a report")).expect("JSON")
 }
 
-/// A run over a load reports the load's settings and refuses others. It once reported other rows.
+/// A run over a load reports the settings of the load. An earlier version reported another number
+/// of rows.
 #[test]
 fn the_report_has_the_settings_of_the_load() {
     let directory = loaded();

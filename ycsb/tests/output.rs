@@ -1,4 +1,5 @@
-//! A closed or full output does not end a run or change its exit status.
+//! Tests that a closed or full output does not end a run. Only a full standard output changes the
+//! exit status.
 
 mod support;
 
@@ -25,7 +26,7 @@ fn full() -> File {
     OpenOptions::new().write(true).open("/dev/full").expect("the device")
 }
 
-/// `embank-ycsb run | head` must not panic. It once exited with status 101.
+/// `embank-ycsb run | head` must not panic. An earlier version exited with status 101.
 #[test]
 fn a_closed_pipe_does_not_end_a_run() {
     for arguments in [RUN, COMPARE, LOAD] {
@@ -54,7 +55,7 @@ fn a_failed_run_fails_through_a_closed_pipe() {
     assert_eq!(output.status.code(), Some(1));
 }
 
-/// Text that cannot be written is an error, reported after the JSON report is written.
+/// If text cannot be written, the program first writes the JSON report and then fails.
 #[test]
 fn a_full_standard_output_is_an_error_after_the_run() {
     for arguments in [RUN, COMPARE, LOAD] {
@@ -74,7 +75,7 @@ fn a_full_standard_output_is_an_error_after_the_run() {
 #[test]
 fn a_full_or_closed_standard_error_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    // With a warning.
+    // The unknown property causes a warning on standard error.
     let run = format!("{RUN} -p nonsense=1");
     for errors in [Stdio::from(full()), closed_pipe()] {
         let output = command(directory.path(), &run).stderr(errors).output().unwrap();
@@ -97,7 +98,8 @@ fn help_goes_through_a_closed_pipe() {
     }
 }
 
-/// An argument that is not UTF-8 must not end the program. Printing the command line once did.
+/// An argument that is not UTF-8 must not end the program. An earlier version failed when it
+/// printed such a command line.
 #[test]
 fn a_directory_that_is_no_utf_8_is_taken() {
     use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,5 @@
-//! Work that cannot be done is refused before the load and before the first measurement.
+//! Tests that the program refuses work that it cannot do. It must do so before any load or
+//! measurement.
 
 mod support;
 
@@ -6,8 +7,8 @@ use std::fs;
 
 use support::{text, ycsb};
 
-/// Rows that take minutes to load with this budget. A run that loads them before its checks would
-/// exceed the test's time.
+/// These rows take minutes to load with this budget. So a test would take too long if a run loaded
+/// them before its checks.
 const MANY: &str = "--rows 20M --value-size 512 --memory-budget 64MiB";
 
 #[test]
@@ -45,8 +46,8 @@ fn bad_runs_are_refused_before_the_load() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left");
 }
 
-/// The keys of all rows are sorted in memory, so 10^15 rows are refused. They once made the program
-/// panic.
+/// A load sorts the keys of all rows in memory, so the program refuses 10^15 rows. In an earlier
+/// version they made it panic.
 #[test]
 fn rows_that_memory_cannot_hold_are_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -64,7 +65,7 @@ fn rows_that_memory_cannot_hold_are_refused() {
     }
 }
 
-/// A peer that is not built in is refused before any store is loaded.
+/// The program refuses a store that is not built in. It does so before it loads any store.
 #[cfg(not(feature = "rocksdb"))]
 #[test]
 fn stores_that_are_not_built_in_are_refused_before_the_load() {

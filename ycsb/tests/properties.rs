@@ -19,7 +19,8 @@ fn report(directory: &Path, arguments: &str) -> (serde_json::Value, String) {
     (report, String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Each core workload's file gives the run of `--workload` with its letter and YCSB's own sizes.
+/// YCSB's file of a core workload makes the same operations as `--workload` with the letter of the
+/// workload. The number of rows and the value size are YCSB's.
 #[test]
 fn core_workload_files_are_run_as_they_say() {
     let directory = tempfile::tempdir().unwrap();
@@ -124,7 +125,8 @@ fn unknown_names_are_warned_of_and_ignored() {
     }
 }
 
-/// YCSB's `-target` with `measurement.interval=both`.
+/// With a target, the report has service and intended latencies, as YCSB's report with `-target`
+/// and `measurement.interval=both`.
 #[test]
 fn a_target_reports_both_latencies() {
     let directory = tempfile::tempdir().unwrap();

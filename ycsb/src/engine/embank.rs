@@ -13,10 +13,10 @@ use crate::output;
 
 const TABLE: &str = "rows";
 
-/// A staleness bound that every acquisition checks and never reaches.
+/// Acquires the staleness clock of a row. The store checks the bound, but no row ever reaches it.
 const ACQUIRE: Clock = Clock::Acquire { bound: Some(1 << 30) };
 
-/// The operations of the store that are measured.
+/// The operations of Embank that serve as the workload's reads and read-modify-writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
     /// A read is a peek, and a read-modify-write is one update in place, as in a program without
@@ -25,8 +25,8 @@ pub(super) enum Use {
     /// A read is a get, and a read-modify-write is a get and a put, as in training without
     /// staleness clocks.
     Get,
-    /// A get acquires the staleness clock and a put releases it. A read is a get, followed by a
-    /// release.
+    /// A read is a get and a release; a read-modify-write is a get and a put, as in training with
+    /// staleness clocks. A get acquires the row's clock, and a put releases it.
     Clock,
 }
 
@@ -252,7 +252,7 @@ impl Operation for AdvanceRows<'_> {
     }
 }
 
-/// An operation that moves only the clocks and leaves the values unchanged.
+/// An operation that changes only the clocks of rows, not their values.
 struct TouchClocks;
 
 impl Operation for TouchClocks {

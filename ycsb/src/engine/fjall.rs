@@ -14,7 +14,7 @@ use super::map::missing;
 use super::{Engine, Named, Session, Settings, sorted_places};
 use crate::content;
 
-/// The benchmark waits for background work and checks it at this interval.
+/// While `settle` waits for background work, it looks at this interval if the work is done.
 const SETTLE_POLL: Duration = Duration::from_millis(5);
 const SETTLE_MAX: Duration = Duration::from_secs(600);
 
@@ -31,7 +31,7 @@ struct Fjall {
 /// # Errors
 /// Returns any error of the store.
 pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
-    // One memtable fills while another is flushed. The cache gets the rest of the budget.
+    // One memtable fills while fjall flushes another. The cache gets the rest of the budget.
     let budget = settings.memory_budget_bytes;
     let memtable_bytes = (budget / 8).clamp(1 << 20, 64 << 20);
     let cache_bytes = budget.saturating_sub(2 * memtable_bytes);

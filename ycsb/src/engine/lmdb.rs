@@ -1,8 +1,9 @@
 //! The engine for LMDB through `heed`: a copy-on-write B-tree in a memory map.
 //!
 //! Every batch is one transaction. A read transaction shows the newest state until some thread
-//! commits, so it is kept until then. Ascending inserts are appended, as LMDB advises for bulk
-//! loads. Pages are then filled instead of split in half.
+//! commits. So a session keeps its read transaction until a commit. An insert of a key
+//! beyond the greatest key is an append, as LMDB advises for bulk loads. LMDB then fills a page
+//! before it begins the next one, instead of splitting full pages in half.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,8 +27,8 @@ struct Lmdb {
     map_bytes: usize,
     /// The number of commits. A reader compares it to detect that its transaction is old.
     commits: AtomicU64,
-    /// One more than the greatest key. A key from here on is appended. Only write transactions read
-    /// and write this.
+    /// One more than the greatest key. A key that is not below this is appended. A thread uses this
+    /// value only within a write transaction.
     append_from: AtomicU64,
 }
 
@@ -105,7 +106,8 @@ struct LmdbSession<'a> {
 impl<'a> LmdbSession<'a> {
     fn transaction(&mut self) -> Result<&RoTxn<'a, WithTls>> {
         // Acquire: pairs with the Release in `write`. The count is loaded before the transaction
-        // begins. After a commit in between, the next transaction only begins earlier than needed.
+        // begins. If a commit comes in between, the transaction shows it, but has an old count. The
+        // next call then begins another transaction without need, which does no harm.
         let commits = self.engine.commits.load(Ordering::Acquire);
         if self.snapshot.as_ref().is_none_or(|(seen, _)| *seen != commits) {
             // The old transaction must end first, because a thread has one reader slot.

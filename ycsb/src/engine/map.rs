@@ -1,5 +1,6 @@
-//! The upper bound for every store: a sharded in-memory hash map with a lock for each shard. It has
-//! no disk, budget, durability or batches.
+//! The upper bound for the speed of every store: an in-memory hash map in shards, with a lock for
+//! each shard. It uses no disk, keeps to no memory budget, and makes nothing durable. It handles
+//! the keys of a batch one by one.
 
 use anyhow::{Context, Result, bail};
 use hashbrown::HashMap;
@@ -63,7 +64,7 @@ struct Map<V> {
 impl<V> Map<V> {
     #[inline]
     fn shard(&self, key: u64) -> &RwLock<HashMap<u64, V>> {
-        // The key is hashed again, because keys may be plain row numbers.
+        // Keys may be plain row numbers, so the key is hashed here.
         &self.shards[mix(key) as usize % SHARDS].0
     }
 }
@@ -71,14 +72,15 @@ impl<V> Map<V> {
 /// Opens an empty map.
 ///
 /// # Errors
-/// Returns an error for a reopening, because the map keeps nothing after its process.
+/// Returns an error if `settings` ask for an existing store, because a map ends with its process.
 pub(super) fn open(settings: &Settings) -> Result<Box<dyn Engine>> {
     if settings.reopen {
         bail!("the in-memory map has nothing to reopen; run it without --loaded");
     }
     fn sized<V: Slot>(settings: &Settings) -> Box<dyn Engine> {
-        // A shard gets room for a sixteenth more than its share, because keys are not spread
-        // evenly. Otherwise a shard would double in one long stall.
+        // Keys are not spread evenly over the shards, so a shard gets room for a sixteenth more
+        // than its share. Without this room, some shards would double during the load, in a long
+        // stall.
         let share = settings.rows as usize / SHARDS;
         let room = share + share / 16;
         let shard = || Shard(RwLock::new(HashMap::<u64, V>::with_capacity(room)));

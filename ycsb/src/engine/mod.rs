@@ -1,10 +1,10 @@
 //! The compared stores behind one trait.
 //!
 //! Each store implements [`Engine`]; each thread works through its own [`Session`]. A batch uses
-//! the batch calls of its store: Embank executes it at once, RocksDB has MultiGet and WriteBatch,
-//! the B-trees use one transaction. A batch of one operation uses the store's call for single
-//! operations. Every engine copies values into one buffer, because a program that computes on a
-//! batch needs that.
+//! the batch calls of its store. For Embank this is one call, for RocksDB a MultiGet or a
+//! WriteBatch, for the B-trees one transaction. A batch of one operation uses the store's call for
+//! single operations. Every engine copies the values of a batch into one buffer, because a program
+//! that computes on a batch needs its values in one place.
 
 pub(crate) mod embank;
 #[cfg(feature = "fjall")]
@@ -52,7 +52,7 @@ pub(crate) trait Engine: Send + Sync {
     /// Returns the store's whole configuration for the report.
     fn describe(&self) -> Named<String>;
 
-    /// Opens the handle through which this thread uses the store.
+    /// Opens a session, through which the calling thread uses the store.
     ///
     /// # Errors
     /// Returns any error of the store.
@@ -83,10 +83,10 @@ pub(crate) trait Engine: Send + Sync {
     }
 }
 
-/// The access of one thread to a store. Every call is one batch. The values of a batch lie one
-/// after another.
+/// The access of one thread to a store. Every call is one batch. A buffer holds the values of a
+/// batch in the order of its keys.
 pub(crate) trait Session {
-    /// Copies values out.
+    /// Copies the values of rows to `values`.
     ///
     /// # Errors
     /// Returns an error for a missing row, and any error of the store.
@@ -104,8 +104,8 @@ pub(crate) trait Session {
     /// Returns any error of the store.
     fn insert(&mut self, keys: &[u64], values: &[u8]) -> Result<()>;
 
-    /// Applies [`advance`](crate::content::advance) to every value. `values` is a buffer for the
-    /// batch.
+    /// Applies [`advance`](crate::content::advance) to the value of every row. `values` is a buffer
+    /// that the method may use.
     ///
     /// # Errors
     /// Returns an error for a missing or wrong row, and any error of the store.
@@ -126,8 +126,8 @@ pub(crate) trait Session {
     }
 }
 
-/// Returns the positions of a batch in key order, in which a sorted store has the fewest cache
-/// misses. Equal keys stay in their order, so that the last write wins.
+/// Returns the positions of a batch in the order of their keys. In this order a sorted store has
+/// the fewest cache misses. Equal keys stay in their order, so that the last write of a key wins.
 #[cfg(any(feature = "fjall", feature = "lmdb", feature = "redb"))]
 fn sorted_places(keys: &[u64]) -> impl Iterator<Item = usize> {
     let mut places: Vec<u32> = (0..keys.len() as u32).collect();
@@ -139,11 +139,13 @@ fn sorted_places(keys: &[u64]) -> impl Iterator<Item = usize> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum EngineKind {
-    /// Embank; reads as peeks, read-modify-write in one step
+    /// Embank: a read is a peek, a read-modify-write is one step
     Embank,
-    /// Embank as training uses it, without clocks: reads as gets, read-modify-write as get and put
+    /// Embank as training uses it, without clocks: a read is a get, a read-modify-write is a get
+    /// and a put
     EmbankGet,
-    /// As embank-get, with staleness clocks: a get acquires, a put releases, a read gives back
+    /// As embank-get, with staleness clocks: a get acquires a row's clock, a put releases it, a
+    /// read acquires and releases it
     EmbankClock,
     /// A sharded in-memory hash map: no disk, no budget; the upper bound
     Map,

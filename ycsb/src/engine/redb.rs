@@ -1,9 +1,10 @@
 //! The engine for redb, a copy-on-write B-tree in one file with its own cache.
 //!
 //! Every batch is one transaction. A read transaction shows the newest state until some thread
-//! commits, so it is kept until then. Writes commit without durability. An empty durable commit
-//! follows at intervals, as redb's author advises. Until then redb must keep freed pages and
-//! remembers them in memory.
+//! commits. So a session keeps its read transaction until a commit. Writes commit without
+//! durability. Whenever the writes reach a number of bytes, an empty durable commit follows, as
+//! redb's author advises. Until a durable commit, redb must keep freed pages and remembers them in
+//! memory.
 
 use std::fs;
 use std::path::Path;
@@ -27,9 +28,9 @@ struct Redb {
     cache_bytes: usize,
     /// The number of commits. A reader compares it to detect that its transaction is old.
     commits: AtomicU64,
-    /// Bytes of values written since the last durable commit, and the number of bytes that triggers
-    /// the next one.
+    /// Bytes of values written since the last durable commit.
     undurable_bytes: AtomicU64,
+    /// When `undurable_bytes` reaches this number, a durable commit follows.
     durable_every_bytes: u64,
 }
 
@@ -107,7 +108,8 @@ struct RedbSession<'a> {
 impl RedbSession<'_> {
     fn table(&mut self) -> Result<&ReadOnlyTable<u64, &'static [u8]>> {
         // Acquire: pairs with the Release in `write`. The count is loaded before the transaction
-        // begins. After a commit in between, the next transaction only begins earlier than needed.
+        // begins. If a commit comes in between, the transaction shows it, but has an old count. The
+        // next call then begins another transaction without need, which does no harm.
         let commits = self.engine.commits.load(Ordering::Acquire);
         if self.snapshot.as_ref().is_none_or(|(seen, _)| *seen != commits) {
             // The old transaction ends first, so that redb can use its pages again.

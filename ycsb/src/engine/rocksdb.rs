@@ -1,10 +1,10 @@
 //! The engine for RocksDB, a log-structured merge tree, configured for point lookups as its wiki
 //! advises.
 //!
-//! Memtables, index blocks and filter blocks are charged to the block cache (WriteBufferManager),
-//! so there is one budget. Direct I/O keeps the page cache empty. A batch of reads is one MultiGet.
-//! It reads blocks in parallel through io_uring if the kernel permits that. A batch of writes is
-//! one WriteBatch.
+//! RocksDB charges memtables, index blocks and filter blocks to the block cache
+//! (WriteBufferManager), so the size of this cache is the budget for all of them. Direct I/O keeps
+//! the page cache empty. A batch of reads is one MultiGet, which reads blocks in parallel through
+//! io_uring if the kernel permits that. A batch of writes is one WriteBatch.
 
 use anyhow::{Context, Result};
 use rocksdb::{
@@ -144,7 +144,7 @@ impl Session for RocksDbSession<'_> {
             return Ok(());
         }
         let encoded: Vec<[u8; 8]> = keys.iter().map(|key| key.to_be_bytes()).collect();
-        // MultiGet sorts the keys itself and moves only pointers.
+        // The engine passes unsorted keys: MultiGet sorts them itself and moves only pointers.
         let found = db.batched_multi_get_cf_opt(self.family, encoded.iter(), false, &self.read);
         let places = values.chunks_exact_mut(self.engine.value_bytes);
         for ((found, &key), value) in found.into_iter().zip(keys).zip(places) {
