@@ -16,12 +16,12 @@ use crate::output::{self, bytes, parse_scaled};
 pub(crate) struct Args {
     /// The bank's directory
     dir: PathBuf,
-    /// Checkpoints to keep, the new one counted; as many as are there, by default, and two at
-    /// least
+    /// Number of checkpoints to keep, including the new one [default: as many as the bank has, at
+    /// least 2]
     #[arg(long, value_name = "K")]
     keep: Option<usize>,
-    /// Memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a
-    /// quarter of the memory limit of the process's control group, if that is less]
+    /// Memory for index and pages; the command takes more if the bank needs it [default: 256MiB, or
+    /// a quarter of the memory limit of the process's control group, if that is less]
     #[arg(long, value_name = "BYTES", value_parser = parse_scaled)]
     memory_budget: Option<u64>,
     /// Print JSON

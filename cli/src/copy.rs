@@ -14,9 +14,9 @@ use crate::output::{self, bytes};
 pub(crate) struct Args {
     /// The bank's directory
     dir: PathBuf,
-    /// The copy's directory; made, or empty
+    /// The copy's directory; must be empty or not exist
     to: PathBuf,
-    /// The checkpoint to copy; without it the newest
+    /// The checkpoint to copy [default: the newest]
     #[arg(long, value_name = "N")]
     checkpoint: Option<u64>,
     /// Print JSON

@@ -15,12 +15,12 @@ use crate::output::{self, Bar, bytes};
 pub(crate) struct ExportArgs {
     /// The bank's directory
     dir: PathBuf,
-    /// The file to write; must not be there
+    /// The file to write; must not exist
     file: PathBuf,
     /// The checkpoint that the delta follows
     #[arg(long, value_name = "N")]
     from: u64,
-    /// The checkpoint that it leads to; without it the newest
+    /// The checkpoint to which the delta leads [default: the newest]
     #[arg(long, value_name = "N")]
     to: Option<u64>,
     /// Print JSON
@@ -31,11 +31,11 @@ pub(crate) struct ExportArgs {
 /// Options of `apply-delta`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ApplyArgs {
-    /// The directory of a copy of the bank that the delta was made of
+    /// The directory of a copy of the bank from which the delta was exported
     dir: PathBuf,
     /// The delta
     file: PathBuf,
-    /// How many of the newest checkpoints stay
+    /// Number of the newest checkpoints to keep
     #[arg(long, value_name = "N", default_value_t = 2)]
     keep: usize,
     /// Print JSON

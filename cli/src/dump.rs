@@ -19,21 +19,21 @@ pub(crate) struct Args {
     dir: PathBuf,
     /// The table's name
     table: String,
-    /// Only this key; may be given several times. A row that is missing is left out
+    /// Print only the row of this key; may be given several times. Missing rows are left out
     ///
-    /// A negative key means the unsigned key with its 64 bits, as in Python.
+    /// A negative key means the unsigned key with the same 64 bits, as in Python.
     #[arg(long = "key", value_name = "K", value_parser = key, allow_negative_numbers = true)]
     keys: Vec<u64>,
-    /// Only keys from A up to and not including B; either may be left out
+    /// Print only rows with keys from A on and below B; A or B may be left out
     #[arg(long, value_name = "A..B", conflicts_with = "keys", value_parser = range, allow_hyphen_values = true)]
     range: Option<(u64, Option<u64>)>,
-    /// At most this many rows
+    /// Print at most this many rows
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// This checkpoint; the newest, by default
+    /// The checkpoint to read [default: the newest]
     #[arg(long, value_name = "N")]
     checkpoint: Option<u64>,
-    /// Also the optimizer's state
+    /// Print the optimizer's state too
     #[arg(long)]
     state: bool,
     /// How rows are printed
@@ -50,7 +50,7 @@ enum Format {
     Text,
     /// One JSON list
     Json,
-    /// A JSON object a line
+    /// One JSON object in each line
     Jsonl,
 }
 

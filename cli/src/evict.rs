@@ -31,16 +31,17 @@ use crate::output::{self, RowBar, count, parse_scaled};
 pub(crate) struct Args {
     /// The bank's directory
     dir: PathBuf,
-    /// The table's name; or the name of its counts before admission, as `stat` shows it, to forget
-    /// those alone
+    /// The table's name. With the name of its counts before admission, as `stat` shows it, the
+    /// command deletes only counts
     table: String,
-    /// Rows whose last use is this long ago or longer: in minutes, or in the unit of --set-time
+    /// Delete rows whose last use is this long ago or longer: in minutes, or in the unit of
+    /// --set-time
     #[arg(long, value_name = "TIME")]
     unused_for: Option<u32>,
-    /// Rows with fewer uses than this
+    /// Delete rows with fewer uses than this
     #[arg(long, value_name = "N")]
     used_fewer_than: Option<u32>,
-    /// Rows whose vector has an L2 norm below this
+    /// Delete rows whose vector has an L2 norm below this
     #[arg(long, value_name = "NORM")]
     norm_below: Option<f32>,
     /// The time now, from which --unused-for counts back, in training's unit (steps, epochs,
@@ -48,15 +49,15 @@ pub(crate) struct Args {
     /// training has set
     #[arg(long, value_name = "TIME", requires = "unused_for")]
     set_time: Option<u32>,
-    /// Change nothing: count, and list with --keys, what would go; works beside a process that
-    /// writes the bank
+    /// Change nothing: count the rows that would go, and with --keys list them; works while another
+    /// process writes the bank
     #[arg(long)]
     dry_run: bool,
-    /// Write the keys of the rows that went to FILE, one a line; FILE must not exist yet
+    /// Write the keys of the deleted rows to FILE, one in each line; FILE must not exist yet
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
-    /// Memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a
-    /// quarter of the memory limit of the process's control group, if that is less]
+    /// Memory for index and pages; the command takes more if the bank needs it [default: 256MiB, or
+    /// a quarter of the memory limit of the process's control group, if that is less]
     #[arg(long, value_name = "BYTES", value_parser = parse_scaled)]
     memory_budget: Option<u64>,
     /// Print JSON

@@ -28,23 +28,25 @@ pub(crate) struct Args {
     /// The format, whatever the file's suffix says
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// Also the optimizer's state, so that an import restores training exactly, and tracked uses
+    /// Export the optimizer's state and tracked uses too, so that an import restores training
+    /// exactly
     #[arg(long)]
     state: bool,
-    /// One matrix in order of the keys, 0 to the largest, without them; not for Parquet
+    /// Export one matrix with a row for each key from 0 to the largest, without the keys; not for
+    /// Parquet
     #[arg(long)]
     dense: bool,
-    /// With --dense: the number of rows; a key beyond is an error
+    /// With --dense: the number of rows; a key that is not below it is an error
     #[arg(long, value_name = "N", requires = "dense")]
     rows: Option<u64>,
     /// With --dense: keys without a row get their initial values
     #[arg(long, requires = "dense")]
     fill_missing: bool,
-    /// This checkpoint; the newest, by default
+    /// The checkpoint to export [default: the newest]
     #[arg(long, value_name = "N")]
     checkpoint: Option<u64>,
-    /// Memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a
-    /// quarter of the memory limit of the process's control group, if that is less]
+    /// Memory for index and pages; the command takes more if the bank needs it [default: 256MiB, or
+    /// a quarter of the memory limit of the process's control group, if that is less]
     #[arg(long, value_name = "BYTES", value_parser = parse_scaled)]
     memory_budget: Option<u64>,
     /// Print JSON

@@ -26,36 +26,36 @@ pub(crate) struct Args {
     /// The format, whatever the file's suffix says
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// The tensor or column of the keys, for npy the file; `keys` or `key` by default. Without
-    /// either, row i is key i's if nothing else in the file may be its keys
+    /// The tensor or column of the keys, for npy the file [default: `keys` or `key`]. Without
+    /// either, row i is the row of key i, unless something else in the file may be its keys
     #[arg(long, value_name = "NAME")]
     keys: Option<String>,
-    /// The tensor or column of the vectors, for npy the file; `rows` or `vector`, or the only
-    /// matrix, by default
+    /// The tensor or column of the vectors, for npy the file [default: `rows` or `vector`, or the
+    /// only matrix]
     #[arg(long, value_name = "NAME")]
     rows: Option<String>,
-    /// By position: row i is the row of key K + i, whatever else is in the file; rows of a further
-    /// file follow
+    /// Number the rows: row i is the row of key K + i, whatever else is in the file; the rows of a
+    /// further file follow
     #[arg(long, value_name = "K", conflicts_with = "keys")]
     first_key: Option<u64>,
-    /// Leave the optimizer's state and tracked uses in the file
+    /// Do not import the optimizer's state and tracked uses
     #[arg(long)]
     no_state: bool,
     /// Take NaN and infinite values too
     #[arg(long)]
     non_finite: bool,
-    /// Make the table, and the bank, if they are not there: with the settings that an export wrote
-    /// down, or --dim
+    /// Make the table, and the bank, if they do not exist; the table gets the settings that the
+    /// export wrote to the file, or --dim
     #[arg(long)]
     create: bool,
-    /// With --create: values per row, all other settings at their defaults
+    /// With --create: values per row; all other settings have their defaults
     #[arg(long, value_name = "N", requires = "create")]
     dim: Option<u32>,
-    /// With --create: the keys are no ids of a vocabulary, whatever the export wrote down
+    /// With --create: the keys are no ids of a vocabulary, whatever the export wrote to the file
     #[arg(long, requires = "create")]
     no_vocabulary: bool,
-    /// Memory for index and pages; more is taken if the bank needs it [default: 256MiB, or a
-    /// quarter of the memory limit of the process's control group, if that is less]
+    /// Memory for index and pages; the command takes more if the bank needs it [default: 256MiB, or
+    /// a quarter of the memory limit of the process's control group, if that is less]
     #[arg(long, value_name = "BYTES", value_parser = parse_scaled)]
     memory_budget: Option<u64>,
     /// Print JSON

@@ -30,9 +30,10 @@ use clap::{Parser, Subcommand};
 
 /// Looks at Embank banks, verifies, dumps, compacts and repairs them
 ///
-/// A bank is a directory with a file BANK. All subcommands but `compact`, `import`, `evict`,
-/// `rollback` and `apply-delta` leave it as it is, to the byte, and work while another process has
-/// it open; they show kept checkpoints, never what came after the newest.
+/// A bank is a directory with a file BANK. `compact`, `import`, `evict`, `rollback`, `apply-delta`
+/// and `pipeline run --bank` write a bank. All other subcommands change no byte of it, and work
+/// while another process has it open. They show kept checkpoints, never changes after the newest
+/// one.
 ///
 /// Exit status: 0 if all is well, 1 if damage was found, 2 if the command could not run or standard
 /// output could not be written. A closed pipe, as of `| head`, does not change the status.
@@ -45,91 +46,97 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// What a bank holds: tables, rows, bytes, checkpoints, log, space amplification
+    /// Prints what a bank holds: tables, rows, bytes, checkpoints, log, space amplification
     Stat(stat::Args),
     /// Checks every byte that a bank's checkpoints rely on, and lists all damage
     ///
-    /// Every page and record of the log, each entry of the index against the log, row counts, blob,
-    /// manifest and BANK are checked. Goes on after damage and lists all of it. Changes nothing
-    /// and takes no lock: beside a writer it tells about the checkpoints that are still kept
-    /// when it is done.
+    /// Checks every page and record of the log, each entry of the index against the log, row
+    /// counts, blob, manifest and BANK. Goes on after damage and lists all of it. Changes nothing
+    /// and takes no lock. If another process writes the bank meanwhile, the result covers the
+    /// checkpoints that are still kept at the end.
     Verify(verify::Args),
     /// Lists the kept checkpoints
     Checkpoints(checkpoints::Args),
     /// Gives space back: moves current rows together and takes a checkpoint
     ///
     /// Opens the bank for writing, moves all current rows to the log's end, and takes a checkpoint
-    /// with the blob of the newest. Space that older kept checkpoints name comes back when they
-    /// go: with --keep 1 that is at once.
+    /// with the blob of the newest checkpoint. Older kept checkpoints hold the space that they name
+    /// until they are removed. With --keep 1 they are removed at once.
     Compact(compact::Args),
-    /// Makes a bank of its own out of a checkpoint, beside a process that writes the bank
+    /// Copies a checkpoint to a new bank; works while another process writes the bank
     ///
-    /// On one file system, files that never change are shared (hard links), so the copy takes
-    /// seconds and little space; bank and copy are independent afterwards. To another file system
-    /// everything is copied.
+    /// On the file system of the bank, the copy shares the files that never change (hard links), so
+    /// it takes seconds and little space. Bank and copy are independent afterwards. To another file
+    /// system the command copies every file.
     Copy(copy::Args),
-    /// Writes what lies between two checkpoints to a file, beside a process that writes the bank
+    /// Writes the changes between two checkpoints to a file; works while another process writes the
+    /// bank
     ///
-    /// A copy of the bank (`embank copy`) that is at the first of them takes it with `apply-delta`.
+    /// `apply-delta` applies the file to a copy of the bank (`embank copy`) at the older
+    /// checkpoint.
     ExportDelta(delta::ExportArgs),
-    /// Takes a copy of a bank to the checkpoint that a delta leads to
+    /// Brings a copy of a bank to the newer checkpoint of a delta
     ///
     /// The delta must follow the copy's newest checkpoint. No process may have the copy open for
     /// writing; processes that read it stay at their checkpoint until they refresh. After an error
-    /// the copy is where it was, or at the new checkpoint if only the last sync failed.
+    /// the copy is at its old checkpoint, or at the new one if only the last sync failed.
     ApplyDelta(delta::ApplyArgs),
     /// Prints rows of a table, as a checkpoint holds them
     ///
-    /// Rows of embedding tables are printed as numbers, other values as hexadecimal digits. Rows
-    /// come in no particular order; keys that are asked for with --key come in that order.
+    /// Prints rows of embedding tables as numbers, and other values as hexadecimal digits. Rows
+    /// come in no particular order. With --key they come in the order of the keys on the command
+    /// line.
     Dump(dump::Args),
-    /// Writes a table to a file: safetensors, npy or Parquet, beside a process that writes the bank
+    /// Writes a table to a safetensors, npy or Parquet file; works while another process writes the
+    /// bank
     ///
-    /// In constant memory, as a checkpoint holds the table. The file gets its name when it is
-    /// complete and on stable storage; it keeps the mode of the one that it replaces, and a
-    /// link is written through to its target. With --format parquet, `-` writes to standard
-    /// output, and what would be printed goes to standard error. docs/export.md tells what lies
-    /// where in it.
+    /// Writes the table as a checkpoint holds it, in constant memory. The file gets its name when
+    /// it is complete and on stable storage. It keeps the mode of a file that it replaces. If the
+    /// path is a link, the command writes to the link's target. With --format parquet and `-`, the
+    /// rows go to standard output and the report to standard error. docs/export.md describes the
+    /// content of the files.
     Export(export::Args),
-    /// Puts the rows of a file into a table, and takes a checkpoint with the blob of the newest
+    /// Puts the rows of a file into a table, and takes a checkpoint with the newest one's blob
     ///
-    /// Reads what `export` writes, and matrices that others made: row i is the row of key i, unless
-    /// there are keys, or something that may be keys: then name it with --keys, or give
-    /// --first-key. A row that is there is replaced.
+    /// Reads files that `export` wrote, and matrices of other programs. If a file has no keys, its
+    /// row i is the row of key i. If it has something else that may be its keys, name that with
+    /// --keys, or give --first-key. An imported row replaces the row of its key in the table.
     Import(import::Args),
-    /// Deletes old, rare or small rows of a table, and takes a checkpoint with the blob of the
-    /// newest
+    /// Deletes old, rare or small rows of a table, and takes a checkpoint with the newest one's
+    /// blob
     ///
     /// Deletes the rows that meet every given condition. No other process may have the bank open,
-    /// except with --dry-run. The checkpoint before stays: `rollback` to it brings the rows back.
+    /// except with --dry-run. The checkpoint before the deletion stays; a `rollback` to it brings
+    /// the rows back.
     Evict(evict::Args),
     /// Brings every intact row of a damaged bank into a new one, and says what was lost
     ///
-    /// Goes by the newest checkpoint whose manifest or index is whole, and by the log alone where
-    /// the index is damaged. Rows on undamaged pages all come back. The damaged bank stays as
-    /// it is. Exit status 1 if anything was damaged, though the new bank is then good.
+    /// Takes the rows of the newest checkpoint whose manifest or index is whole. If its index is
+    /// damaged, finds them by the log alone. All rows on undamaged pages come back. The damaged
+    /// bank stays as it is. Exit status 1 if anything was damaged, although the new bank is then
+    /// good.
     Repair(repair::Args),
-    /// Goes back to an older checkpoint for good: removes all newer ones
+    /// Goes back to an older checkpoint for good: removes all newer checkpoints
     ///
     /// No process may have the bank open for writing, or read a newer checkpoint. The command first
     /// makes sure that the checkpoint opens; `verify --checkpoint` reads every page of it. Without
-    /// --yes nothing is changed.
+    /// --yes the command changes nothing.
     Rollback(rollback::Args),
-    /// Makes numbers of raw rows: text to files of tensors, by a pipeline that is written down as
-    /// JSON
+    /// Turns files of raw rows into files of tensors, by a pipeline that a JSON file describes
     Pipeline(pipeline::Args),
     /// Serves a pipeline's batches over Arrow Flight, to a trainer in another process or on another
     /// machine
     ///
     /// Prints `serving at grpc://ADDRESS:PORT` and serves until it is ended (Ctrl-C). A client's
-    /// do_get is an epoch: batches of --batch-rows rows, the same for the same seed, no faster
-    /// than the client takes them. One client at a time. Vocabularies go on from epoch to
-    /// epoch. There is no authentication and no encryption.
+    /// do_get is an epoch: batches of --batch-rows rows, sent no faster than the client takes them.
+    /// Epochs with one seed have the same batches. The server serves one client at a time.
+    /// Vocabularies keep their values from epoch to epoch. There is no authentication and no
+    /// encryption.
     #[cfg(feature = "flight")]
     Serve(serve::Args),
-    /// Memory, disk, checkpoint size and endurance of a table before it is made
+    /// Estimates memory, disk space, checkpoint size and drive life of a table before it is made
     ///
-    /// By the formulas of docs/architecture.md. The output says which numbers were measured and
+    /// Uses the formulas of docs/architecture.md. The output says which numbers were measured and
     /// where.
     Plan(plan::Args),
 }

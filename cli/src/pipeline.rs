@@ -32,18 +32,19 @@ pub(crate) struct Args {
 enum Command {
     /// Runs a pipeline over files and writes a file for each of its outputs
     ///
-    /// The pipeline is JSON: `embank pipeline criteo` prints one, and docs/pipeline.md tells what
-    /// there is. Rows come out in the order of the inputs, and ids in the order of first
-    /// appearance, with any number of threads. Files get their names when all are complete and
-    /// on stable storage, in place of files that have them; after an error there are none.
+    /// The pipeline is JSON: `embank pipeline criteo` prints one, and docs/pipeline.md describes
+    /// the parts of pipelines. With any number of threads, rows come out in the order of the
+    /// inputs, and values get ids in the order of first appearance. All files get their names
+    /// together, after all are complete and on stable storage, and replace files of these names.
+    /// After an error there are no files.
     Run(RunArgs),
-    /// Says what holds a pipeline back, what the best number of threads would bring, and whether it
-    /// does
+    /// Finds what limits a pipeline's speed; predicts and measures the speed with the best number
+    /// of threads
     ///
-    /// Runs it over the inputs and measures the time of each stage. Works out what limits it
-    /// (processor, input, or the work of one thread) and the best number of threads. Runs it again
-    /// with that number, and shows predicted and measured speed. Writes nothing but the plot.
-    /// Vocabularies are made in memory.
+    /// Runs the pipeline over the inputs and measures the time of each stage. Works out what limits
+    /// the speed (processor, input, or the work of one thread) and the best number of threads. Runs
+    /// the pipeline again with that number, and shows predicted and measured speed. Writes nothing
+    /// but the plot, and makes vocabularies in memory.
     Explain(explain::Args),
     /// Prints the pipeline of the PIPER paper for the Criteo sets, as JSON
     ///
@@ -56,37 +57,37 @@ enum Command {
 struct RunArgs {
     #[command(flatten)]
     rows: RowsArgs,
-    /// The directory of the outputs' files; it is made if it is not there. `-` writes the one
-    /// output to standard output, packed or as Parquet, and what would be printed to standard
-    /// error
+    /// The directory of the outputs' files; the run makes it if it does not exist. `-` writes to
+    /// standard output, packed or as Parquet: the pipeline must then have one output, and the
+    /// report goes to standard error
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// The files' format: NAME.bin (rows of 32-bit numbers), NAME.npy or NAME.parquet for an
     /// output NAME
     #[arg(long, value_enum, default_value = "npy")]
     format: OutputFormat,
-    /// Number in the vocabularies of this bank, which is made if it is not there, and take a
-    /// checkpoint at the end
+    /// Number values in the vocabularies of this bank, and take a checkpoint at the end; the run
+    /// makes the bank if it does not exist
     ///
-    /// Known values keep their ids, and columns of any range may be numbered. The checkpoint has
-    /// the blob of the newest one before it, and is there before the files have their names.
-    /// After an error of the run the bank has no new checkpoint.
+    /// Known values keep their ids, and columns of any range may be numbered. The new checkpoint
+    /// has the blob of the newest checkpoint before it. The bank takes it before the files get
+    /// their names. After an error of the run the bank has no new checkpoint.
     #[arg(long, value_name = "DIR")]
     bank: Option<PathBuf>,
-    /// With --bank: refuse to make the bank; it must be there
+    /// With --bank: do not make the bank; it must exist
     #[arg(long, requires = "bank")]
     no_create: bool,
-    /// With --bank: look values up and insert nothing, as for evaluation; the bank is opened to
-    /// read only
+    /// With --bank: look values up and insert nothing, as for evaluation; the run opens the bank
+    /// read-only
     ///
-    /// It is read at its newest checkpoint, also while a training run has it open, and no
-    /// checkpoint is taken. A value that its vocabulary does not have gets the `unknown_id` of
-    /// the vocabulary, or ends the run.
+    /// The run reads the bank at its newest checkpoint, also while a training run has the bank
+    /// open, and takes no checkpoint. A value that its vocabulary does not have gets the
+    /// vocabulary's `unknown_id`. If there is none, the value ends the run.
     #[arg(long, requires = "bank")]
     no_learn: bool,
-    /// With --bank: memory for index and pages; more is taken if the bank needs it [default:
-    /// 256MiB, or a quarter of the memory limit of the process's control group, if that is
-    /// less]
+    /// With --bank: memory for index and pages; the command takes more if the bank needs it
+    /// [default: 256MiB, or a quarter of the memory limit of the process's control group, if that
+    /// is less]
     #[arg(long, value_name = "BYTES", value_parser = output::parse_scaled)]
     memory_budget: Option<u64>,
     /// Print JSON
@@ -99,37 +100,38 @@ struct RunArgs {
 pub(crate) struct RowsArgs {
     /// The pipeline, as JSON
     spec: PathBuf,
-    /// Files of rows, one after the other; those of text may be compressed: FILE.gz, FILE.zst
+    /// Files of rows, one after the other; text files may be compressed: FILE.gz, FILE.zst
     ///
     /// A directory means its files in sorted order, without those whose names begin with `_` or
     /// `.`.
     #[arg(required = true)]
     pub(crate) inputs: Vec<PathBuf>,
-    /// How rows lie in the inputs [default: by their names: .csv, .tsv, .bin, .parquet, .arrow,
-    /// .feather; else tsv]
+    /// Format of the inputs [default: by their names: .csv, .tsv, .bin, .parquet, .arrow, .feather;
+    /// else tsv]
     ///
-    /// Names in either case, with .gz or .zst behind them or not. Inputs whose names say different
-    /// formats are refused.
+    /// The names may be in upper or lower case, and .gz or .zst may follow. The command refuses
+    /// inputs whose names say different formats.
     #[arg(long, value_enum)]
     input_format: Option<InputFormat>,
-    /// What stands between fields, as `;` or `::`; `\t` is a tab [default: of the format]
+    /// The text between fields, such as `;` or `::`; `\t` is a tab [default: that of the format]
     #[arg(long, value_name = "TEXT", value_parser = parse_separator)]
     separator: Option<Separator>,
     /// The content of each input's first line [default: names for csv, none for tsv]
     #[arg(long, value_enum)]
     header: Option<HeaderArg>,
-    /// As --header none
+    /// Short for --header none
     #[arg(long, conflicts_with = "header")]
     no_header: bool,
-    /// Quotes in csv mean nothing: faster, where no field is quoted
+    /// Take quotes in csv as plain text; faster if no field is quoted
     #[arg(long)]
     no_quotes: bool,
-    /// Leave out rows that can't be used, count them and name the first ones, instead of ending at
-    /// the first
+    /// Leave out bad rows, count them and name the first ones, instead of ending at the first bad
+    /// row
     #[arg(long)]
     skip_bad_rows: bool,
-    /// The largest share of bad rows with --skip-bad-rows. A larger one ends the run, after 10,000
-    /// rows or if every row is bad; 1: no limit [default: the pipeline's, 0.01 if it says none]
+    /// The largest share of bad rows with --skip-bad-rows. A larger share ends the run, after
+    /// 10,000 rows or if every row is bad; 1 means no limit [default: the share in the pipeline, or
+    /// else 0.01]
     #[arg(long, value_name = "SHARE")]
     bad_rows_max: Option<f64>,
     /// Threads [default: as many as there are cores]
@@ -139,7 +141,7 @@ pub(crate) struct RowsArgs {
 
 #[derive(Debug, clap::Args)]
 struct CriteoArgs {
-    /// Categories become numbers below it, from 1 to 2^31
+    /// Categories become numbers below this; from 1 to 2^31
     #[arg(long, value_name = "M", default_value_t = 5000,
         value_parser = clap::value_parser!(u32).range(1..=1 << 31))]
     modulus: u32,
@@ -148,22 +150,23 @@ struct CriteoArgs {
 /// The input formats on the command line.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum InputFormat {
-    /// A row a line, tabs between fields, no header
+    /// One row in each line, tabs between fields, no header
     Tsv,
-    /// A row a line, commas between fields, some in double quotes, a header with their names
+    /// One row in each line, commas between fields, double quotes around some, a header with the
+    /// names
     Csv,
     /// Numbers of 32 bits, little-endian, nothing between rows
     Packed,
-    /// Parquet or Arrow files: fields are columns of their names
+    /// Parquet or Arrow files: each field is the column of its name
     Columns,
 }
 
 /// The meanings of a file's first line on the command line.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum HeaderArg {
-    /// Names: fields are the columns of their names, in any order, and other columns are not read
+    /// The columns' names: each field is the column of its name, and the run ignores other columns
     Names,
-    /// A line to pass over: columns stand in the order of the pipeline's fields
+    /// A line to skip: columns stand in the order of the pipeline's fields
     Skip,
     /// A row
     None,

@@ -42,22 +42,24 @@ pub(crate) struct Args {
     /// How values are stored
     #[arg(long, value_parser = dtypes(), default_value = "f32")]
     dtype: Dtype,
-    /// What applies gradients, and so what state a row has
+    /// The optimizer, which decides what state a row has
     #[arg(long, value_parser = optimizers(), default_value = "none")]
     optimizer: Optimizer,
-    /// Rows in each update and updates in each second, multiplied: for endurance
+    /// Number of rows that are updated in a second, to estimate the bytes written
     #[arg(long, value_name = "N", value_parser = parse_scaled)]
     updates_per_second: Option<u64>,
-    /// Seconds between checkpoints: each writes the index, and lets each row be written again once
+    /// Seconds between checkpoints. Each checkpoint writes the index or its changed part, and after
+    /// it the next update of each row writes a new record
     #[arg(long, value_name = "S", default_value_t = 600)]
     checkpoint_every: u64,
-    /// Checkpoints that are kept
+    /// Number of checkpoints to keep
     #[arg(long, value_name = "K", default_value_t = 2)]
     checkpoints_kept: u64,
     /// The part of the rows that the memory should hold, from 0 to 1
     #[arg(long, value_name = "PART", default_value_t = 0.25)]
     in_memory: f64,
-    /// Terabytes that may be written to the drive in its life (its TBW), to say how long it lasts
+    /// Terabytes that may be written to the drive in its life (its TBW), to estimate how long it
+    /// lasts
     #[arg(long, value_name = "TB")]
     drive_tbw: Option<f64>,
     /// Print JSON

@@ -15,9 +15,9 @@ use crate::output::{self, Bar, DamageJson, bytes, count, damage_lines, parse_sca
 pub(crate) struct Args {
     /// The damaged bank's directory, which stays as it is
     dir: PathBuf,
-    /// The new bank's directory, new or empty
+    /// The new bank's directory; must be empty or not exist
     new: PathBuf,
-    /// Memory for the new bank while it is written; 128 MiB and 18 bytes a row, by default
+    /// Memory for the new bank while it is written [default: 128 MiB and 18 bytes a row]
     #[arg(long, value_name = "BYTES", value_parser = parse_scaled)]
     memory_budget: Option<u64>,
     /// Print JSON

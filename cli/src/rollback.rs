@@ -17,7 +17,7 @@ pub(crate) struct Args {
     dir: PathBuf,
     /// The checkpoint's number
     checkpoint: u64,
-    /// Do it; without this nothing is changed, and what would go is listed
+    /// Remove the newer checkpoints; without this option the command only lists them
     #[arg(long)]
     yes: bool,
     /// Print JSON

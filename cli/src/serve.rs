@@ -22,11 +22,10 @@ pub(crate) struct Args {
     /// Rows of a batch
     #[arg(long, value_name = "N", default_value_t = FeedOptions::default().batch_rows)]
     batch_rows: usize,
-    /// Rows that wait in the shuffle buffer, each to be sent out by a later one; 0: the order of
-    /// the input
+    /// Number of rows that wait in the shuffle buffer; 0 keeps the order of the input
     #[arg(long, value_name = "N", default_value_t = 0)]
     shuffle_rows: usize,
-    /// Of the shuffle; a client may ask for another one
+    /// Seed of the shuffle; a client may ask for another seed
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Leave out rows at the end that make no whole batch
@@ -35,23 +34,24 @@ pub(crate) struct Args {
     /// Batches that may be ready before they are asked for
     #[arg(long, value_name = "N", default_value_t = FeedOptions::default().batches_ahead)]
     batches_ahead: usize,
-    /// Send batches that are larger in several messages, for clients that limit those [default: a
+    /// Largest message, for clients that limit messages; a larger batch takes several [default: a
     /// batch is a message]
     #[arg(long, value_name = "SIZE", value_parser = output::parse_scaled)]
     message_bytes: Option<u64>,
     /// Look values up in the vocabularies of this bank, at its newest checkpoint, and insert
     /// nothing
     ///
-    /// The bank is opened to read only, also while a training run has it open. Without it,
-    /// vocabularies are made in memory and live as long as the process.
+    /// The server opens the bank read-only, also while a training run has the bank open. Without a
+    /// bank, vocabularies are in memory and live as long as the process.
     #[arg(long, value_name = "DIR")]
     bank: Option<PathBuf>,
-    /// With --bank: memory for index and pages; more is taken if the bank needs it [default:
-    /// 256MiB, or a quarter of the memory limit of the process's control group, if that is
-    /// less]
+    /// With --bank: memory for index and pages; the command takes more if the bank needs it
+    /// [default: 256MiB, or a quarter of the memory limit of the process's control group, if that
+    /// is less]
     #[arg(long, value_name = "BYTES", value_parser = output::parse_scaled)]
     memory_budget: Option<u64>,
-    /// How long a second client waits for the first one's feed to end before it is refused
+    /// Seconds that a second client waits for the first one's epoch to end; then the server refuses
+    /// it
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     wait: u64,
 }

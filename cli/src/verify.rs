@@ -15,7 +15,7 @@ use crate::output::{self, Bar, DamageJson, count, damage_lines, parse_scaled};
 pub(crate) struct Args {
     /// The bank's directory
     dir: PathBuf,
-    /// Only this checkpoint; all that are kept, by default
+    /// The checkpoint to check [default: all kept checkpoints]
     #[arg(long, value_name = "N")]
     checkpoint: Option<u64>,
     /// Memory for a part of the index; with less, the index is read more often [default: 256MiB,

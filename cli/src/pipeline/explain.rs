@@ -24,8 +24,8 @@ use crate::output::{self, bytes, count};
 pub(super) struct Args {
     #[command(flatten)]
     rows: RowsArgs,
-    /// Cores to share out, those of this machine or of a larger one [default: as many as there
-    /// are]
+    /// Number of cores to plan for, on this machine or a larger one [default: as many as this one
+    /// has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     cores: Option<u32>,
     /// Drop the inputs from memory before each pass, so that they come from disk
