@@ -5,11 +5,12 @@
 //! cargo bench --package embank-bench -- --quick   # a rough answer in seconds
 //! ```
 //!
-//! Estimates, written before measuring: hashing and probing a bucket in cache take 3 ns, one of
-//! them for matching seven tags. With the buckets in memory a key takes 15 to 20 ns, overlapped.
-//! Moving a clock up and down is two locked instructions, 12 ns. Appending a record of 96 bytes
-//! takes 10 ns. A page's image is made at 3 GB/s (a copy and two checksums). A burst of 128 direct
-//! reads takes 1 ms on a drive with 130,000 reads a second.
+//! Estimates, written before measuring. Hashing a key and probing its bucket take 3 ns if the
+//! bucket is in the cache; matching the seven tags takes 1 ns of them. If the buckets are in
+//! memory, a key takes 15 to 20 ns, because the misses of several keys overlap. Moving a clock up
+//! and down is two locked instructions, 12 ns. Appending a record of 96 bytes takes 10 ns. The
+//! image of a page is made at 3 GB/s (a copy and two checksums). A burst of 128 direct reads takes
+//! 1 ms on a drive with 130,000 reads a second.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -25,7 +26,7 @@ const GROUP: usize = 32;
 const PAGE_BITS: u32 = 20;
 const VALUE_BYTES: usize = 64;
 
-/// Well mixed numbers below `below`.
+/// Draws `count` pseudo-random keys below `below`.
 fn keys(count: usize, below: u64) -> Vec<u64> {
     (1..=count as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % below).collect()
 }

@@ -6,14 +6,15 @@
 //! cargo bench --package embank-bench --bench tables -- 'peek/'   # one operation
 //! ```
 //!
-//! `embank-bench in-memory` compares these operations with bare loops over the same memory, by
-//! turns. Here each operation runs alone, so a change of one operation shows.
+//! `embank-bench in-memory` runs these operations and bare loops over the same memory by turns, and
+//! compares them. Here each operation runs alone, so a change in the speed of one operation is
+//! visible.
 //!
-//! Estimates, written before measuring, for a row of 16 f32: a peek takes 25 ns, of which the copy
-//! takes two; a get with its release 80 ns, for a clock that moves up and down; a put 60 ns. Half
-//! floats take 5 ns more for each row in each direction, int8 10 ns for the row's scale. A gradient
-//! takes a get, 10 ns for its sum in a sorted batch, and the bytes of the optimizer's state at 5
-//! GB/s.
+//! Estimates, written before measuring, for a row of 16 f32. A peek takes 25 ns; the copy takes 2
+//! ns of them. A get with its release takes 80 ns, because a clock moves up and down. A put takes
+//! 60 ns. Half floats take 5 ns more for each row that is read or written, int8 10 ns more, for the
+//! row's scale. A gradient takes as long as a get, plus 10 ns for its sum in a sorted batch, plus
+//! the time to move the optimizer's state at 5 GB/s.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -67,7 +68,7 @@ impl Rows {
         Self { table, batches, next: 0, values, _bank: bank, _folder: folder }
     }
 
-    /// The table, the next batch, and room for the batch's rows.
+    /// Returns the table, the keys of the next batch, and a buffer for the batch's rows.
     fn turn(&mut self) -> (&Table, &[u64], &mut [f32]) {
         self.next = (self.next + 1) % BATCHES;
         (&self.table, &self.batches[self.next], &mut self.values)
@@ -118,7 +119,7 @@ fn value_types(criterion: &mut Criterion) {
     }
 }
 
-/// Measures gradients with every optimizer, whose kernels and states differ.
+/// Measures gradients with every optimizer. Each optimizer has its own kernel and its own state.
 fn optimizers(criterion: &mut Criterion) {
     for dim in DIMS {
         for optimizer in [

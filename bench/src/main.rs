@@ -2,8 +2,8 @@
 //! the machine.
 //!
 //! Every subcommand prints the machine, the commit, its command line, and a table with the median
-//! and the spread. `--json`, `--markdown` and `--plot FILE` write the same figures to a file. Users
-//! start it by `cargo xtask bench`.
+//! and the spread. `--json`, `--markdown` and `--plot FILE` write these figures to a file. Users
+//! start a measurement by `cargo xtask bench`.
 //!
 //! # Where to look
 //!

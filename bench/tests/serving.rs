@@ -1,8 +1,9 @@
 //! Tests `serving` from end to end, with the process that trains.
 //!
-//! The test has its own file, so Cargo runs it in its own process. A child process holds the locks
-//! of every bank that is open in its parent, from its fork until its exec. The child must therefore
-//! not be started beside other tests.
+//! The test has its own file, so Cargo runs it in its own process. From its fork until its exec, a
+//! child process holds the locks of every bank that is open in its parent. Another test of the same
+//! process could have a bank open at that moment, so the child must not be started beside other
+//! tests.
 
 use std::process::Command;
 

@@ -65,14 +65,15 @@ fn rust_stages(root: &Path, stages: &mut Stages) {
         component(root, "clippy", "clippy")?;
         let strict = ["--all-targets", "--", "-D", "warnings"];
         command::shown(cargo(root).args(["clippy", "--locked", "--workspace"]).args(strict))?;
-        // A build of the whole workspace turns Parquet on in every crate. The crate `embank` and
-        // the C library can also be built without Parquet, so this checks them so.
+        // A build of the whole workspace turns the feature for Parquet on in every crate. The crate
+        // `embank` and the C library can also be built without Parquet. This stage checks that
+        // build.
         let lean =
             ["clippy", "--locked", "-p", "embank", "-p", "embank-c", "--no-default-features"];
         command::shown(cargo(root).args(lean).args(strict))
     });
-    // This builds the default members. The Python extension is no default member; it is tested from
-    // Python.
+    // This builds the default members of the workspace. The Python extension is not one of them;
+    // Python tests it in a later stage.
     match stages.run("Rust test build", || test_programs::build(root)) {
         Some(programs) => {
             stages.run(RUST_TESTS, || {
@@ -92,13 +93,14 @@ fn rust_stages(root: &Path, stages: &mut Stages) {
 
 const RUST_TESTS: &str = "Rust tests";
 
-/// The packages whose test programs take longest. They run first, so that neither lane ends with a
-/// long program while the other is idle.
+/// The packages whose test programs take longest. They run first. Otherwise one lane could run a
+/// long program at the end while the other lane is idle.
 const LONGEST: [&str; 4] = ["crash", "kv", "bench", "xtask"];
 
 /// Returns a run of every test program. The store's programs run a second time with
-/// `EMBANK_PINS=portable`, the setting for kernels without membarrier(2). The programs of `embank`
-/// run a second time with `EMBANK_TEST_PART_KEYS=64`, which shares their batches among threads.
+/// `EMBANK_PINS=portable`, which makes the store use the pins of kernels without membarrier(2). The
+/// programs of `embank` run a second time with `EMBANK_TEST_PART_KEYS=64`, which makes a bank
+/// divide even their small batches among threads.
 fn rust_runs(root: &Path, programs: &[Program]) -> Vec<Run> {
     let longest = LONGEST.map(|folder| root.join(folder));
     let turn = |program: &&Program| {
@@ -138,8 +140,8 @@ fn python_stages(
 ) {
     let environment = stages.record("Python environment", environment);
     let python: Option<Python> = environment.and_then(|(python, lock)| {
-        // The profile `test` cannot be used. With it, Cargo would also build the tests of the
-        // extension, which need Python to link.
+        // The profile is not `test`: with that profile, Cargo would also build the tests of the
+        // extension, and linking these needs Python.
         let built = stages
             .run("Python package", || environment::with_embank(root, &python, &lock, "release"));
         built.map(|()| python)
@@ -164,8 +166,9 @@ fn python_stages(
 
 /// Builds the program `embank`, which Python tests start as a server.
 ///
-/// The command builds a test of the program, and with it the program. It turns on the features of
-/// the Rust tests, so Cargo compiles nothing again.
+/// The command builds a test of the program, and Cargo builds the program with it. The command
+/// turns on the features of the Rust tests, so Cargo does not compile the other crates a second
+/// time.
 ///
 /// # Errors
 /// Fails if the program can't be built.
@@ -176,7 +179,8 @@ fn program(root: &Path) -> Result<PathBuf> {
     Ok(root.join(target).join("debug/embank"))
 }
 
-/// A stage of its own behind the Python stages, because it needs the libraries of PyTorch.
+/// Name of the last stage. It runs alone after the Python stages, because it needs the libraries of
+/// PyTorch.
 const RUST_EXAMPLES: &str = "Rust examples";
 
 /// A stage that is one command of the environment's Python.

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The error of a failed `quiet` command shows at most this number of its last lines.
+/// Largest number of lines of a command's output that the error of [`quiet`] shows: the last ones.
 const TAIL_LINES: usize = 40;
 
 /// Runs a program and shows its output.

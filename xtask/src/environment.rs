@@ -1,11 +1,11 @@
 //! `target/venv`: the virtual environment of the demo, the Python tests and the measurements.
 //!
 //! The environment has three layers: the environment with its pip, the packages, and Embank's
-//! wheel. Each layer has a *stamp*, a file that records the origin of the layer: the Python, the
-//! text of the requirement files, or a copy of the installed wheel. The stamp is written after its
-//! layer is complete. If the stamp is missing or differs, the layer is made again, so an
-//! interrupted installation is never used. A lock on a file beside the environment keeps two runs
-//! from installing at once.
+//! wheel. Each layer has a *stamp*, a file that records what the layer was made from: the Python,
+//! the text of the requirement files, or a copy of the installed wheel. The stamp is written after
+//! its layer is complete. If the stamp is missing or differs, this module makes the layer again. It
+//! therefore never uses an interrupted installation. A lock on a file beside the environment keeps
+//! two runs from installing at the same time.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ const REQUIREMENTS: [&str; 2] = ["examples/dlrm/requirements.txt", "xtask/requir
 /// The files that pin the tools that build a wheel.
 const TOOLS: [&str; 2] = ["xtask/requirements.txt", "xtask/wheel-requirements.txt"];
 
-/// The earliest time that a zip archive can hold. With it as the time of every file, equal wheels
-/// are equal byte for byte.
+/// The earliest time that a zip archive can hold, for every file of a wheel. Two builds of equal
+/// sources then give wheels that are equal byte for byte.
 const WHEEL_TIME: &str = "315532800";
 
 /// A virtual environment's Python.
@@ -41,8 +41,8 @@ impl Python {
     }
 }
 
-/// Makes the whole environment and installs Embank in it. Prints the first three of four steps.
-/// `then` names the caller's step, which is the fourth.
+/// Makes the whole environment and installs Embank in it. Prints the first three of the caller's
+/// four steps. `then` names the fourth step, which the caller does itself.
 ///
 /// # Errors
 /// Returns an error if there is no suitable Python or no network, or if a build fails. Each error
@@ -81,8 +81,8 @@ impl Lock {
     }
 }
 
-/// Makes the environment, with its own pip and no packages, unless it is there. Makes it again if
-/// the machine's Python changed.
+/// Makes the environment, with its own pip and no packages, unless it exists. If the machine's
+/// Python has changed, makes it again.
 ///
 /// # Errors
 /// Returns an error if there is no suitable Python or if `python -m venv` fails.
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn an_environment_is_made_once_and_made_again_when_it_was_cut_off() {
         if Interpreter::find().is_err() {
-            return; // cargo test alone asks for no Python; `cargo xtask test` has one
+            return; // `cargo test` may run without Python; `cargo xtask test` has one
         }
         let root = root_without_requirements();
         let lock = Lock::take(root.path()).unwrap();
@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn a_package_that_does_not_exist_is_an_error_and_leaves_no_stamp() {
         if Interpreter::find().is_err() {
-            return; // cargo test alone asks for no Python; `cargo xtask test` has one
+            return; // `cargo test` may run without Python; `cargo xtask test` has one
         }
         let root = root_without_requirements();
         fs::write(root.path().join(REQUIREMENTS[0]), "./no-such-folder\n").unwrap();

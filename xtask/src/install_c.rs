@@ -28,7 +28,7 @@ pub(crate) struct Args {
     libraries: Option<PathBuf>,
 }
 
-/// The version of the library is the workspace's.
+/// The version of the library: the version of the workspace.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The system libraries that a static library of Rust needs on Linux.
@@ -80,7 +80,7 @@ fn install(root: &Path, libraries: &Path, prefix: &Path) -> Result<()> {
     write(&cmake.join("embank-config-version.cmake"), &cmake_version())
 }
 
-/// Returns the version in the library's SONAME. `bindings/c/build.rs` follows the same rule.
+/// Returns the version in the library's SONAME. `bindings/c/build.rs` computes it in the same way.
 fn abi_version() -> String {
     match (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR")) {
         ("0", minor) => format!("0.{minor}"),
@@ -146,7 +146,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     if is_same().unwrap_or(false) {
         bail!("{} would be installed over itself", from.display());
     }
-    // Removing the file first lets running programs keep the old one.
+    // Removes the old file first. A program that runs with it keeps it.
     remove(to)?;
     fs::copy(from, to)
         .map(drop)

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The oldest suitable minor version. The package itself runs on 3.9. The tests need Polars and
-/// pyarrow, whose pinned versions have wheels from 3.11 on.
+/// The oldest minor version for `target/venv`. The package itself runs on 3.9, but the tests need
+/// Polars and pyarrow, and their pinned versions have wheels only from 3.11 on.
 const OLDEST_MINOR: u32 = 11;
 
 /// The oldest minor version that the package runs on.
@@ -20,8 +20,8 @@ const NEWEST_MINOR: u32 = 14;
 const NAMES: [&str; 7] =
     ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10", "python"];
 
-/// A program that prints three lines: the version, the interpreter's path, and whether it has what
-/// `python -m venv` needs.
+/// A Python program that prints three lines: the version, the interpreter's path, and whether the
+/// interpreter has the modules that `python -m venv` needs.
 const PROBE: &str = "\
 import sys, importlib.util
 print(sys.version_info[0], sys.version_info[1], sys.version_info[2])
@@ -36,7 +36,7 @@ pub(crate) struct Interpreter {
     pub(crate) program: OsString,
     /// Major, minor and micro version.
     pub(crate) version: (u32, u32, u32),
-    /// True if it can make virtual environments. Debian has them in a package of their own.
+    /// True if it can make virtual environments. On Debian this needs a further package.
     makes_environments: bool,
 }
 
@@ -72,8 +72,8 @@ impl Interpreter {
         found
     }
 
-    /// Returns the version and the path. A stamp (the record of an installation) contains this
-    /// text, so a change of either changes the stamp.
+    /// Returns the version and the path. The stamp of an environment (the record of how it was
+    /// made) has this text, so the stamp changes with the interpreter.
     pub(crate) fn description(&self) -> String {
         let (major, minor, micro) = self.version;
         format!("Python {major}.{minor}.{micro} at {}", self.program.to_string_lossy())

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-/// Fails if a link in `files` leads nowhere. Addresses of other hosts are not tried.
+/// Fails if a link in `files` leads nowhere. Links to other hosts are not checked.
 ///
 /// # Errors
 /// Returns an error with the links that lead nowhere, or if a file cannot be read.

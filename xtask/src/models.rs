@@ -35,7 +35,8 @@ fn cargo_test(root: &Path, args: &Args) -> Command {
     let mut cargo = checks::cargo(root);
     let mut flags = std::env::var_os("RUSTFLAGS").unwrap_or_default();
     flags.push(OsString::from(" --cfg embank_shuttle"));
-    // The flag changes every crate's build. A separate target folder keeps the usual build.
+    // The flag changes the build of every crate. With a separate target folder, the usual builds
+    // stay.
     cargo.env("RUSTFLAGS", flags).args(["test", "--locked", "--target-dir", "target/models"]);
     cargo.args(["--package", "embank-kv", "--lib", "--"]);
     cargo.arg(args.name.as_deref().map_or("models::".to_owned(), |name| format!("models::{name}")));

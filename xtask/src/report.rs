@@ -1,8 +1,8 @@
 //! `bench report`: makes `docs/benchmarks.md` from the files in `bench/results`.
 //!
-//! Each file holds one area: its newest results, their targets, and the runs that they come from.
-//! `machines.json` describes the machines. After a new measurement, put its results and its run
-//! into the file of the area, in the place of the older ones, and run `cargo xtask bench report`.
+//! Each file holds one area: its newest results, their targets, and the runs that gave the results.
+//! `machines.json` describes the machines. After a new measurement, replace the old results and
+//! their run in the file of the area, and run `cargo xtask bench report`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -30,7 +30,7 @@ type Machines = BTreeMap<String, String>;
 #[serde(deny_unknown_fields)]
 struct Area {
     title: String,
-    /// The quantity that is measured, and the meaning of the table's words.
+    /// Says what quantity is measured, and what the words of the table mean.
     about: String,
     runs: BTreeMap<String, Run>,
     rows: Vec<Row>,
@@ -44,12 +44,12 @@ struct Area {
 struct Run {
     /// The command without `cargo xtask`.
     command: String,
-    /// The machine's key in `machines.json`.
+    /// The machine that the run used, as a key of `machines.json`.
     machine: String,
     commit: String,
     /// The day of the commit.
     date: String,
-    /// Conditions that the command does not show.
+    /// Conditions of the run that the command does not show.
     #[serde(default)]
     note: String,
 }
@@ -66,7 +66,7 @@ struct Row {
     at_least: Option<f64>,
     /// The target is a value of at most this.
     at_most: Option<f64>,
-    /// The run's key in its area.
+    /// The run that gave the result, as a key of the area's runs.
     run: String,
 }
 
@@ -97,7 +97,8 @@ impl Row {
         }
     }
 
-    /// Returns the target, and whether the value meets it. Both are empty without a target.
+    /// Returns the target in words, and whether the value meets it. Both are empty if there is no
+    /// target.
     fn target_and_verdict(&self) -> (String, &'static str) {
         let verdict = |is_met: bool| if is_met { "yes" } else { "**no**" };
         match (self.at_least, self.at_most) {

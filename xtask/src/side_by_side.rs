@@ -1,8 +1,8 @@
 //! Runs programs side by side, [`LANES`] at a time.
 //!
 //! Most tests sometimes wait for the drive or for another process. A second program uses the
-//! processor in that time. The output of a program is kept until it ends, and is shown in full if
-//! it failed.
+//! processor in that time. A program's output is kept until the program ends. If the program
+//! failed, the whole output is shown.
 
 use std::collections::VecDeque;
 use std::process::{Command, Output, Stdio};
@@ -29,7 +29,8 @@ pub(crate) struct Ended {
     pub(crate) passed: bool,
 }
 
-/// Starts the programs in this order. Returns their results in the order in which they end.
+/// Starts the programs in the order of `runs`. Returns their results in the order in which they
+/// end.
 pub(crate) fn run_all(runs: Vec<Run>) -> Vec<Ended> {
     let waiting = Mutex::new(VecDeque::from(runs));
     let all = Mutex::new(Vec::new());

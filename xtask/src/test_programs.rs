@@ -1,9 +1,9 @@
 //! Builds the test programs of the workspace once.
 //!
-//! `cargo test` of one package would build the store again, because one package turns on fewer
-//! features than the whole workspace. Here Cargo builds every program of the default members, and
-//! prints the path of each as JSON. A second run with other environment variables uses the same
-//! program.
+//! `cargo test` of one package turns on fewer features than a build of the whole workspace, so
+//! Cargo would build the store a second time. Here Cargo builds every program of the default
+//! members in one build, and prints the path of each as JSON. A test program can then run several
+//! times, with different environment variables, without another build.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::side_by_side::Run;
 /// The test program of one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Program {
-    /// The package's folder. As under `cargo test`, tests run there.
+    /// The package's folder. The program runs in it, as under `cargo test`.
     folder: PathBuf,
     /// The target's name.
     target: String,

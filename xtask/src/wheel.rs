@@ -1,10 +1,11 @@
 //! `wheel`: builds the wheel to publish, for every CPython from 3.9 on, and tries it.
 //!
-//! The wheel has a manylinux tag. So maturin compares the extension's symbols with the manylinux
-//! policies, and refuses libraries that other machines may lack. With `--zig`, Zig's linker links
-//! the extension against an old glibc. Otherwise it is linked against this machine's glibc, and the
-//! tag says so. `abi3audit` checks that the extension uses only Python's stable ABI. Each CPython
-//! on the PATH installs the wheel and NumPy into a new environment and runs `wheel_smoke.py` there.
+//! The wheel has a manylinux tag, which says which machines can install it. maturin checks the tag:
+//! it compares the extension's symbols with the manylinux policies, and refuses libraries that
+//! other machines may lack. With `--zig`, Zig's linker links the extension against an old glibc.
+//! Otherwise the extension is linked against this machine's glibc, and the tag says so. `abi3audit`
+//! checks that the extension uses only Python's stable ABI. Each CPython on the PATH installs the
+//! wheel and NumPy into a new environment, and runs `wheel_smoke.py` there.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-/// Returns the repository's root. Cargo sets the path of this crate at run time, so a moved clone
-/// still works.
+/// Returns the repository's root. It is found from the path of this crate, which Cargo sets when it
+/// runs the program. So a clone that was moved after the build still works.
 ///
 /// # Errors
 /// Returns an error if this crate is not inside a repository.

@@ -28,11 +28,11 @@ SCRATCH = REPOSITORY / "target" / "bench"
 
 @dataclass(frozen=True)
 class Measured:
-    """A figure and the spread of its runs: the largest value minus the smallest, in its unit.
+    """A figure and the spread of its runs: the largest value minus the smallest, in the figure's
+    unit.
 
-    `passed` is True if the figure meets its target, and None without a target. `invalid` marks a
-    figure that says nothing because a condition of its measurement did not hold.
-    """
+    `passed` is True if the figure meets its target, and None if it has no target. `invalid` marks a
+    figure that means nothing, because a condition of its measurement did not hold. """
 
     figure: Figure
     spread: float | None = None
@@ -41,8 +41,8 @@ class Measured:
 
 
 def parser(about: str, thread_counts: Sequence[int] = ()) -> argparse.ArgumentParser:
-    """Makes a parser with the options of every measurement. With `thread_counts`, `--threads` takes
-    several numbers, whose default is `thread_counts`."""
+    """Makes a parser with the options that every measurement has. If `thread_counts` is given,
+    `--threads` takes several numbers and has `thread_counts` as its default."""
     options = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -64,7 +64,8 @@ def report(
 ) -> int:
     """Prints the table, writes the JSON, and returns the exit status: 1 if anything failed.
 
-    `more` has further conditions of the run, which the JSON holds with command, commit and machine.
+    `more` holds further conditions of the run. The JSON has them beside command, commit and
+    machine.
     """
     circumstances = {
         "command": command(), "commit": COMMIT, "machine": machine(), **(more or {})
@@ -80,11 +81,11 @@ def report(
 
 
 def each_alone(script: str, models: Sequence[str], given: argparse.Namespace) -> int:
-    """Runs the program for each model in a process of its own. The JSON has the rows of all models.
+    """Runs the program for each model in its own process, and writes the rows of all models to the
+    JSON.
 
-    Processes are separate because the examples' modules share names, and because the memory that
-    one run leaves must not slow the next.
-    """
+    The models have separate processes for two reasons: the examples' modules have the same names,
+    and memory that one run leaves would slow the next. """
     taken = [argument for argument in without(sys.argv[1:], "--model", "--json")]
     rows: list[dict[str, Any]] = []
     status = 0
@@ -103,7 +104,7 @@ def each_alone(script: str, models: Sequence[str], given: argparse.Namespace) ->
 
 
 def without(arguments: Sequence[str], *options: str) -> list[str]:
-    """Returns the arguments without these options and their values."""
+    """Returns `arguments` without the named options and their values."""
     kept: list[str] = []
     skipping = False
     for argument in arguments:
@@ -137,8 +138,8 @@ def cells(row: Measured) -> tuple[str, ...]:
 
 
 def number(value: float) -> str:
-    """The value with six decimals if it is small, as an AUC is, and without decimals if it is
-    large."""
+    """Returns the value as text: with six decimals if it is small, as an AUC is, and without
+    decimals if it is large."""
     return f"{value:,.6f}" if abs(value) < 10 else f"{value:,.0f}"
 
 
@@ -160,7 +161,7 @@ def command() -> str:
 
 
 def commit() -> str:
-    """The commit of the working tree, with a plus sign if it has been changed."""
+    """Returns the commit of the working tree, with a plus sign if the tree has changes."""
     shown = subprocess.run(
         ["git", "describe", "--always", "--abbrev=12", "--dirty=+"],
         cwd=REPOSITORY, capture_output=True, text=True, check=False,

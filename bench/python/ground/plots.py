@@ -24,7 +24,7 @@ def figure(title: str, x: str, y: str) -> Any:
 
 
 def save(made: Any, path: Path) -> None:
-    """Saves a figure without the date, so that equal figures are equal files."""
+    """Saves a figure without the date, so that two equal figures make two equal files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made.savefig(path, metadata={"Date": None})
     pyplot.close(made)
@@ -34,7 +34,8 @@ def save(made: Any, path: Path) -> None:
 def convergence(
     path: Path, model: str, metric: str, runs: Sequence[tuple[dict[str, Any], dict[str, Any]]]
 ) -> None:
-    """Draws the validation metric against the epoch; each seed has a pair (memory, bank)."""
+    """Draws the validation metric over the epochs. Each seed has a pair of lines: memory and
+    bank."""
     made, axes = figure(f"{model}: in memory and out of core", "epoch", f"validation {metric}")
     for number, pair in enumerate(runs):
         for outcome, (name, colour), style in zip(pair, COLOURS.items(), ("-", "--")):
@@ -50,8 +51,8 @@ def sweep(
     path: Path, title: str, x: str, y: str, places: Sequence[str],
     lines: dict[str, Sequence[float]], quality: tuple[str, Sequence[float], float] | None = None,
 ) -> None:
-    """Draws lines over named x positions. `quality` is a second axis: name, values and reference.
-    """
+    """Draws lines over named x positions. If `quality` is given, it is drawn on a second axis: a
+    name, values, and a reference value. """
     made, axes = figure(title, x, y)
     at = range(len(places))
     axes.set_xticks(list(at), list(places))

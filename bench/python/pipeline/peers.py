@@ -101,7 +101,7 @@ def main() -> int:
 
 
 class Ways:
-    """The ways to measure. Each yields its rows in order, in one piece or in many."""
+    """The ways to measure. Each way yields its rows in order, all at once or in several pieces."""
 
     def __init__(self, given: Any, folder: Path) -> None:
         text = generated(given.rows, folder / "rows.tsv")
@@ -122,7 +122,8 @@ class Ways:
             self.named["Meta's script, 7 processes"] = lambda: self.dlrm.by_processes(7)
 
     def compared(self) -> set[str]:
-        """Compares all rows. Returns the ways whose rows differ from Embank's, and prints which."""
+        """Compares all rows with Embank's. Prints and returns the ways that have a different
+        row."""
         expected: Rows = (
             np.empty((self.rows, 1), np.float32), np.empty((self.rows, 13), np.float32),
             np.empty((self.rows, 26), np.int64),
@@ -186,7 +187,8 @@ class Ways:
                 yield batch["label"], batch["dense"], batch["sparse"]
 
     def scanned(self) -> Any:
-        """Returns labels, logarithms and remainders as a lazy query."""
+        """Returns a lazy query of the labels, the logarithms, and the categories modulo
+        `modulus`."""
         import polars as pl
 
         schema = {
@@ -206,8 +208,8 @@ class Ways:
         )
 
     def by_tables(self) -> Iterator[Rows]:
-        """Makes ids with an array of `modulus` places for each column. -1 stands for a value
-        without an id."""
+        """Makes ids with an array for each column. The array has `modulus` places, one for each
+        value; -1 means that the value has no id yet."""
         tables = [np.full(self.modulus, -1, dtype=np.int64) for _ in CATEGORIES]
         given_out = [0] * len(CATEGORIES)
         batches = self.scanned().collect_batches(
@@ -217,7 +219,8 @@ class Ways:
             ids = np.empty((len(CATEGORIES), len(batch)), dtype=np.int64)
             for column, name in enumerate(CATEGORIES):
                 values = batch[name].to_numpy()
-                # "clip" saves `take` a copy. No value is out of range.
+                # # With the mode "clip", `take` needs no copy. No value is out of range, so none is
+                # clipped.
                 np.take(tables[column], values, out=ids[column], mode="clip")
                 unknown = np.flatnonzero(ids[column] < 0)
                 if len(unknown):
@@ -254,7 +257,7 @@ class Ways:
         """
         import polars as pl
 
-        # Collected once, or each join would read the file for its values.
+        # # Collects the query once. Otherwise each join would read the file again for its values.
         rows = self.scanned().collect(engine="streaming").lazy()
         joined = rows
         for name in CATEGORIES:
@@ -266,7 +269,7 @@ class Ways:
 
 
 class Dlrm:
-    """Meta's script, in a separate process, on its own number of rows."""
+    """Meta's script. It runs in a separate process, on fewer rows than the other ways."""
 
     def __init__(self, given: Any, text: Path) -> None:
         self.clone = given.dlrm
@@ -276,7 +279,7 @@ class Dlrm:
         self.seconds = 0.0
 
     def by_processes(self, processes: int) -> Iterator[Rows]:
-        """Yields all rows in one piece. `seconds` is the time of the latest run."""
+        """Yields all rows in one piece. Sets `seconds` to the time that the script took."""
         output = self.text.with_suffix(".npz")
         script = Path(__file__).with_name("dlrm_script.py")
         done = subprocess.run(
@@ -305,7 +308,7 @@ def labels_of(frame: Any) -> NDArray[np.float32]:
 
 
 def processor_seconds() -> float:
-    """Processor time of this process and of the child processes that have ended."""
+    """Returns the processor time of this process and of its child processes that have ended."""
     whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     usages = [resource.getrusage(who) for who in whose]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
@@ -314,10 +317,9 @@ def processor_seconds() -> float:
 def judged(
     rates: dict[str, list[float]], wrong: set[str], quick: bool, unit: str = "rows/s"
 ) -> list[Measured]:
-    """Makes the figures: each rate, and its ratio to the best peer of its kind.
+    """Makes the figures: the rate of each way, and its ratio to the best peer of its kind.
 
-    A quick run has too few rows for the targets, so it fails only if rows are wrong.
-    """
+    A quick run has too few rows to judge the targets, so only wrong rows make it fail. """
     medians = {name: median_and_spread(values)[0] for name, values in rates.items()}
 
     def best(*words: str) -> str | None:
@@ -346,7 +348,8 @@ def judged(
 
 
 def generated(rows: int, file: Path) -> Path:
-    """Makes a file of generated rows in the page cache. All files begin with equal rows."""
+    """Makes a file of generated rows, in the page cache. A longer file begins with the rows of a
+    shorter one."""
     subprocess.run(
         [
             os.environ.get("CARGO", "cargo"), "run", "--quiet", "--release", "--package",

@@ -41,7 +41,7 @@ def packed_fields(packed: bytes) -> Iterator[list[int]]:
 
 
 def expected(rows: Iterator[list[int]], modulus: int) -> Iterator[Row]:
-    """The expected rows, one by one."""
+    """Yields the expected rows, one by one."""
     ids: list[dict[int, int]] = [{} for _ in range(26)]
     for fields in rows:
         row: Row = [fields[0]]
@@ -58,7 +58,7 @@ def expected(rows: Iterator[list[int]], modulus: int) -> Iterator[Row]:
 
 
 def difference(wanted: Row, got: Row) -> str:
-    """The first field that differs, in words. An empty string if the rows are equal."""
+    """Describes the first field that differs. Returns an empty string if the rows are equal."""
     for field in range(40):
         if 1 <= field <= 13:
             same = abs(got[field] - wanted[field]) <= RELATIVE_ERROR * wanted[field]

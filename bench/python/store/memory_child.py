@@ -28,7 +28,8 @@ SKEW = 1.05
 
 
 class ConstantBag(nn.Module):
-    """An embedding bag over a constant tensor. It does all of torch's work, without rows."""
+    """An embedding bag over a constant tensor: torch does the work of a real bag, but there are no
+    rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +129,8 @@ def train(bags: list[nn.Module], loader: Iterable[Batch]) -> None:
 
 
 def peak_resident_bytes() -> int:
-    """VmHWM of this process: its largest resident memory so far, with the pages of files."""
+    """Returns VmHWM of this process: its largest resident memory so far. Pages of files count
+    too."""
     lines = Path("/proc/self/status").read_text().splitlines()
     kibibytes = next(line.split()[1] for line in lines if line.startswith("VmHWM:"))
     return int(kibibytes) * 1024

@@ -84,7 +84,8 @@ COUNTS = "get, a new array"
 def one_run(
     binary: Path, folder: Path, rows: int, seed: int, rounds: int, calls: int
 ) -> list[tuple[str, list[tuple[float, float]]]]:
-    """Returns, for each way to call, the microseconds in Python and in Rust of each round."""
+    """Returns two lists for each way to call: the microseconds of each round in Python, and in
+    Rust."""
     command = [
         str(binary), "batch-get", "--rows", str(rows), "--dim", str(ROW_COLUMNS),
         "--batch", str(BATCH), "--batches", str(BATCHES), "--seed", str(seed),

@@ -52,7 +52,7 @@ def side_by_side(modulus: int) -> Spec:
 
 
 def check(text: bytes, modulus: int, threads: int) -> None:
-    """Checks both forms of the input and both forms of the output."""
+    """Checks text and packed rows, each with both forms of the output."""
     for form, rows in (("tsv", text), ("packed", packed(text))):
         expected = reference.expected(reference.text_fields(text), modulus)
         pipeline = Pipeline(criteo(modulus), format=form, threads=threads)

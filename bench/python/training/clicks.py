@@ -59,7 +59,8 @@ CONFIGURATIONS = {
 
 @dataclass
 class Rates:
-    """The samples/s of every interval of one variant, the AUCs of its runs, and the device."""
+    """The results of one variant: samples/s of every interval, the AUC of each run, and the
+    device."""
 
     samples_per_second: list[float] = field(default_factory=list)
     aucs: list[float] = field(default_factory=list)
@@ -75,7 +76,8 @@ class Turns:
         self._changed = threading.Condition()
 
     def run(self, number: int, work: Callable[[Callable[[], None]], Outcome]) -> Outcome:
-        """Runs `work` in this thread's turn. `work` gets a function that ends the turn."""
+        """Runs `work` when it is this thread's turn. `work` gets a function that ends the turn and
+        waits for the next one."""
         try:
             self._await(number)
             return work(lambda: self._end(number))
@@ -175,7 +177,8 @@ def compared(rates: Rates, against: Rates) -> tuple[float, float]:
 
 
 def judge(name: str, measured: dict[str, Rates], asked: bool) -> list[Measured]:
-    """Makes the rows of one configuration. With `asked`, they have the configuration's target."""
+    """Makes the rows of one configuration. If `asked` is true, they are compared with its
+    target."""
     medians = {variant: median_and_quartiles(seen.samples_per_second)
                for variant, seen in measured.items()}
     torch_rate = next(iter(medians.values()))[0]

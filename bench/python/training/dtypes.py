@@ -38,8 +38,8 @@ SEEDS = 3
 
 
 def expected_bytes(dtype: str, dim: int, row_wise: bool) -> int:
-    """Returns the bytes of a record, rounded up to 8: header, vector, scale, sum and count.
-    """
+    """Returns the bytes of a record, rounded up to a multiple of 8. A record has a header, the
+    vector, and, if the dtype or the optimizer needs them, a scale, a sum and a count. """
     vector = -(-dim * VALUE_BYTES[dtype] // 4) * 4
     extra = (8 if dtype == "int8" else 0) + (4 if row_wise else 0)
     return HEADER_BYTES + -(-(vector + extra) // 8) * 8

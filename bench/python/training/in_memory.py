@@ -105,8 +105,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Batch:
-    """Keys, and the index of each output's first key. The last offset is the number of keys.
-    """
+    """Keys, and the index in them of each output's first key. The number of keys follows as the
+    last offset. """
 
     keys: torch.Tensor
     offsets: torch.Tensor
@@ -128,13 +128,15 @@ class Contender(Protocol):
 
 
 class EmbankTable:
-    """A table of Embank. The backward pass gives the gradients to the optimizer in the store."""
+    """A table of Embank. The backward pass hands the gradients to the store, which runs the
+    optimizer."""
 
     def __init__(self, name: str, case: Case, start: torch.Tensor, optimizer: Any, folder: Path,
                  given: argparse.Namespace) -> None:
         self.name = name
-        # The budget has the values, as many bytes of state, and half as much again. The unused part
-        # is not resident.
+        # # The budget is one and a half times the memory of the values, of a state of equal length,
+        # and of
+        # # the records' headers. The unused part is not resident.
         budget = case.rows * (8 * case.dim + RECORD_EXTRA_BYTES) * 3 // 2 + (64 << 20)
         self.bank = embank.Bank(folder, memory_budget=budget, device=given.device,
                                 threads=given.threads)
@@ -270,7 +272,7 @@ class Keys:
         if self._shares is None:
             return self._random.integers(0, self._case.rows, self._case.keys)
         ranks = np.searchsorted(self._shares, self._random.random(self._case.keys))
-        # The last share may lie below 1 by a rounding error.
+        # # The last cumulative share may be slightly below 1, because the sums were rounded.
         return self._scattered[np.minimum(ranks, self._case.rows - 1)]
 
 
@@ -279,7 +281,7 @@ def main() -> int:
     if given.rounds is not None and given.rounds < 2:
         raise SystemExit("--rounds must be at least 2: a spread needs two turns")
     torch.set_num_threads(given.threads)
-    # torch's own Adagrad makes sparse tensors in a way that torch warns about.
+    # # torch's own Adagrad makes sparse tensors, and torch warns about the way in which it does so.
     warnings.filterwarnings("ignore", "Sparse invariant checks", UserWarning)
     with_fbgemm = importlib.util.find_spec("fbgemm_gpu") is not None
     if not with_fbgemm:

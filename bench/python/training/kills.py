@@ -100,8 +100,9 @@ def killed_and_resumed(
             raise RuntimeError(
                 f"the training process failed with status {child.returncode} before its kill"
             )
-        # The run ended before its kill, so the machine is faster than in the undisturbed run. The
-        # next kill comes earlier.
+        # # The run ended before its kill, so the machine is now faster than in the undisturbed run.
+        # The next
+        # # attempt kills earlier.
         latest = moment
     raise RuntimeError(f"{ATTEMPTS_MAX} runs in a row ended before their kill")
 
@@ -112,11 +113,10 @@ def outcome_file(folder: Path) -> Path:
 
 
 def start(given: argparse.Namespace, folder: Path) -> subprocess.Popen[str]:
-    """Starts (or resumes) a run in `folder` and waits until its data are loaded.
+    """Starts a run in `folder`, or resumes the run there, and waits until it has loaded its data.
 
-    A later kill can hit the warming up of torch, the opening and recovery of the bank, training, a
-    checkpoint, or the last evaluation.
-    """
+    From then on a kill can hit any later step: the warm-up of torch, the opening and recovery of
+    the bank, training, a checkpoint, or the last evaluation. """
     child = subprocess.Popen(
         [sys.executable, __file__, "--child", str(folder), "--threads", str(given.threads),
          "--device", given.device],
@@ -138,8 +138,8 @@ def finish(child: subprocess.Popen[str]) -> dict[str, float]:
 
 
 def train(given: argparse.Namespace) -> int:
-    """The process that is killed: trains in `given.child`, and resumes from the checkpoint there.
-    """
+    """The program of the process that is killed: trains in `given.child`, from the checkpoint there
+    if there is one. """
     import torch
     from experiments import movielens_experiment, quarter_budget, whole_intervals
     from variant import Variant, run_variant

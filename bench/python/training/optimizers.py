@@ -38,7 +38,7 @@ Rows = NDArray[np.float64]
 
 
 class TorchRows:
-    """The peer of most optimizers: a parameter for each row, with torch's optimizer."""
+    """The peer of most optimizers. Each row is a parameter, and torch's optimizer updates it."""
 
     def __init__(self, start: NDArray[np.float32],
                  make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]) -> None:
@@ -57,7 +57,7 @@ class TorchRows:
 
 
 class RowWiseAdagradRows:
-    """FBGEMM's EXACT_ROWWISE_ADAGRAD."""
+    """The formula of FBGEMM's EXACT_ROWWISE_ADAGRAD, in NumPy."""
 
     def __init__(self, start: NDArray[np.float32], lr: float, eps: float, decay: float) -> None:
         self._values = start.astype(np.float64)
@@ -74,7 +74,7 @@ class RowWiseAdagradRows:
 
 
 class FtrlRows:
-    """Algorithm 1 of McMahan et al., 2013."""
+    """FTRL-proximal in NumPy: algorithm 1 of McMahan et al., 2013."""
 
     def __init__(self, start: NDArray[np.float32], alpha: float, beta: float, l1: float,
                  l2: float) -> None:
@@ -148,7 +148,7 @@ def largest_difference(case: Case, steps: int, seed: int, device: str) -> float:
     random = np.random.default_rng(seed)
     start = random.normal(size=(ROWS, DIM)).astype(np.float32)
     keys = random.integers(0, 2**63, ROWS)
-    # The slope is drawn once, so the store and the peer get equal gradients.
+    # # The slope is drawn once and used for both, so the store and the peer get equal gradients.
     slope = random.normal(size=(ROWS, DIM)).astype(np.float32)
     peer = case.peer(start)
     scale = np.abs(start.astype(np.float64))
@@ -193,7 +193,7 @@ def main() -> int:
             largest_difference(case, steps, seed, given.device)
             for seed in range(given.seed, given.seed + seeds)
         ]
-        # The unit is 1e-9, so that a table with six decimals shows differences.
+        # # The report has six decimals, so the differences are given in units of 1e-9.
         figure = Figure(f"{name}, largest difference", max(found) * 1e9, "e-9", case.against)
         spread = (max(found) - min(found)) * 1e9
         rows.append(Measured(figure, spread, max(found) <= DIFFERENCE_MAX))

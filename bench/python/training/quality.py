@@ -35,7 +35,8 @@ BUDGET_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Asked:
-    """A family's metric, the largest difference of a run from memory, and the least mean."""
+    """What is asked of a family: its metric, the largest allowed difference from the run in memory,
+    and the least allowed mean."""
 
     metric: str
     difference_max: float
@@ -82,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def outcome(model: str, seed: int, in_memory: bool, given: argparse.Namespace) -> dict[str, Any]:
-    """Trains in a process of its own, and returns `metric` and `history`."""
+    """Trains one model in its own process. Returns its `metric` and its `history`."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "outcome.json"
         common = ["--model", model, "--seed", str(seed), "--threads", str(given.threads),

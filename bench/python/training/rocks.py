@@ -1,15 +1,16 @@
 """RocksDB behind the methods of a bank that training calls, so that the same loop runs on it.
 
-A value is a row and its Adagrad sums. A key is the table's number and the row's key, so all tables
-are in one key space. RocksDB gets its best interface: before a step one MultiGet for the sorted
-rows of all tables, and after it one WriteBatch. (Embank gets a call for each table.) MultiGet of
-this build reads one block after another, so it is split among threads, which keeps the drive busy.
-RocksDB is set up for point lookups as its wiki advises, and as `ycsb` does it: one budget for
-blocks, filters, indexes and memtables, direct I/O, bloom filters, no WAL, no compression. The
-optimizer runs in NumPy. Initial values come from a small bank.
+A value in RocksDB is a row and its Adagrad sums. A key in RocksDB is the table's number and the
+row's key, so all tables are in one key space. RocksDB gets its best interface: one MultiGet before
+a step, for the sorted rows of all tables, and one WriteBatch after it. (Embank gets a call for each
+table.) MultiGet of this build reads one block after another. It is therefore split among threads,
+which keeps the drive busy. RocksDB is set up for point lookups as its wiki advises, with the
+settings of `ycsb`: one budget for blocks, filters, indexes and memtables, direct I/O, bloom
+filters, no WAL, no compression. The optimizer runs in NumPy. Initial values come from a small bank.
 
-Python's part of the time is small: NumPy cuts keys and values, a batch at a time, and only one call
-of `put` remains for each row. `shim_seconds` counts this time, so that a measurement can show it.
+Python takes only a small part of the time: NumPy cuts the keys and values of a whole batch at once,
+and only a call of `put` remains for each row. `shim_seconds` counts the time that Python takes, so
+that a measurement can show it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class RocksBank:
     def read_first(
         self, batches: Iterable[Batch], keys: Callable[[Batch], Mapping[RocksTable, Any]]
     ) -> Iterator[Batch]:
-        """Yields the batches. Before each, it reads all rows that the step will request at once."""
+        """Yields the batches. Before it yields a batch, it reads all rows of the step with one
+        MultiGet."""
         for batch in batches:
             with self.shim():
                 wanted = {table: np.unique(np.asarray(of)) for table, of in keys(batch).items()}
@@ -81,21 +83,23 @@ class RocksBank:
         return found
 
     def change(self, found: Found) -> None:
-        """Collects the new values of a table. The last table of a step writes all values."""
+        """Keeps the new values of a table. With the last table of a step, writes the values of
+        all."""
         self._changed.append(found)
         if len(self._changed) == self._leases:
             self.write(self._changed)
             self._changed = []
 
     def read(self, wanted: list[tuple[RocksTable, Keys]]) -> list[Found]:
-        """Reads the values of each table's keys. A missing row begins with its initial value."""
+        """Reads the values of each table's keys. A row that is missing gets its initial value."""
         with self.shim():
             names = [table.named(keys) for table, keys in wanted]
             whole = list(itertools.chain.from_iterable(names))
             parts = max(1, min(READERS, len(whole) // READER_KEYS_MIN))
             size = -(-len(whole) // parts)
             split = [whole[at : at + size] for at in range(0, len(whole), size)]
-        # The time from here on is spent in RocksDB and its package, which makes a list of bytes.
+        # # From here on, RocksDB and its package (which makes a list of bytes) take the time, not
+        # the shim.
         if parts == 1:
             values = self.database.get(whole) if whole else []
         else:
@@ -121,13 +125,14 @@ class RocksBank:
 
     @contextmanager
     def shim(self) -> Iterator[None]:
-        """Counts the time of a block as Python's and not as RocksDB's."""
+        """Counts the time of a `with` block as Python's, not as RocksDB's."""
         started = time.perf_counter()
         yield
         self.shim_seconds += time.perf_counter() - started
 
     def settle(self) -> None:
-        """Waits until no compaction runs or is due."""
+        """Waits until RocksDB neither flushes nor compacts and no compaction is pending. Gives up
+        after SETTLE_SECONDS_MAX."""
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
         busy = ("num-running-compactions", "num-running-flushes", "compaction-pending")
         while any(self.database.property_int_value(f"rocksdb.{name}") for name in busy):
@@ -136,7 +141,8 @@ class RocksBank:
             time.sleep(0.01)
 
     def warm(self) -> None:
-        """Reads every row once, because flushed and compacted blocks are not in the cache yet."""
+        """Reads every row once. Flushes and compactions wrote new blocks that the cache does not
+        have."""
         for _ in self.database.values():
             pass
 
@@ -168,7 +174,7 @@ class RocksTable:
         return self._initial.initial(keys)
 
     def put(self, keys: Keys, rows: Rows) -> None:
-        """Writes rows, with an optimizer state of 0."""
+        """Writes rows whose optimizer state is 0."""
         values = np.concatenate([rows, np.zeros_like(rows)], axis=1)
         self.bank.write([Found(keys, self.named(keys), values)])
 
@@ -184,7 +190,8 @@ class RocksTable:
         return pieces(names)
 
     def joined(self, keys: Keys, found: list[Any]) -> Rows:
-        """The values as one array, with initial values in place of None."""
+        """Returns the found values as one array. Where `found` has None, the array has the initial
+        value."""
         missing = [at for at, value in enumerate(found) if value is None]
         if missing:
             fresh = self.initial(keys[missing])
@@ -196,7 +203,7 @@ class RocksTable:
 
 
 def pieces(rows: NDArray[Any]) -> list[bytes]:
-    """Each row of a matrix as bytes."""
+    """Returns each row of a matrix as bytes."""
     whole = np.ascontiguousarray(rows)
     cut: list[bytes] = whole.view(f"V{whole.shape[1] * whole.itemsize}").ravel().tolist()
     return cut
@@ -226,8 +233,8 @@ class RocksLease:
 
 
 def _in_place_of(name: str, replacement: Any) -> None:
-    """Replaces a function of `embank` that takes parts of several tables. Parts whose tables are
-    RocksDB's go to `replacement`."""
+    """Replaces a function of `embank` that gets one part for each of several tables. If the tables
+    are RocksDB's, a call goes to `replacement`, otherwise to the function of `embank`."""
     original = getattr(embank, name)
 
     def call(parts: Any, **options: Any) -> Any:

@@ -73,11 +73,11 @@ together."""
 
 @dataclass
 class Turns:
-    """The results of a run: samples/s of every turn by number of torch's threads, the losses of all
-    steps, and the losses of the first steps.
+    """The results of a run: samples/s of every turn by the number of torch's threads, the losses of
+    all steps, and the losses of the first steps.
 
-    `shim_shares_with` has the fraction of each turn that Python's code around RocksDB took.
-    """
+    `shim_shares_with` has, for each turn, the share of its time that Python's code around RocksDB
+    took. """
 
     run: Run
     rates_with: dict[int, list[float]] = field(default_factory=dict)
@@ -87,7 +87,8 @@ class Turns:
     shim_shares_with: dict[int, list[float]] = field(default_factory=dict)
 
     def take(self, steps: int, batch: int, threads: int) -> None:
-        """Trains for some steps and waits for the announced rows. The wait counts as time."""
+        """Trains for some steps, then waits until the announced rows are read. The wait counts as
+        time."""
         torch.set_num_threads(threads)
         started = time.perf_counter()
         self.losses += [next(self.run.steps) for _ in range(steps)]
@@ -109,7 +110,8 @@ class Turns:
         return self.rates_with[self.threads]
 
     def first_apart(self, other: Turns) -> float:
-        """The largest relative difference of a loss among the first steps."""
+        """Returns the largest relative difference of a loss from that of `other`, among the first
+        steps."""
         mine, others = torch.stack(self.first).double(), torch.stack(other.first).double()
         return float(((mine - others).abs() / others.abs()).max())
 
@@ -172,7 +174,7 @@ def pooled(runs: list[list[Turns]]) -> list[Turns]:
 
 
 def steady(parts: Iterable[dict[int, list[float]]]) -> dict[int, list[float]]:
-    """Returns the values of all turns but the first ones of each part, by torch's threads."""
+    """Returns the values of all turns except the first ones of each part, by torch's threads."""
     seen: dict[int, list[float]] = {}
     for part in parts:
         for threads, values in part.items():
@@ -207,8 +209,9 @@ def in_turns(
         one.rates_with.clear()
         one.shim_shares_with.clear()
     for turn in range(turns):
-        # The order of the numbers of threads changes from round to round, so that none always comes
-        # first.
+        # # The order of the numbers of threads is reversed in every other round, so that neither
+        # end of the
+        # # list is always first.
         for count in threads if turn % 2 == 0 else threads[::-1]:
             for one in seen:
                 one.take(steps, work.batch, count)
@@ -269,7 +272,7 @@ def judge(name: str, seen: list[Turns], asked: bool) -> list[Measured]:
 
 
 def compared(one: Turns, other: Turns) -> list[float]:
-    """For each turn, how many times as fast `one` was."""
+    """Returns for each turn how many times as fast `one` was as `other`."""
     return [a / b for a, b in zip(one.rates, other.rates)]
 
 

@@ -109,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
 
 @dataclass
 class Leased:
-    """A batch with its rows, and the count of updates when they were got."""
+    """A batch with its rows, and the number of updates that had been applied when it got them."""
 
     batch: Any
     leases: list[Any]
@@ -152,7 +152,8 @@ def run(
 
 
 class Batches:
-    """The batches in the order in which trainers take them, and the count of applied updates."""
+    """The batches, in the order in which the trainers take them, and the number of applied
+    updates."""
 
     def __init__(self, graph: Any, given: argparse.Namespace, seed: int, steps: int) -> None:
         everything: Iterator[Any] = itertools.chain.from_iterable(
@@ -176,13 +177,12 @@ class Batches:
 
 
 class Trainer:
-    """A trainer: `get_rows` runs ahead of `compute`, in a thread of its own.
+    """A trainer. `get_rows` runs in its own thread, ahead of `compute`.
 
-    The thread that gets rows may wait at the bound: for entities while it holds no row of that
-    batch, and for relations (if they have a bound) while it holds the entities. `get_many` requests
-    tables in one order in all trainers, and earlier batches are in the queue and will be applied.
-    So each wait ends.
-    """
+    The thread that gets rows may wait at the bound. It waits for entities while it holds no row of
+    that batch. If relations have a bound, it waits for them while it holds the batch's entities.
+    Each wait ends for two reasons: `get_many` requests the tables in one order in all trainers, and
+    the batches that hold the rows are already in a queue and will be applied. """
 
     def __init__(self, training: Any, shared: Batches, ahead: int) -> None:
         self.training, self.shared = training, shared

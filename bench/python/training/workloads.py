@@ -2,7 +2,7 @@
 
 A run is an iterator of training steps, so that several runs can take turns on the same batches. The
 steps are those of the examples; only the store of the rows differs. All tables are filled before a
-run, because a growing table is smaller than its configured size.
+run. Otherwise a table would begin small and grow during the run.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ROOMY = 4
 
 @dataclass(frozen=True)
 class Rows:
-    """The store of the rows: tensors, or a store with a budget. `lookahead` is in batches, or
-    "auto"."""
+    """Where a run keeps its rows: in tensors, or in a store with a budget. `lookahead` is a number
+    of batches, or "auto"."""
 
     name: str
     kind: Kind
@@ -43,7 +43,7 @@ class Rows:
 
 @dataclass
 class Run:
-    """One model in training. `steps` yields the loss of each batch that it has trained on."""
+    """A run of one model. `steps` trains: it yields the loss of each batch after training on it."""
 
     rows: Rows
     steps: Iterator[torch.Tensor]
@@ -51,7 +51,8 @@ class Run:
 
     @property
     def notes(self) -> list[str]:
-        """Returns the reasons why io_uring or direct I/O is not in use."""
+        """Returns the reasons why the store does not use io_uring or direct I/O. Empty for other
+        stores."""
         return list(self.bank.stats()["device_notes"]) if self.rows.kind == "embank" else []
 
     @property
@@ -62,17 +63,19 @@ class Run:
         return [f"device {self.bank.stats()['device']}", *self.notes]
 
     def settle(self) -> None:
-        """Waits for the announced rows, so that no read continues during the turns of others."""
+        """Waits until the announced rows are read, so that no read continues during the turn of
+        another run."""
         if self.rows.kind == "embank" and not self.bank.wait_lookahead():
             raise TimeoutError("what was announced has not come in within a minute")
 
     def rest(self) -> None:
-        """Waits until a store's background work has ended. The wait is outside of a turn's time."""
+        """Waits until the store's background work has ended. A turn's time does not include this
+        wait."""
         if self.rows.kind == "rocksdb":
             self.bank.settle()
 
     def warm(self) -> None:
-        """Makes a store with room for every row read all of them into memory."""
+        """Makes RocksDB read every row into its cache. Called for a run with room for every row."""
         if self.rows.kind == "rocksdb":
             self.bank.warm()
 
@@ -183,10 +186,9 @@ class Clicks(Workload):
 class Triples(Workload):
     """Knowledge graph embeddings over 300,000 entities, some far more frequent than others.
 
-    The tails of a batch are the negatives of its other triples. The work therefore grows with the
-    square of the batch, and the reads grow in proportion to it. `disk` has small batches, whose
-    reads outweigh the work.
-    """
+    For each triple of a batch, the tails of the other triples are its negatives. So the work grows
+    with the square of the batch's length, and the reads grow only in proportion to it. `disk` has
+    small batches, in which the reads outweigh the work. """
 
     ENTITIES, RELATIONS, TRIPLES, DIM = 300_000, 20, 1_000_000, 128
 
@@ -266,14 +268,14 @@ class Neighbours(Workload):
 
 
 def add_options(options: argparse.ArgumentParser) -> None:
-    """The size of the power-law graph."""
+    """Adds the option for the size of the power-law graph."""
     options.add_argument("--nodes", type=int, default=500_000, help="of the power-law graph")
     options.add_argument("--dim", type=int, default=64, help="floats a node of that graph")
 
 
 def family(name: str) -> Any:
-    """The example's module `train`. A process uses one family, because their modules share names.
-    """
+    """Returns the example's module `train`. The modules of the families have the same names, so a
+    process can use only one family. """
     sys.path.insert(0, str(measure.REPOSITORY / "examples" / name))
     return importlib.import_module("train")
 

@@ -33,8 +33,8 @@ impl Contender for Get<'_> {
     }
 }
 
-/// Calls `Table::get`, then puts the negated rows through the lease. The check detects a put that
-/// does nothing, because the row keeps its sign. Negating the rows is not timed.
+/// Calls `Table::get`, then puts the negated rows through the lease. The check compares the sign of
+/// the row, so it detects a put that does nothing. Negating the rows is not timed.
 pub(crate) struct GetPut<'a> {
     pub(crate) table: &'a Table,
     pub(crate) flips: Mutex<Flips>,
@@ -81,9 +81,9 @@ impl Contender for Peek<'_> {
 /// `Table::apply_gradients` on a table with SGD and learning rate 1, for one calling thread.
 ///
 /// The gradient of a row is twice the row, so one step negates the row exactly. The check detects a
-/// gradient that is lost or applied twice. If a key occurs several times in a batch, its gradients
-/// after the first are zero. The gradients are computed from the keys and `flips`, so the timed
-/// call is the first call that touches the rows.
+/// gradient that is lost or applied twice. If a key occurs several times in a batch, only its first
+/// gradient is not zero. The gradients are computed from the keys and `flips` instead of the rows,
+/// so the rows are not yet in the processor's cache when the timed call begins.
 pub(crate) struct Gradients<'a> {
     pub(crate) table: &'a Table,
     pub(crate) flips: &'a Mutex<Flips>,
@@ -116,7 +116,7 @@ impl Contender for Gradients<'_> {
     }
 }
 
-/// Which rows the puts and gradients have left negated.
+/// Records for each row whether the puts and gradients have left it negated.
 #[derive(Debug)]
 pub(crate) struct Flips {
     /// For each key: twice the number of the last batch with the key, plus one if the row is
@@ -126,7 +126,7 @@ pub(crate) struct Flips {
 }
 
 impl Flips {
-    /// Marks of `rows` rows, of which none is negated yet.
+    /// Makes the record of `rows` rows. At the start no row is negated.
     pub(crate) fn new(rows: u64) -> Self {
         Self { marks: vec![0; rows as usize], batches: 0 }
     }
@@ -144,8 +144,8 @@ impl Flips {
         self.batches += 1;
     }
 
-    /// Notes a key of the batch. Returns true, and notes the row as negated, at the key's first
-    /// place.
+    /// Counts a key of the batch. The first call for a key in a batch marks its row as changed in
+    /// sign and returns true. Further calls for that key change nothing and return false.
     fn flip(&mut self, key: u64) -> bool {
         let mark = &mut self.marks[key as usize];
         let first = *mark >> 1 != self.batches;
@@ -155,13 +155,13 @@ impl Flips {
         first
     }
 
-    /// True if the puts so far leave this key's row negated.
+    /// True if the puts and gradients so far leave this key's row negated.
     fn negated(&self, key: u64) -> bool {
         self.marks[key as usize] & 1 == 1
     }
 
     /// # Errors
-    /// Fails if the row does not have the sign that the puts left.
+    /// Fails if the sign of the row is not the one that the puts and gradients left.
     pub(crate) fn check(&self, key: u64, found_negated: bool) -> Result<()> {
         ensure!(
             found_negated == self.negated(key),

@@ -1,4 +1,5 @@
-//! Keys and row contents as pure functions, so that every answer can be checked.
+//! Makes keys and row contents. A row's content follows from its key alone, so every answer can be
+//! checked.
 //!
 //! Column `c` of the row of key `k` is a fixed pseudo-random number in (0, 1). The get + put
 //! measurement negates whole rows, so a row's sign says whether it was put an even or an odd number
@@ -46,7 +47,7 @@ pub(crate) fn sign(key: u64, row: &[f32]) -> Result<bool> {
     Ok(negated)
 }
 
-/// The eight bytes at a place of a bare loop's memory.
+/// Returns the eight bytes at `place` of the memory that a bare loop reads.
 #[inline]
 pub(crate) fn word(place: usize) -> u64 {
     mix((place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1))
@@ -162,8 +163,8 @@ impl KeyStream {
     }
 }
 
-/// A permutation of `0..count` that puts popular keys apart. Its multiplier is a prime above the
-/// number of keys of any measurement.
+/// Permutes `0..count`, so that popular keys do not have neighbouring numbers. The multiplier is a
+/// prime above the number of keys of any measurement.
 pub(crate) fn scattered(place: u64, count: u64) -> u64 {
     const PRIME: u128 = 0x9e37_79b9_7f4a_7c55;
     (u128::from(place) * PRIME % u128::from(count)) as u64

@@ -2,8 +2,9 @@
 //!
 //! Each thread uses `O_DIRECT` through one `io_uring` with registered buffers and a registered
 //! file, and keeps the queue full. The file is written once, and then read and overwritten. Each
-//! 512-byte block begins with its own number, and every block that is read is checked. So the check
-//! detects a drive that returns another block, and a loop that reads one place again and again.
+//! 512-byte block begins with its own number, and every block that a thread reads is checked. The
+//! check detects a drive that returns a wrong block. It also detects a loop that reads one place
+//! again and again.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -110,9 +111,9 @@ impl DriveFile {
         })
     }
 
-    /// Nanoseconds of each burst, one burst after another, by one thread, over about `duration`. A
-    /// burst is as many requests as the queue is deep. The time includes preparing the requests and
-    /// checking the blocks.
+    /// Returns the nanoseconds of each burst. One thread makes one burst after another for about
+    /// `duration`. The number of requests of a burst is the queue depth. The time includes
+    /// preparing the requests and checking the blocks.
     ///
     /// # Errors
     /// Fails as [`measure`](Self::measure) does.
@@ -145,7 +146,7 @@ impl DriveFile {
     }
 }
 
-/// The places of the requests, in units of one request.
+/// The places that requests go to, in units of the request's length.
 enum Places {
     Random(KeyStream),
     /// All places in order, from this place on. After the last place comes the first.
@@ -238,7 +239,8 @@ impl<'a> Queue<'a> {
         let buffer = &mut self.buffers[slot];
         let numbers = offset / BLOCK_BYTES..;
         for (block, number) in buffer.chunks_exact_mut(BLOCK_BYTES as usize).zip(numbers) {
-            // Before a read, the buffer must not hold the block's number already.
+            // Before a read, replaces the number in the buffer by one that no block has. The check
+            // then fails if the read does not fill the buffer.
             let number: u64 = if self.load.write { number } else { !0 };
             block[..8].copy_from_slice(&number.to_le_bytes());
         }

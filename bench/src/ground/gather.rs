@@ -1,9 +1,9 @@
 //! The bare random-gather loop: the limit of this machine's memory without a store.
 //!
-//! Rows lie in one anonymous map that asks for huge pages. The loop takes row numbers at random,
-//! prefetches each row some rows ahead, and copies it to the output of its batch, which stays in
-//! the core's own cache. It has no hashing, index or locks. A short sweep finds the fastest
-//! distance, hint and number of cache lines to prefetch.
+//! Rows lie in one anonymous map that asks for huge pages. The loop takes row numbers at random and
+//! prefetches each row before it is needed. It copies the row to the output of the batch, which
+//! stays in the core's own cache. The loop has no hashing, index or locks. A short sweep finds the
+//! fastest prefetch: its distance in rows, its cache level and its number of cache lines.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -82,7 +82,8 @@ pub(crate) fn map(bytes: usize, pages: Pages) -> Result<MmapMut> {
         Pages::Huge => Advice::HugePage,
         Pages::Small => Advice::NoHugePage,
     };
-    // A kernel without huge pages refuses the advice; the report prints how many there are.
+    // The result is ignored, because a kernel without huge pages refuses the advice. The report
+    // prints how much memory is in huge pages.
     let _ = map.advise(advice);
     Ok(map)
 }
@@ -108,7 +109,8 @@ impl Hint {
 pub(crate) struct Ahead {
     /// Rows between a prefetch and its use; 0 means no prefetch.
     pub(crate) distance: usize,
-    /// Cache lines to prefetch of each row. The processor's own prefetcher fetches the rest.
+    /// Number of a row's first cache lines that the loop prefetches. The processor's own prefetcher
+    /// fetches the others.
     pub(crate) lines: usize,
     pub(crate) hint: Hint,
 }
@@ -181,7 +183,8 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// The compiler knows these row lengths, so it copies a row with a few wide moves.
+    /// Calls the loop with the row length as a constant if it is a common one. The compiler then
+    /// copies a row with a few wide moves.
     fn gather_sized<const HINT: i32>(&self, keys: &[u64], out: &mut [u8]) {
         match self.row_bytes {
             8 => self.gather_loop::<8, HINT>(keys, out),
@@ -201,7 +204,8 @@ impl<'a> Gather<'a> {
         for &key in &keys[..first] {
             prefetch::<HINT>(row(key), lines);
         }
-        // No rows follow the last `distance` rows, so nothing is prefetched for them.
+        // The second loop copies the last `distance` rows, behind which no row is left to prefetch.
+        // If `distance` is 0, it copies all rows.
         let last = if distance == 0 { 0 } else { keys.len() - first };
         let mut out = out.chunks_exact_mut(row_bytes);
         for ((&key, &ahead), to) in keys[..last].iter().zip(&keys[first..]).zip(&mut out) {
@@ -235,8 +239,9 @@ impl Contender for Gather<'_> {
     }
 }
 
-/// Returns the candidate with the shortest time, the best of three turns. The candidates take
-/// turns, so a slow moment of the machine slows all of them.
+/// Returns the candidate with the shortest time. Each candidate is timed three times, and its
+/// shortest time counts. The candidates take turns, so a slow moment of the machine slows all of
+/// them.
 pub(crate) fn fastest<T: Copy>(
     candidates: impl IntoIterator<Item = T>,
     time: impl Fn(T) -> Duration,

@@ -1,15 +1,15 @@
 //! The bare index + record loop: the limit of any store with a hash index on this machine.
 //!
 //! A plain gather touches one place in memory for each row. A store touches two: the bucket with
-//! the record's address, and the record, which is longer than the row by its header. On a virtual
-//! machine whose host backs it with 4 KiB pages, each of the two places also costs a nested page
-//! walk, even inside a huge page of the guest (see `roofline`). So no store can reach the gather.
-//! This loop has no hashing, tags, locks or key checks, so it shows which part of the gap is due to
-//! the machine.
+//! the record's address, and the record, which is a header and the row. On a virtual machine whose
+//! host backs it with 4 KiB pages, each of the two places also costs a nested page walk, even
+//! inside a huge page of the guest (see `roofline`). So no store can reach the rate of the gather.
+//! This loop touches both places, without hashing, tags, locks or key checks. It therefore shows
+//! which part of the difference between store and gather is due to the machine.
 //!
-//! The index has 16 bytes for each row, four slots in a 64-byte line. The line of a key is random.
-//! A slot has the number of its key's record, which is also random, so the second access depends on
-//! the first, as in any index. A record is 32 bytes and the row, rounded up to 8 bytes.
+//! The index has 16 bytes for each row: four slots in a 64-byte line. The line of a key is random.
+//! A slot has the number of its key's record. That number is random too, so the second access
+//! depends on the first, as in any index. A record is 32 bytes and the row, rounded up to 8 bytes.
 //!
 //! The loop tries two ways to overlap the misses. *Key by key*, it fetches the line of key `i + 2d`
 //! and the record of key `i + d`, and copies key `i`. *In stages of a group*, it fetches all lines,
@@ -56,7 +56,7 @@ pub(crate) fn record_bytes(row_bytes: usize) -> usize {
     HEADER_BYTES + row_bytes.next_multiple_of(8)
 }
 
-/// The bytes of an index, for any row length.
+/// The memory of a bare index: 16 bytes for each row. It does not depend on the row length.
 #[derive(Debug)]
 pub(crate) struct BareIndex {
     map: MmapMut,
@@ -181,8 +181,8 @@ impl<'a> IndexAndRecord<'a> {
         out: &mut [u8],
     ) {
         let row_bytes = if BYTES == 0 { self.row_bytes } else { BYTES };
-        // Records that are found but not copied yet. Their number is a power of two, so a mask
-        // gives the place.
+        // The numbers of records whose index line was read but whose row is not copied yet. The
+        // length is a power of two, so a mask of the key's place in the batch gives the place here.
         let mut found = [0; GROUP_ROWS_MAX];
         let mut out = out.chunks_exact_mut(row_bytes);
         for i in 0..keys.len() + 2 * distance {

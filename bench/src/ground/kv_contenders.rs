@@ -1,5 +1,5 @@
-//! The store's operations as [`Contender`]s. A batch goes to [`Store::execute`] with its
-//! duplicates.
+//! The store's operations as [`Contender`]s. A batch goes to [`Store::execute`] unchanged:
+//! duplicate keys are not removed first.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -13,8 +13,8 @@ use crate::ground::content;
 use crate::ground::loading::for_all_rows;
 use crate::ground::rounds::Contender;
 
-/// A staleness bound that no measurement reaches. The store still checks it, as it does for a
-/// table.
+/// A staleness bound that no measurement reaches. The store still checks it, as it checks the bound
+/// of a table.
 pub(crate) const BOUND: Clock = Clock::Acquire { bound: Some(1 << 20) };
 
 /// A store with one table of `rows` rows.
@@ -226,7 +226,7 @@ impl Contender for KvPeek<'_> {
 pub(crate) struct KvGetPut<'a> {
     pub(crate) name: String,
     pub(crate) rows: &'a KvRows,
-    /// True if the clock moves: up with the get, down with the put.
+    /// True if the get moves the staleness clock up and the put moves it down.
     pub(crate) clock: bool,
     /// The signs of the rows, shared by all contenders that put into them. `None` if several
     /// threads put into the same rows.

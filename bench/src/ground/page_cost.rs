@@ -1,11 +1,12 @@
 //! The cost of a second cache line, by its place: in the first line's 4 KiB page, in another page
 //! of its 2 MiB page, or in another 2 MiB page.
 //!
-//! On bare metal with huge pages the first two cost the same, because one TLB entry covers 2 MiB.
-//! On a virtual machine whose host backs it with 4 KiB pages, a TLB entry covers only 4 KiB of both
-//! mappings. A line in another 4 KiB page then costs a nested page walk, and the second figure is
-//! as high as the third. A store touches a bucket and a record, so on such a machine it cannot come
-//! near a loop that touches one place for each row; see [`crate::ground::index_loop`].
+//! On bare metal with huge pages, the first two places cost equally much, because one TLB entry
+//! covers 2 MiB. On a virtual machine whose host backs it with 4 KiB pages, a TLB entry covers only
+//! the 4 KiB that both mappings share. A line in another 4 KiB page then costs a nested page walk,
+//! so the second place costs as much as the third. A store touches a bucket and a record. On such a
+//! machine it cannot come near a loop that touches one place for each row; see
+//! [`crate::ground::index_loop`].
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -17,7 +18,8 @@ use crate::ground::rounds::Contender;
 
 /// Rows between a prefetch and its use.
 const DISTANCE: usize = 32;
-/// A footprint is a multiple of this number of lines, so that each line has its second line.
+/// The number of lines is rounded down to a multiple of this. Flipping a bit of a line's number, as
+/// [`Second`] does, then gives another line of the loop's memory.
 const UNIT_LINES: usize = 1 << 17;
 
 /// The place of a row's second line.
@@ -34,8 +36,8 @@ impl Second {
     pub(crate) const ALL: [Second; 4] =
         [Second::Nowhere, Second::SameSmallPage, Second::SameHugePage, Second::OtherHugePage];
 
-    /// The bits to flip in the first line's number. The lowest bit stays, because the processor
-    /// fetches lines in pairs.
+    /// Returns the bit to flip in the first line's number to get the second line's number. The
+    /// lowest bit is never flipped, because the processor fetches lines in pairs.
     fn flip(self) -> usize {
         match self {
             Second::Nowhere => 0,

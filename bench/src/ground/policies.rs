@@ -1,4 +1,5 @@
-//! Simple cache policies for rows of one size, to compare the store's own policy with.
+//! Simple cache policies for rows of one size. A measurement compares the store's own policy with
+//! them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,8 +10,9 @@ pub(crate) trait Policy {
     fn ask(&mut self, key: u64) -> bool;
 }
 
-/// Holds the most requested rows of the trace from the start. If the requests are independent of
-/// each other, no policy that learns does better over a long trace.
+/// Holds the most requested rows of the trace from the start. If each request is drawn
+/// independently of the others, no policy that learns from past requests does better over a long
+/// trace.
 pub(crate) struct Ideal {
     held: Vec<bool>,
 }
@@ -46,7 +48,7 @@ pub(crate) struct Lru {
     capacity: usize,
     /// The time of each row's last request.
     last: HashMap<u64, u64>,
-    /// Every request, oldest first. Only a row's last request counts.
+    /// All requests as pairs, oldest first. Only the newest pair of a row counts.
     requests: VecDeque<(u64, u64)>,
     now: u64,
 }
@@ -75,8 +77,8 @@ impl Policy for Lru {
     }
 }
 
-/// Evicts rows in the order of entry. A row that was used goes back to the end of the queue instead
-/// (CLOCK).
+/// Evicts rows in the order in which they entered a queue. A row that was used is not evicted: it
+/// goes back to the end of the queue (CLOCK).
 pub(crate) struct Clock {
     capacity: usize,
     used: HashMap<u64, bool>,
@@ -124,9 +126,9 @@ struct Sieved {
     newer: Option<usize>,
 }
 
-/// Rows stay at the place where they entered. A hand moves from the oldest to the newest row. It
-/// clears the mark of a used row and evicts the first row without a mark (SIEVE, Zhang et al., NSDI
-/// 2024).
+/// A row keeps its place in a list, in the order of entry. A hand moves from the oldest to the
+/// newest row. If the row at the hand is marked as used, the hand clears the mark and moves on.
+/// Otherwise the row is evicted (SIEVE, Zhang et al., NSDI 2024).
 pub(crate) struct Sieve {
     capacity: usize,
     /// The place of each row in `list`.
@@ -191,8 +193,9 @@ impl Policy for Sieve {
     }
 }
 
-/// The store's own policy, counted in rows: a small queue, a main queue, and the keys of evicted
-/// rows, as many as the main queue has rows (S3-FIFO, Yang et al., SOSP 2023).
+/// The store's own policy, counted in rows instead of bytes: a small queue, a main queue, and the
+/// keys of evicted rows, at most as many keys as the main queue has rows (S3-FIFO, Yang et al.,
+/// SOSP 2023).
 pub(crate) struct S3Fifo {
     small_capacity: usize,
     main_capacity: usize,

@@ -172,7 +172,8 @@ fn print_table(rows: &[Row]) {
 
 /// A row's ratios, in words.
 fn ratios(row: &Row) -> String {
-    // The beginning that both names share is left out of the second.
+    // The row's name up to `: ` is not repeated before the name of the figure that it is compared
+    // with.
     let shared = row.name.find(": ").map_or("", |end| &row.name[..end + 2]);
     let ratio = |ratio: Option<f64>, of: &Option<String>| {
         let (ratio, of) = ratio.zip(of.as_deref())?;
@@ -210,8 +211,8 @@ fn write_json(path: &Path, rows: &[Row]) -> Result<()> {
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Processor, cores, last-level cache, memory, huge pages, kernel. The cache matters: if the last
-/// level holds most of a table, gathers are much faster than from memory.
+/// Returns the processor, its cores, the last-level cache, memory, huge pages and kernel. The cache
+/// is part of it because gathers are much faster if the last-level cache holds most of a table.
 fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = field(&cpuinfo, "model name").unwrap_or(std::env::consts::ARCH);

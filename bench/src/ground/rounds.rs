@@ -1,10 +1,10 @@
 //! Measures contenders by turns: one pass each, round after round, on the same keys.
 //!
-//! The speed of a machine changes with other guests, frequency and page placement. The contenders
-//! take turns within one run, so a change slows all of them alike: ratios between contenders hold
-//! although absolute numbers vary. A figure is the median over the rounds. The slowest and the
-//! fastest round are its spread. Only the time that a contender reports counts. Drawing keys and
-//! checking answers are not timed.
+//! The speed of a machine changes with its other guests, its frequency and the placement of pages.
+//! The contenders take turns within one run, so a change slows all of them alike. Absolute numbers
+//! vary from run to run, but the ratios between contenders hold. A figure is the median over the
+//! rounds. Its spread is the slowest and the fastest round. A contender reports the time of its
+//! measured part. Drawing keys and checking answers are not part of it.
 
 use std::borrow::Cow;
 use std::sync::Barrier;
@@ -20,7 +20,7 @@ pub(crate) trait Contender: Sync {
     /// The name in the report.
     fn name(&self) -> &str;
 
-    /// Number of the contender's keys, which begin at 0. `None` if the contender has all keys of
+    /// Number of rows that the contender has; their keys begin at 0. `None` if it has all rows of
     /// the plan.
     fn rows(&self) -> Option<u64> {
         None
@@ -41,7 +41,8 @@ pub(crate) trait Contender: Sync {
         content::sign(key, row).map(|_| ())
     }
 
-    /// Called after each pass with its keys: one list for each thread, in batches of `batch`.
+    /// Called after each pass. `keys` are the keys of the pass: one list for each thread, served in
+    /// batches of `batch` keys.
     fn after_pass(&self, keys: &[Vec<u64>], batch: usize) {
         let _ = (keys, batch);
     }
@@ -73,8 +74,8 @@ pub(crate) struct Plan {
 /// Which keys threads ask for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Draw {
-    /// Each thread draws uniform keys from its own share of the keys. The rows that a thread has
-    /// written are therefore known.
+    /// Each thread draws uniform keys from its own share of the keys. No other thread puts into
+    /// these rows, so the thread knows their content.
     Apart,
     /// Every thread draws from all keys.
     Together(Popularity),
@@ -108,16 +109,17 @@ impl Spread {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Check {
     Every,
-    /// One row in [`SAMPLE_STRIDE`]. Each batch begins at another row.
+    /// One row in [`SAMPLE_STRIDE`], beginning one row later in each batch.
     Sampled,
 }
 
-/// A prime, so that the sampled places differ between batches whose length is a power of two.
+/// Distance between the checked rows of a batch. It is a prime, so it has no factor in common with
+/// the usual batch lengths, which are powers of two.
 const SAMPLE_STRIDE: usize = 61;
 
-/// Warms up every contender and checks every row, then measures the contenders by turns,
-/// `plan.rounds` times. Returns a [`Spread`] of rows a second for each number of threads and each
-/// contender, in their order.
+/// Warms up every contender and checks every row of the warm-up. Then measures the contenders by
+/// turns, `plan.rounds` times. Returns a list for each number of threads, with a [`Spread`] of rows
+/// a second for each contender. Both are in the order of the arguments.
 ///
 /// # Errors
 /// Fails if an answer is wrong or a contender fails.
@@ -189,8 +191,9 @@ fn streams(plan: &Plan, threads: usize) -> Vec<KeyStream> {
     }
 }
 
-/// Returns the keys modulo the contender's number of rows. If that number is a multiple of the
-/// number of threads, the shares of the threads stay disjoint.
+/// Returns the keys modulo the contender's number of rows. If the threads draw from separate shares
+/// ([`Draw::Apart`]) and that number is a multiple of the number of threads, the shares stay
+/// separate.
 fn keys_for<'k>(
     contender: &dyn Contender,
     plan: &Plan,

@@ -62,13 +62,13 @@ pub(super) fn lines_of(language: Language, text: &str) -> Vec<Line> {
     outside_code(lines)
 }
 
-/// Leaves out fenced code with its fences, and the lines of examples of Python's console.
+/// Leaves out fenced code, the fences themselves, and the examples of a Python console.
 fn outside_code(lines: Vec<Line>) -> Vec<Line> {
     let mut kept = Vec::new();
     let mut in_code = false;
     let mut last = 0;
     for line in lines {
-        // An open fence ends with its comment.
+        // A fence that is still open ends at the end of its comment.
         in_code &= line.number <= last + 1;
         last = line.number;
         let text = line.text.trim_start();

@@ -165,9 +165,10 @@ fn places_of(name: &str, text: &str) -> Vec<Place> {
     for line in lines {
         let columns = columns_of(whole.get(line.number - 1).copied().unwrap_or_default());
         let is_table = line.text.trim_start().starts_with('|');
-        // A heading cannot be wrapped, and pictures may stand side by side in one line.
+        // Two kinds of lines cannot be wrapped: a heading, and pictures that stand side by side.
         let is_one_line = is_page && line.text.starts_with(['#', '!']);
-        // Type checkers need this comment on the line that it is for.
+        // A type checker reads this comment only on the line that it is about, so it cannot be
+        // wrapped.
         let is_directive = line.text.trim_start().starts_with("type: ignore");
         if columns > COLUMNS_MAX && !is_table && !is_one_line && !is_directive {
             places.push(Place { line: line.number, what: format!("{columns} columns") });
@@ -177,7 +178,8 @@ fn places_of(name: &str, text: &str) -> Vec<Place> {
     places
 }
 
-/// Returns the columns of a line without its web addresses, which cannot be wrapped.
+/// Returns the number of columns of a line. Web addresses do not count, because they cannot be
+/// wrapped.
 fn columns_of(line: &str) -> usize {
     let words = line.split(' ').map(|word| match word.find("](").or_else(|| word.find("://")) {
         Some(address) => word[..address].chars().count(),

@@ -1,14 +1,14 @@
 //! The phrases that this project's prose avoids, and the search for them.
 //!
-//! A phrase is also found where a line ends inside it. Text in backticks and the targets of links
-//! are not searched.
+//! The search also finds a phrase that continues on the next line. It does not look at text in
+//! backticks or at the targets of links.
 
 use super::comments::Line;
 
-/// A phrase to find, and the longer phrases in which it is right.
+/// A phrase to find. `right_in` lists longer phrases in which the phrase is allowed.
 ///
-/// A phrase is words with one space between. A word can have alternatives, as in `is|are`. `^`
-/// stands for the beginning of a sentence, `.` for its end, and `,` for a comma.
+/// A phrase is written as words with one space between. A word can have alternatives, as in
+/// `is|are`. `^` stands for the beginning of a sentence, `.` for its end, and `,` for a comma.
 struct Banned {
     phrase: &'static str,
     right_in: &'static [&'static str],
@@ -18,8 +18,8 @@ const fn always(phrase: &'static str) -> Banned {
     Banned { phrase, right_in: &[] }
 }
 
-/// Phrases that a reader has to read twice: archaic words, and words that name no actor, no
-/// quantity or no thing.
+/// Phrases that a reader has to read twice: archaic words, and words that leave the actor, the
+/// quantity or the thing unsaid.
 const BANNED: &[Banned] = &[
     // Archaic or inverted.
     always("anew"),
@@ -96,7 +96,8 @@ pub(super) fn hits(lines: &[Line]) -> Vec<Hit> {
             if !is_right {
                 let words = tokens[start..end].iter().filter_map(|token| token.word());
                 let phrase = words.collect::<Vec<_>>().join(" ");
-                // The element `^` is a token of the line before.
+                // The line of the hit is that of its first word. `^` matches the end of the
+                // sentence before, which may be on an earlier line.
                 let first = tokens[start..end].iter().find(|token| token.word().is_some());
                 found.push(Hit { line: first.unwrap_or(&tokens[start]).line, phrase });
             }
@@ -106,7 +107,7 @@ pub(super) fn hits(lines: &[Line]) -> Vec<Hit> {
     found
 }
 
-/// True if the longer phrase stands in the text around `start..end`.
+/// True if the longer phrase is in the text and covers the tokens `start..end`.
 fn covers(tokens: &[Token], longer: &str, start: usize, end: usize) -> bool {
     let length = longer.split(' ').count();
     (start.saturating_sub(length)..=start)
@@ -149,8 +150,8 @@ impl Token {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
-    /// A word in small letters. Python's `None`, `True` and `False` inside a sentence keep their
-    /// capitals.
+    /// A word in lower case. `None`, `True` and `False` inside a sentence are Python's values and
+    /// keep their capitals.
     Word(String),
     Comma,
     /// The end of a sentence, a paragraph, a heading, a cell or an item.
@@ -181,7 +182,7 @@ fn tokens(lines: &[Line]) -> Vec<Token> {
     tokens
 }
 
-/// True if `line` does not continue the sentence of the line before it.
+/// True if the text of `line` does not continue that of the line before it.
 fn starts_text(previous: &Line, line: &Line) -> bool {
     let is_marked = |line: &Line| line.text.trim_start().starts_with(['|', '#']);
     let text = line.text.trim_start();
@@ -231,7 +232,7 @@ fn is_of_word(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '\'' | '_' | '-')
 }
 
-/// Returns the word in small letters, without an `'s` at its end.
+/// Returns the word in lower case and without `'s` at its end.
 fn normal(word: &str, is_start: bool) -> String {
     if !is_start && matches!(word, "None" | "True" | "False") {
         return word.to_owned();

@@ -1,19 +1,21 @@
 //! `checkpoint`: what a checkpoint costs the batches beside it, and the bytes that it writes.
 //!
-//! The load peeks at and puts batches of rows of a bank by turns, as YCSB's workload A does, while
-//! checkpoints are taken. The rate and the longest batch during a checkpoint are compared with
-//! those just before. For the first checkpoint, all of the bank is new. Then 1% of the rows
-//! changes, and the bytes of the next checkpoint are compared with all bytes written up to the end
-//! of the first.
+//! The load is one or more threads, each of which peeks at a batch of rows and puts a batch by
+//! turns, as YCSB's workload A does. Checkpoints are taken while the load runs. The load's rate and
+//! longest batch during a checkpoint are compared with those just before it. The first checkpoint
+//! holds the whole bank, because all rows are new. After the load, 1% of the rows (`--changed`)
+//! changes. The bytes that the next checkpoint writes are compared with all bytes written up to the
+//! end of the first checkpoint.
 //!
-//! Estimate, written before measuring: a checkpoint holds batches until each thread has finished
-//! its chunk of up to 1,024 rows in memory, 0.1 to 1 ms, or longer if a thread is off the
-//! processor. After that, the first put of each row makes a new record: about 100 ns instead of 50,
-//! and new pages to touch, with a page fault for each 2 MiB (0.1 to 0.5 ms). The thread that writes
-//! pages needs a part of a processor for their checksums, at 1.5 GB/s. So with as many processors
-//! as threads, the rate is 0.5 to 0.8 of the rate before, and batches take 5 ms at most, while the
-//! budget has room for the new records. The second checkpoint writes a record for each changed row,
-//! and 5 entries, 50 bytes, for each changed bucket.
+//! Estimate, written before measuring. A checkpoint makes batches wait until each thread has
+//! finished its chunk of up to 1,024 rows in memory. That takes 0.1 to 1 ms, or longer if a thread
+//! is off the processor. After that, the first put of each row makes a new record, in 100 ns
+//! instead of 50. It also touches new pages, with a page fault for each 2 MiB (0.1 to 0.5 ms). The
+//! thread that writes pages computes their checksums at 1.5 GB/s, which takes a part of a
+//! processor. So if there are as many processors as threads and the budget has room for the new
+//! records, the rate is 0.5 to 0.8 of the rate before, and a batch takes 5 ms at most. The second
+//! checkpoint writes a record for each changed row, and 5 entries, 50 bytes, for each changed
+//! bucket.
 
 use std::fs;
 use std::path::Path;
@@ -102,22 +104,22 @@ struct Load {
     longest: AtomicU64,
 }
 
-/// The load's rows a second and longest batch in a stretch of time.
+/// The load's rows a second and its longest batch while some work ran.
 struct Stretch {
     rate: f64,
     longest: Duration,
 }
 
 impl Load {
-    /// Runs `work`, and returns the load's stretch during it.
+    /// Runs `work`. Returns its result, and the load's rate and longest batch during the call.
     fn during<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, Stretch)> {
         self.longest.store(0, Ordering::Relaxed);
         let (began, rows) = (Instant::now(), self.rows.load(Ordering::Relaxed));
         let done = work()?;
         let rows = self.rows.load(Ordering::Relaxed) - rows;
         let rate = rows as f64 / began.elapsed().as_secs_f64();
-        // A batch counts in the stretch in which it ends. A batch that is still running does not
-        // count here.
+        // A batch counts in the stretch in which it ends, so a batch that is still running does not
+        // count.
         let longest = Duration::from_nanos(self.longest.load(Ordering::Relaxed));
         Ok((done, Stretch { rate, longest }))
     }
@@ -199,8 +201,8 @@ fn measure(args: &Args, dim: usize, budget: f64, zipf: f64, figures: &mut Vec<Ro
                 Ok(began.elapsed())
             })?;
             if round == 0 {
-                // Counts all bytes since the bank was made, because loading wrote some pages before
-                // the checkpoint.
+                // Counts all bytes since the bank was made. Loading wrote some of the bank's pages
+                // before the checkpoint, and these bytes belong to the comparison.
                 first_bytes = kv.store.stats().disk_write_bytes + own_bytes(&kv, &path)?;
             }
             let stats = kv.store.stats();
@@ -218,8 +220,8 @@ fn measure(args: &Args, dim: usize, budget: f64, zipf: f64, figures: &mut Vec<Ro
             thread.join().map_err(|_| anyhow::anyhow!("a thread of the load panicked"))?
         })
     })?;
-    // Compacts the old records that the load left, so that compaction copies nothing during the
-    // next step.
+    // Compacts the log, which has old records of the rows that the load changed. Compaction then
+    // has nothing to copy while the next checkpoint is measured.
     kv.store.compact()?;
     kv.store.checkpoint(&[])?;
     let written = kv.store.stats().disk_write_bytes;
@@ -246,7 +248,7 @@ fn measure(args: &Args, dim: usize, budget: f64, zipf: f64, figures: &mut Vec<Ro
     Ok(())
 }
 
-/// Ends the load when it is dropped, also if the measurement fails.
+/// Ends the threads of the load when it is dropped, also if the measurement fails.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -272,8 +274,8 @@ fn change(kv: &KvRows, rows: u64, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of the newest checkpoint's own files, without the files that it shares with the checkpoint
-/// before.
+/// Returns the bytes of the files that only the newest checkpoint has. Files that it shares with
+/// the checkpoint before do not count.
 fn own_bytes(kv: &KvRows, path: &Path) -> Result<u64> {
     let number = kv.store.stats().checkpoints;
     let image = format!("index.{number:010}");

@@ -1,13 +1,13 @@
 //! `checksum-cost`: what the checksums of rows read from disk cost.
 //!
-//! Checksums can't be turned off, so this measurement adds more. It peeks at batches of rows on
-//! disk, and verifies each record once and five times by turns. A quarter of the difference is the
-//! cost of one checksum.
+//! Checksums can't be turned off, so this measurement adds verifications. It peeks at batches of
+//! rows on disk. By turns, it verifies each record once and verifies each record five times. A
+//! quarter of the difference is the cost of one verification.
 //!
-//! Estimate, written before measuring: CRC-32C runs at 10 GB/s and more. A record of 96 bytes takes
-//! 20 ns with its seed, one of 544 bytes 60 ns. A row from disk takes 5 to 10 us of the drive and 1
-//! to 2 us of the processor. So the cost is below 1% if the drive is the limit, and 3% at most if
-//! the processor is.
+//! Estimate, written before measuring: CRC-32C runs at 10 GB/s and more. The checksum of a record
+//! of 96 bytes takes 20 ns, that of a record of 544 bytes 60 ns. A row from disk takes 5 to 10 us
+//! of the drive and 1 to 2 us of the processor. So the cost is below 1% if the drive is the limit.
+//! It is 3% at most if the processor is the limit.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use crate::ground::report::{Row, print_provenance};
 use crate::ground::rounds::Spread;
 use crate::measure::store::in_memory::scratch_in;
 
-/// Additional verifications of each record in every other pass.
+/// Number of additional verifications of each record in every other pass.
 const EXTRA: u64 = 4;
 /// Keys of a batch.
 const BATCH_KEYS: usize = 4096;
@@ -80,7 +80,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
             let more = pass(&kv, &mut keys, args.seconds);
             set_extra_checksums(0);
             let more = more?;
-            // The first round fills the row cache.
+            // The first round does not count: it fills the row cache.
             if round > 0 {
                 cost.push((plain / more - 1.0) / EXTRA as f64 * 100.0);
                 once.push(plain);
@@ -97,7 +97,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     args.common.output.publish("Checksum cost", &figures)
 }
 
-/// Rows a second.
+/// Peeks at batches of random rows for `seconds`, and returns rows a second.
 fn pass(kv: &KvRows, keys: &mut KeyStream, seconds: f64) -> Result<f64> {
     let mut values = vec![0.0; BATCH_KEYS * kv.dim];
     let (mut took, mut rows) = (Duration::ZERO, 0);

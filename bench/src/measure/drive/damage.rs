@@ -2,15 +2,16 @@
 //! things: `verify` reports the damage, the store returns no damaged row, and `salvage` brings back
 //! every row outside the damaged page.
 //!
-//! A small bank with two checkpoints is made once. It has tables of fixed and variable width,
-//! deleted rows and a dropped table. Each case damages one file. The kind of the file is drawn
-//! first, so that metadata is damaged as often as the log. Damage that is not reported must be
-//! harmless: a byte of the log that no kept checkpoint names. The place of a row's newest record is
-//! read from the segments, by their description in docs/format.md.
+//! The program makes one small bank with two checkpoints. The bank has tables of fixed and variable
+//! width, deleted rows and a dropped table. Each case damages one file. The program first draws the
+//! kind of file, so that it damages metadata as often as the log. `verify` may leave damage
+//! unreported if the damage is harmless: it is in a byte of the log that belongs to no checkpoint.
+//! To know which rows a damaged page has, the program reads the segments itself, by their
+//! description in docs/format.md.
 //!
-//! Estimate, written before measuring: every checkpointed byte has a checksum, so all damage is
-//! reported. A verify and an open of 2 MB take 5 to 20 ms, a salvage with its syncs 30 to 60 ms:
-//! 5,500 cases take 5 to 8 minutes.
+//! Estimate, written before measuring: every checkpointed byte has a checksum, so `verify` reports
+//! all damage. A verify and an open of 2 MB take 5 to 20 ms, a salvage with its syncs takes 30 to
+//! 60 ms. 5,500 cases take 5 to 8 minutes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -91,7 +92,7 @@ struct Pristine {
     dir: PathBuf,
     files: BTreeMap<PathBuf, Vec<u8>>,
     rows: [Rows; 3],
-    /// The page of each row's newest record, by table number.
+    /// The page of the row's newest record, by table number and key.
     pages: BTreeMap<(u16, u64), u64>,
     summary: BankSummary,
 }
@@ -375,7 +376,8 @@ fn read_rows(bank: &Pristine, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Gets rows and compares them with the rows that were put. False if the store returns an error.
+/// Gets rows and compares them with the rows that were put. Returns false if the store returns an
+/// error.
 fn get(store: &Store, table: TableId, i: usize, keys: &[u64], rows: &Rows) -> Result<bool> {
     let mut values = vec![Vec::new(); keys.len()];
     let got = match i {

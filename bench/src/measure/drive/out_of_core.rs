@@ -2,18 +2,20 @@
 //! drive's limit.
 //!
 //! `embank-ycsb compare` measures the stores: each has a process of its own, and they take turns.
-//! This program runs it for every row length and every budget, and measures the drive at full depth
-//! before and after. One table has the rows/s beside each peer, and Embank's reads from the drive
-//! beside the drive's own rate.
+//! This program runs it for every row length and every budget. Before these runs, it measures the
+//! random reads a second of the drive at full queue depth. The result is one table. It compares
+//! Embank's rows/s with those of each peer, and Embank's reads from the drive with the drive's own
+//! rate.
 //!
-//! Estimate, written before measuring: at a budget of a quarter, three of four uniform reads miss,
-//! and each miss is one read. So the drive's 100,000 to 140,000 reads a second allow 130,000 to
-//! 190,000 rows/s at 64 and at 512 bytes, and 110,000 to 160,000 at a tenth. Under Zipf 0.99 a
-//! quarter of the rows gets about 90% of the requests: 5 to 8 times as many rows/s, and the
-//! processor begins to matter. RocksDB with one MultiGet of many blocks does a quarter of Embank's
-//! uniform rate. Updates add the writes of the log, a tenth of the bytes read. At a tenth, 64-byte
-//! rows leave less memory than an index of 15 bytes for each row takes. Rows then share entries,
-//! and a miss costs several reads.
+//! Estimate, written before measuring. At a budget of a quarter of the data, three of four uniform
+//! reads miss, and each miss is one read of the drive. The drive's 100,000 to 140,000 reads a
+//! second allow 130,000 to 190,000 rows/s, both at 64 and at 512 bytes. At a tenth they allow
+//! 110,000 to 160,000. Under Zipf 0.99 a quarter of the rows gets about 90% of the requests. That
+//! gives 5 to 8 times the rows/s of uniform requests, and the processor begins to matter. RocksDB
+//! with one MultiGet of many blocks does a quarter of Embank's uniform rate. Updates add the writes
+//! of the log, a tenth of the bytes read. With 64-byte rows, a budget of a tenth is less memory
+//! than an index of 15 bytes for each row takes. Rows then share entries of the index, and a miss
+//! costs several reads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -132,8 +134,8 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     args.output.publish("Larger than memory", &figures)
 }
 
-/// Builds `embank-ycsb` with the peers, in a target folder of its own. The peers take long to
-/// build, and a plain build must not lose or gain their features.
+/// Builds `embank-ycsb` with the peers. The peers take long to build. The build has its own target
+/// folder, so that it and a build without the peers do not replace each other's packages.
 fn build(args: &Args) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/peers");
@@ -187,7 +189,8 @@ fn compare(
     serde_json::from_str(&text).context("understanding what compare wrote")
 }
 
-/// A row of the comparison with the names of this table. Its rates are in rows a second.
+/// Returns a row of the comparison for this table: its name begins with `label`, and its unit is
+/// rows a second.
 fn compared(label: &str, row: &ComparedRow) -> Row {
     let spread = Spread { median: row.value, min: row.min, max: row.max };
     let mut figure = Row::of(format!("{label}: {}", row.name), "rows/s", spread, 1.0);
@@ -196,7 +199,8 @@ fn compared(label: &str, row: &ComparedRow) -> Row {
     figure
 }
 
-/// Reads from the drive, compared with the drive's limit. `None` for stores that do not count them.
+/// Returns a store's reads from the drive, compared with the drive's limit. `None` if the store
+/// does not count its reads.
 fn disk_reads(label: &str, measurement: &Measurement, drive: &Row) -> Option<Row> {
     let rates: Option<Vec<f64>> = measurement.rounds.iter().map(reads_per_second).collect();
     let spread = Spread::of(rates.filter(|rates| !rates.is_empty())?);
@@ -204,7 +208,7 @@ fn disk_reads(label: &str, measurement: &Measurement, drive: &Row) -> Option<Row
     Some(Row::of(name, "thousand/s", spread, 1e-3).beside(drive))
 }
 
-/// The store's own count of disk reads, divided by the time of the round.
+/// Returns the store's own count of disk reads, divided by the time of the round.
 fn reads_per_second(round: &Value) -> Option<f64> {
     let counters = round.get("counters")?.as_array()?;
     let reads = counters.iter().find(|pair| pair[0] == "disk_reads")?[1].as_f64()?;

@@ -1,13 +1,14 @@
 //! `recovery`: how long opening a bank takes, after one checkpoint and after many.
 //!
-//! A bank is loaded, checkpointed and closed. Then it is opened while the system's page cache has
-//! nothing of it. After many more checkpoints, each of some changed rows, it is opened again. A
-//! sequential read of the same files is the limit.
+//! A bank is loaded, checkpointed and closed. Then the program opens it, after it has removed the
+//! bank's index files from the system's page cache. It takes many more checkpoints, changes some
+//! rows before each, and opens the bank again. The limit is a sequential read of the files that an
+//! open reads.
 //!
 //! Estimate, written before measuring: opening reads the index's images, 10 bytes for each row, and
-//! lays out 14 bytes in memory. For 100 million rows that is 1 GB at 0.5 to 1 GB/s of one processor
-//! (checksums, entries, first touch of memory): 1 to 2 s. After many checkpoints it takes a quarter
-//! more at most.
+//! makes an index of 14 bytes for each row in memory. For 100 million rows the images are 1 GB. One
+//! processor handles 0.5 to 1 GB/s of them (checksums, entries, first touch of memory), so an open
+//! takes 1 to 2 s. After many checkpoints it takes a quarter more at most.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -151,7 +152,7 @@ fn images(bank: &Path) -> Result<Vec<(PathBuf, u64)>> {
     Ok(images)
 }
 
-/// Removes files from the system's page cache.
+/// Removes the files from the system's page cache, so that the next read goes to the drive.
 fn forget(files: &[(PathBuf, u64)]) -> Result<()> {
     for (path, _) in files {
         let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
@@ -164,7 +165,7 @@ fn forget(files: &[(PathBuf, u64)]) -> Result<()> {
     Ok(())
 }
 
-/// Reads whole files from the drive. Returns the seconds.
+/// Reads the whole files from the drive, one after another. Returns the seconds.
 fn read_plainly(files: &[(PathBuf, u64)]) -> Result<f64> {
     forget(files)?;
     let mut buffer = vec![0; 1 << 20];

@@ -1,19 +1,25 @@
 //! `roofline`: the limits of the machine, without a store.
 //!
-//! In memory it measures random gathers of 8 to 512 bytes by one and two threads, in huge pages and
-//! in 4 KiB pages. It also measures the loop behind an index, which is the limit of any store with
-//! a hash index ([`crate::ground::index_loop`]), and the cost of a second cache line
-//! ([`crate::ground::page_cost`]). On the drive it measures random and sequential reads and writes
-//! at several queue depths ([`crate::ground::device_limit`]).
+//! In memory it measures:
+//!
+//! - random gathers of rows of 8 to 512 bytes by one and two threads, and of 64-byte rows also from
+//!   4 KiB pages;
+//! - the loop over an index and records, which is the limit of any store with a hash index
+//!   ([`crate::ground::index_loop`]);
+//! - the cost of a second cache line ([`crate::ground::page_cost`]).
+//!
+//! On the drive it measures random and sequential reads and writes at several queue depths
+//! ([`crate::ground::device_limit`]).
 //!
 //! Estimate, written before measuring. A dependent miss costs about 100 ns, and a core keeps 12 to
-//! 16 misses in flight, so a random line takes 7 to 20 ns. With much of the table in a large
-//! last-level cache, that is 50 to 60 million rows/s at 8 and 64 bytes. A row of 512 bytes is eight
-//! lines, one after another through the fill buffers: 50 to 80 ns, 6 to 10 GB/s. Behind an index, a
-//! row touches two places and, with a header of 32 bytes, one more line: about half of the gather
-//! at 8 and 64 bytes, 0.8 of it at 512. Without huge pages the rate is two thirds. Two threads are
-//! twice as fast until memory bandwidth is the limit. The drive is virtual: about 10,000 reads a
-//! second at depth 1 and ten times as many at depth 64, for 512 bytes as for 4 KiB.
+//! 16 misses in flight, so a random line takes 7 to 20 ns. If a large last-level cache holds much
+//! of the table, rows of 8 and 64 bytes reach 50 to 60 million rows/s. A row of 512 bytes is eight
+//! lines, which pass the fill buffers one after another: 50 to 80 ns, 6 to 10 GB/s. Behind an
+//! index, a row touches two places and, for the header of 32 bytes, one more line. That gives half
+//! of the gather's rate at 8 and 64 bytes, and 0.8 of it at 512. Without huge pages the rate is two
+//! thirds. Two threads are twice as fast until memory bandwidth is the limit. The drive is virtual:
+//! 10,000 reads a second at depth 1 and ten times as many at depth 64, both for 512 bytes and for 4
+//! KiB.
 
 use std::time::Duration;
 
@@ -30,7 +36,7 @@ use crate::ground::rounds::{Contender, Draw, Plan, Spread, alternate};
 
 /// Queue depths of the random reads.
 const DEPTHS: [u32; 7] = [1, 4, 16, 64, 128, 256, 512];
-/// Queue depth of the random writes and of two threads together.
+/// Queue depth of the random writes, and of the random reads by two threads.
 const DEPTH_FULL: u32 = 256;
 const SEQUENTIAL_DEPTH: u32 = 16;
 
@@ -154,7 +160,7 @@ fn plan(args: &Args, rows: u64, dim: usize) -> Plan {
     }
 }
 
-/// The gather and the loop behind an index, for one length of rows.
+/// Measures the plain gather and the loop over an index and records, for one length of rows.
 fn gathers(
     args: &Args,
     ground: &Ground,
@@ -192,8 +198,8 @@ fn gathers(
     Ok(())
 }
 
-/// Measures the nanoseconds for each row: with one cache line, and with a second line in each of
-/// several places.
+/// Measures the nanoseconds for each row: first with one cache line, then with a second line at
+/// each place of [`Second`].
 fn page_costs(plan: &Plan, ground: &Ground, bytes: usize, figures: &mut Vec<Row>) -> Result<()> {
     let loops: Vec<PageCost<'_>> =
         Second::ALL.iter().filter_map(|&second| PageCost::new(ground, bytes, second)).collect();

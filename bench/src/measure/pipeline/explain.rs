@@ -1,10 +1,12 @@
-//! `explain`: checks what the trace of a short run says about pipelines with a known slow stage.
+//! `explain`: runs pipelines with a known slow stage, and checks what the trace of a short run says
+//! about each.
 //!
-//! By turns, each pipeline runs traced and untraced. The traced run has two threads and covers a
-//! quarter of the rows, or all rows if the pipeline reads from disk. The untraced run covers all
-//! rows with the number of threads of the explanation. Each explanation must name the stage that
-//! was made slow. If the explanation names the processor or the disk as the limit, the median speed
-//! must be within 20% of the median prediction.
+//! By turns, each pipeline runs traced and untraced. The traced run has two threads. It reads a
+//! quarter of the rows, or all rows if the pipeline reads from disk. The explanation of its trace
+//! names the slowest stage and predicts the speed with a number of threads. The untraced run reads
+//! all rows with that number of threads. The explanation must name the stage that was made slow. If
+//! the explanation names the processor or the disk as the limit, the median of the measured speeds
+//! must be within 20% of the median of the predicted speeds.
 
 use std::fs::File;
 use std::io::Write;
@@ -23,13 +25,15 @@ use super::slow_drive::SlowDrive;
 use crate::ground::report::{Row, print_provenance};
 use crate::ground::rounds::Spread;
 
-/// Largest difference of a measured speed from the predicted one, as a part of it.
+/// Largest allowed difference of the measured speed from the predicted speed, as a part of the
+/// predicted speed.
 const WITHIN: f64 = 0.2;
-/// A trace covers the rows divided by this number.
+/// A traced run reads all rows divided by this number.
 const TRACED_PART: usize = 4;
 /// The time that the slow consumer waits in each batch.
 const CONSUMER_WAITS: Duration = Duration::from_millis(4);
-/// Bytes a second of the slow drive, a tenth of what the processor can take.
+/// Bytes a second of the slow drive. This is a tenth of what the processor can take, so reading is
+/// the slowest stage.
 const DRIVE_BYTES_PER_S: u64 = 300_000_000;
 /// Number of boundaries of the slow operator.
 const BOUNDARIES: u16 = 5000;
@@ -170,7 +174,8 @@ fn measure(
         if case.from_disk { Input::file(path) } else { Input::memory("rows", text) }
     };
     let mut traced = pipeline(case, 2, true)?;
-    // Fills the tables, which are full for most of a long run, and reads the files once.
+    // Two unmeasured runs fill the vocabularies, which are full during most of a long run. If the
+    // pipeline reads from disk, the second run reads the file once.
     consume(case, &mut traced, &[Input::memory("rows", text)])?;
     forget(path)?;
     consume(case, &mut traced, &[input(path, text)])?;
@@ -218,7 +223,7 @@ fn consume(case: &Case, pipeline: &mut Pipeline, inputs: &[Input<'_>]) -> Result
     })?)
 }
 
-/// Takes a file out of the system's cache, so that a read comes from the disk.
+/// Removes a file from the system's page cache, so that the next read comes from the disk.
 fn forget(path: &Path) -> Result<()> {
     use std::os::fd::AsRawFd;
     let file = File::open(path)?;

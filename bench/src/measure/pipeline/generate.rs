@@ -1,9 +1,9 @@
-//! Generates rows in the format of the Criteo Kaggle set, with its cardinalities, scaled, and with
-//! skewed categories.
+//! Generates rows in the format of the Criteo Kaggle set. The columns have the cardinalities of
+//! that set, and the categories are skewed.
 //!
-//! The generator of the training examples has the same distributions. The label can't be learned,
-//! because only the speed of reading counts here. A row is a function of the seed and its number,
-//! so threads can make parts of the rows side by side.
+//! The generator of the training examples has the same distributions. Here the label can't be
+//! learned, because only the speed of reading counts. A row is a function of the seed and its
+//! number, so threads can make parts of the rows side by side.
 
 use std::io::Write;
 
@@ -86,8 +86,8 @@ impl Generator {
     }
 }
 
-/// Returns a rank below `n` by Zipf's law, from a number from 0 to below 1, by the inverse of the
-/// continuous distribution.
+/// Returns a rank below `n` by Zipf's law. `unit` is a uniform number from 0 to below 1, to which
+/// the inverse of the continuous distribution is applied.
 fn zipf(unit: f64, n: u32) -> u32 {
     let exponent = 1.0 - SKEW;
     let power = (f64::from(n) + 1.0).powf(exponent);

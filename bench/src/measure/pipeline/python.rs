@@ -11,12 +11,12 @@ use super::generate;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/pipeline/reference.py");
 
-/// Compares the first `rows` rows of a format and a seed with the rows that Python makes of the
-/// same input.
+/// Compares `made`, the first `rows` rows of a pipeline, with the rows that Python makes of the
+/// input. `format` and `seed` give the input.
 ///
 /// # Errors
-/// Fails if a row differs or there is no `python3`. The environment variable `PYTHON` names another
-/// interpreter.
+/// Fails if a row differs or if there is no Python. It runs `python3`, or the interpreter that the
+/// environment variable `PYTHON` names.
 pub(super) fn check(
     format: Format,
     modulus: u32,

@@ -1,9 +1,9 @@
 //! Makes a drive slow for this process, so that reading is the slowest stage on any machine.
 //!
 //! A virtual drive whose host holds the file in memory reads as fast as two cores can copy. On such
-//! a drive, the processor limits every pipeline, and a disk-bound pipeline can't be measured. The
-//! kernel therefore throttles the drive by the controller `blkio` of control groups, or `io` of
-//! version 2. Both need root.
+//! a drive the processor limits every pipeline, so a pipeline that the disk limits can't be
+//! measured. The kernel therefore throttles the drive for this process: by the controller `blkio`
+//! of control groups, or by `io` in version 2 of control groups. Both need root.
 
 use std::fs;
 use std::os::linux::fs::MetadataExt;
@@ -13,7 +13,8 @@ use anyhow::{Context, Result, bail};
 
 const GROUP: &str = "embank-bench";
 
-/// A control group with a slow drive that this process is in. Dropping it puts the process back.
+/// A control group with a slow drive, which this process has entered. Dropping the value puts the
+/// process back into its group of before.
 pub(super) struct SlowDrive {
     group: PathBuf,
     /// The control group that the process was in before.

@@ -1,12 +1,13 @@
 //! `utf8`, `binary` and `threads`: rows/s of PIPER's nine operators over rows of the Criteo format
 //! in memory.
 //!
-//! Estimates, written before measuring, for two cores of 3 to 4 GHz. A row of text is 230 bytes.
-//! Decoding it takes 45 ns of a core with AVX-512 (10 to find its separators, 35 to make numbers)
-//! and 100 ns with AVX2. Its operators take 10 ns, and putting the row together 10 ns. Its 26
-//! look-ups take 15 ns if the tables are in the second-level cache, and 60 ns if not. So 20 to 25
-//! million rows/s with vocabularies of 5,000 values, and 13 to 16 million with a million values.
-//! Packed rows have no decoding, but take 10 ns to be turned into columns: 40 and 20 million.
+//! Estimates, written before measuring, for two cores of 3 to 4 GHz. A row of text has 230 bytes.
+//! Decoding it takes 45 ns of a core with AVX-512 (10 ns to find its separators, 35 ns to make
+//! numbers) and 100 ns with AVX2. Its operators take 10 ns, and putting the row together takes 10
+//! ns. Its 26 look-ups take 15 ns if the tables are in the second-level cache, and 60 ns otherwise.
+//! So the two cores make 20 to 25 million rows/s with vocabularies of 5,000 values, and 13 to 16
+//! million with a million values. Packed rows need no decoding, but turning them into columns takes
+//! 10 ns. They reach 40 million rows/s with 5,000 values and 20 million with a million values.
 
 use std::time::Instant;
 
@@ -25,11 +26,11 @@ use crate::ground::rounds::Spread;
 enum Kept {
     /// Gives each batch back, so that the pipeline reuses its memory.
     Nothing,
-    /// Keeps all batches, so that each has new memory.
+    /// Keeps all batches, so that the pipeline needs new memory for each.
     All,
 }
 
-/// A way to run the pipeline.
+/// The settings of one way to run the pipeline.
 #[derive(Debug, Clone, Copy)]
 struct Way {
     modulus: u32,
@@ -52,7 +53,7 @@ impl Way {
         Ok(Pipeline::new(&Spec::criteo(self.modulus), &options)?)
     }
 
-    /// Rows/s of one run with new vocabularies.
+    /// Makes a pipeline with empty vocabularies, runs it once, and returns the rows/s.
     fn run(&self, bytes: &[u8], rows: u64) -> Result<f64> {
         let started = Instant::now();
         let mut pipeline = self.pipeline()?;
@@ -68,7 +69,8 @@ impl Way {
         Ok(rows as f64 / elapsed.as_secs_f64())
     }
 
-    /// Checks every row against the reference, and the first ones against the reference in Python.
+    /// Checks every row against the reference in Rust, and the first `--python-rows` rows against
+    /// the reference in Python.
     fn check(&self, bytes: &[u8], common: &Common) -> Result<()> {
         let (rows, python_rows) = (common.rows, common.rows.min(common.python_rows));
         let mut reference = Reference::new(common.seed, self.modulus);
@@ -102,7 +104,8 @@ fn measure(ways: &[(String, Way)], bytes: &[u8], common: &Common) -> Result<Vec<
     Ok(rows.map(|((name, _), rates)| Row::rate(name, Spread::of(rates))).collect())
 }
 
-/// Checks the rows of each way against the references, if `--check` is set.
+/// If `--check` is set, checks the rows of each way against the references. A way that keeps all
+/// batches is left out, because it computes the rows as another way does.
 fn check(ways: &[(String, Way)], bytes: &[u8], common: &Common) -> Result<()> {
     for (name, way) in ways.iter().filter(|(_, way)| common.check && way.kept == Kept::Nothing) {
         way.check(bytes, common)?;
@@ -112,7 +115,7 @@ fn check(ways: &[(String, Way)], bytes: &[u8], common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// Moduli with their names: 5000 is 5K.
+/// Returns each modulus with its name in the table: 5000 is 5K.
 fn named(moduli: &[u32]) -> Vec<(u32, String)> {
     let name = |modulus: u32| match modulus {
         1_000_000.. if modulus.is_multiple_of(1_000_000) => format!("{}M", modulus / 1_000_000),

@@ -8,9 +8,9 @@
 //! large vocabulary.
 //!
 //! Estimate, written before measuring, for two cores and a budget of 40 bytes for each value.
-//! Building: 1 million values/s in memory, half of that while pages are written to disk. Looking
-//! up: 3 million/s in memory. With three of four strings on disk it is as fast as the drive reads:
-//! 0.3 to 0.5 million/s uniform, 1 million Zipf.
+//! Building inserts 1 million values/s in memory, and half of that while pages are written to disk.
+//! In memory, 3 million values/s are looked up. If three of four strings are on disk, a look-up is
+//! as fast as the drive reads: 0.3 to 0.5 million values/s uniform, 1 million Zipf.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -25,7 +25,7 @@ use crate::measure::store::in_memory::scratch_in;
 
 /// Values of a batch.
 const BATCH_VALUES: usize = 1 << 16;
-/// Most values that are looked up in each way.
+/// Most values that are looked up by each kind of look-up.
 const LOOKED_UP_MAX: u64 = 10_000_000;
 
 /// Options of `vocabulary`.
@@ -148,7 +148,8 @@ fn measure(args: &Args, count: u64) -> Result<Measured> {
     Ok(Measured { rates, disk_bytes })
 }
 
-/// Inserts all values. Returns the seconds, without making and checking the values.
+/// Inserts all values. Returns the seconds of the inserts alone, without the time to make and check
+/// the values.
 fn build(vocabulary: &Vocabulary, count: u64) -> Result<f64> {
     let (mut batch, mut ids, mut seconds) = (ByteBuffer::default(), Vec::new(), 0.0);
     let mut first = 0;
@@ -217,7 +218,8 @@ fn bytes_below(path: &Path) -> Result<u64> {
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
         let metadata = entry.metadata()?;
-        // Counts allocated bytes, because a file is as long as its segment and may have holes.
+        // Counts the blocks that a file has on the drive. Its length would be too much: a segment's
+        // file is as long as the segment from the start, and may have holes.
         bytes +=
             if metadata.is_dir() { bytes_below(&entry.path())? } else { metadata.blocks() * 512 };
     }

@@ -1,9 +1,9 @@
-//! The expected rows of each checkpoint: a pure function of the batches that were trained before
-//! it.
+//! The expected rows of each checkpoint. They depend only on the batches that were trained before
+//! the checkpoint.
 //!
 //! The writer trains batches of keys from a seeded stream, and each update changes a row from one
 //! known content to the next. A checkpoint's blob holds the number of batches before it. A reader
-//! that draws the same stream therefore knows every bit of every row of every checkpoint, without
+//! can draw the stream too. It therefore knows every bit of every row of every checkpoint, without
 //! asking the writer.
 
 use crate::ground::content::{self, KeyStream, Popularity};
@@ -11,8 +11,8 @@ use crate::ground::content::{self, KeyStream, Popularity};
 /// Keys are below `1 << KEY_BITS`. The higher bits of a row's content number hold the number of the
 /// row's updates.
 const KEY_BITS: u32 = 40;
-/// Largest number of updates of a row that the remaining bits can count. A key is in a batch once,
-/// so this also limits the number of batches, to days of training.
+/// Largest number of updates of a row that the bits above `KEY_BITS` can count. A key is in a batch
+/// at most once, so this number also limits the batches of a run. It allows days of training.
 const UPDATES_MAX: u32 = (1 << (u64::BITS - KEY_BITS)) - 1;
 
 /// The batches of the training, in order.
@@ -24,10 +24,10 @@ pub(super) struct Training {
 }
 
 impl Training {
-    /// Batches of up to `batch` distinct keys below `rows`.
+    /// Makes the training of a bank with `rows` rows. A batch has up to `batch` distinct keys.
     pub(super) fn new(rows: u64, zipf: f64, batch: usize, seed: u64) -> Self {
         assert!(rows >> KEY_BITS == 0, "keys have {KEY_BITS} bits here");
-        // This seed differs from the seed of the peeks.
+        // The seed differs from that of the peeks, so the two streams differ.
         let keys = KeyStream::of(Popularity::Zipf(zipf), seed ^ 0x7E, rows);
         Self { keys, batch, batches: 0 }
     }
@@ -88,7 +88,7 @@ impl Updates {
         pairs.find(|&(&key, row)| !right(key, row)).map(|(&key, _)| key)
     }
 
-    /// A number that differs for every key and number of updates.
+    /// Returns the content number: it differs for every pair of a key and its number of updates.
     fn content(&self, key: u64) -> u64 {
         key | u64::from(self.0[key as usize]) << KEY_BITS
     }

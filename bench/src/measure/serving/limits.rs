@@ -29,9 +29,10 @@ pub(super) struct Limits<'a> {
 }
 
 impl<'a> Limits<'a> {
-    /// For each kind of request, measures gathers from rows of `dim` columns that fill `ground`,
-    /// and as many simultaneous reads of a file in `directory`. If the drive can't be measured,
-    /// this prints a message, and the drive's figures are left out.
+    /// Prepares the limits for each kind of request. In memory, a gather reads from rows of `dim`
+    /// columns that fill `ground`, as many rows at once as the request has keys. On the drive, the
+    /// same number of simultaneous reads goes to a file in `directory`. If the drive can't be
+    /// measured, this prints a message, and the drive's figures are left out.
     pub(super) fn new(
         ground: &'a Ground,
         kinds: &[(Kind, KeyStream)],

@@ -1,31 +1,38 @@
 //! `serving`: the latencies of a bank that is open read-only, for serving and evaluation.
 //!
 //! A process trains a bank and takes checkpoints. This process has the bank open read-only and
-//! peeks: at one key and at some tens, Zipf and uniform, with a memory budget that holds the whole
-//! bank and with one that holds a quarter. It peeks first while the writer rests, and then while
-//! the writer trains and a thread refreshes the reader after each checkpoint. Every row of every
-//! peek is compared with the checkpoint (`reader`). The limits are a bare gather of as many rows
-//! from memory, and as many random reads at once from the drive (`limits`).
+//! peeks at its rows. A request has one key or some tens of keys, Zipf or uniform. The memory
+//! budget holds the whole bank in one run, and a quarter of it in the other. This process first
+//! peeks while the writer rests. Then it peeks while the writer trains and a thread refreshes the
+//! reader after each checkpoint. It compares every row of every peek with the checkpoint
+//! (`reader`). The limits are a bare gather of as many rows from memory, and as many random reads
+//! at once from the drive (`limits`).
 //!
-//! A round measures the limits, opening, every kind of request alone, and every kind beside the
-//! writer. Beside the writer, a kind begins after the first refresh and lasts for one more at
-//! least, because it would show only the state before a refresh otherwise. A figure is the median
-//! of the rounds' percentiles, with the least and the largest. A request begins when the one before
-//! has ended and has been checked. So a request that waited for a processor counts once: these are
-//! a caller's latencies, not those of a queue of callers.
+//! A round measures four things: the limits, opening the bank, every kind of request while the
+//! writer rests ("alone"), and every kind of request while the writer trains ("beside the writer").
+//! Beside the writer, requests count only after the first refresh, which empties the row cache, and
+//! peeks go on until the writer rests. A figure is the median of the rounds' percentiles, with the
+//! least and the largest. Each request begins when the request before it has ended and has been
+//! checked. A request that waited for a processor therefore counts once. The latencies are those of
+//! one caller, not of a queue of callers.
 //!
-//! Estimate, written before measuring. Alone, with the whole bank in memory: a row of a read-only
-//! bank is a copy in the row cache, behind the index and a shard's lock. That is 3 dependent misses
-//! and 256 bytes, 0.5 to 0.8 us for one key. 64 keys take 8 to 12 us, because their misses overlap
-//! only in part. p99.9 is 5 to 30 us, or the time that another guest has the processor, 1 to 10 ms
-//! at most. With a quarter in memory: index and pages leave the cache room for a sixth of the rows,
-//! so a uniform key takes a read of the drive and 10 us, and 64 keys a burst of 53 reads. Half of
-//! all Zipf keys are in memory, so p50 of one key may be either, and 64 keys always wait for the
-//! drive. Beside a writer on two processors, p50 of requests from memory is 1.2 to 2 times that
-//! alone, and p99.9 is the scheduler's 3 to 10 ms. **A refresh begins with an empty row cache.** So
-//! beside a writer a bank that fits is as slow as one that does not, until its rows have been
-//! requested again. Opening and refreshing read 10 bytes of index for each row and lay them out: 2
-//! million rows take 20 to 60 ms, and twice that beside a writer.
+//! Estimate, written before measuring.
+//!
+//! Alone, with the whole bank in memory: a row of a read-only bank is a copy in the row cache,
+//! behind the index and a shard's lock. That is 3 dependent misses and 256 bytes, 0.5 to 0.8 us for
+//! one key. 64 keys take 8 to 12 us, because their misses overlap only in part. p99.9 is 5 to 30
+//! us. If another guest has the processor, it is 1 to 10 ms.
+//!
+//! Alone, with a quarter in memory: index and pages leave the cache room for a sixth of the rows. A
+//! uniform key takes a read of the drive and 10 us, and 64 uniform keys take a burst of 53 reads.
+//! Half of all Zipf keys are in memory, so p50 of one Zipf key may be that of memory or of the
+//! drive. 64 Zipf keys always wait for the drive.
+//!
+//! Beside a writer on two processors: p50 of requests from memory is 1.2 to 2 times that alone, and
+//! p99.9 is the scheduler's 3 to 10 ms. **A refresh begins with an empty row cache.** So beside a
+//! writer a bank that fits in memory is as slow as one that does not, until its rows have been
+//! requested again. Opening and refreshing read 10 bytes of index for each row and make the index
+//! in memory. For 2 million rows that takes 20 to 60 ms, and twice that beside a writer.
 
 mod history;
 mod limits;
@@ -58,12 +65,13 @@ use reader::{Expected, Followed, Reader, follow};
 pub(crate) use writer::run as write;
 use writer::{Order, Task, Writer};
 
-/// Time to measure the limits, as a part of the requests' time. The limits vary less than the
-/// requests.
+/// Time to measure the limits, as a part of the time for a kind of request. Less time is enough,
+/// because the limits vary less than the requests.
 const LIMIT_TIME_PART: f64 = 0.25;
 /// Largest number of warm-up passes over all rows of a bank that fits in memory.
 const WARM_UPS_MAX: usize = 4;
-/// The bank counts as in memory if less than this part of a pass's rows comes from the drive.
+/// A bank counts as in memory if the drive supplies less than this part of the rows of a warm-up
+/// pass.
 const COLD_PART_MAX: f64 = 0.001;
 
 /// Options of `serving`.
@@ -258,7 +266,7 @@ fn measure(
     Ok(measured)
 }
 
-/// Compares every row with the last checkpoint.
+/// Opens the bank at its last checkpoint and checks every row.
 fn finish(progress: &ProgressBar, path: &Path, task: &Task, expected: &mut Expected) -> Result<()> {
     progress.finish_and_clear();
     let mut reader = Reader::open(path, task.memory_budget_bytes, expected)?;
@@ -305,7 +313,8 @@ fn beside(
         let moved = |reader: &Reader<'_>| reader.checkpoint() > first || follower.is_finished();
         let passed = peek_until(reader, &mut kinds[0], moved)
             .and_then(|()| requests(reader, kinds, beside, (duration, false)));
-        // The order to rest is given also after an error, so that the thread ends.
+        // Gives the order to rest also after an error. The thread that refreshes ends only when the
+        // writer rests.
         let rested = orders.give(Order::Rest);
         // Peeks continue until the writer's last checkpoint, so that each refresh happens beside
         // peeks.
@@ -324,14 +333,14 @@ fn beside(
     Ok(())
 }
 
-/// Peeks without counting the requests, until `done`.
+/// Peeks until `done` returns true. These requests are not part of any figure.
 fn peek_until(
     reader: &mut Reader<'_>,
     (kind, keys): &mut (Kind, KeyStream),
     done: impl Fn(&Reader<'_>) -> bool,
 ) -> Result<()> {
-    // The loop ends because the writer takes checkpoints until it rests, and the end of its process
-    // ends the loop too.
+    // The loop ends because the writer takes checkpoints until it rests. If the writer's process
+    // ends, the loop ends too.
     while !done(reader) {
         reader.peek(&keys.draw(kind.keys))?;
     }

@@ -1,14 +1,14 @@
 //! The served bank: open read-only, peeked at by one thread, refreshed by another.
 //!
-//! **What is checked.** All rows of each peek are compared with one checkpoint: the bank's
-//! checkpoint before the call, or one that the bank moved to before the call's end. The run ends
-//! with an error if one answer has rows of two checkpoints, a row of an older checkpoint, or a
-//! missing row.
+//! **What is checked.** All rows of a peek must be those of one checkpoint. It is the checkpoint
+//! that the bank showed before the call, or one that the bank moved to before the end of the call.
+//! The run ends with an error if one answer has rows of two checkpoints, a row of an older
+//! checkpoint, or a missing row.
 //!
-//! **How the rows are known.** After each refresh, the thread that refreshes draws the batches that
-//! the new checkpoint's blob counts. It sends their keys in a [`Move`]. The thread that peeks
-//! counts these updates when it finds the bank at that checkpoint. Both happen outside of the
-//! measured time.
+//! **How the rows are known.** A checkpoint's blob says how many batches were trained before it.
+//! After each refresh, the thread that refreshes draws the batches between the old and the new
+//! checkpoint. It sends their keys in a [`Move`]. When the thread that peeks finds the bank at the
+//! new checkpoint, it counts these updates. Both happen outside of the measured time.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender};
@@ -74,12 +74,13 @@ pub(super) struct Reader<'a> {
     bank: Bank,
     table: Table,
     expected: &'a mut Expected,
-    /// The moves of the bank. `None` while no thread refreshes it.
+    /// Receives the moves of the bank from the thread that refreshes it. `None` while no thread
+    /// does.
     pub(super) moves: Option<Receiver<Move>>,
     rows: Vec<f32>,
 }
 
-/// The results of some seconds of requests.
+/// The results of requests of one kind over some seconds.
 #[derive(Debug)]
 pub(super) struct Pass {
     /// Nanoseconds of each request.
@@ -109,7 +110,7 @@ impl<'a> Reader<'a> {
         self.bank.clone()
     }
 
-    /// The checkpoint that the last peek showed.
+    /// Returns the checkpoint that the last peek showed.
     pub(super) fn checkpoint(&self) -> u64 {
         self.expected.checkpoint
     }
@@ -187,7 +188,7 @@ impl<'a> Reader<'a> {
     /// Fails if the bank shows a checkpoint that no refresh has announced.
     pub(super) fn catch_up(&mut self) -> Result<()> {
         let at = self.at()?;
-        // The loop ends because the moves lead to that checkpoint.
+        // The loop ends because each move leads to a later checkpoint, and one of them to `at`.
         while self.expected.checkpoint < at {
             self.follow_one()?;
         }
@@ -223,7 +224,7 @@ impl<'a> Reader<'a> {
 pub(super) struct Followed {
     /// The time of each refresh.
     pub(super) refreshes: Vec<Duration>,
-    /// Rows that the writer trained in a second, with the time of its checkpoints.
+    /// Rows a second that the writer trained. The time includes the writer's checkpoints.
     pub(super) trained_per_second: f64,
 }
 
@@ -252,7 +253,8 @@ pub(super) fn follow(
                 // reports.
                 let _ = moves.send(Move::to(bank, training)?);
             }
-            // An earlier refresh has already reached this checkpoint.
+            // The bank is already at this checkpoint or a later one, because an earlier refresh
+            // moved it there.
             News::Checkpoint(_) => {}
             News::Resting { rows } => {
                 let trained_per_second = rows as f64 / began.elapsed().as_secs_f64();

@@ -1,8 +1,8 @@
 //! The process that trains the bank: this program, started a second time.
 //!
-//! The writer is a process of its own, because a served bank shares only the machine and the files
-//! with its training. The process reads its task and then its orders from standard input, one in
-//! each line, and writes its news to standard output. Neither side depends on timing.
+//! A served bank shares only the machine and the files with its training, so the writer is a
+//! process of its own. It reads its task and then its orders from standard input, one in each line.
+//! It writes its news to standard output. Neither process depends on timing.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Write};
@@ -96,8 +96,8 @@ impl Trainer {
         Ok(Self { bank, table, training, updates, dim, rows: room.clone(), next: room })
     }
 
-    /// Does a step of training: gets the rows of the next batch and applies their gradients.
-    /// Returns the number of rows.
+    /// Does a step of training: gets the rows of the next batch, checks them, and applies their
+    /// gradients. Returns the number of rows.
     ///
     /// # Errors
     /// Fails if the bank fails or a row differs from the result of the last step.
@@ -111,8 +111,8 @@ impl Trainer {
         }
         self.updates.note(&keys);
         self.updates.fill(&keys, self.dim, next);
-        // The values are multiples of 2^-24 below 1, so their differences are exact, and so is the
-        // step.
+        // The values are multiples of 2^-24 below 1, so the differences are exact. The step, which
+        // subtracts them, is exact too.
         rows.iter_mut().zip(next.iter()).for_each(|(row, next)| *row -= next);
         lease.apply(rows)?;
         Ok(keys.len() as u64)
@@ -126,8 +126,9 @@ impl Trainer {
         Ok(self.bank.checkpoint(&self.training.batches().to_le_bytes())?)
     }
 
-    /// Trains until an order comes. Takes a checkpoint after each time of `every`, and one at the
-    /// end. Returns true if an order came, and false if standard input ended.
+    /// Trains until an order comes. Takes a checkpoint whenever `every` has passed since the last
+    /// one. Returns true if an order came, after one more checkpoint. Returns false if standard
+    /// input ended.
     fn train(&mut self, every: Duration, orders: &Receiver<Order>) -> Result<bool> {
         let (mut rows, mut last) = (0, Instant::now());
         // The loop ends with the next order, or when the sender of the orders ends.
@@ -208,8 +209,8 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Starts the process and waits until its bank is loaded and has a checkpoint. The writer rests
-    /// then.
+    /// Starts the process, and waits until the bank is loaded and has a checkpoint. The writer then
+    /// waits for orders.
     ///
     /// # Errors
     /// Fails if the process can't be started or has failed.

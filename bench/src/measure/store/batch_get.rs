@@ -1,13 +1,14 @@
-//! `batch-get`: the Rust side of the cost of a batch get from Python.
+//! `batch-get`: the Rust part of a measurement of what a batch get costs from Python.
 //! `bench/python/store/overhead.py` starts it.
 //!
 //! Two programs, each with its own table of equal rows, take turns on the same keys. This program
-//! calls the crate, the other one the Python package. A line on standard input, `get 50` or `peek
-//! 50`, requests that number of calls. The answer is a line with the nanoseconds of each call. Rows
-//! are written to one buffer that is kept for the whole run, as a caller in Rust does it. The time
-//! of a get includes the release of its lease, as in Python.
+//! calls the crate, and `overhead.py` calls the Python package. `overhead.py` writes a line to this
+//! program's standard input, `get 50` or `peek 50`. This program then makes that number of calls,
+//! and answers with a line that has the nanoseconds of each call. It writes all rows to one buffer
+//! that it keeps for the whole run, as a caller in Rust does. The time of a get includes the
+//! release of its lease, as in Python.
 //!
-//! A loop in the extension module would need no second process. But every wheel would then have
+//! A loop inside the Python extension would need no second program. But then every wheel would have
 //! code that only this measurement uses.
 
 use std::io::{self, BufRead, Write};

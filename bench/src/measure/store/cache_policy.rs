@@ -1,15 +1,15 @@
-//! `cache-policy`: the share of peeks that the row cache serves, compared with the ideal, LRU,
-//! CLOCK, S3-FIFO and SIEVE.
+//! `cache-policy`: the share of peeks that the row cache serves, compared with an ideal cache and
+//! with LRU, CLOCK, S3-FIFO and SIEVE.
 //!
-//! A store with several times its memory in rows is peeked at by a trace: Zipf with three
-//! exponents, a hotspot, and a hotspot before and after a scan over all rows. The same trace runs
-//! through simple policies. They have room for as many rows as the store's memory holds records,
-//! without index, buffers and other overhead. Rows that the store serves from its log's frames
-//! count as served from memory.
+//! The rows of the store take several times its memory. A trace of keys peeks at them: Zipf with
+//! three exponents, a hotspot, and a hotspot before and after a scan over all rows. Simple policies
+//! run through the same trace. Each has room for the number of records that fit into the store's
+//! memory without its index, buffers and other overhead. If the store finds a row in the frames of
+//! its log, the row counts as served from memory.
 //!
-//! Estimate, written before measuring: within 3 points of the ideal at Zipf 0.99 and 1.2, and 5 to
-//! 10 points above LRU at 0.8 and 0.99. After a scan the hotspot is still in memory, while LRU has
-//! lost it.
+//! Estimate, written before measuring: the store is within 3 points of the ideal at Zipf 0.99 and
+//! 1.2, and 5 to 10 points above LRU at 0.8 and 0.99. After a scan the hotspot is still in the
+//! store's memory, while LRU has lost it.
 
 use std::path::PathBuf;
 
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     output: Output,
 }
 
-/// The requested keys, and the index from which on they count.
+/// The requested keys. Requests from index `counted_from` on count.
 struct Trace {
     name: String,
     keys: Vec<u64>,
@@ -100,14 +100,14 @@ fn traces(args: &Args) -> Vec<Trace> {
     let mut keys = hotspot(args.seed, args.peeks);
     keys.extend(0..args.rows);
     let counted_from = keys.len();
-    // The second part of the hotspot is short, so that a policy that lost the hotspot can't load it
-    // again in time.
+    // Few requests follow the scan. A policy that lost the hotspot in the scan can't load much of
+    // it again within them.
     keys.extend(hotspot(args.seed + 1, (args.rows / 8) as usize));
     traces.push(Trace { name: "hotspot after a scan".into(), keys, counted_from });
     traces
 }
 
-/// Ranks of a Zipf distribution, from its cumulative sums, which works for any exponent.
+/// Draws keys from a Zipf distribution, by its cumulative sums. This works for any exponent.
 fn zipf(args: &Args, theta: f64, count: usize) -> Vec<u64> {
     let mut sum = 0.0;
     let sums: Vec<f64> = (1..=args.rows)
@@ -126,7 +126,7 @@ fn zipf(args: &Args, theta: f64, count: usize) -> Vec<u64> {
         .collect()
 }
 
-/// Draws keys of which a twentieth gets nine of ten requests.
+/// Draws keys from `0..rows`. Nine of ten requests go to a twentieth of the keys, the hotspot.
 fn hotspot(rows: u64, seed: u64, count: usize) -> Vec<u64> {
     let mut random = KeyStream::new(seed, 0, 1, rows);
     (0..count)

@@ -1,16 +1,17 @@
 //! `footprint`: the index memory of a row, and the bytes written to disk for each row that is
 //! loaded or updated.
 //!
-//! A store is loaded with a budget of its index and a quarter of its log, and checkpointed. Then it
-//! is updated (get, then put of the negated row) in uniform and in Zipf batches. Each phase ends
-//! with a checkpoint.
+//! The store's budget holds its index and a quarter of its log. The program loads all rows and
+//! takes a checkpoint. Then it updates rows in uniform batches and after that in Zipf batches: a
+//! get, then a put of the negated row. It takes a checkpoint after each of the two.
 //!
-//! Estimate, written before measuring: an index of buckets of seven entries in 64 bytes, at a load
-//! of 0.6 to 0.65, takes 14 to 15 bytes for each row, with any number of rows. A row of 8 bytes has
-//! a record of 40 bytes. Loading writes each record once: 40 bytes, and a page header for each
-//! 16,000 records. A uniform update of a settled row writes one new record of 40 bytes, and rarely
-//! a second one, if the row is drawn twice: 38 to 40 bytes for each update. Under Zipf most updated
-//! rows are in mutable memory already: 10 to 15 bytes for each update.
+//! Estimate, written before measuring. A bucket of the index has seven entries in 64 bytes and is
+//! filled to 0.6 to 0.65. So the index takes 14 to 15 bytes for each row, with any number of rows.
+//! A row of 8 bytes has a record of 40 bytes. Loading writes each record once: 40 bytes, and a page
+//! header for each 16,000 records. An update in a uniform batch writes a new record of 40 bytes,
+//! because the row's page is already on disk. A second update of a row rarely needs another record.
+//! That gives 38 to 40 bytes for each update. Under Zipf most updated rows are in mutable memory
+//! already: 10 to 15 bytes for each update.
 
 use anyhow::{Result, ensure};
 use embank_kv::{Clock, StoreStats};
@@ -109,7 +110,7 @@ fn footprint(args: &Args, rows: u64, figures: &mut Vec<Row>) -> Result<()> {
     Ok(())
 }
 
-/// Gets rows and puts the negated rows. Returns the number of updates.
+/// Gets rows, puts the negated rows, and returns the number of updates.
 fn update(args: &Args, kv: &KvRows, popularity: Popularity) -> Result<u64> {
     let updates = args.updates.min(kv.rows / 4).max(1);
     let batches = updates.div_ceil(BATCH_KEYS as u64);

@@ -1,15 +1,17 @@
 //! `growth`: the longest batch of inserts while the index grows.
 //!
-//! One thread fills an empty store in batches of 4,096 rows: with a budget that holds all of it,
-//! and with a budget that holds a part, so that pages leave memory to make room for the index.
-//! Every batch is timed by the wall clock and by the thread's processor time. If a batch is long by
-//! the wall clock but has little processor time, the thread waited or was off the processor.
+//! One thread fills an empty store in batches of 4,096 rows. One run has a budget that holds the
+//! whole store. In another run the budget holds a part, so pages must leave memory to make room for
+//! the index. Every batch is timed by the wall clock and by the thread's processor time. If a batch
+//! is long by the wall clock but has little processor time, the thread waited or was off the
+//! processor.
 //!
-//! Estimate, written before measuring: a chunk of 1,024 new rows splits 205 buckets at about 60 ns,
-//! 12 us. A new unit of 2 MiB is zeroed by the kernel at its first touch, which takes 100 to 500
-//! us, once in 150,000 rows. So the longest step takes less than 1 ms of processor time, for any
-//! number of rows and either budget. If the budget holds only a part, the longest batch waits for a
-//! page until the drive has taken another (4 MiB: 2 to 10 ms), or for a few pages.
+//! Estimate, written before measuring: a chunk of 1,024 new rows splits 205 buckets in about 60 ns
+//! each, 12 us. A new unit of 2 MiB is zeroed by the kernel at its first touch. That takes 100 to
+//! 500 us, once in 150,000 rows. So the longest step takes less than 1 ms of processor time, for
+//! any number of rows and either budget. If the budget holds only a part, the longest batch waits
+//! for a free page. The wait lasts until the drive has taken one page (4 MiB: 2 to 10 ms) or a few
+//! pages.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -29,7 +31,8 @@ use crate::measure::store::in_memory::scratch_in;
 const BATCH_KEYS: usize = 4096;
 /// Most rows that are checked at the end.
 const CHECKED_ROWS_MAX: usize = 1 << 20;
-/// The part of the machine's available memory that a run may use. Larger runs are left out.
+/// The part of the machine's available memory that a budget may take. Runs with a larger budget are
+/// left out.
 const MEMORY_PART_MAX: f64 = 0.85;
 
 /// Options of `growth`.
@@ -86,7 +89,8 @@ struct Batches {
 
 fn growth(args: &Args, rows: u64, dim: usize, part: u64, figures: &mut Vec<Row>) -> Result<()> {
     let row_bytes = dim * size_of::<f32>();
-    // Records and index, a tenth for the ends of pages, and 64 MiB for buffers.
+    // The memory for the whole store: records and index, a tenth more for the unused ends of pages,
+    // and 64 MiB for buffers.
     let whole = rows * (record_bytes(row_bytes) as u64 + 16) * 11 / 10 + (64 << 20);
     let budget_bytes = whole / part;
     let holds = if part == 1 { "all".to_owned() } else { format!("1/{part}") };
@@ -174,10 +178,12 @@ fn available_bytes() -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The parts of the rows that the two budgets of a small run hold.
+    /// How the names of figures write the two budgets of a small run: for all rows, and for a
+    /// quarter.
     const PARTS: [&str; 2] = ["all", "1/4"];
 
-    /// The figures of a run over a million rows, by the part of their name behind the budget.
+    /// Runs `growth` with a million rows. Returns a function that finds a figure by the part of its
+    /// name after the budget.
     fn small_run() -> impl Fn(&str) -> f64 {
         let directory = tempfile::tempdir().unwrap();
         let json = directory.path().join("rows.json");
@@ -199,8 +205,9 @@ mod tests {
         }
     }
 
-    /// Shows that growth steps take less than 10 ms with either budget. A thread's processor time
-    /// includes some interrupts, so the test fails only if each of three runs has a slow step.
+    /// Shows that no growth step takes 10 ms with either budget. A thread's processor time includes
+    /// some interrupts, so the test runs up to three times and fails only if each run has a slow
+    /// step.
     #[test]
     fn a_small_run_inserts_every_row_in_either_budget() {
         let quick = (0..3).any(|_| {

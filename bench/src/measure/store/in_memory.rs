@@ -1,21 +1,23 @@
 //! `in-memory`: the store and its tables with every row in memory, compared with the machine's
 //! limits.
 //!
-//! The same run measures two limits. The bare random gather touches one place for each row. The
-//! bare loop behind an index touches two, as every store with a hash index must. The targets refer
-//! to the gather, and the loop shows which part of the gap is due to the machine.
+//! The same run measures two limits. The bare random gather touches one place in memory for each
+//! row. The bare loop behind an index touches two, as every store with a hash index must. The
+//! targets are parts of the gather's rate. The loop shows which part of the difference is due to
+//! the machine.
 //!
-//! Estimate, written before measuring. At 64 bytes `kv get` does 0.8 of the loop behind an index:
-//! it adds about 15 ns of hashing, tags and headers to 45 to 50 ns of misses, and not all of these
-//! are hidden. At 512 bytes it does 0.9, because copying counts for more. Of the plain gather that
-//! is 0.3 to 0.4 at 64 bytes and 0.7 at 512. The put of get + put finds its rows in the core's own
-//! cache (a batch of 64 bytes a row) or in the next level (512): 0.6 of the get. A table's get also
-//! removes duplicates and moves clocks: 0.9 of the store's. 100 million rows of 8 bytes take 5.6
-//! GB, far more than any cache and TLB: 0.75 of the rate with 10 million rows on machines with
-//! small caches, and less if the caches hold most of the 10 million.
+//! Estimate, written before measuring. At 64 bytes `kv get` does 0.8 of the loop behind an index.
+//! It adds about 15 ns of hashing, tags and headers to 45 to 50 ns of misses, which hide a part of
+//! the 15 ns. At 512 bytes it does 0.9, because copying takes a larger part of the time. Of the
+//! plain gather that is 0.3 to 0.4 at 64 bytes and 0.7 at 512. The put of get + put finds its rows
+//! in the core's own cache if a row has 64 bytes, and in the next level if it has 512: 0.6 of the
+//! rate of the get alone. A table's get also removes duplicates and moves clocks: 0.9 of the rate
+//! of the store's get. 100 million rows of 8 bytes take 5.6 GB, far more than any cache and TLB.
+//! Their rate is 0.75 of the rate with 10 million rows on machines with small caches, and less if
+//! the caches hold most of the 10 million.
 //!
-//! All answers are checked: while measuring by [`crate::ground::rounds`], and at the end by reading
-//! every row, which must be as the puts left it.
+//! All answers are checked: by [`crate::ground::rounds`] while it measures, and at the end by
+//! reading every row. Each row must be as the puts left it.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +38,7 @@ use crate::ground::report::{self, Row};
 use crate::ground::rounds::{Contender, Draw, Plan, Spread, alternate};
 use crate::measure::store::threads_a_batch;
 
-/// Columns of the rows of the comparison of table sizes: 8 bytes.
+/// Columns of a row where a large table is compared with a smaller one: 8 bytes.
 const SIZES_DIM: usize = 2;
 
 /// Options of `in-memory`.
@@ -114,8 +116,8 @@ impl Args {
     }
 }
 
-/// A budget that holds every row in mutable memory: one and a half times the records and 16 bytes
-/// of index for each row. The unused part is not resident.
+/// Returns a budget that holds every row in mutable memory: one and a half times the records, and
+/// 16 bytes of index for each row. The part of it that the store does not use is not resident.
 pub(crate) fn whole_budget_bytes(rows: u64, dim: usize) -> u64 {
     let row_bytes = record_bytes(dim * size_of::<f32>()) as u64 + 16;
     rows * row_bytes * 3 / 2 + (64 << 20)
@@ -224,8 +226,8 @@ fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
         contenders.extend([get as &dyn Contender, get_put, peek]);
     }
 
-    // Each batch runs on one thread, because the bare loops have one processor for each calling
-    // thread.
+    // Gives each bank one thread for a batch. The bare loops also have one processor for each
+    // calling thread, so the comparison is fair.
     let options =
         BankOptions { memory_budget_bytes: budget_bytes, threads: 1, ..BankOptions::default() };
     let bank = (args.only != Some(Level::Store))
@@ -260,9 +262,10 @@ fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
     }
 }
 
-/// Makes a figure for each contender and number of threads. It is compared with the first
-/// contender, the gather, and with the second, the loop behind an index. If the first of several
-/// numbers of threads is one, each figure also has its scaling.
+/// Makes a figure for each contender and number of threads. The first contender is the gather, the
+/// second the loop behind an index. The figures of all others are compared with both. If the first
+/// number of threads is one, every figure with more threads also has its ratio to the figure with
+/// one thread.
 fn beside_limits(
     label: &str,
     threads: &[usize],
@@ -303,7 +306,7 @@ fn beside_limits(
     }
 }
 
-/// Measures a large table of 8-byte rows beside one of `--rows`.
+/// Measures `--large-rows` rows of 8 bytes, compared with `--rows` rows of 8 bytes.
 fn sizes(args: &Args, figures: &mut Vec<Row>) -> Result<()> {
     let directory = scratch_in(&args.common.directory)?;
     let row_bytes = SIZES_DIM * size_of::<f32>();
@@ -343,10 +346,10 @@ fn sizes(args: &Args, figures: &mut Vec<Row>) -> Result<()> {
     Ok(())
 }
 
-/// Prints where the rows were found, and fails if the store read the disk.
+/// Prints how many rows were found in memory and on disk.
 ///
 /// # Errors
-/// Fails if the store read the disk.
+/// Fails if the store read rows from the disk.
 pub(crate) fn check_in_memory(name: &str, stats: &StoreStats) -> Result<()> {
     let mib = |bytes: u64| bytes >> 20;
     println!(
@@ -370,7 +373,7 @@ pub(crate) fn check_in_memory(name: &str, stats: &StoreStats) -> Result<()> {
     Ok(())
 }
 
-/// A table with the rows of all keys from 0 to before `rows`.
+/// Makes a table with a row for each key from 0 to `rows - 1`.
 ///
 /// # Errors
 /// Returns the bank's error.
@@ -390,7 +393,7 @@ pub(crate) fn load_table(
     Ok(table)
 }
 
-/// Reads every row once and compares it with what the puts left.
+/// Reads every row once and checks that it is as the puts left it.
 ///
 /// # Errors
 /// Fails if an answer is wrong or the table fails.

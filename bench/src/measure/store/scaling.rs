@@ -1,12 +1,13 @@
 //! `scaling`: two threads against one, in memory, compared with how the machine's memory scales.
 //!
-//! It is `in-memory` for the store alone. A figure is a contender's rate with two threads over its
-//! rate with one, compared with the same of the plain gather.
+//! It is `in-memory` for the store alone. A figure is the rate of a contender with two threads
+//! divided by its rate with one. It is compared with this ratio of the plain gather.
 //!
-//! Estimate, written before measuring: threads share only the counters (once for each batch) and
-//! the epoch (once for each chunk), so the store scales as the loops do: 1.9 while memory bandwidth
-//! allows it, less for 512-byte rows if one core nearly uses all of it. Two virtual processors on
-//! one physical core scale badly for the store and the loops alike.
+//! Estimate, written before measuring. The threads share only the counters (once for each batch)
+//! and the epoch (once for each chunk), so the store scales as the bare loops do. The ratio is 1.9
+//! while memory bandwidth allows it. It is less for 512-byte rows if one core alone nearly uses all
+//! bandwidth. On two virtual processors of one physical core, both the store and the loops scale
+//! badly.
 
 use anyhow::{Result, ensure};
 
@@ -23,7 +24,8 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// As [`in_memory::measure`]; `--threads` without 1 and another number; `--threads-a-batch`.
+/// Fails as [`in_memory::measure`] does. Also fails if `--threads` does not have 1 and another
+/// number, or if `--threads-a-batch` is given.
 pub(crate) fn run(Args { mut in_memory }: Args) -> Result<()> {
     in_memory.large_rows = 0;
     in_memory.only.get_or_insert(Level::Store);

@@ -1,8 +1,9 @@
 //! `single-op`: one key in each call, as in YCSB and in stores without batches.
 //!
-//! It measures reads (a `Get` that keeps the clock), peeks, and half reads and half blind updates,
-//! with 8 and 64 bytes, uniform and Zipf, by one and two threads over the same keys. `--peer-json
-//! FILE` gives the figures of another store that was measured on the same machine:
+//! It measures reads (a `Get` that keeps the clock), peeks, and a mix of half reads and half blind
+//! updates. Rows have 8 or 64 bytes, keys are uniform or Zipf, and one or two threads draw from the
+//! same keys. `--peer-json FILE` gives the figures of another store that was measured on the same
+//! machine:
 //!
 //! ```json
 //! {"peer": "C++ FASTER, -O3", "rows": [{"name": "64 B x 1 thread: uniform, reads", "value": 3.5}]}
@@ -11,12 +12,12 @@
 //! The names are those that this program prints, and `--list` prints them. Values are in million
 //! operations a second.
 //!
-//! Estimate, written before measuring: a call has one dependent miss for the bucket and one for the
-//! record. Each takes 100 ns if the table is not in a cache, and the processor overlaps little of
-//! it with the next call. A pin, a tally and the scratch take 30 to 40 ns more. So 4 million a
-//! second uniform, and 10 to 15 under Zipf, where most rows are in some cache. Updates cost as much
-//! as reads. Two threads are twice as fast uniform. Under Zipf, the lines of the most popular rows
-//! move between the cores.
+//! Estimate, written before measuring. A call has one dependent miss for the bucket and one for the
+//! record. Each miss takes 100 ns if the table is not in a cache, and the processor overlaps little
+//! of it with the next call. Pinning, counting and the scratch memory take 30 to 40 ns more. That
+//! gives 4 million calls a second uniform, and 10 to 15 million under Zipf, where most requested
+//! rows are in some cache. Updates cost as much as reads. Two threads are twice as fast uniform.
+//! Under Zipf they gain less, because the lines of the most popular rows move between the cores.
 
 use std::collections::HashMap;
 use std::fs;
@@ -34,7 +35,7 @@ use crate::ground::report::{Row, print_provenance};
 use crate::ground::rounds::{Contender, Draw, Plan, Spread, alternate};
 use crate::measure::store::in_memory::{check_in_memory, scratch_in, whole_budget_bytes};
 
-/// Keys between two looks at the clock.
+/// Number of calls that are timed together.
 const BATCH_KEYS: usize = 4096;
 
 /// Options of `single-op`.
@@ -69,7 +70,7 @@ pub(crate) struct Args {
     common: Common,
 }
 
-/// The operation on each key.
+/// Which operation each key gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mix {
     Reads,
@@ -89,7 +90,7 @@ impl Mix {
     }
 }
 
-/// The contender, with one key in each call.
+/// The contender: calls the store with one key at a time.
 #[derive(Debug)]
 struct Single<'a> {
     rows: &'a KvRows,
@@ -103,8 +104,9 @@ impl Contender for Single<'_> {
 
     fn batch(&self, keys: &[u64], rows: &mut [f32]) -> Result<Duration> {
         let dim = self.rows.dim;
-        // Draws the operation of each key, and prepares the rows to put. The buffer of a row to
-        // read must not hold that row already.
+        // Draws the operation of each key, and prepares the rows to put. Where a row will be read,
+        // the buffer must not hold that row already, so that the check detects a read that does
+        // nothing.
         let mut toss = KeyStream::new(keys[0], 0, 1, 2);
         let updates: Vec<bool> =
             keys.iter().map(|_| self.mix == Mix::HalfUpdates && toss.next_key() == 1).collect();
@@ -257,7 +259,7 @@ fn row_length(args: &Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
     rows.check_every_row(None)
 }
 
-/// The figures. A figure that the peer has too is compared with the peer's.
+/// Returns the figures. If the peer has a figure of the same name, the two are compared.
 fn beside_peer(figures: Vec<Row>, peer: &Peer) -> Vec<Row> {
     let values: HashMap<&str, f64> =
         peer.rows.iter().map(|row| (row.name.as_str(), row.value)).collect();

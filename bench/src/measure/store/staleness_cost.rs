@@ -1,18 +1,21 @@
-//! `staleness-cost`: the cost of the staleness clock, as gets and puts that move it against ones
-//! that do not.
+//! `staleness-cost`: the cost of the staleness clock. Gets and puts that move the clock are
+//! compared with gets and puts that do not.
 //!
-//! With the clock, a get moves it up, after a check of the bound, and a put moves it down, as in a
-//! training step. Without, the same gets and puts leave it unchanged. There are two workloads,
-//! uniform and Zipf: batches of gets, each followed by a put of the same rows; and batches of which
-//! half is read and half updated, as in YCSB A.
+//! With the clock, a get checks the bound and moves the clock up, and a put moves the clock down,
+//! as in a training step. Without the clock, the gets and puts of the same keys leave it unchanged.
+//! There are two workloads, each uniform and Zipf. The first has batches of gets, each followed by
+//! a put of the same rows. In the second, half of each batch is read and half is updated, as in
+//! YCSB A.
 //!
-//! Estimate, written before measuring: a get and a put lock the record's word and write it back in
-//! any case, and the clock is in that word. The clock adds a comparison and an addition for each
-//! row, less than 1 ns of 50 to 100: within 2% uniform. Under Zipf most rows are in the core's own
-//! cache, and a row costs 15 to 30 ns: 5%. A release also looks for waiters, once for each batch.
+//! Estimate, written before measuring. A get and a put lock the record's word and write it back
+//! even without the clock, and the clock is in that word. So the clock adds only a comparison and
+//! an addition for each row, less than 1 ns of 50 to 100: within 2% uniform. Under Zipf most rows
+//! are in the core's own cache, and a row costs 15 to 30 ns: 5%. A release also looks for waiting
+//! gets, once for each batch.
 //!
-//! A figure is the median of the rounds' costs. In a round, on and off run one right after the
-//! other on the same keys, so a slow moment of the machine slows both.
+//! A figure is the median of the rounds' costs. In a round, the run with the clock and the run
+//! without it follow each other directly on the same keys, so a slow moment of the machine slows
+//! both.
 
 use std::time::{Duration, Instant};
 
@@ -102,8 +105,8 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     let half = |clock, name| HalfAndHalf { name, rows: &rows, clock };
     let half_with = half(true, "50/50 read and update, clock on");
     let half_without = half(false, "50/50 read and update, clock off");
-    // Runs each kind without the clock a second time. Comparing these two runs shows how much equal
-    // runs differ.
+    // Runs both workloads without the clock a second time. The difference between the two runs
+    // without the clock shows how much equal runs differ.
     let (without_again, half_again) = (
         KvGetPut { name: format!("{}, again", without.name), ..get_put(false) },
         half(false, "50/50 read and update, clock off, again"),

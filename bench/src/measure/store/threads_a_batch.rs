@@ -1,15 +1,18 @@
-//! `in-memory --threads-a-batch`: what the threads of a bank gain for the batches of one caller.
+//! `in-memory --threads-a-batch`: how much faster the batches of one caller are if a bank has
+//! several threads.
 //!
 //! One thread calls a table's get, get + release, peek and gradients, with batches of three
 //! lengths. For each number of threads there is a bank ([`BankOptions::threads`]) with equal rows,
 //! all in memory. The banks take turns on the same keys, and each figure is compared with that of
 //! the bank with one thread.
 //!
-//! Estimate, written before measuring: a batch of 256 keys stays on the calling thread, so its
-//! ratio is 1. A batch of 4,096 rows of 64 bytes takes about 250 us on one thread. Starting and
-//! joining the parts takes about 10 us, so two free processors gain 1.8 and four gain 3. At 32,768
-//! keys two gain 1.9. The distinct keys of a get's batch are found before the parts begin, so gets
-//! gain less than peeks.
+//! Estimate, written before measuring. A batch of 256 keys stays on the calling thread, so its
+//! ratio is
+//! 1. A batch of 4,096 rows of 64 bytes takes about 250 us on one thread. The bank divides it into
+//!    parts, one for each thread. Starting and joining the parts takes about 10 us, so two free
+//!    processors give 1.8 times the rate and four give 3 times. At 32,768 keys two processors give
+//!    1.9 times. A get finds the distinct keys of its batch before the parts begin, so gets gain
+//!    less than peeks.
 //!
 //! Every answer is checked, as in the rest of `in-memory`.
 
@@ -26,10 +29,10 @@ use crate::measure::store::in_memory::{
     self, check_in_memory, check_table, load_table, scratch_in,
 };
 
-/// Keys of a batch: a short one that a bank does not share, a usual one, a long one.
+/// Keys of a batch: a short batch that stays on one thread, a usual batch, and a long one.
 const BATCHES: [usize; 3] = [256, 4096, 32_768];
 
-/// A bank whose batches have up to `threads` threads.
+/// A bank that divides its batches among up to `threads` threads, with its table.
 struct Shared {
     threads: usize,
     bank: Bank,
@@ -44,8 +47,8 @@ struct Shared {
 pub(crate) fn measure(args: &in_memory::Args, dim: usize, figures: &mut Vec<Row>) -> Result<()> {
     let counts = counts(&args.threads_a_batch)?;
     let directory = scratch_in(&args.common.directory)?;
-    // Each bank has a table with a row for each key. All these tables together have at most the
-    // bytes that one table may have.
+    // Each bank has one table. All these tables together have at most the bytes that `--table-mib`
+    // allows for one table.
     let rows = args.rows_of(dim * counts.len());
     ensure!(rows > 0, "--table-mib does not hold a row in each of {} tables", counts.len());
     let memory_budget_bytes = args.budget_bytes(rows, dim);

@@ -1,4 +1,4 @@
-//! The cases: the mechanisms that a run turns off.
+//! The cases. Each names the mechanisms that a run turns off, or sets the depth of Lookahead.
 
 use std::borrow::Cow;
 
@@ -7,12 +7,12 @@ use embank_kv::mechanisms::Mechanism;
 
 use super::models::Kind;
 
-/// A case: the mechanisms that a run turns off.
+/// A case: the mechanisms that a run turns off, and the depth of Lookahead if it is fixed.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(super) name: Cow<'static, str>,
     pub(crate) off: Cow<'static, [Mechanism]>,
-    /// A fixed depth of Lookahead in place of an `AutoDepth`.
+    /// The depth of Lookahead. `None` leaves the depth to an `AutoDepth`.
     pub(super) depth: Option<usize>,
     pub(super) family: Family,
 }
@@ -61,8 +61,8 @@ const MECHANISMS: [Mechanism; 6] = [
 ];
 
 impl Case {
-    /// Makes the case without several mechanisms. `names` are their names in the code, joined by
-    /// `+`.
+    /// Makes the case that turns off each mechanism of `names`. The names are those of the code,
+    /// joined by `+`.
     ///
     /// # Errors
     /// Fails if a name is not in [`MECHANISMS`].

@@ -1,13 +1,14 @@
-//! `mechanisms`: the gain of each mechanism that decides which rows are in memory and when they are
-//! read.
+//! `mechanisms`: the gain of each mechanism that decides which rows are in memory and when the
+//! store reads them.
 //!
-//! Three models that the drive limits (DLRM, a knowledge graph, a GNN) and two readers run at
-//! several times the memory budget. In each turn a model runs twice with all mechanisms, and once
-//! with each mechanism off, in random order. Each run begins with the same bank at the same
-//! checkpoint, and has the same batches. A checksum of all rows that a run read, and of a part of
-//! the rows that it left, must be equal in all runs. Bytes read and written depend little on the
-//! load of the machine, but times do. Each figure is compared with the mean of the two runs of its
-//! turn that had all mechanisms.
+//! Three models that train and are limited by the drive (DLRM, a knowledge graph, a GNN) and two
+//! models that mostly read run with tables of several times the memory budget. In each turn, a
+//! model runs twice with all mechanisms, and once with each mechanism off, in random order. Each
+//! run begins with the same bank at the same checkpoint, and has the same batches. A run computes a
+//! checksum of all rows that it read, and of a part of the rows that it left. The checksums of all
+//! runs must be equal. Times depend on what else the machine does, but the bytes read and written
+//! depend little on it. Each figure is compared with the mean of the two runs of its turn that had
+//! all mechanisms.
 
 mod cases;
 mod models;
@@ -28,7 +29,8 @@ pub(crate) use cases::Case;
 use models::{Kind, Model};
 use training::{Figures, Plan};
 
-/// Numbers of first steps that are not measured: in each run, and in a bank's first training.
+/// Numbers of first steps that are not measured: in each run, and in the training that prepares a
+/// bank.
 const WARM_UP: (usize, usize) = (48, 192);
 /// Least number of measured steps. In 96 steps, training writes a bank's memory several times over.
 const STEPS_MIN: usize = 96;

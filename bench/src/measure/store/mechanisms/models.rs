@@ -14,7 +14,7 @@ const SEED: u64 = 11;
 /// A kind of model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Kind {
-    /// DLRM: eight tables, one value of each in a sample, Zipf 0.95
+    /// DLRM: eight tables; a sample has one value of each; Zipf 0.95
     Clicks,
     /// Knowledge graph: triples whose entities follow Zipf 0.9, with as many uniform negatives
     Triples,
@@ -37,8 +37,8 @@ impl Kind {
         }
     }
 
-    /// Returns the number of batches that are trained in a row, and the number of batches that are
-    /// then only read.
+    /// Returns two numbers: how many batches in a row are trained, and how many batches after them
+    /// are only read. Then the next block begins.
     pub(super) fn blocks(self) -> (usize, usize) {
         match self {
             Kind::Clicks | Kind::Triples | Kind::Neighbours => (40, 8),
@@ -52,7 +52,7 @@ impl Kind {
         if matches!(self, Kind::Triples | Kind::Neighbours) { 128 } else { 64 }
     }
 
-    /// The part of all rows in each table.
+    /// For each table, its part of all rows.
     fn parts(self) -> &'static [f64] {
         match self {
             Kind::Clicks | Kind::Serving | Kind::Reading => {
@@ -112,7 +112,7 @@ impl Model {
     }
 }
 
-/// Bytes of a record: the header, the values, and a sum of Adagrad for each value.
+/// Bytes of a record: the header, the values, and Adagrad's sum for each value.
 fn record_bytes_of(dim: usize) -> u64 {
     record_bytes(2 * dim * size_of::<f32>()) as u64
 }
@@ -157,7 +157,7 @@ impl Batches {
         }
     }
 
-    /// Draws seeds, up to 8 neighbours of each seed, and up to 4 neighbours of each of those.
+    /// Draws some nodes, up to 8 neighbours of each node, and up to 4 neighbours of each neighbour.
     fn neighbourhood(&mut self) -> Vec<u64> {
         let mut nodes = self.uniform.draw(32);
         let mut from = 0;
@@ -174,8 +174,8 @@ impl Batches {
         nodes
     }
 
-    /// Draws a neighbour. Edges lead to nodes by their popularity, so both in- and out-degrees
-    /// follow a power law.
+    /// Draws a neighbour of `node`. A node is drawn by its popularity, so both the in-degrees and
+    /// the out-degrees follow a power law.
     fn neighbour(&mut self, node: u64) -> u64 {
         let uniform = KeyStream::new(node, 0, 1, 1 << 20).next_key() as f64 / f64::from(1 << 20);
         let degree = (3.0 * (1.0 - uniform).powf(-0.7)).min(200.0) as u64;

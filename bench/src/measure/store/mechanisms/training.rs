@@ -12,7 +12,8 @@ use super::models::{Batches, Keys, Model};
 use crate::ground::content;
 use crate::ground::loading::for_all_rows;
 
-/// Statistics are read once in this number of steps, for the largest size of the log on disk.
+/// The run reads the statistics once in this number of steps, to find the largest size of the log
+/// on disk.
 const STEPS_BETWEEN_LOOKS: usize = 16;
 /// One row in this number is part of the final checksum.
 const ROWS_PER_LOOK: usize = 61;
@@ -36,14 +37,15 @@ pub(super) struct Plan {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Figures {
     pub(super) rows_per_s: f64,
-    /// Rows a second without the time in which the training thread was ready but did not run.
+    /// Rows a second. The time in which the training thread was ready but had no processor is left
+    /// out.
     pub(super) undisturbed_rows_per_s: f64,
-    /// Milliseconds of each step in which batches waited for a free frame.
+    /// Milliseconds that batches waited for a free frame, divided by the number of steps.
     pub(super) page_wait_ms_per_step: f64,
     pub(super) cpu_ms_per_step: f64,
     pub(super) read_kib_per_step: f64,
     pub(super) written_kib_per_step: f64,
-    /// Bytes of the log for each byte of trained rows.
+    /// Bytes by which the log grew, divided by the bytes of the trained rows.
     pub(super) log_amplification: f64,
     /// Largest size of the log on disk, in MiB.
     pub(super) disk_mib_max: f64,
@@ -58,7 +60,8 @@ fn options(plan: &Plan) -> BankOptions {
 }
 
 /// Fills a new bank, trains it for `plan.warm_up` steps, compacts it and takes a checkpoint. Then
-/// trains as many steps again, which no checkpoint holds, and returns their steps a second.
+/// trains as many steps again and returns their steps a second. No checkpoint holds these last
+/// steps.
 ///
 /// # Errors
 /// Returns the bank's error.
@@ -159,7 +162,7 @@ struct Trainer<'b> {
     compute: Duration,
     /// Steps so far.
     step: usize,
-    /// Requested rows, and distinct trained rows.
+    /// `rows` counts the requested rows, `trained` the distinct rows of trained batches.
     rows: u64,
     trained: u64,
     checksum: u64,
@@ -190,7 +193,7 @@ impl<'b> Trainer<'b> {
         self.fixed_depth.unwrap_or_else(|| self.auto.depth())
     }
 
-    /// Runs `steps` steps. Calls `before` with the number of each step before it.
+    /// Runs `steps` steps. Before each step, calls `before` with the step's number.
     fn run(&mut self, steps: usize, mut before: impl FnMut(usize) -> Result<()>) -> Result<()> {
         let (trains, evaluates) = self.model.kind.blocks();
         for number in 0..steps {
@@ -274,8 +277,8 @@ fn checksum(before: u64, values: &[f32]) -> u64 {
     sums.into_iter().fold(0, |all, sum| (all ^ sum).wrapping_mul(PRIME))
 }
 
-/// Turns rows into gradients of a loss that moves each row to a point given by its key and the
-/// step.
+/// Turns the rows into gradients. The loss moves each row to a point that its key and the step
+/// give.
 fn to_gradients(keys: &[u64], step: usize, dim: usize, rows: &mut [f32]) {
     for (&key, row) in keys.iter().zip(rows.chunks_exact_mut(dim)) {
         let target = content::value(key, step) - 0.5;

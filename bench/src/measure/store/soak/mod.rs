@@ -1,25 +1,30 @@
 //! `soak`: runs all operations at the same time for a given time, and checks them against a model.
 //!
-//! Two workers put, update, get, peek at and delete rows of a table several times larger than its
-//! budget, in batches of 1 to 4,096 keys, uniform and skewed. The number of keys in use grows over
-//! the first half, so the index grows under load, and checkpoints are taken all the time. Every row
-//! that is read is compared with the model ([`model`]), and the first wrong answer ends the run. At
-//! the end the store is checkpointed and reopened, and every key is read again.
+//! Two workers put, update, get, peek at and delete rows of a table several times larger than the
+//! memory budget. Batches have 1 to 4,096 keys, uniform or skewed. The number of keys in use grows
+//! over the first half of the run, so the index grows under load. Checkpoints are taken throughout
+//! the run. A worker compares every row that it reads with the model ([`model`]), and the first
+//! wrong answer ends the run. At the end the store is checkpointed and reopened, and every key is
+//! read again.
 //!
-//! *Memory* is the process's resident memory beyond that before the store was opened. *Space
-//! amplification* is the bytes of the log's files on the drive over the bytes of the records of
-//! present rows. Both are measured from outside of the store, so they check its own statistics. Two
-//! kept checkpoints hold old versions of rows. Their number depends on how much is written between
-//! checkpoints, which is most rows here. So amplification is also given without the bytes appended
-//! since the older checkpoint, and without the bytes that the store says the checkpoints hold
-//! (`StoreStats::log_held_bytes`). Both have a limit. One shows space that is never given back, the
-//! other compaction that is too slow.
+//! *Memory* is the process's resident memory, minus the resident memory before the store was
+//! opened. *Space amplification* is the bytes of the log's files on the drive, divided by the bytes
+//! of the records of present rows. Both are measured from outside of the store, so they check the
+//! store's own statistics.
 //!
-//! Estimate, written before measuring: no wrong answer. Memory stays within 1.02 of the budget; a
-//! batch uses less than 2 MiB for each thread outside of the budget. Space amplification is 1.3 to
-//! 1.4 once compaction is fast enough, 1.5 at worst; without compaction it only grows. A batch of
-//! 4,096 keys with most rows on disk is 3,000 reads, 30 ms; p99.9 is twice that. The longest stall
-//! is a wait for a page while the drive takes the pages of a checkpoint: 100 to 300 ms for 256 MiB.
+//! The two kept checkpoints hold old versions of rows. The number of these old versions depends on
+//! how much is written between two checkpoints; here that is most rows. So the report has two
+//! further values of space amplification: one without the bytes appended since the older
+//! checkpoint, and one without the bytes that only kept checkpoints hold by the store's own count
+//! (`StoreStats::log_held_bytes`). Both have a limit. The first is too large if space is never
+//! given back, the second if compaction is too slow.
+//!
+//! Estimate, written before measuring. There is no wrong answer. Memory stays within 1.02 of the
+//! budget; a batch uses less than 2 MiB for each thread outside of the budget. Space amplification
+//! is 1.3 to 1.4 once compaction is fast enough, 1.5 at worst. Without compaction it only grows. A
+//! batch of 4,096 keys with most rows on disk is 3,000 reads, 30 ms; its p99.9 is twice that. The
+//! longest stall is a wait for a page while the drive takes the pages of a checkpoint: 100 to 300
+//! ms for 256 MiB.
 
 mod model;
 mod worker;
@@ -100,9 +105,11 @@ impl Args {
 /// The samples taken from outside of the store.
 #[derive(Debug, Default)]
 struct Samples {
-    /// Resident bytes, without those before the open, over the budget.
+    /// Resident bytes divided by the budget. Those that were resident before the store was opened
+    /// do not count.
     memory: Vec<f64>,
-    /// Bytes of the log's files over bytes of live records, in the second half.
+    /// Bytes of the log's files divided by the bytes of present records, sampled in the second
+    /// half.
     amplification: Vec<f64>,
     /// `amplification` without the bytes that only kept checkpoints hold.
     beside_held: Vec<f64>,

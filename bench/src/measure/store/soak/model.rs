@@ -1,10 +1,10 @@
 //! The expected state of the store: a word with the version of every key.
 //!
-//! A key belongs to one worker, and only that worker changes its row. So the worker knows exactly
-//! which row a read must return. Other workers peek at the row too. They must see a row of that
-//! key. If the key's word was equal before and after the peek, and no change was in progress, they
-//! must see exactly its version. Versions only grow, also over deletions, so an old row that comes
-//! back is detected.
+//! Each key belongs to one worker, and only that worker changes its row. The owner therefore knows
+//! exactly which row a read must return. Other workers peek at the row too. They must see a row of
+//! that key. If the key's word was equal before and after the peek and no change was in progress,
+//! they must see exactly the version in the word. A deletion does not reset the version, so
+//! versions only grow. This detects an old row that comes back.
 //!
 //! | bits | meaning |
 //! |---|---|
@@ -67,8 +67,8 @@ impl Model {
     }
 
     pub(super) fn word(&self, key: u64) -> Word {
-        // Acquire pairs with the Release stores of `begin_change` and `end_change`, so a peek's row
-        // is not older than this word.
+        // Acquire pairs with the Release stores of `begin_change` and `end_change`. A peek that
+        // follows this load therefore finds a row that is not older than this word.
         Word(self.words[key as usize].load(Ordering::Acquire))
     }
 
@@ -99,7 +99,8 @@ impl Model {
         word.store(word.load(Ordering::Relaxed) & !CHANGING, Ordering::Release);
     }
 
-    /// Compares what the key's own worker read with the model.
+    /// Compares the row that the key's own worker read with the model. `None` means that the row is
+    /// missing.
     ///
     /// # Errors
     /// Fails if the answer is wrong.
@@ -120,7 +121,8 @@ impl Model {
         Ok(())
     }
 
-    /// Compares what another worker peeked at with the words before and after.
+    /// Compares the row that another worker peeked at with the key's words before and after the
+    /// peek.
     ///
     /// # Errors
     /// Fails if the answer is wrong.

@@ -263,7 +263,7 @@ pub(super) fn check_all(store: &Store, table: TableId, model: &Model) -> Result<
 const READ_GET: u8 = 0;
 const READ_PEEK: u8 = 1;
 
-/// Copies rows out.
+/// Copies rows out of the store.
 struct Read<'a, const HOW: u8>(&'a mut [u64]);
 
 impl<const HOW: u8> Operation for Read<'_, HOW> {
@@ -275,7 +275,7 @@ impl<const HOW: u8> Operation for Read<'_, HOW> {
     }
 }
 
-/// Copies rows in.
+/// Copies rows into the store.
 struct Put<'a>(&'a [u64]);
 
 impl Operation for Put<'_> {
@@ -291,8 +291,8 @@ impl Operation for Put<'_> {
     }
 }
 
-/// Changes each row from its version to the next. The store may call it again for a row; only the
-/// last call counts.
+/// Changes each row from its version to the next. The store may call `update` several times for a
+/// row. Only the last call counts.
 struct Update<'a> {
     keys: &'a [u64],
     wrong: Vec<Option<String>>,
